@@ -1,0 +1,1 @@
+"""The agent: it thinks, searches, reads and answers, and keeps account of every token."""

@@ -1,0 +1,1 @@
+"""Advantages, losses and KL estimators: pure tensor functions, one file per idea."""

@@ -1,0 +1,1 @@
+"""The command line: main, and one small file per command."""

@@ -1,0 +1,58 @@
+"""The command `sleuth`; commands import what is heavy when they run, so that help and errors come at once."""
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, NoReturn
+
+import typer
+
+from sleuth import __version__
+from sleuth.cli import index, world
+from sleuth.cli.knobs import knobs
+from sleuth.cli.search import search
+from sleuth.errors import TrainingStopped, UserError
+
+GROUPS: dict[str, typer.Typer] = {"world": world.app, "index": index.app}
+COMMANDS: tuple[Callable[..., None], ...] = (search, knobs)
+
+STOPPED = 1
+USER_ERROR = 2
+INTERRUPTED = 130
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
+for _command in COMMANDS:
+    app.command()(_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sleuth {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Train language models to reason and to search."""
+
+
+def main() -> None:
+    """Runs the command line; what the user can put right is one line on stderr, never a traceback."""
+    try:
+        app(prog_name="sleuth")
+    except UserError as error:
+        _leave(error, USER_ERROR)
+    except TrainingStopped as error:
+        _leave(error, STOPPED)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _leave(error: Exception, code: int) -> NoReturn:
+    print("sleuth:", " ".join(str(error).splitlines()), file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""Corpora and questions: where passages and what is asked of them come from."""

@@ -1,0 +1,1 @@
+"""The generated encyclopedia of fictional people, places, works and organisations."""

@@ -1,0 +1,1 @@
+"""Engines turn token ids into sampled token ids with their logprobs."""

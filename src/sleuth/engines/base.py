@@ -1,0 +1,76 @@
+"""The contract of every engine: tokens in, tokens and their logprobs out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Listener = Callable[[Sequence[int]], None]
+
+
+class Finish(StrEnum):
+    """Why a generation ended."""
+
+    STOP = "stop"
+    END = "end"
+    LENGTH = "length"
+    CONTEXT = "context"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample; temperature 0 is greedy, and the same seed gives the same tokens."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    stops: tuple[str, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was sampled.
+
+    A logprob is log-softmax(logits / temperature) of the sampled token over the whole vocabulary (at temperature 1
+    for greedy sampling), and `versions` names the weights that produced each token. The token that completes a stop
+    is the last one.
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    finish: Finish
+    stop: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seat:
+    """A caller that comes back for its next turn; lower orders are served first."""
+
+    order: int
+
+
+class Engine(Protocol):
+    """Generates from token ids; stateless for the caller."""
+
+    def seat(self, order: int) -> AbstractContextManager[Seat]:
+        """Announces a caller for the length of an episode: its cache is kept between its turns."""
+        ...
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+    ) -> Completion:
+        """Samples after `ids`; raises EngineFailure when it cannot. `listen` hears new tokens as they come."""
+        ...
+
+    def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
+        """Swaps weights between decode steps; None where they are shared and have already changed in place."""
+        ...
+
+    async def close(self) -> None:
+        """Ends what is running and frees what is held."""
+        ...

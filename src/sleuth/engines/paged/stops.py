@@ -1,0 +1,33 @@
+"""Finding stop strings across token borders."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from sleuth.model.tokens import Tokens
+
+BROKEN = "�"
+
+
+class Stops:
+    """Says after which token a stop string is complete."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._ends = lru_cache(maxsize=64)(self._ending)
+
+    def matched(self, ids: Sequence[int], given: int, stops: tuple[str, ...]) -> str | None:
+        """The stop that the last of the tokens sampled after the `given` ones completed: the one that ends first."""
+        if not stops or ids[-1] not in self._ends(stops):
+            return None
+        text = self._tokens.decode(ids[given:])
+        found = [(text.index(stop) + len(stop), stop) for stop in stops if stop in text]
+        return min(found)[1] if found else None
+
+    def _ending(self, stops: tuple[str, ...]) -> frozenset[int]:
+        """The ids that can complete a stop: those whose text holds its last character, or a piece of a character.
+
+        Decoding is only needed after these, and they are few.
+        """
+        marks = {stop[-1] for stop in stops} | {BROKEN}
+        texts = self._tokens.texts()
+        return frozenset(token for token, text in enumerate(texts) if any(mark in text for mark in marks))

@@ -1,0 +1,60 @@
+"""An engine that plays given token sequences, for tests and demonstrations."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sleuth.engines.base import Completion, Finish, Listener, Sampling, Seat
+from sleuth.errors import EngineFailure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Script = Callable[[Sequence[int]], Sequence[int] | Completion]
+
+
+class Scripted:
+    """Answers each call with what its script says for those ids; every logprob is 0, a certainty."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._version = 0
+
+    @classmethod
+    def playing(cls, *lines: Sequence[int]) -> "Scripted":
+        """Plays the lines one after the other, whatever it is asked; a call after the last is an EngineFailure."""
+        remaining = iter(lines)
+
+        def script(_ids: Sequence[int]) -> Sequence[int]:
+            line = next(remaining, None)
+            if line is None:
+                raise EngineFailure(f"the script of {len(lines)} lines is at its end")
+            return line
+
+        return cls(script)
+
+    @contextmanager
+    def seat(self, order: int) -> Iterator[Seat]:
+        yield Seat(order)
+
+    async def generate(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        seat: Seat | None = None,  # noqa: ARG002  a script has no cache to keep
+        listen: Listener | None = None,
+    ) -> Completion:
+        line = self._script(ids)
+        if isinstance(line, Completion):
+            return line
+        played = tuple(line)[: sampling.max_tokens]
+        if listen is not None:
+            listen(played)
+        finish = Finish.STOP if len(line) <= sampling.max_tokens else Finish.LENGTH
+        return Completion(played, (0.0,) * len(played), (self._version,) * len(played), finish)
+
+    def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:  # noqa: ARG002
+        self._version = version
+
+    async def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,51 @@
+"""Every exception Sleuth raises on purpose.
+
+SleuthError
+├── UserError             something the user can put right: printed as one line, exit code 2
+│   ├── ConfigError       an unknown key, a wrong type, a knob without effect
+│   ├── InputError        a file or folder that is missing, malformed, empty or in the way
+│   └── MissingExtra      an optional library that is not installed
+├── SearchUnavailable     one query got no answer; returned as a value, one per query
+├── EngineFailure         generation broke; the trajectory is unusable
+└── TrainingStopped       a guard ended the run
+"""
+
+
+class SleuthError(Exception):
+    """Root of everything Sleuth raises on purpose."""
+
+
+class UserError(SleuthError):
+    """A problem the user can put right: one sentence with problem, value, expectation and remedy."""
+
+
+class ConfigError(UserError):
+    """A setting that is unknown, of the wrong type, or without effect."""
+
+
+class InputError(UserError):
+    """A file or folder that is missing, malformed, empty or in the way."""
+
+
+class MissingExtra(UserError):
+    """An optional library that is needed here and not installed."""
+
+    def __init__(self, library: str, extra: str) -> None:
+        super().__init__(f"{library} is not installed; it comes with: pip install 'sleuth[{extra}]'")
+
+
+class SearchUnavailable(SleuthError):
+    """One query got no answer; a retriever returns it in the place of that query's hits."""
+
+    def __init__(self, query: str, cause: str) -> None:
+        super().__init__(f"no answer for the query {query!r}: {cause}")
+        self.query = query
+        self.cause = cause
+
+
+class EngineFailure(SleuthError):
+    """Generation broke off for a reason that is not the model's."""
+
+
+class TrainingStopped(SleuthError):
+    """A guard ended the run; the message says which and why."""

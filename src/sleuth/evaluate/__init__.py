@@ -1,0 +1,1 @@
+"""How good an agent is: questions asked, answers scored, means with intervals, and comparisons in pairs."""

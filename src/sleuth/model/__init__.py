@@ -1,0 +1,1 @@
+"""What engine and trainer share: loading, attention, head, tokens."""

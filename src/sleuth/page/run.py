@@ -1,0 +1,98 @@
+"""The report of a training run: what it reached, what it taught, how it went and how it was made."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sleuth.page.change import change_charts, change_table, changes, estimate
+from sleuth.page.curves import curves
+from sleuth.page.document import document, folded, section
+from sleuth.page.number import ABSENT, duration, interval, short
+from sleuth.page.table import pairs
+from sleuth.page.text import Html, element
+from sleuth.page.transcript import transcript
+from sleuth.records import Estimate
+
+Tree = Mapping[str, Any]
+
+_INTERVALS = (
+    "Brackets hold 95% intervals over the questions: Wilson's for exact match, a bootstrap for other means; a gain is "
+    "paired, question by question, and stands in bold where its interval excludes zero."
+)
+
+
+def run_page(
+    *, title: str, manifest: Tree, metrics: Sequence[Tree], summary: Tree, transcripts: Sequence[Tree]
+) -> Html:
+    """The whole report as one page; what the summary lacks is shown as absent."""
+    ceiling = estimate((summary.get("ceiling") or {}).get("em"))
+    return document(
+        title,
+        _headline(summary),
+        section("Before and after, by kind of question", *_before_and_after(summary)),
+        section("How training went", curves(metrics, _around(summary), ceiling)),
+        section("Transcripts", *(transcript(row) for row in transcripts)),
+        section("Settings", folded("Every setting of the run", pairs(list(_leaves(manifest.get("config") or {}))))),
+        section("How this was made", *_making(manifest)),
+    )
+
+
+def _headline(summary: Tree) -> Html:
+    before, after, sampled_before, sampled_after = (
+        estimate(summary.get(name)) for name in ("em_before", "em_after", "em_sampled_before", "em_sampled_after")
+    )
+    asked = f"greedy, {short(after.count)} held-out questions" if after else "greedy, held-out questions"
+    cards = [_card("Exact match", *_step(before, after), asked)]
+    if sampled_before or sampled_after:
+        cards.append(_card("Exact match", *_step(sampled_before, sampled_after), "sampled, the same questions"))
+    return element(
+        "div",
+        *cards,
+        _card("Time", duration(summary.get("seconds")), f"{short(summary.get('steps'))} steps"),
+        _card("Peak memory", f"{short(summary.get('peak_memory_gib'))} GiB"),
+        _card("Tokens", short(summary.get("tokens"))),
+        class_="cards",
+    )
+
+
+def _card(name: str, figure: str, *notes: str) -> Html:
+    lines = (element("div", note, class_="quiet") for note in notes)
+    return element(
+        "div", element("span", name, class_="label"), element("span", figure, class_="big"), *lines, class_="card"
+    )
+
+
+def _step(before: Estimate | None, after: Estimate | None) -> tuple[str, str]:
+    """The values with an arrow between them, and their intervals likewise."""
+    values, spans = zip(*(interval(each).partition(" ")[::2] for each in (before, after)), strict=True)
+    return " → ".join(values), " → ".join(span or ABSENT for span in spans)
+
+
+def _before_and_after(summary: Tree) -> Iterator[Html]:
+    found = changes(summary)
+    yield change_table(found)
+    what = (summary.get("ceiling") or {}).get("what")
+    if what:
+        yield element("p", "The expert's ceiling: ", what, class_="quiet")
+    yield element("p", _INTERVALS, class_="quiet")
+    yield change_charts(found)
+
+
+def _around(summary: Tree) -> dict[float, Estimate]:
+    """The evaluations before and after training, by the step they stand at."""
+    points = ((0, summary.get("em_before")), (summary.get("steps") or 0, summary.get("em_after")))
+    found = ((float(step), estimate(written)) for step, written in points)
+    return {step: known for step, known in found if known is not None}
+
+
+def _making(manifest: Tree) -> Iterator[Html]:
+    yield element("p", "Drawn by Sleuth from the manifest, metrics, summary and trajectories in the folder of the run.")
+    yield pairs([(name, value) for name, value in _leaves(manifest) if not name.startswith("config.")])
+
+
+def _leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The values of nested tables under dotted names."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else short(value)

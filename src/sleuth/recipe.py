@@ -1,0 +1,217 @@
+"""Recipes: a TOML tree with overrides becomes a Config, and whatever is wrong with it becomes one line."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from sleuth.config import Config, Section
+from sleuth.errors import ConfigError, InputError
+
+Tree = dict[str, object]
+
+SHIPPED = Path(__file__).parent / "recipes"
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting: its dotted key, type, default (None for absent) and meaning."""
+
+    key: str
+    type: str
+    default: object
+    description: str
+
+
+def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
+    """The recipe of that name, or in that file, with `key=value` overrides applied in order."""
+    tree = _read(_locate(name_or_path))
+    for override in overrides:
+        _apply(tree, override)
+    return _validate(tree)
+
+
+def resolved(config: Config) -> Tree:
+    """The whole tree with every default filled in, as it is saved with a run."""
+    return config.model_dump(mode="json")
+
+
+def restore(tree: Mapping[str, object]) -> Config:
+    """The Config whose `resolved` tree this is."""
+    defaults = {knob.key: knob.default for knob in knobs()}
+    return _validate(_without_defaults(tree, defaults, ""))
+
+
+def knobs() -> Iterator[Knob]:
+    """Every setting of the tree, in the order of declaration."""
+    return _knobs(Config, "")
+
+
+def shipped() -> list[str]:
+    """Names of the recipes in the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def resolve_policy(name: str) -> Path:
+    """The model folder a policy names: one shipped in the package, or the user's own, with model and tokenizer."""
+    packaged = name in {path.name for path in SHIPPED.iterdir() if path.is_dir()}
+    folder = SHIPPED / name if packaged else Path(name)
+    if not folder.is_dir():
+        raise InputError(f"no model folder at {folder}; model.policy takes 'quickstart' or a Hugging Face model folder")
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} holds no config.json; model.policy takes a Hugging Face model folder")
+    if not any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
+        raise InputError(
+            f"model folder without tokenizer: {folder} holds no tokenizer.json; save the model's tokenizer there"
+        )
+    return folder
+
+
+def _locate(name_or_path: str) -> Path:
+    if name_or_path in shipped():
+        return SHIPPED / f"{name_or_path}.toml"
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    nearest = max(shipped(), key=lambda name: _similarity(name, path.stem))
+    problem = f"no recipe file at {path}" if path.suffix == ".toml" else f"unknown recipe {name_or_path!r}"
+    raise ConfigError(
+        f"{problem}; the nearest is {nearest!r} (shipped: {', '.join(shipped())}), or give the path of a TOML file"
+    )
+
+
+def _read(path: Path) -> Tree:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {_one_line(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text, as TOML must be: {_one_line(error)}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _apply(tree: Tree, override: str) -> None:
+    """Sets one `key=value` in the tree, making the tables on the way."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {override!r} is not key=value; write it like --set train.steps=10")
+    *tables, name = key.strip().split(".")
+    for table in tables:
+        inner = tree.setdefault(table, {})
+        if not isinstance(inner, dict):
+            raise _unknown(key.strip())
+        tree = inner
+    tree[name] = _value(text.strip())
+
+
+def _value(text: str) -> object:
+    """A TOML value; what is not TOML is text that lost its quotes to the shell."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _validate(tree: Tree) -> Config:
+    keys = {knob.key for knob in knobs()}
+    for key, value in _leaves(tree, keys, ""):
+        if key in _tables(keys):
+            example = min(knob for knob in keys if knob.startswith(f"{key}."))
+            raise ConfigError(f"{key} = {_shown(value)} should be a table of knobs, such as {example}")
+        if key not in keys:
+            raise _unknown(key)
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error)) from error
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first problem pydantic found, with key, value and expectation."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "value_error":
+        return f"{key}." * bool(key) + str(first["ctx"]["error"])
+    expectation = first["msg"].removeprefix("Input should be ")
+    return f"{key} = {_shown(first['input'])} should be {expectation}"
+
+
+def _unknown(key: str) -> ConfigError:
+    nearest = _nearest(key, [knob.key for knob in knobs()])
+    return ConfigError(f"unknown key {key}; the nearest is {nearest} (sleuth knobs lists them all)")
+
+
+def _nearest(key: str, keys: Sequence[str]) -> str:
+    """The key most like this one, as a whole and in its last part, so that a lost table name is found again."""
+
+    def likeness(candidate: str) -> float:
+        return _similarity(candidate, key) + _similarity(candidate.rpartition(".")[2], key.rpartition(".")[2])
+
+    return max(keys, key=likeness)
+
+
+def _similarity(first: str, second: str) -> float:
+    return SequenceMatcher(a=first, b=second, autojunk=False).ratio()
+
+
+def _leaves(tree: Mapping[str, object], keys: set[str], prefix: str) -> Iterator[tuple[str, object]]:
+    """Dotted keys with their values; a known table may be empty, an unknown one is a leaf then."""
+    for name, value in tree.items():
+        key = prefix + name
+        if isinstance(value, dict) and key not in keys and (value or key in _tables(keys)):
+            yield from _leaves(value, keys, f"{key}.")
+        else:
+            yield key, value
+
+
+def _tables(keys: set[str]) -> set[str]:
+    return {key.rpartition(".")[0] for key in keys} - {""}
+
+
+def _without_defaults(tree: Mapping[str, object], defaults: Mapping[str, object], prefix: str) -> Tree:
+    """The tree less what is default: a default that was written down must not count as a knob the user set."""
+    kept: Tree = {}
+    for name, value in tree.items():
+        key = prefix + name
+        if isinstance(value, dict):
+            kept[name] = _without_defaults(value, defaults, f"{key}.")
+        elif value is not None and (key not in defaults or value != defaults[key]):
+            kept[name] = value
+    return kept
+
+
+def _knobs(section: type[Section], prefix: str) -> Iterator[Knob]:
+    for name, field in section.model_fields.items():
+        inner = _section_of(field)
+        if inner is not None:
+            yield from _knobs(inner, f"{prefix}{name}.")
+        else:
+            yield Knob(prefix + name, _type_of(field), field.default, field.description or "")
+
+
+def _section_of(field: FieldInfo) -> type[Section] | None:
+    options = get_args(field.annotation) or (field.annotation,)
+    return next((option for option in options if isinstance(option, type) and issubclass(option, Section)), None)
+
+
+def _type_of(field: FieldInfo) -> str:
+    if get_origin(field.annotation) is Literal:
+        return " | ".join(str(choice) for choice in get_args(field.annotation))
+    options = get_args(field.annotation) or (field.annotation,)
+    return " | ".join(option.__name__ for option in options if option is not type(None))
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

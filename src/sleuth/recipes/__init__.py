@@ -1,0 +1,1 @@
+"""Recipes that ship with the package: one TOML per published number, with the policy it starts from beside it."""

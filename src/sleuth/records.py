@@ -1,0 +1,167 @@
+"""The nouns that travel between rooms: frozen, without behaviour beyond reading themselves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with every answer that counts as right."""
+
+    id: str
+    question: str
+    golden_answers: tuple[str, ...]
+    data_source: str
+    supporting_ids: tuple[str, ...] = ()
+    type: str | None = None
+    hops: int | None = None
+    answerable: bool | None = None
+    prompt: tuple[dict[str, str], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A corpus row; `contents` is the title in double quotes, a newline, the text."""
+
+    id: str
+    contents: str
+    extra: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return self.contents.partition("\n")[0].strip('"')
+
+    @property
+    def text(self) -> str:
+        return self.contents.partition("\n")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage found, with its score; higher is better."""
+
+    passage: Passage
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The model asks the search engine."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The model answers and the episode ends."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """The model did neither; `reason` says what is wrong."""
+
+    reason: str
+
+
+Action = Search | Answer | Malformed
+
+
+class Outcome(StrEnum):
+    """What became of a turn's action."""
+
+    FOUND = "found"
+    ANSWERED = "answered"
+    CORRECTED = "corrected"
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    ANSWERED = "answered"
+    OUT_OF_TURNS = "out_of_turns"
+    OUT_OF_TOKENS = "out_of_tokens"
+    SEARCH_UNAVAILABLE = "search_unavailable"
+    ENGINE_FAILED = "engine_failed"
+
+    @property
+    def usable(self) -> bool:
+        """False where the failure was not the model's: such a trajectory is in no mean and no advantage."""
+        return self not in (StopReason.SEARCH_UNAVAILABLE, StopReason.ENGINE_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One generation of the model and what it led to; `text` ends at the first stop."""
+
+    text: str
+    action: Action
+    outcome: Outcome
+    tokens: int
+    hits: tuple[Hit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One finished episode: tokens with their origin, and the turns read from them.
+
+    `ids` and `sampled` have one entry a token; `logprobs` and `versions` have one a sampled token.
+    """
+
+    question: Question
+    group: int
+    sample: int
+    step: int
+    ids: tuple[int, ...]
+    sampled: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    turns: tuple[Turn, ...]
+    stop: StopReason
+
+    @property
+    def answer(self) -> str | None:
+        """The text of the answer, or None where the model gave none."""
+        last = self.turns[-1].action if self.turns else None
+        return last.text if isinstance(last, Answer) else None
+
+    @property
+    def searches(self) -> int:
+        return sum(turn.outcome is Outcome.FOUND for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A reward and the parts it was made of."""
+
+    total: float
+    parts: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The samples of one question with their scores, in sample order."""
+
+    question: Question
+    trajectories: tuple[Trajectory, ...]
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+def run_lengths(sampled: Sequence[bool]) -> list[tuple[str, int]]:
+    """The origin of each token as runs: [("given", 12), ("sampled", 5), ...]."""
+    return [("sampled" if key else "given", len(list(run))) for key, run in groupby(sampled)]

@@ -1,0 +1,19 @@
+"""The contract of every retriever: queries in; per query its hits, or why there are none to be had."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from sleuth.errors import SearchUnavailable
+from sleuth.records import Hit
+
+
+class Retriever(Protocol):
+    """Finds passages; the same query gives the same hits, asked alone or with others, here or over the wire."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        """At most `k` hits a query, best first, equal scores in the order of the passage ids as strings.
+
+        One entry a query, in their order. A query for which nothing is found, a blank one too, has an empty list:
+        that is an answer. A query that could not be answered has a SearchUnavailable in its place. `k` is at least 1.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Rewards: pure functions of a question and a trajectory."""

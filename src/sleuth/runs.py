@@ -1,0 +1,351 @@
+"""The run folder: manifest, metrics, trajectories, checkpoints; whatever bears its final name is complete."""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sleuth import __version__
+from sleuth.errors import InputError
+from sleuth.records import Answer, Hit, Malformed, Question, Score, Search, Trajectory, Turn, run_lengths
+
+FORMAT = 1
+TEMPORARY = ".tmp-"
+STEP = re.compile(r"step-(\d+)")
+
+REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space and run the command again",
+    errno.EDQUOT: "the disk quota is used up; free some space and run the command again",
+    errno.EFBIG: "it is larger than files may be here; raise the limit (ulimit -f) or choose another folder",
+    errno.EROFS: "the file system is read-only; choose another folder",
+    errno.EACCES: "permission is denied; choose another folder",
+    errno.ENOTDIR: "a file stands where a folder should be; choose another folder",
+    errno.EEXIST: "a file stands where a folder should be; choose another folder",
+}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder on disk; made by `create`, read by `open`, continued by `resume`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, manifest: Mapping[str, Any]) -> "Run":
+        """A new folder with its manifest; an existing path is never touched."""
+        if path.exists():
+            raise InputError(
+                f"{path} exists already and is left as it is; choose another folder, "
+                f"or continue that run with: sleuth train --resume {path}"
+            )
+        with replacing(path) as folder:
+            for inner in (folder, folder / "trajectories", folder / "checkpoints"):
+                inner.mkdir()
+            (folder / "manifest.json").write_bytes(_document({"format": FORMAT, **manifest}))
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "Run":
+        """An existing run folder, in a format this version reads."""
+        if not (path / "manifest.json").is_file():
+            raise InputError(f"{path} is not a run folder: it holds no manifest.json; give the folder a run wrote")
+        run = cls(path)
+        if run.manifest().get("format") != FORMAT:
+            found = run.manifest().get("format")
+            raise InputError(f"{path} has run format {found!r}, and this version of Sleuth reads format {FORMAT}")
+        return run
+
+    @classmethod
+    def resume(cls, path: Path) -> "Run":
+        """An existing run folder, rid of what an interrupted write left behind."""
+        run = cls.open(path)
+        for folder in (path, path / "trajectories", path / "checkpoints"):
+            for leftover in folder.glob(f"{TEMPORARY}*"):
+                _remove(leftover)
+        return run
+
+    def manifest(self) -> Row:
+        return read_json(self.path / "manifest.json")
+
+    def append_metrics(self, step: int, values: Mapping[str, Any]) -> None:
+        """Records a step for good: the line is on the disk when this returns."""
+        path = self.path / "metrics.jsonl"
+        with _explained(path), path.open("ab") as file:
+            file.write(_line({"step": step, **values}))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> Iterator[Row]:
+        """The steps recorded, oldest first; a line still being written is not there yet."""
+        path = self.path / "metrics.jsonl"
+        return read_rows(path) if path.exists() else iter(())
+
+    def trajectories(self, step: int) -> Path:
+        return self.path / "trajectories" / f"step-{step}.jsonl"
+
+    def write_trajectories(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes the trajectories of a step, made by `row`, with their offsets beside them."""
+        write_rows(self.trajectories(step), rows)
+        return self.trajectories(step)
+
+    def rewind(self, step: int) -> None:
+        """Drops the metrics and trajectories recorded after a step; checkpoints stay."""
+        kept = [each for each in self.metrics() if each["step"] <= step]
+        with replacing(self.path / "metrics.jsonl") as path:
+            path.write_bytes(b"".join(_line(each) for each in kept))
+        for path in sorted((self.path / "trajectories").iterdir()):
+            if STEP.match(path.name) and step_of(path) > step:
+                path.unlink()
+
+    def checkpoint(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"step-{step}"
+
+    def checkpoints(self) -> list[Path]:
+        """The complete checkpoints, oldest first."""
+        folders = (path for path in (self.path / "checkpoints").iterdir() if STEP.fullmatch(path.name))
+        return sorted(folders, key=step_of)
+
+    def latest(self) -> Path | None:
+        return max(self.checkpoints(), key=step_of, default=None)
+
+    def prune(self, keep: int) -> None:
+        """Removes all checkpoints but the newest; each loses its name first, so that half of one is never loaded."""
+        for path in self.checkpoints()[:-keep]:
+            _remove(path.rename(path.with_name(f"{TEMPORARY}{path.name}")))
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
+        """Writes one JSON document into the run folder, whole or not at all."""
+        with replacing(self.path / name) as path:
+            path.write_bytes(_document(content))
+        return self.path / name
+
+    def write_summary(self, content: Mapping[str, Any]) -> Path:
+        return self.write_json("summary.json", content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a temporary sibling for a file or folder; it takes the name `path` on success and is gone on failure."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        with _explained(path):
+            _remove(temporary)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            _sync_tree(temporary)
+            _rename(temporary, path)
+            _sync(path.parent)
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes JSONL with an offsets file beside it; the rows appear only when their offsets are there."""
+    starts = array("Q")
+    with replacing(path) as rows_path, replacing(_offsets(path)) as offsets_path:
+        with rows_path.open("wb") as file:
+            for each in rows:
+                starts.append(file.tell())
+                file.write(_line(each))
+        if sys.byteorder == "big":
+            starts.byteswap()
+        offsets_path.write_bytes(starts.tobytes())
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The rows of a JSONL file in order; a last line without its end is still being written and is left out."""
+    for number, line in enumerate(_lines(path), start=1):
+        yield _parsed(line, f"{path}, line {number}")
+
+
+def read_row(path: Path, n: int) -> Row:
+    """Row `n`, counted from zero, found by the offsets beside the file."""
+    with _readable(_offsets(path)).open("rb") as file:
+        rows = file.seek(0, os.SEEK_END) // 8
+        if not 0 <= n < rows:
+            raise InputError(f"{path} has {rows} rows, counted from 0, and no row {n}")
+        file.seek(8 * n)
+        start = int.from_bytes(file.read(8), "little")
+    with _readable(path).open("rb") as file:
+        file.seek(start)
+        return _parsed(file.readline(), f"{path}, row {n}")
+
+
+def read_json(path: Path) -> Row:
+    """One JSON document."""
+    return _parsed(_readable(path).read_bytes(), str(path))
+
+
+def fresh(folder: Path, name: str) -> Path:
+    """A path for a new run that nothing uses yet: `name-1`, `name-2`, ..."""
+    return next(path for n in count(1) if not (path := folder / f"{name}-{n}").exists())
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint or trajectories file."""
+    match = STEP.match(path.name)
+    if match is None:
+        raise InputError(f"{path} is not named for a step; expected a name like step-20")
+    return int(match[1])
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a file, or of a folder by the names and contents of its files."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give a file or a folder")
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    inner = sorted((each.relative_to(path).as_posix(), fingerprint(each)) for each in path.rglob("*") if each.is_file())
+    return hashlib.sha256(json.dumps(inner).encode()).hexdigest()
+
+
+def code_version() -> str:
+    """The version of the package, and in a checkout the commit, marked when files differ from it."""
+    checkout = Path(__file__).parents[2]
+    git = shutil.which("git")
+    if git is None or not (checkout / ".git").exists():
+        return __version__
+    command = [git, "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    return f"{__version__}+{commit}" if commit else __version__
+
+
+def row(trajectory: Trajectory, score: Score | None) -> Row:
+    """A trajectory as a JSON row; `score` is None for an unusable one."""
+    return {
+        "version": FORMAT,
+        "question_id": trajectory.question.id,
+        "data_source": trajectory.question.data_source,
+        "question": trajectory.question.question,
+        "golden_answers": list(trajectory.question.golden_answers),
+        "group": trajectory.group,
+        "sample": trajectory.sample,
+        "step": trajectory.step,
+        "weights_versions": list(trajectory.versions),
+        "ids": list(trajectory.ids),
+        "origin": [list(run) for run in run_lengths(trajectory.sampled)],
+        "logprobs": list(trajectory.logprobs),
+        "turns": [_turn(turn, trajectory.question) for turn in trajectory.turns],
+        "stop": trajectory.stop.value,
+        "score": None if score is None else {"total": score.total, "parts": score.parts},
+    }
+
+
+def _turn(turn: Turn, question: Question) -> Row:
+    match turn.action:
+        case Search(query):
+            action: Row = {"action": "search", "query": query}
+        case Answer(text):
+            action = {"action": "answer", "answer": text}
+        case Malformed(reason):
+            action = {"action": "malformed", "reason": reason}
+    hits = [_hit(hit, question) for hit in turn.hits]
+    return {**action, "hits": hits, "outcome": turn.outcome.value, "tokens": turn.tokens, "text": turn.text}
+
+
+def _hit(hit: Hit, question: Question) -> Row:
+    """Where the question does not name its supporting passages, nothing is said about gold."""
+    gold: Row = {"gold": hit.passage.id in question.supporting_ids} if question.supporting_ids else {}
+    return {"id": hit.passage.id, "score": hit.score, **gold}
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turns a failure to write into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        fault = _fault(error, path.parent)
+        if fault is None:
+            raise
+        raise InputError(f"{path} cannot be written: {REMEDIES[fault]}") from error
+
+
+def _fault(error: Exception, folder: Path) -> int | None:
+    """The error number behind a failed write, which safetensors only spells out and torch does not even mention."""
+    if isinstance(error, OSError):
+        return error.errno if error.errno in REMEDIES else None
+    spelled_out = os.strerror(errno.ENOSPC) in str(error)
+    hidden = isinstance(error, RuntimeError) and shutil.disk_usage(folder).free < 1 << 16
+    return errno.ENOSPC if spelled_out or hidden else None
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Puts `source` in the place of `target`; a folder cannot take the name of another, so the old one steps aside."""
+    aside = target.with_name(f"{TEMPORARY}old-{target.name}")
+    _remove(aside)
+    if target.is_dir():
+        target.rename(aside)
+    source.replace(target)
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        path.unlink()
+
+
+def _sync_tree(path: Path) -> None:
+    for inner in path.rglob("*"):
+        _sync(inner)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file, or the list of names in a folder, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _offsets(path: Path) -> Path:
+    """Starts of the rows, an array of little-endian uint64."""
+    return path.with_suffix(".offsets")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with _readable(path).open("rb") as file:
+        yield from (line for line in file if line.endswith(b"\n"))
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _document(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, allow_nan=False, indent=2).encode() + b"\n"
+
+
+def _parsed(text: bytes, place: str) -> Row:
+    try:
+        row = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{place} is not valid JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise InputError(f"{place} holds a {type(row).__name__}; expected a JSON object")
+    return row
+
+
+def _readable(path: Path) -> Path:
+    if not path.is_file():
+        raise InputError(f"{path} is missing; give a file that a run wrote")
+    return path

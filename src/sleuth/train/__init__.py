@@ -1,0 +1,1 @@
+"""Training: groups of episodes become packed rows, a loss, a step, a checkpoint."""

@@ -1,0 +1,122 @@
+"""The quickstart's policy: a small causal model that knows the grammar, and has the search still to learn.
+
+First it reads experts, so that it can copy names and follow a chain of two. Then it sees people of mixed quality, most
+of whom guess, so that what pays is there to be found but is not what it does. No demonstration takes three hops.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sleuth.agent.protocol import Tags
+from sleuth.corpus.world.names import words
+from sleuth.corpus.world.world import Posed, World
+from sleuth.model import attention
+from sleuth.model.tokens import Tokens
+from sleuth.train import sft, vocabulary
+from sleuth.train.packing import Row
+from sleuth.train.policy import Policy
+from sleuth.train.traces import BEHAVIOURS, COMPLETE, Demonstrator, expert
+
+Progress = Callable[[str, int, int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sizes of the model and of the two phases; the shipped weights come from these."""
+
+    seed: int = 0
+    width: int = 192
+    layers: int = 3
+    heads: int = 6
+    inner: int = 384
+    passages: int = 2000
+    worlds: int = 8
+    rows: int = 48
+    expert_steps: int = 2500
+    mixed_steps: int = 150
+    learning_rate: float = 2e-3
+    mixed_rate: float = 5e-4
+    reading: float = 0.1
+    experts: Mapping[str, float] = field(default_factory=lambda: {"expert": 0.85, "detour": 0.15})
+    mixed: Mapping[str, float] = field(
+        default_factory=lambda: {"guess": 0.6, "stray": 0.1, "hasty": 0.15, "expert": 0.12, "detour": 0.03}
+    )
+
+
+def cold_start(plan: Plan, device: torch.device, keep: Callable[[str, Policy], None], progress: Progress) -> Policy:
+    """Trains the policy from nothing; `keep` is handed it after each phase."""
+    torch.manual_seed(plan.seed)
+    worlds = [World(plan.passages, 1000 * (plan.seed + 1) + number) for number in range(plan.worlds)]
+    posed = [list(world.pose("train", 3000)) for world in worlds]
+    tokens = Tokens(vocabulary.tokenizer(_texts(plan, worlds, posed)))
+    policy = Policy(model(plan, len(tokens.tokenizer)).to(device), tokens)
+    for phase, steps, rate, mixture in (
+        ("expert", plan.expert_steps, plan.learning_rate, plan.experts),
+        ("mixed", plan.mixed_steps, plan.mixed_rate, plan.mixed),
+    ):
+        batches = _batches(plan, phase, worlds, posed, tokens, mixture)
+        sft.fit(policy, batches, steps=steps, learning_rate=rate, done=_reporter(progress, phase, steps))
+        keep(phase, policy)
+    return policy
+
+
+def model(plan: Plan, vocabulary_size: int) -> LlamaForCausalLM:
+    """An ordinary Llama, small enough for two CPU cores."""
+    config = LlamaConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=plan.width,
+        intermediate_size=plan.inner,
+        num_hidden_layers=plan.layers,
+        num_attention_heads=plan.heads,
+        num_key_value_heads=plan.heads,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+        attn_implementation=attention.NAME,
+    )
+    return LlamaForCausalLM(config)
+
+
+def _batches(
+    plan: Plan, phase: str, worlds: list[World], posed: list[list[Posed]], tokens: Tokens, mixture: Mapping[str, float]
+) -> Iterator[list[Row]]:
+    dice = random.Random(f"{plan.seed}/{phase}")
+    demonstrators = [Demonstrator(world, tokens, Tags(), "brief", plan.reading) for world in worlds]
+    while True:
+        rows: list[Row] = []
+        while len(rows) < plan.rows:
+            number = dice.randrange(plan.worlds)
+            asked = dice.choice(posed[number])
+            behaviour = dice.choices(list(mixture), list(mixture.values()))[0]
+            if asked.question.type == "three_hop" and behaviour in COMPLETE:
+                continue
+            rows.append(demonstrators[number].row(asked, BEHAVIOURS[behaviour](asked, worlds[number], dice)))
+        yield rows
+
+
+def _texts(plan: Plan, worlds: list[World], posed: list[list[Posed]]) -> Iterator[str]:
+    """Text that holds every word the tokenizer should know whole."""
+    protocol, dice = Tags(), random.Random(0)
+    yield "".join(f" {word}" for word in words(plan.passages))
+    yield "".join(f" {year}" for year in range(1800, 2000))
+    yield " Yes No yes no That does not help. must be it. I know this. are the same different earlier later than"
+    yield protocol.instruction
+    for world, asked in zip(worlds, posed, strict=True):
+        yield from (passage.contents for passage in world.passages())
+        for each in asked:
+            yield f"Question: {each.question.question}\n"
+            yield from (
+                f"<think> {move.thought} </think> {protocol.act(move.action)}" for move in expert(each, world, dice)
+            )
+    yield " ".join(f"<{slash}{name}>" for name in ("think", "search", "information", "answer") for slash in ("", "/"))
+    yield "\n\n<information>Doc 1(Title: No action was taken: nothing found.\n</information>\n\n"
+
+
+def _reporter(progress: Progress, phase: str, steps: int) -> Callable[[int, float], None]:
+    return lambda step, loss: progress(phase, step + 1, steps, loss)

@@ -1,0 +1,164 @@
+"""Demonstrations in the generated world: an expert's, and those of people who know less.
+
+A demonstration is a row to train on: the prompt and what the search engine showed are given, the rest is to be
+learned. No demonstration answers a three-hop question by three hops; that is left to be found.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sleuth.agent import prompts
+from sleuth.agent.protocol import Protocol
+from sleuth.corpus.world.ask import Hop
+from sleuth.corpus.world.relations import RELATIONS
+from sleuth.corpus.world.world import Posed, World
+from sleuth.model.tokens import Tokens
+from sleuth.records import Answer, Hit, Search
+from sleuth.train.packing import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A thought and what is done upon it; a search shows the passage in `row` of the corpus."""
+
+    thought: str
+    action: Search | Answer
+    row: int = -1
+
+
+Script = list[Move]
+
+
+class Demonstrator:
+    """Writes demonstrations for the questions of a world."""
+
+    def __init__(self, world: World, tokens: Tokens, protocol: Protocol, prompt: str, reading: float) -> None:
+        """`reading` is the weight of the tokens of observations, from which a small model learns to copy names."""
+        self._world = world
+        self._tokens = tokens
+        self._protocol = protocol
+        self._prompt = prompt
+        self._reading = reading
+
+    def row(self, posed: Posed, script: Script) -> Row:
+        """The tokens of a demonstration with their weights as targets."""
+        given = prompts.render(posed.question, self._prompt, self._protocol, self._tokens)
+        ids, weights = list(given), [0.0] * len(given)
+        for text, weight in self._pieces(script):
+            piece = self._tokens.encode(text)
+            ids += piece
+            weights += [weight] * len(piece)
+        return Row(tuple(ids), tuple(weights))
+
+    def text(self, script: Script) -> str:
+        """The whole of a demonstration as text, without its prompt."""
+        return "".join(text for text, _ in self._pieces(script))
+
+    def _pieces(self, script: Script) -> Iterator[tuple[str, float]]:
+        for move in script:
+            yield f"<think> {move.thought} </think> {self._protocol.act(move.action)}", 1.0
+            if isinstance(move.action, Search):
+                hit = Hit(self._world.passage(move.row), 0.0)
+                yield "".join(self._protocol.observe([hit])), self._reading
+
+
+def expert(posed: Posed, _world: World, _dice: random.Random) -> Script:
+    """Every hop is searched for, what was found is said, and the answer follows from it."""
+    script = [_look_up(posed, place) for place in range(len(posed.hops))]
+    return [*script, Move(_conclusion(posed), Answer(posed.question.golden_answers[0]))]
+
+
+def detour(posed: Posed, world: World, dice: random.Random) -> Script:
+    """An expert who searches for something else first and notices."""
+    first, *rest = expert(posed, world, dice)
+    row = dice.randrange(len(world))
+    astray = Move(first.thought, Search(world.passage(row).title), row)
+    return [astray, Move(f"That does not help. {first.thought}", first.action, first.row), *rest]
+
+
+def guess(posed: Posed, world: World, dice: random.Random) -> Script:
+    """An answer of the right kind, without searching."""
+    return [Move("I know this.", Answer(_guessed(posed, world, dice)))]
+
+
+def stray(posed: Posed, world: World, dice: random.Random) -> Script:
+    """A search for the wrong thing, and an answer that does not come from it."""
+    row = dice.randrange(len(world))
+    thought = expert(posed, world, dice)[0].thought
+    return [
+        Move(thought, Search(world.passage(row).title), row),
+        Move("That must be it.", Answer(_guessed(posed, world, dice))),
+    ]
+
+
+def hasty(posed: Posed, world: World, dice: random.Random) -> Script:
+    """The first hop is taken for the answer; with two things to compare, only one is looked at."""
+    first, hop = expert(posed, world, dice)[0], posed.hops[0]
+    answer = _guessed(posed, world, dice) if _compares(posed) else hop.value
+    return [first, Move(_found(hop), Answer(answer))]
+
+
+BEHAVIOURS: Mapping[str, Callable[[Posed, World, random.Random], Script]] = {
+    "expert": expert,
+    "detour": detour,
+    "guess": guess,
+    "stray": stray,
+    "hasty": hasty,
+}
+# What must not be shown of a question that takes three hops.
+COMPLETE = ("expert", "detour")
+
+
+def _look_up(posed: Posed, place: int) -> Move:
+    hop = posed.hops[place]
+    found = f"{_found(posed.hops[place - 1])} " if place else ""
+    return Move(f"{found}{_need(posed, place)}", Search(hop.subject), int(hop.passage_id))
+
+
+import os
+
+STYLE = os.environ.get("STYLE", "A")
+
+
+def _need(posed: Posed, place: int) -> str:
+    """What is still to be found, said from the outside in."""
+    if STYLE == "A":
+        return f"I need the {_noun(posed.hops[place])} of {posed.hops[place].subject}."
+    rest = posed.hops[place : place + 1] if _compares(posed) else posed.hops[place:]
+    nouns = "".join(f"the {_noun(hop)} of " for hop in reversed(rest))
+    return f"Now {nouns}{posed.hops[place].subject}."
+
+
+def _found(hop: Hop) -> str:
+    return f"The {_noun(hop)} of {hop.subject} is {hop.value}."
+
+
+def _noun(hop: Hop) -> str:
+    return hop.noun
+
+
+def _conclusion(posed: Posed) -> str:
+    last = _found(posed.hops[-1])
+    if not _compares(posed):
+        return last
+    first, second = (hop.value for hop in posed.hops)
+    if posed.question.type == "yes_no":
+        return f"{last} {first} and {second} are {'the same' if first == second else 'different'}."
+    return f"{last} {first} is {'earlier' if int(first) < int(second) else 'later'} than {second}."
+
+
+def _compares(posed: Posed) -> bool:
+    return posed.question.type in ("comparison", "yes_no")
+
+
+def _guessed(posed: Posed, world: World, dice: random.Random) -> str:
+    """An answer of the kind asked for: yes or no, one of the two compared, a year, or a name of the kind."""
+    last = posed.hops[-1]
+    if posed.question.type == "yes_no":
+        return dice.choice(("yes", "no"))
+    if posed.question.type == "comparison":
+        return dice.choice([hop.subject for hop in posed.hops])
+    if RELATIONS[last.relation].range is None:
+        return str(dice.randrange(1800, 2000))
+    return world.passage(dice.randrange(len(world))).title

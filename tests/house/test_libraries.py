@@ -1,0 +1,63 @@
+"""Law 6: the command line starts without the heavy libraries, and each optional library has one home file."""
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "sleuth"
+HEAVY = ("torch", "transformers", "vllm", "faiss", "sglang", "ray", "bm25s", "numba")
+OPTIONAL = frozenset(
+    {
+        "datasets",
+        "faiss",
+        "huggingface_hub",
+        "mlflow",
+        "peft",
+        "pyarrow",
+        "ray",
+        "sentence_transformers",
+        "sglang",
+        "tensorboard",
+        "trackio",
+        "trafilatura",
+        "vllm",
+        "wandb",
+    }
+)
+
+
+def libraries(source: str) -> Iterator[str]:
+    """The optional libraries a module imports, at the top or inside functions."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                roots = {name.name.partition(".")[0] for name in names}
+            case ast.ImportFrom(module=str(module)):
+                roots = {module.partition(".")[0]}
+            case _:
+                continue
+        yield from roots & OPTIONAL
+
+
+def test_each_optional_library_has_one_home() -> None:
+    homes: dict[str, set[str]] = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for library in libraries(path.read_text()):
+            homes[library].add(str(path.relative_to(PACKAGE)))
+    assert {library: files for library, files in homes.items() if len(files) > 1} == {}
+
+
+@pytest.mark.parametrize("source", ["import faiss", "def f():\n    from faiss.contrib import ondisk"])
+def test_law_sees_every_form_of_import(source: str) -> None:
+    assert list(libraries(source)) == ["faiss"]
+
+
+def test_command_line_starts_without_heavy_libraries() -> None:
+    script = f"import sys, sleuth.cli.main; print(sorted(set(sys.modules) & set({HEAVY!r})))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.strip() == "[]"

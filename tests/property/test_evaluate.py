@@ -1,0 +1,91 @@
+"""What holds of intervals and evaluations whatever the values."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sleuth.evaluate.intervals import estimate, paired_difference
+from sleuth.evaluate.suite import Asked, Evaluation
+from sleuth.records import Question, Score, StopReason, Trajectory
+
+QUICK = settings(max_examples=60, deadline=None)
+SLACK = 1e-9
+
+bits = st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=60)
+shares = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20)
+counts = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=20)
+pairs = st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=20)
+
+
+@QUICK
+@given(st.one_of(bits, shares, counts))
+def test_an_interval_holds_its_mean(values: list[float]) -> None:
+    found = estimate(values)
+    assert found.count == len(values)
+    assert found.low - SLACK <= found.value <= found.high + SLACK
+
+
+@QUICK
+@given(st.one_of(bits, shares))
+def test_the_interval_of_a_share_is_one_of_shares(values: list[float]) -> None:
+    found = estimate(values)
+    assert found.low >= -SLACK
+    assert found.high <= 1.0 + SLACK
+
+
+@QUICK
+@given(bits, st.randoms(use_true_random=False))
+def test_order_does_not_matter_to_wilson(values: list[float], random: Random) -> None:
+    shuffled = list(values)
+    random.shuffle(shuffled)
+    assert estimate(shuffled) == estimate(values)
+
+
+@QUICK
+@given(bits)
+def test_wilson_mirrors(values: list[float]) -> None:
+    found, mirrored = estimate(values), estimate([1.0 - value for value in values])
+    assert abs(found.low - (1.0 - mirrored.high)) < SLACK
+    assert abs(found.high - (1.0 - mirrored.low)) < SLACK
+
+
+@QUICK
+@given(pairs)
+def test_a_difference_turns_round_with_its_sides(values: list[tuple[float, float]]) -> None:
+    before, after = [first for first, _ in values], [second for _, second in values]
+    there, back = paired_difference(before, after), paired_difference(after, before)
+    for left, right in ((there.value, back.value), (there.low, back.high), (there.high, back.low)):
+        assert abs(left + right) < 1e-6
+
+
+@QUICK
+@given(shares)
+def test_no_difference_is_never_a_difference(values: list[float]) -> None:
+    found = paired_difference(values, values)
+    assert found.value == 0.0
+    assert found.low < 0.0 < found.high
+
+
+asked = st.builds(
+    lambda name, hops, em: Asked(
+        question := Question(name, "?", ("a",), "test", hops=hops),
+        Trajectory(question, 0, 0, 0, (), (), (), (), (), StopReason.ANSWERED),
+        None if em is None else Score(em, {"em": em, "f1": em, "searches": 1.0}),
+    ),
+    st.text(max_size=3),
+    st.integers(1, 5),
+    st.sampled_from([None, 0.0, 1.0]),
+)
+
+
+@QUICK
+@given(st.lists(asked, max_size=30))
+def test_kinds_share_out_the_questions_and_lose_none(rows: list[Asked]) -> None:
+    whole = Evaluation(tuple(rows))
+    parts = whole.by_hops().values()
+    assert sum(len(part.asked) for part in parts) == len(rows)
+    assert sum(part.unusable for part in parts) == whole.unusable
+    if whole.scores():
+        right = sum(part.em.value * part.em.count for part in parts if part.scores())
+        assert abs(right - whole.em.value * whole.em.count) < 1e-6

@@ -1,0 +1,80 @@
+"""The command line: what it prints, and how it leaves."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sleuth import __version__
+from sleuth.cli.main import COMMANDS, GROUPS, main
+
+FAILING = """
+import sys
+import sleuth.cli.main as cli
+from sleuth.errors import InputError, TrainingStopped
+
+@cli.app.command()
+def fail() -> None:
+    raise {error}
+
+sys.argv = ["sleuth", "fail"]
+cli.main()
+"""
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    """The exit code of `sleuth` with these arguments."""
+    monkeypatch.setattr(sys, "argv", ["sleuth", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return caught.value.code
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"sleuth {__version__}\n"
+
+
+def test_help_names_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave(monkeypatch, "--help") == 0
+    shown = capsys.readouterr().out
+    assert [name for name in (*GROUPS, *(command.__name__ for command in COMMANDS)) if name not in shown] == []
+
+
+def test_every_command_has_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in (*GROUPS, *(command.__name__ for command in COMMANDS)):
+        assert leave(monkeypatch, name, "--help") == 0
+        assert f"sleuth {name}" in capsys.readouterr().out
+
+
+def test_unknown_command_exits_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave(monkeypatch, "trian") == 2
+    assert "trian" in capsys.readouterr().err
+
+
+def test_knobs_are_printed_one_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave(monkeypatch, "knobs") == 0
+    words = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert ["train.steps", "int", "100"] in words
+    assert ["data.corpus", "str", "-"] in words
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "shown"),
+    [
+        ("InputError('no such file;\\n give another')", 2, "sleuth: no such file;  give another\n"),
+        ("TrainingStopped('too many failed searches')", 1, "sleuth: too many failed searches\n"),
+        ("KeyboardInterrupt", 130, ""),
+    ],
+)
+def test_failure_is_one_line(error: str, code: int, shown: str) -> None:
+    command = [sys.executable, "-c", FAILING.format(error=error)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (code, shown)
+
+
+def test_fault_of_ours_keeps_its_traceback() -> None:
+    command = [sys.executable, "-c", FAILING.format(error="KeyError('lost')")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Traceback")

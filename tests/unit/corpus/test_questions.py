@@ -1,0 +1,120 @@
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sleuth.corpus import questions
+from sleuth.errors import InputError
+from sleuth.records import Question
+
+GOOD = {"id": "q1", "question": "Who wrote it?", "golden_answers": ["Mira"], "data_source": "mine"}
+FULL = Question(
+    id="q2",
+    question="Who is “she”?",
+    golden_answers=("Ysolde", "Y."),
+    data_source="mine",
+    supporting_ids=("7", "9"),
+    type="bridge",
+    hops=2,
+    answerable=True,
+    prompt=({"role": "user", "content": "Answer."},),
+)
+
+
+def rows(path: Path, *values: object) -> Path:
+    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    return path
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    written = [FULL, Question("q1", "Who?", ("Mira",), "mine")]
+    for name in ("q.jsonl", "q.jsonl.gz"):
+        assert questions.write(tmp_path / name, written) == 2
+        assert questions.load(tmp_path / name) == written
+    with gzip.open(tmp_path / "q.jsonl.gz", "rt", encoding="utf-8") as file:
+        assert file.read() == (tmp_path / "q.jsonl").read_text(encoding="utf-8")
+
+
+def test_unknown_keys_blank_lines_and_blank_answers_are_passed_over(tmp_path: Path) -> None:
+    path = rows(tmp_path / "q.jsonl", {**GOOD, "weak_ids": ["p1"], "golden_answers": [" ", "Mira"]})
+    path.write_text("\n" + path.read_text() + "  \n")
+    assert questions.load(path) == [Question("q1", "Who wrote it?", ("Mira",), "mine")]
+
+
+def test_a_file_without_data_source_is_its_own_source(tmp_path: Path) -> None:
+    row = {key: value for key, value in GOOD.items() if key != "data_source"}
+    assert questions.load(rows(tmp_path / "nq.questions.jsonl", row))[0].data_source == "nq"
+
+
+def test_it_streams_up_to_the_first_bad_line(tmp_path: Path) -> None:
+    stream = questions.stream(rows(tmp_path / "q.jsonl", GOOD, {"id": "q2"}))
+    assert next(stream).id == "q1"
+    with pytest.raises(InputError, match="line 2: question must be a text, and it is missing"):
+        next(stream)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ({**GOOD, "question": " "}, "question must be a text, and it is ' '"),
+        ({**GOOD, "question": 3}, "question must be a text, and it is 3"),
+        ({**GOOD, "id": ""}, "id must be a text"),
+        ({**GOOD, "id": 7}, "id must be a text, and it is 7"),
+        ({**GOOD, "golden_answers": []}, r"a question without answer: golden_answers is \[\]"),
+        ({**GOOD, "golden_answers": ["", " "]}, "a question without answer"),
+        ({**GOOD, "golden_answers": None}, "a question without answer"),
+        ({"id": "q1", "question": "Who?"}, "a question without answer: golden_answers is missing"),
+        ({**GOOD, "golden_answers": "Mira"}, "golden_answers must be a list of texts, and it is 'Mira'"),
+        ({**GOOD, "golden_answers": [1843]}, "golden_answers must be a list of texts"),
+        ({**GOOD, "data_source": ""}, "data_source must be a text"),
+        ({**GOOD, "supporting_ids": [1]}, "supporting_ids must be a list of texts"),
+        ({**GOOD, "type": 2}, "type must be of type str, and it is 2"),
+        ({**GOOD, "hops": "2"}, "hops must be of type int, and it is '2'"),
+        ({**GOOD, "hops": True}, "hops must be of type int, and it is True"),
+        ({**GOOD, "answerable": 1}, "answerable must be of type bool, and it is 1"),
+        ({**GOOD, "prompt": "Answer."}, "prompt must be a list of messages"),
+        ({**GOOD, "prompt": [{"role": "user"}]}, "prompt must be a list of messages"),
+        ([GOOD], "a JSON object is expected"),
+    ],
+)
+def test_a_bad_line_is_named_with_what_is_wrong(tmp_path: Path, row: object, complaint: str) -> None:
+    with pytest.raises(InputError, match=rf"q\.jsonl, line 1: {complaint}.*; a line looks like "):
+        questions.load(rows(tmp_path / "q.jsonl", row))
+
+
+def test_a_line_that_is_not_json(tmp_path: Path) -> None:
+    path = rows(tmp_path / "q.jsonl", GOOD)
+    path.write_text(path.read_text() + "{oops\n")
+    with pytest.raises(InputError, match=r"line 2: not JSON: '\{oops'"):
+        questions.load(path)
+
+
+def test_the_same_id_twice(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 2: the id 'q1' stands on an earlier line"):
+        questions.load(rows(tmp_path / "q.jsonl", GOOD, GOOD))
+
+
+def test_an_empty_file_and_a_missing_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no questions"):
+        questions.load(rows(tmp_path / "q.jsonl"))
+    with pytest.raises(InputError, match=r"none\.jsonl does not exist"):
+        questions.load(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize(("name", "content"), [("q.jsonl.gz", b"not gzip"), ("q.jsonl", b"\xff\xfe{}")])
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read"):
+        questions.load(tmp_path / name)
+
+
+def test_nothing_is_written_when_a_question_has_no_answer(tmp_path: Path) -> None:
+    def some() -> Iterator[Question]:
+        yield FULL
+        yield Question("q3", "Who?", (), "mine")
+
+    with pytest.raises(InputError, match="'q3' has no answer"):
+        questions.write(tmp_path / "q.jsonl", some())
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,158 @@
+"""Evaluations: what is counted, what is scored, what is left out."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.agent.episode import Agent
+from sleuth.agent.protocol import Tags
+from sleuth.agent.tools import SearchTool
+from sleuth.config import AgentConfig, RewardConfig
+from sleuth.engines.base import Completion, Listener, Sampling, Seat
+from sleuth.engines.scripted import Scripted
+from sleuth.errors import EngineFailure, SearchUnavailable
+from sleuth.evaluate.suite import Evaluation, evaluate
+from sleuth.model.tokens import Tokens
+from sleuth.records import Hit, Passage, Question, StopReason, Trajectory
+from sleuth.reward.rubric import Rubric
+
+Make = Callable[..., Evaluation]
+
+
+class Shelf:
+    """A search engine over one book, which is out when asked for it by name."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        return [
+            SearchUnavailable(query, "lent out") if query == "book" else [Hit(Passage("1", '"A"\noslo'), 1.0)][:k]
+            for query in queries
+        ]
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Tokens:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return Tokens(PreTrainedTokenizerFast(tokenizer_object=tokenizer))  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def agent(tokens: Tokens) -> Agent:
+    """Answers what the question tells it to, after a search where the question says so."""
+
+    def script(ids: Sequence[int]) -> list[int]:
+        text = tokens.decode(ids)
+        if "fail" in text:
+            raise EngineFailure("out of luck")
+        wish = text.removeprefix("Question: ").partition("?")[0]
+        if "search " in wish and "<information>" not in text:
+            return tokens.encode(f"<search>{wish.removeprefix('search ')}</search>")
+        return tokens.encode(f"<answer>{wish.removeprefix('search ')}</answer>")
+
+    return Agent(Scripted(script), tokens, Tags(), SearchTool(Shelf(), 3), AgentConfig(prompt="brief"))
+
+
+def ask(agent: Agent, *texts: str, concurrent: int = 3) -> tuple[Evaluation, list[Trajectory]]:
+    questions = [Question(f"q{number}", text, ("oslo",), "test") for number, text in enumerate(texts)]
+    heard: list[Trajectory] = []
+    rubric = Rubric(RewardConfig())
+    return asyncio.run(evaluate(agent, questions, rubric, concurrent=concurrent, step=7, done=heard.append)), heard
+
+
+def test_every_question_is_asked_once_in_order(agent: Agent) -> None:
+    texts = ["oslo", "bergen", "search oslo", "oslo", "rome", "search rome", "oslo"]
+    evaluation, heard = ask(agent, *texts)
+    assert [each.question.question for each in evaluation.asked] == texts
+    assert [each.trajectory.group for each in evaluation.asked] == list(range(7))
+    assert {each.trajectory.step for each in evaluation.asked} == {7}
+    assert len(heard) == 7
+    assert evaluation.em.value == 4 / 7
+    assert evaluation.searches.value == 2 / 7
+
+
+def test_failures_are_counted_and_never_scored(agent: Agent) -> None:
+    evaluation, _ = ask(agent, "oslo", "fail", "search book", "rome")
+    assert [each.score is None for each in evaluation.asked] == [False, True, True, False]
+    assert [each.trajectory.stop for each in evaluation.asked[1:3]] == [
+        StopReason.ENGINE_FAILED,
+        StopReason.SEARCH_UNAVAILABLE,
+    ]
+    assert (evaluation.unusable, evaluation.em.value, evaluation.em.count) == (2, 0.5, 2)
+
+
+def test_asking_is_greedy_unless_told_otherwise(tokens: Tokens) -> None:
+    asked: list[float] = []
+
+    class Listening(Scripted):
+        async def generate(
+            self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+        ) -> Completion:
+            asked.append(sampling.temperature)
+            return await super().generate(ids, sampling, seat, listen)
+
+    line = tokens.encode("<answer>oslo</answer>")
+    agent = Agent(Listening.playing(line, line), tokens, Tags(), SearchTool(Shelf(), 3), AgentConfig(prompt="brief"))
+    ask(agent, "a", "b")
+    assert asked == [0.0, 0.0]
+
+
+def test_means(evaluation: Make) -> None:
+    found = evaluation(("one_hop", 1, "oslo", 1), ("one_hop", 1, "oslo fjord", 2), ("one_hop", 1, "rome", 0))
+    assert (found.em.value, found.searches.value) == pytest.approx((1 / 3, 1.0))
+    assert found.f1.value == pytest.approx((1 + 2 / 3) / 3)
+    assert found.f1.low < found.f1.value < found.f1.high
+
+
+def test_kinds_and_types(evaluation: Make) -> None:
+    found = evaluation(
+        ("yes_no", 2, "oslo", 1), ("two_hop", 2, "rome", 2), (None, None, "oslo", 0), ("two_hop", 2, None, 1)
+    )
+    assert {name: (len(part.asked), part.unusable) for name, part in found.by_hops().items()} == {
+        "2 hops": (2, 1),
+        "yes/no": (1, 0),
+        "world": (1, 0),
+    }
+    assert list(found.by_type()) == ["two_hop", "world", "yes_no"]
+    assert list(found.by(lambda question: question.id)) == ["q0", "q1", "q2", "q3"]
+
+
+def test_metrics_are_flat(evaluation: Make) -> None:
+    found = evaluation(("yes_no", 2, "oslo", 1), ("two_hop", 2, "rome", 2), ("one_hop", 1, None, 0))
+    metrics = found.metrics("evaluate")
+    assert {
+        name: metrics[f"evaluate/{name}"] for name in ("questions", "unusable", "em", "em_yes_no", "em_2_hops")
+    } == {
+        "questions": 3.0,
+        "unusable": 1.0,
+        "em": 0.5,
+        "em_yes_no": 1.0,
+        "em_2_hops": 0.0,
+    }
+    assert (metrics["evaluate/em_low"], metrics["evaluate/em_high"]) == (found.em.low, found.em.high)
+    assert metrics["evaluate/searches_2_hops"] == 2.0
+    assert "evaluate/em_1_hop" not in metrics
+
+
+def test_json(evaluation: Make) -> None:
+    found = json.loads(json.dumps(evaluation(("one_hop", 1, "oslo", 1), ("one_hop", 1, "rome", 1)).as_json()))
+    assert found["em"] == {
+        "value": 0.5,
+        "low": pytest.approx(0.0945, abs=1e-4),
+        "high": pytest.approx(0.9055, abs=1e-4),
+        "count": 2,
+    }
+    assert (found["questions"], found["unusable"], found["by_hops"]["1 hop"]["questions"]) == (2, 0, 2)
+
+
+def test_where_all_failed_there_is_no_mean(evaluation: Make) -> None:
+    found = evaluation(("one_hop", 1, None, 0))
+    with pytest.raises(ValueError, match="at least one"):
+        _ = found.em
+    assert found.metrics("evaluate") == {"evaluate/questions": 1.0, "evaluate/unusable": 1.0}
+    assert found.as_json() == {"questions": 1, "unusable": 1, "by_hops": {"1 hop": {"questions": 1, "unusable": 1}}}

@@ -1,0 +1,61 @@
+"""Only Html stands in a page as it is."""
+
+import pytest
+
+from sleuth.page.text import Html, element, escaped, joined
+
+HOSTILE = "<script>alert('x')</script> & \"quoted\""
+ESCAPED = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;quoted&quot;"
+
+
+def test_plain_text_is_escaped() -> None:
+    assert escaped(HOSTILE) == ESCAPED
+    assert element("p", HOSTILE) == f"<p>{ESCAPED}</p>"
+    assert joined([HOSTILE, Html("<br>")], "<") == f"{ESCAPED}&lt;<br>"
+
+
+def test_html_is_not_escaped_again() -> None:
+    assert element("p", element("b", 3 < 4)) == "<p><b>True</b></p>"
+
+
+@pytest.mark.parametrize("mixed", [Html("<b>") + HOSTILE, f"{Html('<b>')}{HOSTILE}", Html("<b>{}").format(HOSTILE)])
+def test_whatever_is_put_together_by_hand_is_text_again(mixed: str) -> None:
+    assert "<" not in escaped(mixed)
+
+
+def test_attributes() -> None:
+    assert element("div", class_="a b", stroke_width=2, id=None) == '<div class="a b" stroke-width="2"></div>'
+    assert element("p", title=Html('"><script>')) == '<p title="&quot;&gt;&lt;script&gt;"></p>'
+
+
+def test_elements_without_content_have_no_end() -> None:
+    assert element("br") == "<br>"
+
+
+@pytest.mark.parametrize("name", ["onclick", "onload_", "ONERROR", "a b"])
+def test_attributes_that_run_or_break_out_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no attribute"):
+        element("p", **{name: "x"})
+
+
+def test_element_names_are_checked() -> None:
+    with pytest.raises(ValueError, match="no element name"):
+        element("p><script")
+
+
+@pytest.mark.parametrize(
+    "address", ["javascript:alert(1)", " javascript:alert(1)", "https://a.example", "//a.example", "data:x"]
+)
+def test_addresses_stay_inside(address: str) -> None:
+    with pytest.raises(ValueError, match="no address of this site"):
+        element("a", href=address)
+
+
+@pytest.mark.parametrize("address", ["#step-3", "/runs/a", "report.html", "runs/a/page?x=1#y"])
+def test_addresses_of_the_same_site(address: str) -> None:
+    assert element("a", href=address) == f'<a href="{address}"></a>'
+
+
+def test_what_a_file_cannot_hold_is_replaced() -> None:
+    assert escaped("a\x00b\ud800c\x1bd\te\n") == "a\ufffdb\ufffdc\ufffdd\te\n"
+    escaped("\udfff\x7f").encode()

@@ -1,0 +1,97 @@
+"""A trajectory as a conversation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sleuth.page.transcript import transcript
+
+Read = Callable[[str], tuple[list[tuple[str, dict[str, str | None]]], str]]
+HOSTILE = "</div></article><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def test_the_conversation_in_order(read: Read, row: dict[str, Any]) -> None:
+    _, text = read(transcript(row))
+    said = [
+        "Where was the founder of Velcor born?",
+        "right",
+        "thoughtI need the founder.",
+        "searchVelcor founder",
+        "Velcor score 7.25 gold passage",
+        "Velcor was founded by Ada Rim.",
+        "99 score 3.5 ",
+        "no valid actionhmm hmm",
+        "neither a search nor an answer was closed",
+        "thoughtAda Rim was born in Amrund.",
+        "answerAmrund",
+        "Right answers: Amrund, Old Amrund",
+        "rewardemf1searches",
+    ]
+    places = [text.index(each) for each in said]
+    assert places == sorted(places)
+    assert text.count("gold passage") == 1
+
+
+def test_the_sampled_text_is_there_as_written(read: Read, row: dict[str, Any]) -> None:
+    assert (
+        "as sampled, 21 tokens<think>I need the founder.</think><search> Velcor founder </search>"
+        in read(transcript(row))[1]
+    )
+
+
+def test_a_wrong_answer(read: Read, row: dict[str, Any]) -> None:
+    row["score"] = {"total": 0.2, "parts": {"em": 0.0}}
+    text = read(transcript(row))[1]
+    assert "wrong" in text
+    assert "right" not in text
+
+
+@pytest.mark.parametrize("stop", ["search_unavailable", "engine_failed"])
+def test_an_unusable_trajectory_is_neither_right_nor_wrong(read: Read, row: dict[str, Any], stop: str) -> None:
+    row |= {"stop": stop, "score": None}
+    row["turns"][0] |= {"outcome": "unavailable", "hits": []}
+    text = read(transcript(row))[1]
+    assert "unusable: " in text
+    assert "wrong" not in text
+    assert "The search engine gave no answer." in text
+
+
+def test_a_refused_search_and_an_empty_result(read: Read, row: dict[str, Any]) -> None:
+    row["turns"][0]["hits"] = []
+    row["turns"][2] = {"action": "search", "query": "more", "hits": [], "outcome": "refused", "tokens": 3, "text": ""}
+    text = read(transcript(row | {"stop": "out_of_turns"}))[1]
+    assert "Nothing was found." in text
+    assert "Refused: no searches were left." in text
+    assert "stopped: no turns left" in text
+
+
+def test_an_empty_answer_is_shown_as_empty(read: Read, row: dict[str, Any]) -> None:
+    row["turns"][2] |= {"answer": "", "text": "<answer></answer>"}
+    assert "answer(empty)" in read(transcript(row))[1]
+
+
+def test_the_bare_format_is_enough(read: Read) -> None:
+    turn = {"action": "search", "query": "x", "hits": [{"id": "1", "score": 1.0}], "outcome": "found", "tokens": 3}
+    bare = {"question_id": "q1", "turns": [turn], "stop": "out_of_tokens", "score": {"total": 0.0, "parts": {}}}
+    text = read(transcript(bare))[1]
+    assert "q1wrong" in text
+    assert "searchx1 score 1 " in text
+
+
+def test_tags_inside_a_thought_do_not_end_it(read: Read, row: dict[str, Any]) -> None:
+    row["turns"][0]["text"] = "<think>I could <search> or not</think><search>q</search>"
+    assert "thoughtI could <search> or not" in read(transcript(row))[1]
+
+
+def test_no_text_of_model_or_document_becomes_markup(read: Read, row: dict[str, Any]) -> None:
+    before, _ = read(transcript(row))
+    for turn in row["turns"]:
+        turn |= {key: HOSTILE for key in ("text", "query", "answer", "reason") if key in turn}
+    row["turns"][0]["hits"][0] |= {"title": HOSTILE, "text": HOSTILE, "id": HOSTILE}
+    row |= {"question": HOSTILE, "golden_answers": [HOSTILE], "data_source": HOSTILE, "kind": HOSTILE}
+    row["score"]["parts"][HOSTILE] = 1.0
+    after, text = read(transcript(row))
+    assert {tag for tag, _ in after} <= {tag for tag, _ in before}
+    assert not [name for _, attributes in after for name in attributes if name.startswith("on")]
+    assert text.count(HOSTILE) >= 12

@@ -1,0 +1,231 @@
+"""The index folder: what it says of itself, and what it refuses."""
+
+import asyncio
+import errno
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import bm25s
+import numpy as np
+import pytest
+
+from sleuth.errors import InputError
+from sleuth.retrieval import manifest
+from sleuth.retrieval.index import build, load
+
+FILES = (
+    "offsets.npy",
+    "ranks.npy",
+    "bm25/data.csc.index.npy",
+    "bm25/indices.csc.index.npy",
+    "bm25/indptr.csc.index.npy",
+    "bm25/vocab.index.json",
+)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b"".join(rows("the red apple", "a green pear", "apples and pears")))
+    return path
+
+
+@pytest.fixture
+def folder(corpus: Path) -> Path:
+    build(corpus, corpus.parent / "index")
+    return corpus.parent / "index"
+
+
+def rows(*contents: str) -> Iterator[bytes]:
+    for number, text in enumerate(contents):
+        yield json.dumps({"id": f"p{number}", "contents": text}).encode() + b"\n"
+
+
+def hits(folder: Path, query: str) -> list[str]:
+    (found,) = asyncio.run(load(folder).search([query], 3))
+    assert isinstance(found, list)
+    return [hit.passage.id for hit in found]
+
+
+def refusal(folder: Path, *, verify: bool = False) -> str:
+    with pytest.raises(InputError) as refused:
+        load(folder, verify=verify)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_the_manifest_names_corpus_counts_settings_and_versions(corpus: Path) -> None:
+    built = build(corpus, corpus.parent / "index", k1=1.2, b=0.75)
+    assert built == manifest.read(corpus.parent / "index")
+    assert (built.format, built.kind, built.passages, built.counts) == (1, "bm25", 3, {"terms": 4, "postings": 6})
+    assert built.settings == {"k1": 1.2, "b": 0.75, "method": "lucene", "stemmer": "english"}
+    assert built.corpus.path == "../corpus.jsonl"
+    assert built.corpus.bytes == corpus.stat().st_size
+    assert built.corpus.sha256 == sha256(corpus.read_bytes()).hexdigest()
+    assert set(built.libraries) == {"sleuth", "bm25s", "PyStemmer", "numpy"}
+
+
+def test_bm25s_opens_the_arrays(folder: Path) -> None:
+    opened = bm25s.BM25.load(folder / "bm25")
+    assert opened.scores["num_docs"] == 3
+    assert opened.get_scores(["appl"])[1] == 0
+
+
+def test_progress_hears_every_passage(corpus: Path) -> None:
+    heard: list[int] = []
+    corpus.write_bytes(b"".join(rows(*["text"] * 2500)))
+    build(corpus, corpus.parent / "index", progress=heard.append)
+    assert heard == [1000, 2000, 2500]
+
+
+def test_a_corpus_elsewhere_is_named_absolutely(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "deeper" / "index"
+    assert build(corpus, out).corpus.path == str(corpus)
+    assert hits(out, "green") == ["p1"]
+
+
+def test_corpus_and_index_move_together(folder: Path, corpus: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    shutil.move(corpus, moved)
+    shutil.move(folder, moved)
+    assert hits(moved / "index", "green") == ["p1"]
+
+
+def test_the_working_folder_does_not_matter(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(corpus.parent)
+    build(Path("corpus.jsonl"), Path("index"))
+    monkeypatch.chdir("/")
+    assert hits(corpus.parent / "index", "green") == ["p1"]
+
+
+def test_a_compressed_corpus_is_unpacked_into_the_index(corpus: Path, folder: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "corpus.jsonl.gz"
+    packed.write_bytes(gzip.compress(corpus.read_bytes()))
+    built = build(packed, tmp_path / "other")
+    packed.unlink()
+    assert built.corpus.path == "corpus.jsonl"
+    assert built.corpus.sha256 == manifest.read(folder).corpus.sha256
+    assert hits(tmp_path / "other", "green") == ["p1"]
+
+
+def test_the_same_corpus_gives_the_same_bytes(folder: Path, corpus: Path) -> None:
+    program = "import sys, pathlib; from sleuth.retrieval.index import build; build(*map(pathlib.Path, sys.argv[1:]))"
+    again = corpus.parent / "again"
+    command = [sys.executable, "-c", program, str(corpus), str(again)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "1"})
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    assert names == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
+    for name in names:
+        assert (folder / name).read_bytes() == (again / name).read_bytes(), name
+
+
+def test_an_existing_folder_is_left_as_it_is(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="index exists already and is left as it is"):
+        build(corpus, tmp_path / "index")
+    assert [path.name for path in (tmp_path / "index").iterdir()] == ["thesis.tex"]
+
+
+REFUSED = {
+    "the same id twice": (
+        b'{"id": "a", "contents": "one two"}\n{"id": "b", "contents": ""}\n{"id": "a", "contents": ""}',
+        "passages 1 and 3 have the same id 'a'; give every passage an id of its own",
+    ),
+    "no words": (b'{"id": "a", "contents": "the !"}', "the corpus holds no word to index"),
+    "empty": (b"", "corpus.jsonl is empty"),
+    "a bad line": (b'{"id": "a", "contents": "x"}\n{}', 'corpus.jsonl, line 2: "id" is missing'),
+}
+
+
+@pytest.mark.parametrize(("content", "problem"), REFUSED.values(), ids=REFUSED)
+def test_a_refused_corpus_leaves_nothing_behind(corpus: Path, content: bytes, problem: str) -> None:
+    corpus.write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        build(corpus, corpus.parent / "index")
+    assert problem in str(refused.value)
+    assert list(corpus.parent.iterdir()) == [corpus]
+
+
+def test_a_full_disk_is_one_sentence(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(InputError, match="index cannot be written: the disk is full"):
+        build(corpus, corpus.parent / "index")
+    assert list(corpus.parent.iterdir()) == [corpus]
+
+
+def test_no_index_folder(tmp_path: Path) -> None:
+    assert "is no index folder: it holds no manifest.json" in refusal(tmp_path)
+
+
+def test_another_format_is_refused(folder: Path) -> None:
+    content = json.loads((folder / "manifest.json").read_bytes()) | {"format": 2, "later": True}
+    (folder / "manifest.json").write_text(json.dumps(content))
+    assert refusal(folder) == f"{folder} has index format 2, expected 1; build the index again"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "Expecting property name"),
+        ('{"format": 1}', "kind: Field required"),
+        ("[]", "manifest.json: Input should"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(folder: Path, content: str, problem: str) -> None:
+    (folder / "manifest.json").write_text(content)
+    assert f"manifest.json is damaged ({problem}" in refusal(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kept", [0, 20, -1], ids=["emptied", "header only", "last byte lost"])
+def test_an_index_cut_short_is_refused(folder: Path, name: str, kept: int) -> None:
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[:kept])
+    message = refusal(folder)
+    assert str(folder / name) in message
+    assert "build the index again" in message
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_index_without_a_file_is_refused(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    assert str(folder / name) in refusal(folder)
+
+
+@pytest.mark.parametrize("name", ["ranks.npy", "bm25/indptr.csc.index.npy", "bm25/data.csc.index.npy"])
+def test_arrays_of_another_index_are_refused(folder: Path, name: str) -> None:
+    np.save(folder / name, np.load(folder / name)[:-1])
+    assert "expected" in refusal(folder)
+
+
+def test_a_missing_corpus_is_refused(folder: Path, corpus: Path) -> None:
+    corpus.unlink()
+    assert f"the corpus {corpus} of the index {folder} does not exist" in refusal(folder)
+
+
+def test_a_changed_corpus_is_refused(folder: Path, corpus: Path) -> None:
+    content = corpus.read_bytes()
+    for changed in (content + b"\n", content.replace(b"green", b"brown")):
+        corpus.write_bytes(changed)
+        assert refusal(folder) == f"the corpus {corpus} changed after {folder} was built from it; build the index again"
+
+
+def test_a_change_far_from_the_ends_takes_verifying(corpus: Path, tmp_path: Path) -> None:
+    filler = "." * manifest.EDGE
+    corpus.write_bytes(b"".join(rows(filler, "a green pear", filler)))
+    build(corpus, tmp_path / "index")
+    corpus.write_bytes(corpus.read_bytes().replace(b"green", b"brown"))
+    load(tmp_path / "index")
+    assert "changed after" in refusal(tmp_path / "index", verify=True)

@@ -1,0 +1,51 @@
+"""Answer metrics against cases worked by hand."""
+
+import pytest
+
+from sleuth.reward.answers import cover_em, exact_match, f1, normalise
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The Eiffel Tower!", "eiffel tower"),
+        ("  An   apple\na day ", "apple day"),
+        ("U.S.A.", "usa"),
+        ("Theodore and Anna", "theodore and anna"),
+        ("A", ""),
+        ("Österreich", "österreich"),
+        ("", ""),
+    ],
+)
+def test_normalise(text: str, normal: str) -> None:
+    assert normalise(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("answer", "golds", "em", "overlap", "cover"),
+    [
+        ("The Beatles.", ("beatles",), 1.0, 1.0, 1.0),
+        ("Ringo Starr", ("John Lennon", "ringo starr"), 1.0, 1.0, 1.0),
+        # shared {paris} = 1; precision 1/2, recall 1/1; F1 = 2 * 1 / (2 + 1)
+        ("Paris France", ("Paris",), 0.0, 2 / 3, 1.0),
+        # shared {new, york} = 2 of 2 said and 3 gold: 4 / 5
+        ("New York", ("New York City",), 0.0, 4 / 5, 0.0),
+        # a repeated word is shared as often as the gold has it: 2 * 1 / (3 + 1)
+        ("no no no", ("no",), 0.0, 1 / 2, 1.0),
+        ("Parisian", ("Paris",), 0.0, 0.0, 0.0),
+        ("York New", ("New York",), 0.0, 1.0, 0.0),
+        ("Oslo", ("Bergen",), 0.0, 0.0, 0.0),
+        ("", ("Oslo",), 0.0, 0.0, 0.0),
+        ("Oslo", (), 0.0, 0.0, 0.0),
+        (None, ("Oslo", ""), 0.0, 0.0, 0.0),
+    ],
+)
+def test_metrics(answer: str | None, golds: tuple[str, ...], em: float, overlap: float, cover: float) -> None:
+    assert exact_match(answer, golds) == em
+    assert f1(answer, golds) == pytest.approx(overlap)
+    assert cover_em(answer, golds) == cover
+
+
+def test_a_gold_of_articles_alone_is_not_in_every_answer() -> None:
+    assert exact_match("A", ("A",)) == f1("A", ("A",)) == cover_em("A", ("A",)) == 1.0
+    assert f1("Oslo", ("A",)) == cover_em("Oslo", ("A",)) == 0.0

@@ -1,0 +1,145 @@
+"""Recipes: loading, overriding, saving and refusing, each refusal in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from sleuth.config import Config
+from sleuth.errors import ConfigError, InputError
+from sleuth.recipe import knobs, load, resolve_policy, resolved, restore, shipped
+
+REFUSALS = {
+    "nearest key": ("train.step=3", "unknown key train.step; the nearest is train.steps"),
+    "lost table": ("learning_rate=3", "unknown key learning_rate; the nearest is train.learning_rate"),
+    "misspelt table": ("agents.searches=3", "unknown key agents.searches; the nearest is agent.searches"),
+    "empty unknown table": ("wrld={}", "unknown key wrld; the nearest is world."),
+    "below a knob": ("train.steps.x=3", "unknown key train.steps.x; the nearest is train.steps"),
+    "text for integer": ("train.steps=ten", 'train.steps = "ten" should be a valid integer'),
+    "real for integer": ("train.steps=1.5", "train.steps = 1.5 should be a valid integer"),
+    "integer for text": ("name=5", "name = 5 should be a valid string"),
+    "table for knob": ("train.steps={a=1}", 'train.steps = {"a": 1} should be a valid integer'),
+    "knob for table": ("train=5", "train = 5 should be a table of knobs, such as train."),
+    "out of range": ("train.steps=0", "train.steps = 0 should be greater than 0"),
+    "infinite": ("train.learning_rate=inf", "train.learning_rate = Infinity should be a finite number"),
+    "not a choice": ("algorithm.kl.place=top", "algorithm.kl.place = \"top\" should be 'none', 'loss' or 'reward'"),
+    "no effect": ("algorithm.constant=9", "algorithm.constant has no effect with algorithm.normalise = token"),
+    "no effect, deep": ("algorithm.kl.estimator=k1", "algorithm.kl.estimator has no effect with algorithm.kl.place"),
+    "no effect, across tables": ("data.corpus=c.jsonl", "data.corpus has no effect with a generated world"),
+    "no value": ("train.steps", "--set 'train.steps' is not key=value"),
+    "no key": ("=3", "--set '=3' is not key=value"),
+}
+
+BROKEN_FILES = {
+    "not TOML": (b"name = 'a'\nsteps 3\n", "is not valid TOML: ", "line 2"),
+    "not text": (b"name = '\xff'\n", "is not UTF-8 text", "byte 0xff"),
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "own.toml"
+    path.write_text('[world]\n[train]\nsteps = 7\n[algorithm]\nnormalise = "constant"\n')
+    return path
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_recipe_loads_under_its_own_name(name: str) -> None:
+    assert load(name).name == name
+
+
+def test_file_is_loaded_by_path(recipe: Path) -> None:
+    config = load(str(recipe))
+    assert config.train.steps == 7
+    assert config.algorithm.constant == 1024
+
+
+def test_overrides_apply_in_order_and_make_tables(recipe: Path) -> None:
+    config = load(str(recipe), ["train.steps=8", "train.steps = 9", "algorithm.kl.place=loss", 'name="a b"'])
+    assert config.train.steps == 9
+    assert config.algorithm.kl.place == "loss"
+    assert config.name == "a b"
+
+
+def test_bare_word_is_text_and_whole_number_is_real(recipe: Path) -> None:
+    config = load(str(recipe), ["model.policy=/models/qwen-3b", "train.learning_rate=1"])
+    assert config.model.policy == "/models/qwen-3b"
+    assert config.train.learning_rate == 1.0
+
+
+@pytest.mark.parametrize(("override", "sentence"), REFUSALS.values(), ids=REFUSALS)
+def test_refusal_is_one_line(override: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("quickstart", [override])
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "problem", "place"), BROKEN_FILES.values(), ids=BROKEN_FILES)
+def test_broken_file_is_named_with_the_place(tmp_path: Path, content: bytes, problem: str, place: str) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load(str(path))
+    assert str(caught.value).startswith(f"{path} {problem}")
+    assert place in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_recipe_names_the_shipped_ones() -> None:
+    with pytest.raises(ConfigError, match=r"unknown recipe 'quikstart'; the nearest is 'quickstart' .shipped: .*quick"):
+        load("quikstart")
+
+
+def test_missing_file_names_its_path() -> None:
+    with pytest.raises(ConfigError, match=r"no recipe file at missing/own\.toml; the nearest is"):
+        load("missing/own.toml")
+
+
+@pytest.mark.parametrize("override", ["train.steps=3", "train.seed=0", "evaluate.every=5"])
+def test_saved_tree_restores_the_config(recipe: Path, override: str) -> None:
+    config = load(str(recipe), [override])
+    tree = resolved(config)
+    assert set(tree) == set(Config.model_fields)
+    assert restore(tree) == config
+
+
+def test_saved_tree_of_another_version_is_refused(recipe: Path) -> None:
+    tree = resolved(load(str(recipe)))
+    with pytest.raises(ConfigError, match=r"unknown key train\.momentum"):
+        restore({**tree, "train": {"momentum": 0.5}})
+
+
+def test_knobs_have_unique_keys_and_meanings() -> None:
+    keys = [knob.key for knob in knobs()]
+    assert len(keys) == len(set(keys))
+    assert [knob.key for knob in knobs() if not knob.description] == []
+
+
+def test_knob_shows_type_and_default() -> None:
+    table = {knob.key: (knob.type, knob.default) for knob in knobs()}
+    assert table["train.steps"] == ("int", 100)
+    assert table["data.corpus"] == ("str", None)
+    assert table["algorithm.kl.estimator"] == ("k1 | k2 | k3", "k3")
+
+
+@pytest.mark.parametrize("vocabulary", ["tokenizer.json", "vocab.txt"])
+def test_own_policy_is_its_folder(tmp_path: Path, vocabulary: str) -> None:
+    for name in ("config.json", vocabulary):
+        (tmp_path / name).write_text("{}")
+    assert resolve_policy(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [([], "holds no config.json"), (["config.json", "tokenizer_config.json"], "model folder without tokenizer")],
+)
+def test_incomplete_policy_is_refused(tmp_path: Path, names: list[str], sentence: str) -> None:
+    for name in names:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(InputError, match=sentence):
+        resolve_policy(str(tmp_path))
+
+
+def test_missing_policy_is_refused() -> None:
+    with pytest.raises(InputError, match="no model folder at missing/model"):
+        resolve_policy("missing/model")

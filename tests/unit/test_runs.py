@@ -1,0 +1,356 @@
+"""The run folder: nothing overwritten, nothing half written under its final name."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sleuth import __version__
+from sleuth.errors import InputError
+from sleuth.records import (
+    Answer,
+    Hit,
+    Malformed,
+    Outcome,
+    Passage,
+    Question,
+    Score,
+    Search,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+from sleuth.runs import (
+    FORMAT,
+    Row,
+    Run,
+    code_version,
+    fingerprint,
+    fresh,
+    read_json,
+    read_row,
+    read_rows,
+    replacing,
+    row,
+    step_of,
+    write_rows,
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run.create(tmp_path / "runs" / "first", {"config": {"name": "first"}})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def trajectory(supporting_ids: tuple[str, ...] = ("p1",), stop: StopReason = StopReason.ANSWERED) -> Trajectory:
+    hits = (Hit(Passage("p1", '"A"\ntext'), 2.5), Hit(Passage("p2", '"B"\ntext'), 1.0))
+    return Trajectory(
+        question=Question("q1", "Who?", ("Ada",), "world", supporting_ids=supporting_ids),
+        group=3,
+        sample=1,
+        step=5,
+        ids=(7, 8, 9, 10),
+        sampled=(False, True, True, False),
+        logprobs=(-0.5, -0.25),
+        versions=(4, 4),
+        turns=(
+            Turn("<search>A</search>", Search("A"), Outcome.FOUND, 2, hits),
+            Turn("hm", Malformed("no action"), Outcome.CORRECTED, 1),
+            Turn("<answer>Ada</answer>", Answer("Ada"), Outcome.ANSWERED, 3),
+        ),
+        stop=stop,
+    )
+
+
+def test_create_writes_a_manifest_with_the_format(run: Run) -> None:
+    assert Run.open(run.path).manifest() == {"format": FORMAT, "config": {"name": "first"}}
+
+
+def test_create_leaves_an_existing_path_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(InputError, match=f"exists already .* sleuth train --resume {tmp_path}"):
+        Run.create(tmp_path, {})
+    assert names(tmp_path) == ["mine.txt"]
+
+
+def test_create_below_a_file_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written: a file stands where a folder should be"):
+        Run.create(tmp_path / "file" / "run", {})
+
+
+def test_open_refuses_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not a run folder"):
+        Run.open(tmp_path)
+
+
+def test_open_refuses_another_format(run: Run) -> None:
+    run.write_json("manifest.json", {"format": 99})
+    with pytest.raises(InputError, match="has run format 99, and this version of Sleuth reads format 1"):
+        Run.open(run.path)
+
+
+def test_metrics_come_back_in_order(run: Run) -> None:
+    assert list(run.metrics()) == []
+    for step in (1, 2):
+        run.append_metrics(step, {"reward/mean": step / 3})
+    assert list(run.metrics()) == [{"step": 1, "reward/mean": 1 / 3}, {"step": 2, "reward/mean": 2 / 3}]
+
+
+def test_metrics_refuse_what_json_cannot_hold(run: Run) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        run.append_metrics(1, {"loss/value": float("nan")})
+    assert list(run.metrics()) == []
+
+
+def test_rewind_drops_what_came_after_a_step(run: Run) -> None:
+    for step in (1, 2, 3, 10):
+        run.append_metrics(step, {})
+        run.write_trajectories(step, [{"step": step}])
+        run.checkpoint(step).mkdir()
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "rew')
+    run.rewind(2)
+    run.append_metrics(3, {"again": True})
+    assert list(run.metrics()) == [{"step": 1}, {"step": 2}, {"step": 3, "again": True}]
+    assert names(run.path / "trajectories") == ["step-1.jsonl", "step-1.offsets", "step-2.jsonl", "step-2.offsets"]
+    assert [step_of(path) for path in run.checkpoints()] == [1, 2, 3, 10]
+
+
+def test_rewind_to_the_start_empties_the_record(run: Run) -> None:
+    run.append_metrics(1, {})
+    run.rewind(0)
+    assert list(run.metrics()) == []
+
+
+def test_only_complete_checkpoints_are_listed_and_resume_removes_the_rest(run: Run) -> None:
+    assert run.latest() is None
+    for name in ("step-2", "step-10", ".tmp-step-12", "notes"):
+        (run.path / "checkpoints" / name).mkdir()
+        (run.path / "checkpoints" / name / "model.safetensors").write_text(name)
+    assert run.latest() == run.checkpoint(10)
+    assert Run.resume(run.path).checkpoints() == [run.checkpoint(2), run.checkpoint(10)]
+    assert not (run.path / "checkpoints" / ".tmp-step-12").exists()
+
+
+def test_open_for_reading_removes_nothing(run: Run) -> None:
+    (run.path / "checkpoints" / ".tmp-step-12").mkdir()
+    Run.open(run.path)
+    assert (run.path / "checkpoints" / ".tmp-step-12").exists()
+
+
+def test_prune_keeps_the_newest(run: Run) -> None:
+    for step in (1, 2, 10, 20):
+        run.checkpoint(step).mkdir()
+    run.prune(keep=2)
+    assert names(run.path / "checkpoints") == ["step-10", "step-20"]
+
+
+def test_summary_is_replaced_as_a_whole(run: Run) -> None:
+    for em in (0.5, 0.75):
+        path = run.write_summary({"em_after": em})
+    assert read_json(path) == {"em_after": 0.75}
+
+
+def test_row_has_the_published_fields() -> None:
+    assert row(trajectory(), Score(1.0, {"em": 1.0})) == {
+        "version": 1,
+        "question_id": "q1",
+        "data_source": "world",
+        "question": "Who?",
+        "golden_answers": ["Ada"],
+        "group": 3,
+        "sample": 1,
+        "step": 5,
+        "weights_versions": [4, 4],
+        "ids": [7, 8, 9, 10],
+        "origin": [["given", 1], ["sampled", 2], ["given", 1]],
+        "logprobs": [-0.5, -0.25],
+        "turns": [
+            {
+                "action": "search",
+                "query": "A",
+                "hits": [{"id": "p1", "score": 2.5, "gold": True}, {"id": "p2", "score": 1.0, "gold": False}],
+                "outcome": "found",
+                "tokens": 2,
+                "text": "<search>A</search>",
+            },
+            {
+                "action": "malformed",
+                "reason": "no action",
+                "hits": [],
+                "outcome": "corrected",
+                "tokens": 1,
+                "text": "hm",
+            },
+            {
+                "action": "answer",
+                "answer": "Ada",
+                "hits": [],
+                "outcome": "answered",
+                "tokens": 3,
+                "text": "<answer>Ada</answer>",
+            },
+        ],
+        "stop": "answered",
+        "score": {"total": 1.0, "parts": {"em": 1.0}},
+    }
+
+
+def test_unusable_trajectory_has_no_score_and_unknown_gold_is_not_told() -> None:
+    unusable = row(trajectory(supporting_ids=(), stop=StopReason.SEARCH_UNAVAILABLE), None)
+    assert unusable["score"] is None
+    assert unusable["turns"][0]["hits"] == [{"id": "p1", "score": 2.5}, {"id": "p2", "score": 1.0}]
+
+
+def test_rows_are_read_in_order_and_by_number(tmp_path: Path) -> None:
+    rows: list[Row] = [{"n": n, "text": "é\u2028\n" * n} for n in range(5)]
+    path = tmp_path / "rows.jsonl"
+    write_rows(path, rows)
+    assert list(read_rows(path)) == rows
+    assert [read_row(path, n) for n in (3, 0, 4)] == [rows[3], rows[0], rows[4]]
+    starts = [int.from_bytes(path.with_suffix(".offsets").read_bytes()[8 * n : 8 * n + 8], "little") for n in range(5)]
+    assert [json.loads(path.read_bytes()[start:].split(b"\n")[0])["n"] for start in starts] == list(range(5))
+
+
+@pytest.mark.parametrize("n", [-1, 2])
+def test_row_out_of_range_is_refused(tmp_path: Path, n: int) -> None:
+    path = tmp_path / "rows.jsonl"
+    write_rows(path, [{}, {}])
+    with pytest.raises(InputError, match=f"has 2 rows, counted from 0, and no row {n}"):
+        read_row(path, n)
+
+
+@pytest.mark.parametrize(("line", "problem"), [("{", "line 2 is not valid JSON"), ("[]", "line 2 holds a list")])
+def test_broken_row_is_named(tmp_path: Path, line: str, problem: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{{}}\n{line}\n")
+    with pytest.raises(InputError, match=problem):
+        list(read_rows(path))
+
+
+def test_failure_among_the_rows_leaves_the_earlier_file(tmp_path: Path) -> None:
+    def breaking() -> Iterator[Row]:
+        yield {"n": 1}
+        raise RuntimeError("broke off")
+
+    path = tmp_path / "rows.jsonl"
+    write_rows(path, [{"n": 0}])
+    with pytest.raises(RuntimeError, match="broke off"):
+        write_rows(path, breaking())
+    assert read_row(path, 0) == {"n": 0}
+    assert names(tmp_path) == ["rows.jsonl", "rows.offsets"]
+
+
+def test_replacing_swaps_a_whole_folder(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "step-1"
+    for content in ("old", "new"):
+        with replacing(target) as folder:
+            folder.mkdir()
+            (folder / content).write_text(content)
+    assert names(target) == ["new"]
+    assert names(target.parent) == ["step-1"]
+
+
+def fail_while_replacing(path: Path, error: Exception) -> None:
+    with replacing(path) as folder:
+        folder.mkdir()
+        (folder / "half").write_text("half")
+        raise error
+
+
+def test_full_disk_is_one_sentence_and_loses_nothing(run: Run) -> None:
+    run.checkpoint(1).mkdir()
+    with pytest.raises(InputError) as caught:
+        fail_while_replacing(run.checkpoint(2), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    expected = f"{run.checkpoint(2)} cannot be written: the disk is full; free some space and run the command again"
+    assert str(caught.value) == expected
+    assert names(run.path / "checkpoints") == ["step-1"]
+
+
+def test_full_disk_is_known_by_its_words_too(tmp_path: Path) -> None:
+    """Libraries that write for us raise errors of their own."""
+    words = f"I/O error: {os.strerror(errno.ENOSPC)} (os error 28)"
+    with pytest.raises(InputError, match="the disk is full"):
+        fail_while_replacing(tmp_path / "model", ValueError(words))
+
+
+def test_refused_write_of_metrics_is_one_sentence_and_the_half_line_is_dropped(run: Run) -> None:
+    run.append_metrics(1, {})
+    script = (
+        "import pathlib, resource, sys\n"
+        "from sleuth.runs import Run\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
+        "Run.open(pathlib.Path(sys.argv[1])).append_metrics(2, {'reward/mean': 0.5})\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(run.path)], capture_output=True, text=True, timeout=30)
+    assert "InputError: " in ended.stderr
+    assert "metrics.jsonl cannot be written: it is larger than files may be here" in ended.stderr
+    assert (run.path / "metrics.jsonl").stat().st_size == 20
+    assert list(run.metrics()) == [{"step": 1}]
+
+
+def test_other_errors_pass_through_replacing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="mine"):
+        fail_while_replacing(tmp_path / "folder", ValueError("mine"))
+    assert names(tmp_path) == []
+
+
+def test_killed_writer_leaves_nothing_under_the_final_name(run: Run) -> None:
+    script = (
+        "import os, signal, sys, pathlib, sleuth.runs as r\n"
+        "with r.replacing(pathlib.Path(sys.argv[1])) as folder:\n"
+        "    folder.mkdir(); (folder / 'half').write_text('half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(run.checkpoint(1))], check=False, timeout=30)
+    assert names(run.path / "checkpoints") == [".tmp-step-1"]
+    assert Run.resume(run.path).checkpoints() == []
+    assert names(run.path / "checkpoints") == []
+
+
+def test_fresh_path_follows_the_runs_there_are(tmp_path: Path) -> None:
+    assert fresh(tmp_path / "runs", "quickstart") == tmp_path / "runs" / "quickstart-1"
+    (tmp_path / "quickstart-1").mkdir()
+    assert fresh(tmp_path, "quickstart") == tmp_path / "quickstart-2"
+
+
+def test_step_of_refuses_other_names() -> None:
+    with pytest.raises(InputError, match="is not named for a step"):
+        step_of(Path("checkpoints/last"))
+
+
+def test_fingerprint_of_a_file_is_its_sha256(tmp_path: Path) -> None:
+    (tmp_path / "abc").write_text("abc")
+    assert fingerprint(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_fingerprint_of_a_folder_follows_names_and_contents(tmp_path: Path) -> None:
+    seen = set()
+    for name, content in (("a", "1"), ("b", "1"), ("b", "2")):
+        folder = tmp_path / f"{name}{content}"
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / name).write_text(content)
+        assert fingerprint(folder) == fingerprint(folder)
+        seen.add(fingerprint(folder))
+    assert len(seen) == 3
+
+
+def test_fingerprint_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        fingerprint(tmp_path / "missing")
+
+
+def test_code_version_starts_with_the_package_version() -> None:
+    version, _, commit = code_version().partition("+")
+    assert version == __version__
+    assert commit == "" or len(commit.removesuffix("-dirty")) == 12

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sleuth.errors import InputError
@@ -13,6 +14,11 @@ class Tokens:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.tokenizer = tokenizer
+        # A copy, since the setting holds for all callers of a tokenizer at once.
+        self._plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._plain.encode_special_tokens = True
+        self._plain.no_truncation()
+        self._plain.no_padding()
         self._texts: list[str] | None = None
 
     @classmethod
@@ -27,7 +33,7 @@ class Tokens:
 
     def encode(self, text: str) -> list[int]:
         """The ids of plain text; the names of special tokens in it are read as the letters they are."""
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
         return ids
 
     def encode_trusted(self, text: str) -> list[int]:

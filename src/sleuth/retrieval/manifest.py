@@ -9,11 +9,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from sleuth import __version__
 from sleuth.errors import InputError
 
 FORMAT: Literal[1] = 1
 NAME = "manifest.json"
-LIBRARIES = ("sleuth", "bm25s", "PyStemmer", "numpy")
+LIBRARIES = ("bm25s", "PyStemmer", "numpy")
 EDGE = 1 << 20
 
 
@@ -69,7 +70,7 @@ def read(folder: Path) -> Manifest:
 
 def libraries() -> dict[str, str]:
     """The versions that shape an index."""
-    return {name: version(name) for name in LIBRARIES}
+    return {"sleuth": __version__} | {name: version(name) for name in LIBRARIES}
 
 
 def matching_corpus(folder: Path, stamp: CorpusStamp, *, verify: bool) -> Path:

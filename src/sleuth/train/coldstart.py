@@ -19,7 +19,7 @@ from sleuth.model.tokens import Tokens
 from sleuth.train import sft, vocabulary
 from sleuth.train.packing import Row
 from sleuth.train.policy import Policy
-from sleuth.train.traces import BEHAVIOURS, COMPLETE, Demonstrator, expert
+from sleuth.train.traces import BEHAVIOURS, Demonstrator, acted, expert
 
 Progress = Callable[[str, int, int, float], None]
 
@@ -32,18 +32,20 @@ class Plan:
     width: int = 192
     layers: int = 3
     heads: int = 6
+    key_heads: int = 2
     inner: int = 384
     passages: int = 2000
     worlds: int = 8
     rows: int = 48
+    drills: int = 24
     expert_steps: int = 2500
     mixed_steps: int = 150
     learning_rate: float = 2e-3
     mixed_rate: float = 5e-4
     reading: float = 0.1
-    experts: Mapping[str, float] = field(default_factory=lambda: {"expert": 0.85, "detour": 0.15})
+    experts: Mapping[str, float] = field(default_factory=lambda: {"expert": 0.92, "detour": 0.08})
     mixed: Mapping[str, float] = field(
-        default_factory=lambda: {"guess": 0.6, "stray": 0.1, "hasty": 0.15, "expert": 0.12, "detour": 0.03}
+        default_factory=lambda: {"guess": 0.6, "stray": 0.1, "hasty": 0.15, "expert": 0.15}
     )
 
 
@@ -72,7 +74,7 @@ def model(plan: Plan, vocabulary_size: int) -> LlamaForCausalLM:
         intermediate_size=plan.inner,
         num_hidden_layers=plan.layers,
         num_attention_heads=plan.heads,
-        num_key_value_heads=plan.heads,
+        num_key_value_heads=plan.key_heads,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -86,17 +88,21 @@ def model(plan: Plan, vocabulary_size: int) -> LlamaForCausalLM:
 def _batches(
     plan: Plan, phase: str, worlds: list[World], posed: list[list[Posed]], tokens: Tokens, mixture: Mapping[str, float]
 ) -> Iterator[list[Row]]:
+    """Demonstrations drawn from the mixture, and drills from the comparisons, without end."""
     dice = random.Random(f"{plan.seed}/{phase}")
     demonstrators = [Demonstrator(world, tokens, Tags(), "brief", plan.reading) for world in worlds]
+    comparisons = [[each for each in asked if each.question.type == "comparison"] for asked in posed]
+    behaviours, shares = list(mixture), list(mixture.values())
     while True:
         rows: list[Row] = []
-        while len(rows) < plan.rows:
+        for _ in range(plan.rows):
             number = dice.randrange(plan.worlds)
             asked = dice.choice(posed[number])
-            behaviour = dice.choices(list(mixture), list(mixture.values()))[0]
-            if asked.question.type == "three_hop" and behaviour in COMPLETE:
-                continue
-            rows.append(demonstrators[number].row(asked, BEHAVIOURS[behaviour](asked, worlds[number], dice)))
+            script = BEHAVIOURS[dice.choices(behaviours, shares)[0]](asked, worlds[number], dice)
+            rows.append(demonstrators[number].row(asked, script))
+        for _ in range(plan.drills):
+            number = dice.randrange(plan.worlds)
+            rows.append(demonstrators[number].drill(dice.choice(comparisons[number])))
         yield rows
 
 
@@ -105,15 +111,13 @@ def _texts(plan: Plan, worlds: list[World], posed: list[list[Posed]]) -> Iterato
     protocol, dice = Tags(), random.Random(0)
     yield "".join(f" {word}" for word in words(plan.passages))
     yield "".join(f" {year}" for year in range(1800, 2000))
-    yield " Yes No yes no That does not help. must be it. I know this. are the same different earlier later than"
+    yield " Yes No yes no That does not help. must be it. I know this. are the same different came before"
     yield protocol.instruction
     for world, asked in zip(worlds, posed, strict=True):
         yield from (passage.contents for passage in world.passages())
         for each in asked:
             yield f"Question: {each.question.question}\n"
-            yield from (
-                f"<think> {move.thought} </think> {protocol.act(move.action)}" for move in expert(each, world, dice)
-            )
+            yield from (acted(move, protocol) for move in expert(each, world, dice))
     yield " ".join(f"<{slash}{name}>" for name in ("think", "search", "information", "answer") for slash in ("", "/"))
     yield "\n\n<information>Doc 1(Title: No action was taken: nothing found.\n</information>\n\n"
 

@@ -3,8 +3,9 @@
 Suffixes: N trajectories, T sampled tokens.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -55,16 +56,23 @@ class Learner:
         """One mini-batch: the loss is summed over packs, whose weights were made for the whole of it."""
         self.optimiser.zero_grad(set_to_none=True)
         tally: Metrics = {}
-        for each in pack(self._weighed(rows), self.train.pack_tokens, self.policy.device):
+        for each in pack(self._moving(self._weighed(rows)), self.train.pack_tokens, self.policy.device):
             value, metrics = self._loss(each)
             value.backward()  # type: ignore[no-untyped-call]
             for name, amount in metrics.items():
                 tally[name] = tally.get(name, 0.0) + amount
+        trained = tally.pop("weight")
+        means = {f"policy/{name}": amount / trained for name, amount in tally.items()}
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.train.gradient_clip))
         if not torch.isfinite(torch.tensor(norm)):
             raise TrainingStopped(f"the gradient norm is {norm}; lower train.learning_rate and resume")
         self.optimiser.step()
-        return {**tally, "policy/gradient_norm": norm}
+        return {**means, "policy/gradient_norm": norm}
+
+    def _moving(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows that can change the weights: without KL in the loss, those whose advantage is not zero."""
+        moving = [row for row in rows if row.advantage or self.algorithm.kl.place == "loss"]
+        return moving or list(rows[:1])
 
     def _weighed(self, rows: Sequence[Row]) -> list[Row]:
         lengths_N = torch.tensor([len(row.old) for row in rows], dtype=torch.float64)
@@ -75,7 +83,7 @@ class Learner:
         ]
 
     def _loss(self, packed: Pack) -> tuple[Tensor, Metrics]:
-        """The weighted loss of a pack, and its share of each per-token mean of the mini-batch."""
+        """The weighted loss of a pack, and the weighted sum of each thing to record."""
         logprob_T, entropy_T = self.policy.score(packed, self.train.temperature)
         policy_loss = chosen("algorithm.loss", self.algorithm.loss, loss.LOSSES)
         settings = self.algorithm
@@ -83,13 +91,13 @@ class Learner:
             logprob_T, packed.old_T, packed.advantage_T, settings.clip_low, settings.clip_high, settings.negative_weight
         )
         value_T = tokens.value_T
-        metrics: Mapping[str, Tensor] = {**tokens.metrics, "entropy": entropy_T, "loss": value_T}
+        metrics = {**tokens.metrics, "entropy": entropy_T, "weight": torch.ones_like(entropy_T)}
         if settings.kl.place == "loss":
             kl_T = kl.ESTIMATORS[settings.kl.estimator](logprob_T, self._reference(packed))
             value_T = value_T + settings.kl.coefficient * kl_T
-            metrics = {**metrics, "kl": kl_T}
-        means = {f"policy/{name}": float((packed.weight_T * each.detach()).sum()) for name, each in metrics.items()}
-        return (packed.weight_T * value_T).sum(), means
+            metrics["kl"] = kl_T
+        sums = {name: float((packed.weight_T * each.detach()).sum()) for name, each in metrics.items()}
+        return (packed.weight_T * value_T).sum(), sums
 
     def _divergence(self, trajectories: Sequence[Trajectory]) -> Tensor:
         """The KL estimate of each trajectory, summed over its sampled tokens."""
@@ -118,4 +126,4 @@ def _split(rows: Sequence[Row], parts: int) -> list[list[Row]]:
     """Nearly equal consecutive mini-batches, none of them empty."""
     parts = min(parts, len(rows))
     bounds = [len(rows) * part // parts for part in range(parts + 1)]
-    return [list(rows[low:high]) for low, high in zip(bounds, bounds[1:], strict=False)]
+    return [list(rows[low:high]) for low, high in pairwise(bounds)]

@@ -1,11 +1,11 @@
 """Demonstrations in the generated world: an expert's, and those of people who know less.
 
 A demonstration is a row to train on: the prompt and what the search engine showed are given, the rest is to be
-learned. No demonstration answers a three-hop question by three hops; that is left to be found.
+learned. No demonstration takes three hops: the expert is cut off after two, and what comes next is left to be found.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sleuth.agent import prompts
@@ -40,33 +40,48 @@ class Demonstrator:
         self._protocol = protocol
         self._prompt = prompt
         self._reading = reading
+        self._observations: dict[int, list[int]] = {}
 
     def row(self, posed: Posed, script: Script) -> Row:
         """The tokens of a demonstration with their weights as targets."""
         given = prompts.render(posed.question, self._prompt, self._protocol, self._tokens)
         ids, weights = list(given), [0.0] * len(given)
-        for text, weight in self._pieces(script):
-            piece = self._tokens.encode(text)
+        for piece, weight in self._pieces(script):
             ids += piece
             weights += [weight] * len(piece)
         return Row(tuple(ids), tuple(weights))
 
-    def text(self, script: Script) -> str:
-        """The whole of a demonstration as text, without its prompt."""
-        return "".join(text for text, _ in self._pieces(script))
+    def drill(self, posed: Posed) -> Row:
+        """Practice in telling which of two years came first, in the words of a comparison."""
+        facts = self._tokens.encode(f"<think> {' '.join(map(_found, posed.hops))}")
+        order = self._tokens.encode(f" {_order(posed.hops)} </think>")
+        return Row((*facts, *order), (0.0,) * len(facts) + (1.0,) * len(order))
 
-    def _pieces(self, script: Script) -> Iterator[tuple[str, float]]:
+    def _pieces(self, script: Script) -> Iterator[tuple[list[int], float]]:
         for move in script:
-            yield f"<think> {move.thought} </think> {self._protocol.act(move.action)}", 1.0
+            yield self._tokens.encode(acted(move, self._protocol)), 1.0
             if isinstance(move.action, Search):
-                hit = Hit(self._world.passage(move.row), 0.0)
-                yield "".join(self._protocol.observe([hit])), self._reading
+                yield self._shown(move.row), self._reading
+
+    def _shown(self, row: int) -> list[int]:
+        """What a search that finds this row shows, encoded once."""
+        if row not in self._observations:
+            hit = Hit(self._world.passage(row), 0.0)
+            self._observations[row] = self._tokens.encode("".join(self._protocol.observe([hit])))
+        return self._observations[row]
+
+
+def acted(move: Move, protocol: Protocol) -> str:
+    """A move as the model would write it."""
+    return f"<think> {move.thought} </think> {protocol.act(move.action)}"
 
 
 def expert(posed: Posed, _world: World, _dice: random.Random) -> Script:
-    """Every hop is searched for, what was found is said, and the answer follows from it."""
-    script = [_look_up(posed, place) for place in range(len(posed.hops))]
-    return [*script, Move(_conclusion(posed), Answer(posed.question.golden_answers[0]))]
+    """Every hop is searched for, what was found is said, and the answer follows; of three hops only two are shown."""
+    shown = [_look_up(posed, place) for place in range(min(2, len(posed.hops)))]
+    if len(posed.hops) > 2:
+        return shown
+    return [*shown, Move(_conclusion(posed), Answer(posed.question.golden_answers[0]))]
 
 
 def detour(posed: Posed, world: World, dice: random.Random) -> Script:
@@ -78,7 +93,7 @@ def detour(posed: Posed, world: World, dice: random.Random) -> Script:
 
 
 def guess(posed: Posed, world: World, dice: random.Random) -> Script:
-    """An answer of the right kind, without searching."""
+    """An answer, without searching."""
     return [Move("I know this.", Answer(_guessed(posed, world, dice)))]
 
 
@@ -106,8 +121,6 @@ BEHAVIOURS: Mapping[str, Callable[[Posed, World, random.Random], Script]] = {
     "stray": stray,
     "hasty": hasty,
 }
-# What must not be shown of a question that takes three hops.
-COMPLETE = ("expert", "detour")
 
 
 def _look_up(posed: Posed, place: int) -> Move:
@@ -116,36 +129,32 @@ def _look_up(posed: Posed, place: int) -> Move:
     return Move(f"{found}{_need(posed, place)}", Search(hop.subject), int(hop.passage_id))
 
 
-import os
-
-STYLE = os.environ.get("STYLE", "A")
-
-
 def _need(posed: Posed, place: int) -> str:
-    """What is still to be found, said from the outside in."""
-    if STYLE == "A":
-        return f"I need the {_noun(posed.hops[place])} of {posed.hops[place].subject}."
+    """What is still to be found: the question with what is known put in its place."""
     rest = posed.hops[place : place + 1] if _compares(posed) else posed.hops[place:]
-    nouns = "".join(f"the {_noun(hop)} of " for hop in reversed(rest))
-    return f"Now {nouns}{posed.hops[place].subject}."
+    nouns = "".join(f"the {hop.noun} of " for hop in reversed(rest))
+    return f"I need {nouns}{posed.hops[place].subject}."
 
 
 def _found(hop: Hop) -> str:
-    return f"The {_noun(hop)} of {hop.subject} is {hop.value}."
-
-
-def _noun(hop: Hop) -> str:
-    return hop.noun
+    return f"The {hop.noun} of {hop.subject} is {hop.value}."
 
 
 def _conclusion(posed: Posed) -> str:
     last = _found(posed.hops[-1])
-    if not _compares(posed):
-        return last
-    first, second = (hop.value for hop in posed.hops)
-    if posed.question.type == "yes_no":
-        return f"{last} {first} and {second} are {'the same' if first == second else 'different'}."
-    return f"{last} {first} is {'earlier' if int(first) < int(second) else 'later'} than {second}."
+    match posed.question.type:
+        case "yes_no":
+            first, second = (hop.value for hop in posed.hops)
+            return f"{last} {first} and {second} are {'the same' if first == second else 'different'}."
+        case "comparison":
+            return f"{last} {_order(posed.hops)}"
+        case _:
+            return last
+
+
+def _order(hops: Sequence[Hop]) -> str:
+    early, late = sorted(hops, key=lambda hop: int(hop.value))
+    return f"{early.subject} ({early.value}) came before {late.subject} ({late.value})."
 
 
 def _compares(posed: Posed) -> bool:
@@ -153,7 +162,7 @@ def _compares(posed: Posed) -> bool:
 
 
 def _guessed(posed: Posed, world: World, dice: random.Random) -> str:
-    """An answer of the kind asked for: yes or no, one of the two compared, a year, or a name of the kind."""
+    """Something that could be an answer: yes or no, one of the two compared, a year, or a name."""
     last = posed.hops[-1]
     if posed.question.type == "yes_no":
         return dice.choice(("yes", "no"))

@@ -55,7 +55,7 @@ class RetrievalConfig(Section):
 
 class AgentConfig(Section):
     protocol: Annotated[str, Field(description="the grammar of actions: tags, or import:package.function")] = "tags"
-    prompt: Annotated[str, Field(description="the instruction by name: search-r1 or brief")] = "search-r1"
+    prompt: Annotated[str, Field(description="the instruction by name: instruct or brief")] = "instruct"
     searches: Annotated[NonNegative, Field(description="searches before the last turn, which must answer")] = 4
     turn_tokens: Annotated[Positive, Field(description="tokens sampled in one turn at most")] = 500
     observation_tokens: Annotated[Positive, Field(description="tokens of one observation at most")] = 500

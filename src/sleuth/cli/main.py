@@ -8,12 +8,16 @@ import typer
 
 from sleuth import __version__
 from sleuth.cli import index, world
+from sleuth.cli.ask import ask
+from sleuth.cli.coldstart import coldstart
+from sleuth.cli.evaluate import evaluate
 from sleuth.cli.knobs import knobs
 from sleuth.cli.search import search
+from sleuth.cli.train import train
 from sleuth.errors import TrainingStopped, UserError
 
 GROUPS: dict[str, typer.Typer] = {"world": world.app, "index": index.app}
-COMMANDS: tuple[Callable[..., None], ...] = (search, knobs)
+COMMANDS: tuple[Callable[..., None], ...] = (train, ask, evaluate, search, knobs, coldstart)
 
 STOPPED = 1
 USER_ERROR = 2

@@ -4,24 +4,31 @@ First it reads experts, so that it can copy names and follow a chain of two. The
 of whom guess, so that what pays is there to be found but is not what it does. No demonstration takes three hops.
 """
 
+import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from sleuth.agent.protocol import Tags
 from sleuth.corpus.world.names import words
 from sleuth.corpus.world.world import Posed, World
+from sleuth.evaluate.suite import Evaluation
 from sleuth.model import attention
 from sleuth.model.tokens import Tokens
-from sleuth.train import sft, vocabulary
+from sleuth.runs import replacing
+from sleuth.train import ceiling, sft, vocabulary
 from sleuth.train.packing import Row
 from sleuth.train.policy import Policy
-from sleuth.train.traces import BEHAVIOURS, Demonstrator, acted, expert
+from sleuth.train.traces import BEHAVIOURS, Demonstrator, acted, compares, expert
 
 Progress = Callable[[str, int, int, float], None]
+Worlds = list[World]
+Questions = list[list[Posed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +50,47 @@ class Plan:
     learning_rate: float = 2e-3
     mixed_rate: float = 5e-4
     reading: float = 0.1
-    experts: Mapping[str, float] = field(default_factory=lambda: {"expert": 0.92, "detour": 0.08})
+    experts: Mapping[str, float] = field(default_factory=lambda: {"expert": 0.7, "detour": 0.3})
     mixed: Mapping[str, float] = field(
         default_factory=lambda: {"guess": 0.6, "stray": 0.1, "hasty": 0.15, "expert": 0.15}
     )
 
 
-def cold_start(plan: Plan, device: torch.device, keep: Callable[[str, Policy], None], progress: Progress) -> Policy:
-    """Trains the policy from nothing; `keep` is handed it after each phase."""
+def make(plan: Plan, out: Path, progress: Progress) -> Evaluation:
+    """Writes the model folder, with the expert's ceiling beside the weights; returns that ceiling."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ceilings: list[Evaluation] = []
+    with replacing(out) as folder:
+        policy = cold_start(plan, device, lambda expert: ceilings.append(ceiling.measure(expert)), progress)
+        policy.save(folder)
+        found = json.dumps(ceiling.as_json(ceilings[0]) | {"seed": plan.seed}, indent=2)
+        (folder / ceiling.FILE).write_text(found + "\n", encoding="utf-8")
+    return ceilings[0]
+
+
+def cold_start(plan: Plan, device: torch.device, expert_done: Callable[[Policy], None], progress: Progress) -> Policy:
+    """Trains the policy from nothing; `expert_done` is handed it between the two phases."""
     torch.manual_seed(plan.seed)
     worlds = [World(plan.passages, 1000 * (plan.seed + 1) + number) for number in range(plan.worlds)]
     posed = [list(world.pose("train", 3000)) for world in worlds]
     tokens = Tokens(vocabulary.tokenizer(_texts(plan, worlds, posed)))
-    policy = Policy(model(plan, len(tokens.tokenizer)).to(device), tokens)
-    for phase, steps, rate, mixture in (
-        ("expert", plan.expert_steps, plan.learning_rate, plan.experts),
-        ("mixed", plan.mixed_steps, plan.mixed_rate, plan.mixed),
-    ):
-        batches = _batches(plan, phase, worlds, posed, tokens, mixture)
-        sft.fit(policy, batches, steps=steps, learning_rate=rate, done=_reporter(progress, phase, steps))
-        keep(phase, policy)
+    policy = Policy(model(plan, len(tokens.tokenizer), device), tokens)
+    _learn(plan, "expert", policy, worlds, posed, progress)
+    expert_done(policy)
+    _learn(plan, "mixed", policy, worlds, posed, progress)
     return policy
 
 
-def model(plan: Plan, vocabulary_size: int) -> LlamaForCausalLM:
+def _learn(plan: Plan, phase: str, policy: Policy, worlds: Worlds, posed: Questions, progress: Progress) -> None:
+    steps, rate, mixture = {
+        "expert": (plan.expert_steps, plan.learning_rate, plan.experts),
+        "mixed": (plan.mixed_steps, plan.mixed_rate, plan.mixed),
+    }[phase]
+    batches = _batches(plan, phase, worlds, posed, policy.tokens, mixture)
+    sft.fit(policy, batches, steps=steps, learning_rate=rate, done=_reporter(progress, phase, steps))
+
+
+def model(plan: Plan, vocabulary_size: int, device: torch.device) -> PreTrainedModel:
     """An ordinary Llama, small enough for two CPU cores."""
     config = LlamaConfig(
         vocab_size=vocabulary_size,
@@ -80,18 +104,18 @@ def model(plan: Plan, vocabulary_size: int) -> LlamaForCausalLM:
         bos_token_id=None,
         eos_token_id=1,
         pad_token_id=0,
-        attn_implementation=attention.NAME,
     )
-    return LlamaForCausalLM(config)
+    made = AutoModelForCausalLM.from_config(config, attn_implementation=attention.NAME)
+    return cast(PreTrainedModel, made.to(device))
 
 
 def _batches(
-    plan: Plan, phase: str, worlds: list[World], posed: list[list[Posed]], tokens: Tokens, mixture: Mapping[str, float]
+    plan: Plan, phase: str, worlds: Worlds, posed: Questions, tokens: Tokens, mixture: Mapping[str, float]
 ) -> Iterator[list[Row]]:
-    """Demonstrations drawn from the mixture, and drills from the comparisons, without end."""
+    """Demonstrations drawn from the mixture, and drills in comparing, without end."""
     dice = random.Random(f"{plan.seed}/{phase}")
     demonstrators = [Demonstrator(world, tokens, Tags(), "brief", plan.reading) for world in worlds]
-    comparisons = [[each for each in asked if each.question.type == "comparison"] for asked in posed]
+    comparisons = [[each for each in asked if compares(each)] for asked in posed]
     behaviours, shares = list(mixture), list(mixture.values())
     while True:
         rows: list[Row] = []
@@ -106,7 +130,7 @@ def _batches(
         yield rows
 
 
-def _texts(plan: Plan, worlds: list[World], posed: list[list[Posed]]) -> Iterator[str]:
+def _texts(plan: Plan, worlds: Worlds, posed: Questions) -> Iterator[str]:
     """Text that holds every word the tokenizer should know whole."""
     protocol, dice = Tags(), random.Random(0)
     yield "".join(f" {word}" for word in words(plan.passages))

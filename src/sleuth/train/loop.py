@@ -104,7 +104,8 @@ def _watched(parts: Parts, trajectories: Sequence[Trajectory], groups: Sequence[
     limit = parts.config.train.search_failures
     if lost > limit:
         raise TrainingStopped(
-            f"{lost:.0%} of a step's episodes were lost to failed searches, more than {limit:.0%}: mend the search and resume"
+            f"{lost:.0%} of a step's episodes were lost to failed searches, more than {limit:.0%}; "
+            "mend the search engine and resume the run"
         )
     return {**_episodes(groups), **{f"stop/{reason.value}": stops[reason] / len(trajectories) for reason in StopReason}}
 

@@ -5,7 +5,7 @@ learned. No demonstration takes three hops: the expert is cut off after two, and
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sleuth.agent import prompts
@@ -52,10 +52,10 @@ class Demonstrator:
         return Row(tuple(ids), tuple(weights))
 
     def drill(self, posed: Posed) -> Row:
-        """Practice in telling which of two years came first, in the words of a comparison."""
+        """Practice in setting two facts against each other, in the words of a comparison."""
         facts = self._tokens.encode(f"<think> {' '.join(map(_found, posed.hops))}")
-        order = self._tokens.encode(f" {_order(posed.hops)} </think>")
-        return Row((*facts, *order), (0.0,) * len(facts) + (1.0,) * len(order))
+        verdict = self._tokens.encode(f" {_verdict(posed)} </think>")
+        return Row((*facts, *verdict), (0.0,) * len(facts) + (1.0,) * len(verdict))
 
     def _pieces(self, script: Script) -> Iterator[tuple[list[int], float]]:
         for move in script:
@@ -85,11 +85,13 @@ def expert(posed: Posed, _world: World, _dice: random.Random) -> Script:
 
 
 def detour(posed: Posed, world: World, dice: random.Random) -> Script:
-    """An expert who searches for something else first and notices."""
-    first, *rest = expert(posed, world, dice)
-    row = dice.randrange(len(world))
-    astray = Move(first.thought, Search(world.passage(row).title), row)
-    return [astray, Move(f"That does not help. {first.thought}", first.action, first.row), *rest]
+    """An expert who once searches for something else, and notices: hops must not be told by counting searches."""
+    script = expert(posed, world, dice)
+    place = dice.randrange(min(2, len(posed.hops)))
+    astray, row = script[place], dice.randrange(len(world))
+    again = Move(f"That does not help. {_need(posed, place)}", astray.action, astray.row)
+    wrong = Move(astray.thought, Search(world.passage(row).title), row)
+    return [*script[:place], wrong, again, *script[place + 1 :]]
 
 
 def guess(posed: Posed, world: World, dice: random.Random) -> Script:
@@ -110,7 +112,7 @@ def stray(posed: Posed, world: World, dice: random.Random) -> Script:
 def hasty(posed: Posed, world: World, dice: random.Random) -> Script:
     """The first hop is taken for the answer; with two things to compare, only one is looked at."""
     first, hop = expert(posed, world, dice)[0], posed.hops[0]
-    answer = _guessed(posed, world, dice) if _compares(posed) else hop.value
+    answer = _guessed(posed, world, dice) if compares(posed) else hop.value
     return [first, Move(_found(hop), Answer(answer))]
 
 
@@ -131,7 +133,7 @@ def _look_up(posed: Posed, place: int) -> Move:
 
 def _need(posed: Posed, place: int) -> str:
     """What is still to be found: the question with what is known put in its place."""
-    rest = posed.hops[place : place + 1] if _compares(posed) else posed.hops[place:]
+    rest = posed.hops[place : place + 1] if compares(posed) else posed.hops[place:]
     nouns = "".join(f"the {hop.noun} of " for hop in reversed(rest))
     return f"I need {nouns}{posed.hops[place].subject}."
 
@@ -142,22 +144,20 @@ def _found(hop: Hop) -> str:
 
 def _conclusion(posed: Posed) -> str:
     last = _found(posed.hops[-1])
-    match posed.question.type:
-        case "yes_no":
-            first, second = (hop.value for hop in posed.hops)
-            return f"{last} {first} and {second} are {'the same' if first == second else 'different'}."
-        case "comparison":
-            return f"{last} {_order(posed.hops)}"
-        case _:
-            return last
+    return f"{last} {_verdict(posed)}" if compares(posed) else last
 
 
-def _order(hops: Sequence[Hop]) -> str:
-    early, late = sorted(hops, key=lambda hop: int(hop.value))
+def _verdict(posed: Posed) -> str:
+    """What two facts beside each other show."""
+    first, second = posed.hops
+    if posed.question.type == "yes_no":
+        return f"{first.value} and {second.value} are {'the same' if first.value == second.value else 'different'}."
+    early, late = sorted(posed.hops, key=lambda hop: int(hop.value))
     return f"{early.subject} ({early.value}) came before {late.subject} ({late.value})."
 
 
-def _compares(posed: Posed) -> bool:
+def compares(posed: Posed) -> bool:
+    """Whether two things are set against each other."""
     return posed.question.type in ("comparison", "yes_no")
 
 

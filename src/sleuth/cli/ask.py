@@ -1,0 +1,81 @@
+"""sleuth ask: one question, its whole transcript as it happens."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from sleuth.errors import InputError
+from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
+from sleuth.runs import Run
+
+if TYPE_CHECKING:
+    from sleuth.agent.episode import Agent
+
+STYLES = {"think": "dim", "search": "cyan", "information": "green", "answer": "bold"}
+TAG = re.compile(r"<(/?)(think|search|information|answer)>")
+
+
+def ask(
+    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    question: Annotated[str, typer.Argument(help="what you want to know")],
+    before: Annotated[bool, typer.Option("--before", help="ask the policy as it was before training")] = False,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="of sampling, with a temperature")] = 0,
+) -> None:
+    """Ask a trained agent; thoughts, searches, what came back and the answer stream by."""
+    if not question.strip():
+        raise InputError("the question is empty; write what you want to know")
+    opened = Run.open(run)
+    from sleuth.cli.quiet import quiet
+    from sleuth.train import finished
+
+    quiet()
+    console = Console(highlight=False)
+    trajectory = asyncio.run(_asked(finished.agent(opened, before), question, temperature, seed, console))
+    console.print()
+    console.print(Text(closing(trajectory), style="bold" if trajectory.answer is not None else "red"))
+
+
+async def _asked(agent: "Agent", question: str, temperature: float, seed: int, console: Console) -> Trajectory:
+    from sleuth.agent.episode import Task
+
+    asked = Question(id="asked", question=question, golden_answers=(), data_source="asked")
+    stream = Stream(console)
+    return await agent.run(Task(asked, seed=seed, temperature=temperature), hear=stream.hear)
+
+
+class Stream:
+    """Prints text as it comes, coloured by the tag it stands in."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._within = ""
+
+    def hear(self, text: str) -> None:
+        place = 0
+        for tag in TAG.finditer(text):
+            self._print(text[place : tag.start()])
+            self._within = "" if tag[1] else tag[2]
+            self._console.print(Text(tag[0], style="dim"), end="")
+            place = tag.end()
+        self._print(text[place:])
+
+    def _print(self, text: str) -> None:
+        self._console.print(Text(text, style=STYLES.get(self._within, "")), end="")
+
+
+def closing(trajectory: Trajectory) -> str:
+    """The last line: the answer, or why there is none."""
+    searches = f"{trajectory.searches} search{'' if trajectory.searches == 1 else 'es'}"
+    match trajectory.stop, trajectory.turns[-1] if trajectory.turns else None:
+        case StopReason.ANSWERED, turn if turn is not None and isinstance(turn.action, Answer):
+            return f"Answer: {turn.action.text} ({searches})"
+        case StopReason.SEARCH_UNAVAILABLE, turn if turn is not None and turn.outcome is Outcome.UNAVAILABLE:
+            return f"No answer: the search engine failed ({searches})"
+        case reason, _:
+            return f"No answer: {reason.value.replace('_', ' ')} ({searches})"

@@ -1,0 +1,37 @@
+"""sleuth coldstart: makes the quickstart's policy again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sleuth.cli.live import Live
+from sleuth.errors import InputError
+
+
+def coldstart(
+    out: Annotated[Path, typer.Option(help="the model folder to write; it must not exist")],
+    seed: Annotated[int, typer.Option(min=0, help="of the weights and the demonstrations")] = 0,
+) -> None:
+    """Train the small policy the quickstart begins with, from nothing, on demonstrations of mixed quality."""
+    if out.exists():
+        raise InputError(f"{out} exists already and is left as it is; choose another folder")
+    from sleuth.cli.quiet import quiet
+    from sleuth.train.coldstart import Plan, make
+
+    quiet()
+    console = Console(stderr=True)
+    with Live(console) as live:
+        stage = ""
+
+        def progress(phase: str, _step: int, steps: int, _loss: float) -> None:
+            nonlocal stage
+            if phase != stage:
+                live.begin(f"learning from {phase} demonstrations", steps)
+                stage = phase
+            live.advance()
+
+        found = make(Plan(seed=seed), out, progress)
+    console.print(f"wrote {out}: the expert's ceiling is EM {found.em.value:.2f}; train it with:")
+    console.print(f"sleuth train quickstart --set model.policy={out}", soft_wrap=True)

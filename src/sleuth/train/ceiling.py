@@ -1,0 +1,47 @@
+"""The expert's ceiling: what the quickstart's policy could do before it saw poor demonstrations."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from sleuth import recipe
+from sleuth.config import Config
+from sleuth.corpus import questions
+from sleuth.corpus.world import folder as world_folder
+from sleuth.corpus.world.world import World
+from sleuth.evaluate.suite import Evaluation, evaluate
+from sleuth.retrieval import index
+from sleuth.reward.rubric import Rubric
+from sleuth.train.assemble import agent_of
+from sleuth.train.policy import Policy
+
+FILE = "ceiling.json"
+RECIPE = "quickstart"
+
+
+def measure(policy: Policy) -> Evaluation:
+    """The policy asked, greedily, the held-out questions of the quickstart."""
+    config = recipe.load(RECIPE)
+    with TemporaryDirectory() as scratch:
+        return asyncio.run(_measure(policy, config, Path(scratch)))
+
+
+async def _measure(policy: Policy, config: Config, scratch: Path) -> Evaluation:
+    assert config.world is not None  # noqa: S101  the quickstart generates its world
+    world = World(config.world.passages, config.world.seed)
+    world_folder.write(world, scratch / "world", 1, config.evaluate.questions)
+    index.build(scratch / "world" / world_folder.CORPUS, scratch / "index", config.retrieval.k1, config.retrieval.b)
+    held_out = questions.load(scratch / "world" / world_folder.TEST)
+    _, agent = agent_of(config, policy, scratch / "index")
+    return await evaluate(agent, held_out, Rubric(config.reward), concurrent=config.engine.slots)
+
+
+def as_json(found: Evaluation) -> dict[str, Any]:
+    """What is shown beside a run that started from this policy."""
+    return {
+        "what": f"the policy that had read experts only, greedy, on {len(found.asked)} held-out questions of {RECIPE}",
+        "em": asdict(found.em),
+        "by_hops": {kind: asdict(part.em) for kind, part in found.by_hops().items()},
+    }

@@ -1,0 +1,34 @@
+"""A run as something to use: its newest policy with its index, ready to ask."""
+
+from pathlib import Path
+
+import torch
+
+from sleuth import recipe
+from sleuth.agent.episode import Agent
+from sleuth.config import Config
+from sleuth.errors import InputError
+from sleuth.runs import Run
+from sleuth.train.assemble import agent_of, sources_of
+from sleuth.train.policy import Policy
+
+
+def config_of(run: Run) -> Config:
+    """The settings the run was begun with."""
+    return recipe.restore(run.manifest()["config"])
+
+
+def agent(run: Run, initial: bool = False) -> Agent:
+    """The agent of a run as it is now, or as it was before training."""
+    config = config_of(run)
+    folder = recipe.resolve_policy(config.model.policy) if initial else _latest(run)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    _, ready = agent_of(config, Policy.load(folder, device), sources_of(config, run).index)
+    return ready
+
+
+def _latest(run: Run) -> Path:
+    latest = run.latest()
+    if latest is None:
+        raise InputError(f"{run.path} has no checkpoint yet; continue it with: sleuth train --resume {run.path}")
+    return latest

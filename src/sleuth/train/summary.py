@@ -1,0 +1,84 @@
+"""What a finished run leaves behind: summary.json for programs, report.html for people."""
+
+import resource
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sleuth import recipe
+from sleuth.evaluate.compare import em_by_hops, gain, searches_by_hops
+from sleuth.evaluate.kinds import kind
+from sleuth.evaluate.suite import Asked, Evaluation
+from sleuth.page.run import run_page
+from sleuth.runs import Run, read_json, replacing, row
+from sleuth.train import ceiling
+from sleuth.train.assemble import Parts
+from sleuth.train.loop import Outcome
+
+TRANSCRIPTS = 10
+
+
+def write(parts: Parts, outcome: Outcome) -> Mapping[str, Any]:
+    """Writes summary and report into the run folder and returns the summary."""
+    found = summary(outcome, recipe.resolve_policy(parts.config.model.policy))
+    parts.run.write_summary(found)
+    _write_report(parts.run, found, outcome.after.greedy)
+    return found
+
+
+def summary(outcome: Outcome, policy: Path) -> Mapping[str, Any]:
+    """Before and after with intervals, by kind of question, and what it took."""
+    before, after = outcome.before, outcome.after
+    return {
+        "em_before": asdict(before.greedy.em),
+        "em_after": asdict(after.greedy.em),
+        "em_gain": asdict(gain(before.greedy, after.greedy)),
+        "em_sampled_before": asdict(before.sampled.em),
+        "em_sampled_after": asdict(after.sampled.em),
+        "em_by_hops": em_by_hops(before.greedy, after.greedy),
+        "searches_by_hops": searches_by_hops(before.greedy, after.greedy)
+        | {"all": {"before": before.greedy.searches.value, "after": after.greedy.searches.value}},
+        "ceiling": read_json(policy / ceiling.FILE) if (policy / ceiling.FILE).exists() else None,
+        "steps": outcome.progress.step,
+        "tokens": outcome.progress.tokens,
+        "seconds": outcome.progress.seconds,
+        "peak_memory_gib": peak_memory_gib(),
+    }
+
+
+def peak_memory_gib() -> float:
+    """The most memory this process has held at once."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 30 if sys.platform == "darwin" else 1 << 20)
+
+
+def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None:
+    page = run_page(
+        title=f"Sleuth: {run.path.name}",
+        manifest=run.manifest(),
+        metrics=list(run.metrics()),
+        summary=found,
+        transcripts=[_shown(asked) for asked in _chosen(after)],
+    )
+    with replacing(run.path / "report.html") as path:
+        path.write_text(page, encoding="utf-8")
+
+
+def _chosen(after: Evaluation) -> list[Asked]:
+    """A few of each kind, wrong answers first: they tell more."""
+    kinds = [list(part.asked) for part in after.by_hops().values()]
+    for part in kinds:
+        part.sort(key=lambda asked: asked.score.parts["em"] if asked.score else -1.0)
+    picked = [part[place] for place in (0, -1) for part in kinds if len(part) > abs(place)]
+    return picked[:TRANSCRIPTS]
+
+
+def _shown(asked: Asked) -> dict[str, Any]:
+    """A trajectory row with the text of what was found, which the trajectory file leaves to the index."""
+    shown = row(asked.trajectory, asked.score) | {"kind": kind(asked.question)}
+    for turn, written in zip(asked.trajectory.turns, shown["turns"], strict=True):
+        for hit, entry in zip(turn.hits, written["hits"], strict=True):
+            entry |= {"title": hit.passage.title, "text": hit.passage.text}
+    return shown

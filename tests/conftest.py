@@ -1,12 +1,23 @@
-"""Tests whose need is not met on this machine are left out, counted and named at the end."""
+"""Tests whose need is not met on this machine are left out, counted and named at the end; small models and tokenizers.
 
+What is heavy is imported by the fixtures that need it, so that tests without a model start at once.
+"""
+
+import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from sleuth.model.tokens import Tokens
 
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -47,3 +58,121 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     counts = config.stash.get(LEFT_OUT, Counter())
     if counts:
         terminalreporter.write_line("not run here: " + ", ".join(f"{count} {need}" for need, count in counts.items()))
+
+
+TEXTS = (
+    "Question: Who wrote the book that Ada Lovelace read in Oslo?\n",
+    "<think> I need the author. </think><search> Ada Lovelace </search>",
+    "\n\n<information>Doc 1(Title: Ada)</information>\n\n",
+    "<answer> Lisbon </answer>",
+    "No action was taken: neither a search nor an answer was closed. Write query to search or answer to answer.",
+)
+
+# Kinds of attention the engine must compute exactly: plain and grouped heads, biases, norms of queries and keys.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", "num_key_value_heads": 4, "tie_word_embeddings": True},
+    "llama, grouped heads": {"model_type": "llama", "num_key_value_heads": 2},
+    "qwen2": {"model_type": "qwen2", "num_key_value_heads": 1},
+    "qwen3": {"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 16},
+}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="session")
+def tokens() -> "Tokens":
+    """Every word of a few texts is a token, the tags of the grammar too; other text falls into bytes."""
+    from sleuth.model.tokens import Tokens
+    from sleuth.train.vocabulary import tokenizer
+
+    return Tokens(tokenizer(TEXTS))
+
+
+@pytest.fixture(scope="session")
+def spelled() -> "Callable[[Sequence[str]], Tokens]":
+    """Makes a tokenizer of exactly these pieces, the first of which ends a text."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from sleuth.model.tokens import Tokens
+
+    def make(pieces: Sequence[str]) -> Tokens:
+        backend = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, pieces[0]))
+        longest = "|".join(re.escape(piece) for piece in sorted(pieces, key=len, reverse=True))
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex(longest), behavior="isolated")
+        backend.decoder = decoders.Fuse()
+        return Tokens(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=pieces[0]))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny(tokens: "Tokens") -> "Callable[..., PreTrainedModel]":
+    """Makes a small model of a family with weights drawn by seed: the same whatever its attention."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+    from sleuth.model.attention import NAME
+
+    def make(family: str = "llama, grouped heads", *, seed: int = 0, attention: str = NAME) -> PreTrainedModel:
+        config = AutoConfig.for_model(
+            **FAMILIES[family],
+            vocab_size=len(tokens.tokenizer),
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=512,
+            bos_token_id=None,
+            eos_token_id=tokens.end,
+        )
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        dice = torch.Generator().manual_seed(seed)
+        for name, parameter in model.named_parameters():
+            torch.nn.init.normal_(parameter, float("norm" in name), 0.3, generator=dice)
+        model.eval()
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reciter() -> "Callable[[Tokens, Sequence[Sequence[str]]], PreTrainedModel]":
+    """Makes a model that knows some lines by heart: after each piece it says, all but surely, the next of its line."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+    from sleuth.model.attention import NAME
+    from sleuth.model.tokens import Tokens
+
+    def make(tokens: Tokens, lines: Sequence[Sequence[str]]) -> PreTrainedModel:
+        count = len(tokens.tokenizer)
+        config = LlamaConfig(
+            vocab_size=count,
+            hidden_size=count,
+            intermediate_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            head_dim=8,
+            bos_token_id=None,
+            eos_token_id=tokens.end,
+        )
+        model = LlamaForCausalLM(config)
+        model.set_attn_implementation(NAME)
+        vocabulary = tokens.tokenizer.get_vocab()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+            model.model.norm.weight.fill_(1.0)
+            model.model.embed_tokens.weight.copy_(torch.eye(count))
+            for line in lines:
+                for piece, following in pairwise(line):
+                    model.lm_head.weight[vocabulary[following], vocabulary[piece]] = 10.0
+        model.eval()
+        return model
+
+    return make

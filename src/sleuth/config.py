@@ -8,6 +8,8 @@ Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
+GROUPED = ("grpo", "dr_grpo", "rloo")  # advantages that compare the samples of one question with each other
+
 
 class Section(BaseModel):
     """A table of the recipe: unknown keys are refused, values are of the type declared."""
@@ -97,6 +99,11 @@ class KLConfig(Section):
     def _effective(self) -> Self:
         if self.place == "none":
             self._without_effect("algorithm.kl.place = none", "estimator", "coefficient")
+        if self.place == "loss" and self.estimator == "k1":
+            raise ValueError(
+                "estimator = k1 has no effect with algorithm.kl.place = loss, where its gradient is zero on average; "
+                "choose k2 or k3, or algorithm.kl.place = reward"
+            )
         return self
 
 
@@ -163,6 +170,15 @@ class Config(Section):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+
+    @model_validator(mode="after")
+    def _groups(self) -> Self:
+        if self.train.samples == 1 and self.algorithm.advantage in GROUPED:
+            raise ValueError(
+                f"train.samples = 1 leaves algorithm.advantage = {self.algorithm.advantage} nothing to compare a sample "
+                "with; raise it to 2 or more, or choose reinforce"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sources(self) -> Self:

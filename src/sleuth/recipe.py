@@ -17,6 +17,7 @@ from sleuth.errors import ConfigError, InputError
 Tree = dict[str, object]
 
 SHIPPED = Path(__file__).parent / "recipes"
+DATA_FILES = ("corpus", "train", "test")
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
@@ -36,6 +37,20 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _apply(tree, override)
     return _validate(tree)
+
+
+def anchored(config: Config) -> Config:
+    """The config with its paths made absolute, so that a run is found again from any folder."""
+    policy = config.model.policy if config.model.policy in _packaged() else str(Path(config.model.policy).absolute())
+    files = {name: path and str(Path(path).absolute()) for name, path in config.data if name in DATA_FILES}
+    index = config.retrieval.index and str(Path(config.retrieval.index).absolute())
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"policy": policy}),
+            "data": config.data.model_copy(update=files),
+            "retrieval": config.retrieval.model_copy(update={"index": index}),
+        }
+    )
 
 
 def resolved(config: Config) -> Tree:
@@ -61,8 +76,7 @@ def shipped() -> list[str]:
 
 def resolve_policy(name: str) -> Path:
     """The model folder a policy names: one shipped in the package, or the user's own, with model and tokenizer."""
-    packaged = name in {path.name for path in SHIPPED.iterdir() if path.is_dir()}
-    folder = SHIPPED / name if packaged else Path(name)
+    folder = SHIPPED / name if name in _packaged() else Path(name)
     if not folder.is_dir():
         raise InputError(f"no model folder at {folder}; model.policy takes 'quickstart' or a Hugging Face model folder")
     if not (folder / "config.json").is_file():
@@ -72,6 +86,11 @@ def resolve_policy(name: str) -> Path:
             f"model folder without tokenizer: {folder} holds no tokenizer.json; save the model's tokenizer there"
         )
     return folder
+
+
+def _packaged() -> set[str]:
+    """Names of the model folders in the package."""
+    return {path.name for path in SHIPPED.iterdir() if path.is_dir()}
 
 
 def _locate(name_or_path: str) -> Path:

@@ -277,12 +277,12 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _fault(error: Exception, folder: Path) -> int | None:
-    """The error number behind a failed write, which safetensors only spells out and torch does not even mention."""
+    """The error number behind a failed write, which safetensors puts into words and torch does not even mention."""
     if isinstance(error, OSError):
         return error.errno if error.errno in REMEDIES else None
-    spelled_out = os.strerror(errno.ENOSPC) in str(error)
-    hidden = isinstance(error, RuntimeError) and shutil.disk_usage(folder).free < 1 << 16
-    return errno.ENOSPC if spelled_out or hidden else None
+    if isinstance(error, RuntimeError) and shutil.disk_usage(folder).free < 1 << 16:
+        return errno.ENOSPC
+    return next((fault for fault in REMEDIES if f"(os error {fault})" in str(error)), None)
 
 
 def _rename(source: Path, target: Path) -> None:

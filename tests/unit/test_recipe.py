@@ -6,7 +6,7 @@ import pytest
 
 from sleuth.config import Config
 from sleuth.errors import ConfigError, InputError
-from sleuth.recipe import knobs, load, resolve_policy, resolved, restore, shipped
+from sleuth.recipe import anchored, knobs, load, resolve_policy, resolved, restore, shipped
 
 REFUSALS = {
     "nearest key": ("train.step=3", "unknown key train.step; the nearest is train.steps"),
@@ -25,6 +25,7 @@ REFUSALS = {
     "no effect": ("algorithm.constant=9", "algorithm.constant has no effect with algorithm.normalise = token"),
     "no effect, deep": ("algorithm.kl.estimator=k1", "algorithm.kl.estimator has no effect with algorithm.kl.place"),
     "no effect, across tables": ("data.corpus=c.jsonl", "data.corpus has no effect with a generated world"),
+    "nothing to compare": ("train.samples=1", "train.samples = 1 leaves algorithm.advantage = grpo nothing to compare"),
     "no value": ("train.steps", "--set 'train.steps' is not key=value"),
     "no key": ("=3", "--set '=3' is not key=value"),
 }
@@ -74,6 +75,19 @@ def test_refusal_is_one_line(override: str, sentence: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_k1_in_the_loss_is_refused_for_it_has_no_gradient_there() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^algorithm\.kl\.estimator = k1 has no effect with algorithm\.kl\.place = loss"
+    ):
+        load("quickstart", ["algorithm.kl.place=loss", "algorithm.kl.estimator=k1"])
+    assert load("quickstart", ["algorithm.kl.place=reward", "algorithm.kl.estimator=k1"]).algorithm.kl.estimator == "k1"
+
+
+@pytest.mark.parametrize("advantage", ["reinforce", "import:own.advantage"])
+def test_one_sample_is_enough_where_no_group_is_needed(advantage: str) -> None:
+    assert load("quickstart", ["train.samples=1", f"algorithm.advantage={advantage}"]).train.samples == 1
+
+
 @pytest.mark.parametrize(("content", "problem", "place"), BROKEN_FILES.values(), ids=BROKEN_FILES)
 def test_broken_file_is_named_with_the_place(tmp_path: Path, content: bytes, problem: str, place: str) -> None:
     path = tmp_path / "broken.toml"
@@ -120,6 +134,20 @@ def test_knob_shows_type_and_default() -> None:
     assert table["train.steps"] == ("int", 100)
     assert table["data.corpus"] == ("str", None)
     assert table["algorithm.kl.estimator"] == ("k1 | k2 | k3", "k3")
+
+
+def test_anchored_paths_do_not_depend_on_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(
+        '[model]\npolicy = "m"\n[data]\ntrain = "a/t.jsonl"\ntest = "/e.jsonl"\n[retrieval]\nindex = "i"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    config = anchored(load(str(recipe)))
+    assert config.model.policy == str(tmp_path / "m")
+    assert config.data.train == str(tmp_path / "a" / "t.jsonl")
+    assert (config.data.test, config.data.corpus) == ("/e.jsonl", None)
+    assert config.retrieval.index == str(tmp_path / "i")
+    assert restore(resolved(config)) == config
 
 
 @pytest.mark.parametrize("vocabulary", ["tokenizer.json", "vocab.txt"])

@@ -277,10 +277,13 @@ def test_full_disk_is_one_sentence_and_loses_nothing(run: Run) -> None:
     assert names(run.path / "checkpoints") == ["step-1"]
 
 
-def test_full_disk_is_known_by_its_words_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "sentence"), [(errno.ENOSPC, "the disk is full"), (errno.EFBIG, "larger than files")]
+)
+def test_failed_write_is_known_by_its_words_too(tmp_path: Path, fault: int, sentence: str) -> None:
     """Libraries that write for us raise errors of their own."""
-    words = f"I/O error: {os.strerror(errno.ENOSPC)} (os error 28)"
-    with pytest.raises(InputError, match="the disk is full"):
+    words = f"I/O error: {os.strerror(fault)} (os error {fault})"
+    with pytest.raises(InputError, match=sentence):
         fail_while_replacing(tmp_path / "model", ValueError(words))
 
 

@@ -20,7 +20,11 @@ async def run_batch(
             if done is not None:
                 done(finished[order])
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrent, len(tasks))):
-            group.create_task(worker())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrent, len(tasks))):
+                group.create_task(worker())
+    except BaseExceptionGroup as several:
+        # The first ended the others; alone, it is what callers know how to catch.
+        raise several.exceptions[0] from several
     return [finished[order] for order in range(len(tasks))]

@@ -1,20 +1,19 @@
 """One episode: a question is thought about, searched for and answered, within budgets."""
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sleuth.agent import prompts
+from sleuth.agent.cut import up_to_stop
 from sleuth.agent.ledger import Ledger
 from sleuth.agent.protocol import Protocol
+from sleuth.agent.speech import Speech, TextListener
 from sleuth.agent.tools import SearchTool
 from sleuth.config import AgentConfig
-from sleuth.engines.base import Completion, Engine, Sampling, Seat
+from sleuth.engines.base import Completion, Engine, Listener, Sampling, Seat
 from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
-
-TextListener = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,10 @@ class Agent:
     tool: SearchTool
     config: AgentConfig
 
+    def __post_init__(self) -> None:
+        # Found here, a wrong name is the user's one line; found by an episode, it would be the end of a batch.
+        prompts.named(self.config.prompt)
+
     async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
         """Runs the episode to its end; a failure that is not the model's ends it as unusable."""
         with self.engine.seat(order) as seat:
@@ -71,19 +74,17 @@ class Episode:
 
     async def _turn(self) -> StopReason | None:
         """Generates, acts and observes once; the reason to end, if there is one."""
-        if len(self.turns) > self.agent.config.searches:
-            return StopReason.OUT_OF_TURNS
         if self._room() <= 0:
             return StopReason.OUT_OF_TOKENS
         try:
             completion = await self._generate()
         except EngineFailure:
             return StopReason.ENGINE_FAILED
+        completion, text = up_to_stop(completion, self.agent.protocol.stops, self.agent.tokens)
         self.ledger.sampled(completion)
-        return await self._act(completion)
+        return await self._act(text, completion)
 
-    async def _act(self, completion: Completion) -> StopReason | None:
-        text = self._text(completion)
+    async def _act(self, text: str, completion: Completion) -> StopReason | None:
         last = len(self.turns) == self.agent.config.searches
         match self.agent.protocol.parse(text):
             case Answer() as answer:
@@ -96,7 +97,7 @@ class Episode:
                 return await self._search(text, search, completion)
             case Malformed() as malformed:
                 self._record(text, malformed, Outcome.CORRECTED, completion)
-                return self._observe("", self.agent.protocol.correct(malformed), "")
+                return self._observe(*self.agent.protocol.correct(malformed))
 
     async def _search(self, text: str, search: Search, completion: Completion) -> StopReason | None:
         found = await self.agent.tool.search(search.query)
@@ -132,15 +133,8 @@ class Episode:
         )
         return await self.agent.engine.generate(self.ledger.ids, sampling, self.seat, self._listener())
 
-    def _listener(self) -> Callable[..., None] | None:
-        hear, decode = self.hear, self.agent.tokens.decode
-        return None if hear is None else lambda ids: hear(decode(ids))
-
-    def _text(self, completion: Completion) -> str:
-        """The sampled text up to the first stop; what a straddling token carries past it is nobody's action."""
-        text = self.agent.tokens.decode(completion.ids)
-        ends = [text.index(stop) + len(stop) for stop in self.agent.protocol.stops if stop in text]
-        return text[: min(ends)] if ends else text
+    def _listener(self) -> Listener | None:
+        return None if self.hear is None else Speech(self.agent.tokens, self.hear).listen
 
     def _room(self) -> int:
         return self.agent.config.context_tokens - len(self.ledger)

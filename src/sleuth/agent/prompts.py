@@ -19,14 +19,19 @@ def render(question: Question, template: str, protocol: Protocol, tokens: Tokens
     """The ids of the prompt: the row's own where it has one, else the template, through the model's chat template."""
     messages = question.prompt or ({"role": "user", "content": _filled(question, template, protocol)},)
     if tokens.tokenizer.chat_template is None:
-        return tokens.encode("\n".join(message["content"] for message in messages))
+        return [*tokens.opening, *tokens.encode("\n".join(message["content"] for message in messages))]
     return _chat(messages, tokens)
 
 
-def _filled(question: Question, template: str, protocol: Protocol) -> str:
+def named(template: str) -> str:
+    """The text of a template."""
     if template not in TEMPLATES:
         raise ConfigError(f"agent.prompt is {template!r}; expected one of {', '.join(TEMPLATES)}")
-    before, _, after = TEMPLATES[template].partition("{question}")
+    return TEMPLATES[template]
+
+
+def _filled(question: Question, template: str, protocol: Protocol) -> str:
+    before, _, after = named(template).partition("{question}")
     asked = question.question.strip()
     asked = asked if asked.endswith("?") else f"{asked}?"
     return before.replace("{instruction}", protocol.instruction) + asked + after

@@ -26,8 +26,8 @@ class Protocol(TypingProtocol):
         """Opening, body and closing of what the model is shown; only the body may be cut."""
         ...
 
-    def correct(self, action: Malformed) -> str:
-        """What the model is told after a turn outside the grammar."""
+    def correct(self, action: Malformed) -> tuple[str, str, str]:
+        """What the model is told after a turn outside the grammar; in three parts, as `observe`."""
         ...
 
 
@@ -41,11 +41,12 @@ class Tags:
         "it finds is shown to you between <information> and </information>. Search as often as you need. When you know "
         "the answer, give it alone and short between <answer> and </answer>, for example <answer> Lisbon </answer>."
     )
-    _closing = re.compile(r"</(search|answer)>")
+    _opening, _closing = "\n\n<information>", "</information>\n\n"
+    _done = re.compile(r"</(search|answer)>")
     _tag = re.compile(r"<\s*(/?)\s*(think|search|information|answer)\s*>", re.IGNORECASE)
 
     def parse(self, text: str) -> Action:
-        closing = self._closing.search(text)
+        closing = self._done.search(text)
         if closing is None:
             return Malformed("neither a search nor an answer was closed")
         name = closing[1]
@@ -69,13 +70,14 @@ class Tags:
             f"Doc {number}(Title: {self._quiet(hit.passage.title)}) {self._quiet(hit.passage.text)}\n"
             for number, hit in enumerate(hits, 1)
         ]
-        return "\n\n<information>", "".join(documents) or "Nothing was found.\n", "</information>\n\n"
+        return self._opening, "".join(documents) or "Nothing was found.\n", self._closing
 
-    def correct(self, action: Malformed) -> str:
-        return (
-            f"\n\n<information>No action was taken: {action.reason}. Write <search> query </search> to search or "
-            "<answer> answer </answer> to answer.</information>\n\n"
+    def correct(self, action: Malformed) -> tuple[str, str, str]:
+        told = (
+            f"No action was taken: {action.reason}. Write <search> query </search> to search or "
+            "<answer> answer </answer> to answer."
         )
+        return self._opening, told, self._closing
 
     def _quiet(self, text: str) -> str:
         """Document text with the grammar's tags in round brackets, so that it cannot speak for the model."""

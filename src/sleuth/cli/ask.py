@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 STYLES = {"think": "dim", "search": "cyan", "information": "green", "answer": "bold"}
 TAG = re.compile(r"<(/?)(think|search|information|answer)>")
+HALF = re.compile(r"</?[a-z]*$")  # what may become a tag when more has come
 
 
 def ask(
@@ -46,27 +47,38 @@ async def _asked(agent: "Agent", question: str, temperature: float, seed: int, c
 
     asked = Question(id="asked", question=question, golden_answers=(), data_source="asked")
     stream = Stream(console)
-    return await agent.run(Task(asked, seed=seed, temperature=temperature), hear=stream.hear)
+    trajectory = await agent.run(Task(asked, seed=seed, temperature=temperature), hear=stream.hear)
+    stream.end()
+    return trajectory
 
 
 class Stream:
-    """Prints text as it comes, coloured by the tag it stands in."""
+    """Prints text as it comes, coloured by the tag it stands in; half a tag waits for its other half."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._within = ""
+        self._held = ""
 
     def hear(self, text: str) -> None:
-        place = 0
+        text, place = self._held + text, 0
         for tag in TAG.finditer(text):
-            self._print(text[place : tag.start()])
+            self._print(text[place : tag.start()], STYLES.get(self._within, ""))
             self._within = "" if tag[1] else tag[2]
-            self._console.print(Text(tag[0], style="dim"), end="")
+            self._print(tag[0], "dim")
             place = tag.end()
-        self._print(text[place:])
+        half = HALF.search(text, place)
+        self._held = half[0] if half else ""
+        self._print(text[place : len(text) - len(self._held)], STYLES.get(self._within, ""))
 
-    def _print(self, text: str) -> None:
-        self._console.print(Text(text, style=STYLES.get(self._within, "")), end="")
+    def end(self) -> None:
+        """No more will come."""
+        self._print(self._held, STYLES.get(self._within, ""))
+        self._held = ""
+
+    def _print(self, text: str, style: str) -> None:
+        # Soft, since a piece does not know where on its line it begins: the terminal breaks long lines.
+        self._console.print(Text(text, style=style), end="", soft_wrap=True)
 
 
 def closing(trajectory: Trajectory) -> str:

@@ -21,7 +21,7 @@ def coldstart(
     from sleuth.train.coldstart import Plan, make
 
     quiet()
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
         stage = ""
 
@@ -33,5 +33,5 @@ def coldstart(
             live.advance()
 
         found = make(Plan(seed=seed), out, progress)
-    console.print(f"wrote {out}: the expert's ceiling is EM {found.em.value:.2f}; train it with:")
+    console.print(f"wrote {out}: the expert's ceiling is EM {found.em.value:.2f}; train it with:", soft_wrap=True)
     console.print(f"sleuth train quickstart --set model.policy={out}", soft_wrap=True)

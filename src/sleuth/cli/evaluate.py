@@ -36,7 +36,6 @@ def evaluate(
     quiet()
     config = finished.config_of(opened)
     asked = load(questions or sources_of(config, opened).test)
-    console = Console()
     agent = finished.agent(opened, before)
     with Live(Console(stderr=True)) as live:
         live.begin("asking", len(asked))
@@ -50,7 +49,13 @@ def evaluate(
                 done=lambda _: live.advance(),
             )
         )
-    console.print(Markdown(report.markdown(found, f"{run} on {len(asked)} questions")))
+    text = report.markdown(found, f"{run} on {len(asked)} questions")
+    console = Console()
+    # A person sees a table drawn; a file or a pipe gets the Markdown itself.
+    if console.is_terminal:
+        console.print(Markdown(text))
+    else:
+        typer.echo(text, nl=False)
     if out is not None:
         with replacing(out) as path:
             path.write_text(report.json_text(found), encoding="utf-8")

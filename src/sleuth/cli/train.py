@@ -37,41 +37,39 @@ def train(
 ) -> None:
     """Train a policy by a recipe, or continue a run that was interrupted."""
     started = time.monotonic()
-    config, run = _continued(resume, name, settings, out) if resume is not None else _new(name, settings, out)
-    console = Console(stderr=True)
-    found = _run(config, run, console, started)
+    if resume is not None and (name is not None or settings or out is not None):
+        raise ConfigError("--resume continues a run as it was begun; leave out the recipe, --set and --out")
+    begun = Run.resume(resume) if resume is not None else _config(name, settings)
+    console = Console(stderr=True, markup=False, highlight=False)
+    found, folder = _run(begun, out, console, started)
     closing_table(console, found)
-    console.print(f"run folder   {run.path}\nreport       {run.path / 'report.html'}", soft_wrap=True)
-    console.print(f'ask it       sleuth ask {run.path} "..."', soft_wrap=True)
+    console.print(f"run folder   {folder}\nreport       {folder / 'report.html'}", soft_wrap=True)
+    console.print(f'ask it       sleuth ask {folder} "..."', soft_wrap=True)
 
 
-def _new(name: str | None, settings: list[str] | None, out: Path | None) -> tuple[Config, Run]:
+def _config(name: str | None, settings: list[str] | None) -> Config:
     if name is None:
         raise ConfigError(f"no recipe given; name one ({', '.join(recipe.shipped())}), a TOML file, or --resume RUN")
-    config = recipe.load(name, settings or ())
-    from sleuth.train.assemble import begin
-
-    return config, begin(config, out or fresh(RUNS, config.name))
+    return recipe.load(name, settings or ())
 
 
-def _continued(resume: Path, name: str | None, settings: list[str] | None, out: Path | None) -> tuple[Config, Run]:
-    if name is not None or settings or out is not None:
-        raise ConfigError("--resume continues a run as it was begun; leave out the recipe, --set and --out")
-    run = Run.resume(resume)
-    return recipe.restore(run.manifest()["config"]), run
-
-
-def _run(config: Config, run: Run, console: Console, started: float) -> Mapping[str, Any]:
+def _run(begun: Run | Config, out: Path | None, console: Console, started: float) -> tuple[Mapping[str, Any], Path]:
+    """Continues a run, or makes the one a config asks for."""
     from sleuth.cli.quiet import quiet
-    from sleuth.train.assemble import assemble
+    from sleuth.train.assemble import proceed, start
     from sleuth.train.loop import train as train_parts
     from sleuth.train.summary import write
 
     quiet()
     with Live(console) as live:
-        parts: Parts = assemble(config, run, live)
+        parts: Parts
+        match begun:
+            case Run():
+                parts = proceed(begun, live)
+            case Config():
+                parts = start(begun, out or fresh(RUNS, begun.name), live)
         outcome = train_parts(parts, live, started)
-    return write(parts, outcome)
+    return write(parts, outcome), parts.run.path
 
 
 def closing_table(console: Console, found: Mapping[str, Any]) -> None:
@@ -82,20 +80,22 @@ def closing_table(console: Console, found: Mapping[str, Any]) -> None:
         table.add_column(column)
     tops = ceiling["by_hops"] if ceiling else {}
     for kind, change in found["em_by_hops"].items():
-        table.add_row(kind, *_cells(change, found["searches_by_hops"][kind], ceiling and tops.get(kind)))
+        limit = [_shown(tops.get(kind))] if ceiling else []
+        table.add_row(kind, *_cells(change, limit, found["searches_by_hops"][kind]))
     table.add_section()
     overall = {name: found[f"em_{name}"] for name in ("before", "after", "gain")}
-    table.add_row("all, greedy", *_cells(overall, found["searches_by_hops"]["all"], ceiling and ceiling["em"]))
+    limit = [_shown(ceiling["em"])] if ceiling else []
+    table.add_row("all, greedy", *_cells(overall, limit, found["searches_by_hops"]["all"]))
     table.add_row("all, sampled", *(_shown(found[f"em_sampled_{name}"]) for name in ("before", "after")))
     console.print(table)
     console.print(f"{found['steps']} steps in {found['seconds']:.0f} s, {found['peak_memory_gib']:.2f} GiB at most")
 
 
-def _cells(change: Estimates, searches: Mapping[str, float], ceiling: Mapping[str, float] | None) -> list[str]:
-    tops = [_shown(ceiling)] if ceiling else []
+def _cells(change: Estimates, limit: list[str], searches: Mapping[str, float]) -> list[str]:
     used = f"{searches['before']:.1f} -> {searches['after']:.1f}"
-    return [*(_shown(change[name]) for name in ("before", "after", "gain")), *tops, used]
+    return [*(_shown(change[name]) for name in ("before", "after", "gain")), *limit, used]
 
 
-def _shown(estimate: Mapping[str, float]) -> str:
-    return f"{estimate['value']:.2f} \\[{estimate['low']:.2f}, {estimate['high']:.2f}]"
+def _shown(estimate: Mapping[str, float] | None) -> str:
+    """A mean with its interval; what is not known is left empty."""
+    return f"{estimate['value']:.2f} [{estimate['low']:.2f}, {estimate['high']:.2f}]" if estimate else ""

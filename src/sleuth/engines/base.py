@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ class Sampling:
     temperature: float = 1.0
     stops: tuple[str, ...] = ()
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or self.seed < 0 or "" in self.stops:
+            raise ValueError(f"{self}: expected a token or more, a seed of 0 or more, and stops that are not empty")
+        if not (isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"the temperature is {self.temperature}, expected 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

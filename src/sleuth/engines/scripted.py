@@ -44,17 +44,21 @@ class Scripted:
         seat: Seat | None = None,  # noqa: ARG002  a script has no cache to keep
         listen: Listener | None = None,
     ) -> Completion:
+        if not ids:
+            raise EngineFailure("a prompt of 0 tokens; expected 1 or more")
         line = self._script(ids)
-        if isinstance(line, Completion):
-            return line
-        played = tuple(line)[: sampling.max_tokens]
+        completion = line if isinstance(line, Completion) else self._played(line, sampling.max_tokens)
         if listen is not None:
-            listen(played)
-        finish = Finish.STOP if len(line) <= sampling.max_tokens else Finish.LENGTH
-        return Completion(played, (0.0,) * len(played), (self._version,) * len(played), finish)
+            listen(completion.ids)
+        return completion
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:  # noqa: ARG002
         self._version = version
+
+    def _played(self, line: Sequence[int], most: int) -> Completion:
+        played = tuple(line)[:most]
+        finish = Finish.STOP if len(line) <= most else Finish.LENGTH
+        return Completion(played, (0.0,) * len(played), (self._version,) * len(played), finish)
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -15,6 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 NAME = "sleuth"
+LIKENESS = 1.25
+# What some models pass to their attention that ours does not compute.
+UNKNOWN = ("sliding_window", "softcap", "s_aux")
 
 
 class Layout(Protocol):
@@ -34,9 +37,11 @@ def attention(
     *,
     layout: Layout,
     scaling: float,
-    **_unused: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """Hugging Face's attention signature for one packed row (batch of 1): heads before tokens in, after them out."""
+    if meant := [name for name in UNKNOWN if others.get(name) is not None]:
+        raise ValueError(f"the model's attention asks for {', '.join(meant)}, which is not computed here")
     query_NHD, key_NHD, value_NHD = (states[0].transpose(0, 1) for states in (query, key, value))
     layer = module.layer_idx
     assert isinstance(layer, int)  # noqa: S101  set by every Hugging Face attention module
@@ -46,32 +51,55 @@ def attention(
 class Packed:
     """Sequences laid end to end without padding; each token sees itself and what precedes it in its sequence.
 
-    Linear layers run on the packed tokens. Only here are rows padded on the right, where causality alone keeps
-    padding out of sight, so that one kernel call serves all rows.
+    Linear layers run on the packed tokens. Only here are rows padded, and only to the longest of those beside them that
+    are of like length: a kernel call for each such block wastes little on padding and few calls on short rows.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        lengths_R = torch.tensor(lengths, device=device)
-        self.rows, self.longest = len(lengths), max(lengths)
-        starts_R = torch.arange(self.rows, device=device) * self.longest
-        row_N = torch.repeat_interleave(torch.arange(self.rows, device=device), lengths_R)
-        offsets_R = torch.cumsum(lengths_R, 0) - lengths_R
-        self.positions_N = torch.arange(len(row_N), device=device) - offsets_R[row_N]
-        self._place_N = starts_R[row_N] + self.positions_N
+        self._blocks = [_Block(block, device) for block in _alike(lengths)]
+        self._tokens = [block.tokens for block in self._blocks]
+        self.positions_N = torch.cat([block.positions_N for block in self._blocks])
 
     def attend(self, layer: int, query_NHD: Tensor, key_NHD: Tensor, value_NHD: Tensor, scale: float) -> Tensor:  # noqa: ARG002
+        parts = (states.split(self._tokens) for states in (query_NHD, key_NHD, value_NHD))
+        return torch.cat([block.attend(*states, scale) for block, *states in zip(self._blocks, *parts, strict=True)])
+
+
+class _Block:
+    """Rows padded on the right to one length, where causality alone keeps the padding out of sight."""
+
+    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
+        lengths_R = torch.tensor(lengths, device=device)
+        self.tokens = sum(lengths)
+        self._rows, self._longest = len(lengths), max(lengths)
+        row_N = torch.repeat_interleave(torch.arange(self._rows, device=device), lengths_R)
+        offsets_R = torch.cumsum(lengths_R, 0) - lengths_R
+        self.positions_N = torch.arange(self.tokens, device=device) - offsets_R[row_N]
+        self._place_N = row_N * self._longest + self.positions_N
+
+    def attend(self, query_NHD: Tensor, key_NHD: Tensor, value_NHD: Tensor, scale: float) -> Tensor:
         query_RHLD, key_RHLD, value_RHLD = (self._pad(states) for states in (query_NHD, key_NHD, value_NHD))
         grouped = query_RHLD.shape[1] != key_RHLD.shape[1]
         out_RHLD = scaled_dot_product_attention(
             query_RHLD, key_RHLD, value_RHLD, is_causal=True, scale=scale, enable_gqa=grouped
         )
-        out_RLHD = out_RHLD.transpose(1, 2)
-        return _take(out_RLHD.reshape(self.rows * self.longest, *out_RLHD.shape[2:]), self._place_N)
+        return _take(out_RHLD.transpose(1, 2).flatten(0, 1), self._place_N)
 
     def _pad(self, states_NHD: Tensor) -> Tensor:
-        flat = states_NHD.new_zeros(self.rows * self.longest, *states_NHD.shape[1:])
+        flat = states_NHD.new_zeros(self._rows * self._longest, *states_NHD.shape[1:])
         flat = flat.index_copy(0, self._place_N, states_NHD)
-        return flat.view(self.rows, self.longest, *states_NHD.shape[1:]).transpose(1, 2)
+        return flat.view(self._rows, self._longest, *states_NHD.shape[1:]).transpose(1, 2)
+
+
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Neighbouring rows in blocks within which no row is longer than another by more than LIKENESS."""
+    blocks = [[lengths[0]]]
+    for length in lengths[1:]:
+        shortest, longest = min(*blocks[-1], length), max(*blocks[-1], length)
+        if longest > LIKENESS * shortest:
+            blocks.append([])
+        blocks[-1].append(length)
+    return blocks
 
 
 class _Take(torch.autograd.Function):

@@ -7,10 +7,24 @@ Suffixes: S scored tokens, V vocabulary, W model width.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from sleuth.errors import InputError
 
 CHUNK = 4096
+
+
+def projection(model: PreTrainedModel) -> nn.Linear:
+    """The layer that makes logits of hidden states."""
+    found = model.get_output_embeddings()
+    if not isinstance(found, nn.Linear):
+        raise InputError(
+            f"{type(model).__name__} makes its logits with {type(found).__name__}, expected one linear layer: "
+            "choose another model"
+        )
+    return found
 
 
 def scores(
@@ -18,7 +32,8 @@ def scores(
 ) -> tuple[Tensor, Tensor]:
     """log-softmax(logits / temperature) of each target, and the entropy of each distribution, in fp32."""
     logprobs, entropies = [], []
-    for start in range(0, len(target_S), CHUNK):
+    # One chunk at least, so that no tokens have a gradient too: of zero.
+    for start in range(0, max(1, len(target_S)), CHUNK):
         chunk = slice(start, start + CHUNK)
         logprob, entropy = checkpoint(
             _chunk_scores, hidden_SW[chunk], weight_VW, bias_V, target_S[chunk], temperature, use_reentrant=False

@@ -1,32 +1,71 @@
 """Loading a policy: a Hugging Face causal model with our attention in it."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.errors import InputError
-from sleuth.model import attention
+from sleuth.model import attention, head
+
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+SCALES = ("logits_scaling", "logit_scale")
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """The causal model of a folder, ready for packed training and for the embedded engine."""
-    if not (folder / "config.json").exists():
-        raise InputError(f"{folder} is no model folder: it has no config.json; give a Hugging Face model folder")
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if reason := unservable(settings):
+    if reason := unservable(_settings(folder)):
         raise InputError(f"{folder} cannot be served exactly: {reason}; choose a model with plain causal attention")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention.NAME)
-    return cast(PreTrainedModel, model.to(device))
+    model = _read(folder, dtype)
+    head.projection(model)
+    nn.Module.to(model, device)
+    return model
 
 
-def unservable(settings: dict[str, object]) -> str | None:
-    """Why our attention would not compute what this model means, or None where it does."""
+def unservable(settings: Mapping[str, object]) -> str | None:
+    """Why our attention and head would not compute what this model means, or None where they do."""
     if settings.get("sliding_window") and settings.get("use_sliding_window", True):
         return f"it slides a window of {settings['sliding_window']} tokens"
-    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+    kinds = settings.get("layer_types")
+    if isinstance(kinds, list) and (others := sorted(set(kinds) - {"full_attention"})):
+        return f"it has layers of {', '.join(others)}"
+    for key in CAPS:
         if settings.get(key):
             return f"it caps its logits ({key})"
+    for key in SCALES:
+        if settings.get(key) not in (None, 1):
+            return f"it scales its logits ({key})"
     return None
+
+
+def _settings(folder: Path) -> Mapping[str, object]:
+    path = folder / "config.json"
+    if not path.exists():
+        raise InputError(f"{folder} is no model folder: it has no config.json; give a Hugging Face model folder")
+    try:
+        settings = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON ({error}); save the model again") from error
+    if not isinstance(settings, dict):
+        raise InputError(f"{path} holds no JSON object; save the model again")
+    return settings
+
+
+def _read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The model as saved; weights that are absent would be drawn at random, so they are refused."""
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation=attention.NAME, output_loading_info=True
+        )
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise InputError(f"no causal model can be loaded from {folder} ({error}); save the model again") from error
+    model: PreTrainedModel
+    model, report = loaded
+    if absent := sorted(report["missing_keys"]):
+        raise InputError(f"{folder} lacks {len(absent)} weights, {absent[0]} among them; save the model again")
+    return model

@@ -8,6 +8,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sleuth.errors import InputError
 
+# What a piece of a character reads as.
+BROKEN = "\ufffd"
+
 
 class Tokens:
     """Text to ids and back; special ids come only from the chat template of the model itself."""
@@ -26,14 +29,20 @@ class Tokens:
         """Reads the tokenizer of a model folder."""
         if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
             raise InputError(f"{folder} holds no tokenizer; expected tokenizer.json beside config.json: save one there")
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        # The library below raises plain exceptions for a file it cannot read.
+        except Exception as error:
+            raise InputError(f"{folder} holds no tokenizer that can be read ({error}); save it again") from error
         if not isinstance(tokenizer, PreTrainedTokenizerFast):
             raise InputError(f"{folder} holds a tokenizer of Python code; expected a tokenizer.json: convert it first")
         return cls(tokenizer)
 
     def encode(self, text: str) -> list[int]:
         """The ids of plain text; the names of special tokens in it are read as the letters they are."""
-        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        # A lone surrogate, which JSON may hold, has no bytes: it reads as a question mark.
+        clean = text.encode(errors="replace").decode()
+        ids: list[int] = self._plain.encode(clean, add_special_tokens=False).ids
         return ids
 
     def encode_trusted(self, text: str) -> list[int]:
@@ -48,13 +57,20 @@ class Tokens:
         return text
 
     @property
+    def opening(self) -> list[int]:
+        """The ids this tokenizer puts before every text: its begin token, or nothing."""
+        ids: list[int] = self.tokenizer("")["input_ids"]
+        return [token for token in ids if token == self.tokenizer.bos_token_id]
+
+    @property
     def end(self) -> int | None:
         """The id that ends a text."""
         end = self.tokenizer.eos_token_id
         return end if isinstance(end, int) else None
 
     def texts(self) -> list[str]:
-        """The text of every id on its own; pieces of a character read as the replacement character."""
+        """The text of every id on its own; a piece of a character reads as BROKEN."""
         if self._texts is None:
-            self._texts = self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])
+            count = 1 + max(self.tokenizer.get_vocab().values())
+            self._texts = self.tokenizer.batch_decode([[token] for token in range(count)])
         return self._texts

@@ -1,5 +1,6 @@
 """From a config to the parts of a run, each built once."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from sleuth.corpus import questions
 from sleuth.corpus.world import folder as world_folder
 from sleuth.corpus.world.world import World
 from sleuth.engines.paged.engine import Paged
-from sleuth.errors import InputError
+from sleuth.errors import InputError, UserError
 from sleuth.records import Question
 from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
@@ -30,8 +31,9 @@ from sleuth.train.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the questions and the index of a run are."""
+    """Where the corpus, the questions and the index of a run are; an index of the user's own names its corpus."""
 
+    corpus: Path | None
     train: Path
     test: Path
     index: Path
@@ -51,41 +53,65 @@ class Parts:
     held_out: list[Question]
 
 
+def start(config: Config, folder: Path, watch: Watch) -> Parts:
+    """The parts of a new run; one that cannot start for a fault of its input leaves no folder behind."""
+    config = recipe.anchored(config)
+    run = begin(config, folder)
+    try:
+        return assemble(config, run, watch)
+    except UserError:
+        shutil.rmtree(run.path)
+        raise
+
+
+def proceed(run: Run, watch: Watch) -> Parts:
+    """The parts of a run that was interrupted; it goes on only with the inputs it began with."""
+    config = recipe.restore(run.manifest()["config"])
+    begun_with = run.manifest()["inputs"]
+    for knob, found in _inputs(config).items():
+        if found != begun_with[knob]:
+            raise InputError(
+                f"{knob} = {found['path']} changed after {run.path} was begun with it; put it back, or begin a new run"
+            )
+    return assemble(config, run, watch)
+
+
 def begin(config: Config, folder: Path) -> Run:
-    """A new run folder with its manifest; bad settings and missing models are found before it is made."""
-    policy = recipe.resolve_policy(config.model.policy)
-    for path in (config.data.corpus, config.data.train, config.data.test, config.retrieval.index):
-        if path is not None and not Path(path).exists():
-            raise InputError(f"{path} does not exist; correct the recipe, or give another with --set")
-    return Run.create(folder, _manifest(config, policy))
+    """A new run folder with its manifest; missing models and files are found before it is made."""
+    manifest = {
+        "kind": "run",
+        "config": recipe.resolved(config),
+        "code": code_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "inputs": _inputs(config),
+    }
+    return Run.create(folder, manifest)
 
 
 def assemble(config: Config, run: Run, watch: Watch) -> Parts:
-    """Builds or finds each part; a part that a killed run had finished is used again."""
+    """Builds or finds each part, what is quickly found wrong first; what a killed run had finished is used again."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    sources = _sources(config, run, watch)
-    folder = recipe.resolve_policy(config.model.policy)
-    policy = Policy.load(folder, device)
-    reference = Policy.load(folder, device) if config.algorithm.kl.place != "none" else None
-    optimiser = torch.optim.AdamW(
-        policy.model.parameters(),
-        lr=config.train.learning_rate,
-        betas=(0.9, 0.999),
-        weight_decay=config.train.weight_decay,
-    )
-    engine, agent = agent_of(config, policy, sources.index)
-    learn = questions.load(sources.train)
+    rubric = Rubric(config.reward)
+    learner = _learner(config, device)
+    sources = sources_of(config, run)
+    _generate(config, run, watch)
+    learn, held_out = questions.load(sources.train), questions.load(sources.test)
+    if sources.corpus is not None and not sources.index.exists():
+        watch.begin("indexing", 1)
+        index.build(sources.corpus, sources.index, config.retrieval.k1, config.retrieval.b)
+    engine, agent = agent_of(config, learner.policy, sources.index)
     return Parts(
         config=config,
         run=run,
-        learner=Learner(policy, optimiser, reference, config.algorithm, config.train),
+        learner=learner,
         engine=engine,
         agent=agent,
-        rubric=Rubric(config.reward),
+        rubric=rubric,
         stream=QuestionStream(learn, config.train.questions, config.train.seed, config.data.shuffle),
-        held_out=questions.load(sources.test)[: config.evaluate.questions],
+        held_out=held_out[: config.evaluate.questions],
     )
 
 
@@ -103,45 +129,55 @@ def agent_of(config: Config, policy: Policy, folder: Path) -> tuple[Paged, Agent
 
 
 def sources_of(config: Config, run: Run) -> Sources:
-    """Where a run's questions and index are, or will be."""
+    """Where a run's corpus, questions and index are, or will be."""
     if config.world is not None:
         world = run.path / "world"
-        return Sources(world / "questions.train.jsonl", world / "questions.test.jsonl", run.path / "index")
-    train, test = config.data.train, config.data.test
-    assert train is not None and test is not None  # noqa: S101, PT018  config refuses a run without them
-    return Sources(Path(train), Path(test), Path(config.retrieval.index or run.path / "index"))
+        corpus, train, test = (world / name for name in (world_folder.CORPUS, world_folder.TRAIN, world_folder.TEST))
+        return Sources(corpus, train, test, run.path / "index")
+    return _own_sources(config, run)
 
 
-def _sources(config: Config, run: Run, watch: Watch) -> Sources:
-    sources = sources_of(config, run)
-    corpus = config.data.corpus
-    if config.world is not None:
-        corpus = str(run.path / "world" / "corpus.jsonl")
-        if not Path(corpus).exists():
-            watch.begin("generating the world", 1)
-            world = World(config.world.passages, config.world.seed)
-            world_folder.write(world, run.path / "world", config.world.questions, config.evaluate.questions)
-    if corpus is not None and not sources.index.exists():
-        watch.begin("indexing", 1)
-        index.build(Path(corpus), sources.index, config.retrieval.k1, config.retrieval.b)
-    return sources
+def _own_sources(config: Config, run: Run) -> Sources:
+    files, index_folder = config.data, config.retrieval.index
+    assert files.train is not None and files.test is not None  # noqa: S101, PT018  config refuses a run without them
+    corpus = None if files.corpus is None else Path(files.corpus)
+    return Sources(corpus, Path(files.train), Path(files.test), Path(index_folder or run.path / "index"))
 
 
-def _manifest(config: Config, policy: Path) -> Mapping[str, Any]:
-    return {
-        "kind": "run",
-        "config": recipe.resolved(config),
-        "code": code_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "model": {"folder": str(config.model.policy), "sha256": fingerprint(policy)},
-        "sources": {
-            name: {"path": path, "sha256": fingerprint(Path(path))}
-            for name, path in (
-                ("train", config.data.train),
-                ("test", config.data.test),
-                ("index", config.retrieval.index),
-            )
-            if path is not None
-        },
+def _generate(config: Config, run: Run, watch: Watch) -> None:
+    """Writes the world of a run that has one, unless it is there."""
+    folder = run.path / "world"
+    if config.world is not None and not folder.exists():
+        watch.begin("generating the world", 1)
+        world = World(config.world.passages, config.world.seed)
+        world_folder.write(world, folder, config.world.questions, config.evaluate.questions)
+
+
+def _learner(config: Config, device: torch.device) -> Learner:
+    folder = recipe.resolve_policy(config.model.policy)
+    policy = Policy.load(folder, device)
+    reference = Policy.load(folder, device) if config.algorithm.kl.place != "none" else None
+    optimiser = torch.optim.AdamW(
+        policy.model.parameters(),
+        lr=config.train.learning_rate,
+        betas=(0.9, 0.999),
+        weight_decay=config.train.weight_decay,
+    )
+    return Learner(policy, optimiser, reference, config.algorithm, config.train)
+
+
+def _inputs(config: Config) -> Mapping[str, Mapping[str, Any]]:
+    """The files a run is made from, each named by its contents."""
+    policy = config.model.policy
+    named = {
+        "data.corpus": config.data.corpus,
+        "data.train": config.data.train,
+        "data.test": config.data.test,
+        "retrieval.index": config.retrieval.index,
     }
+    paths = {"model.policy": (policy, recipe.resolve_policy(policy))}
+    paths |= {knob: (path, Path(path)) for knob, path in named.items() if path is not None}
+    for knob, (given, path) in paths.items():
+        if not path.exists():
+            raise InputError(f"{knob} = {given} does not exist; correct the recipe, or give another with --set")
+    return {knob: {"path": given, "sha256": fingerprint(path)} for knob, (given, path) in paths.items()}

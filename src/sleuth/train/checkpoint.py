@@ -1,17 +1,19 @@
 """Checkpoints: a Hugging Face folder anyone can load, with the optimiser's state beside it."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from sleuth.errors import InputError
 from sleuth.runs import Run, replacing, step_of
 from sleuth.train.policy import Policy
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+# What AdamW keeps for a parameter: its steps, counted on the CPU, and two moments beside the parameter.
+COUNT, MOMENTS = "step", ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,8 @@ def save(run: Run, policy: Policy, optimiser: torch.optim.Optimizer, progress: P
         policy.save(folder)
         trainer = folder / "trainer"
         trainer.mkdir()
-        save_file(_moments(policy, optimiser), trainer / "optimiser.safetensors")
-        state = {"step": progress.step, "seconds": progress.seconds, "tokens": progress.tokens}
-        (trainer / "progress.json").write_text(json.dumps(state), encoding="utf-8")
+        save_file(_state(policy, optimiser), trainer / "optimiser.safetensors")
+        (trainer / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
     run.prune(keep)
     return final
 
@@ -40,29 +41,31 @@ def save(run: Run, policy: Policy, optimiser: torch.optim.Optimizer, progress: P
 def restore(folder: Path, policy: Policy, optimiser: torch.optim.Optimizer) -> Progress:
     """Puts the weights and the optimiser's state back in place, exactly as they were saved."""
     try:
-        weights = load_file(folder / "model.safetensors")
+        weights = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
         moments = load_file(folder / "trainer" / "optimiser.safetensors")
-        state = json.loads((folder / "trainer" / "progress.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        progress = Progress(**json.loads((folder / "trainer" / "progress.json").read_text(encoding="utf-8")))
+        named = {name: (weights[name], parameter) for name, parameter in policy.model.named_parameters()}
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise InputError(
             f"the checkpoint {folder} cannot be read ({error}); remove it to resume from the one before"
         ) from error
+    if progress.step != step_of(folder):
+        raise InputError(f"the checkpoint {folder} holds step {progress.step}; it was renamed: give it its name back")
     with torch.no_grad():
-        for name, parameter in policy.model.named_parameters():
-            parameter.copy_(weights[name])
-            count = moments[f"step.{name}"]
-            optimiser.state[parameter] = {"step": count.clone()} | {
-                moment: moments[f"{moment}.{name}"].to(parameter.device, copy=True) for moment in MOMENTS
+        for name, (weight, parameter) in named.items():
+            parameter.copy_(weight)
+            optimiser.state[parameter] = {
+                kind: moments[f"{kind}.{name}"].to(parameter.device if kind in MOMENTS else "cpu", copy=True)
+                for kind in (COUNT, *MOMENTS)
+                if f"{kind}.{name}" in moments
             }
-    if state["step"] != step_of(folder):
-        raise InputError(f"the checkpoint {folder} holds step {state['step']}; it was renamed: give it its name back")
-    return Progress(state["step"], state["seconds"], state["tokens"])
+    return progress
 
 
-def _moments(policy: Policy, optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    tensors = {}
-    for name, parameter in policy.model.named_parameters():
-        state = optimiser.state[parameter]
-        tensors[f"step.{name}"] = state["step"].cpu()
-        tensors |= {f"{moment}.{name}": state[moment].cpu().contiguous() for moment in MOMENTS}
-    return tensors
+def _state(policy: Policy, optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The optimiser's state by name; a parameter that no step has moved has none yet."""
+    return {
+        f"{kind}.{name}": tensor.cpu().contiguous()
+        for name, parameter in policy.model.named_parameters()
+        for kind, tensor in optimiser.state.get(parameter, {}).items()
+    }

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Task
-from sleuth.errors import TrainingStopped
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import row
-from sleuth.train import checkpoint
+from sleuth.train import checkpoint, guards
 from sleuth.train.assemble import Parts
 from sleuth.train.checkpoint import Progress
 from sleuth.train.watch import Watch
@@ -61,15 +60,18 @@ def _step(parts: Parts, runner: asyncio.Runner, step: int) -> dict[str, float]:
     began = time.monotonic()
     trajectories = runner.run(_rollout(parts, parts.stream.at(step), step))
     rolled = time.monotonic()
+    guards.episodes(trajectories, parts.config.train.search_failures)
     groups = group(trajectories, parts.rubric)
-    watched = _watched(parts, trajectories, groups)
-    kept = [each for each in groups if len(each.trajectories) > 1]
+    # One sample has nothing to be compared with, unless the run takes one of each question and no more.
+    kept = [each for each in groups if len(each.trajectories) >= min(2, parts.config.train.samples)]
     learned = parts.learner.learn(kept, step) if kept else {}
     parts.engine.publish(None, step + 1)
     parts.run.write_trajectories(step + 1, (row(each, score) for each, score in _scored(trajectories, groups)))
     ended = time.monotonic()
     times = {"time/generate": rolled - began, "time/train": ended - rolled, "time/step": ended - began}
-    return {**watched, **learned, "group/dropped": float(len(groups) - len(kept)), **times}
+    metrics = {**_episodes(groups), **_stops(trajectories), "group/dropped": float(len(groups) - len(kept)), **learned}
+    guards.metrics(metrics)
+    return {**metrics, **times}
 
 
 async def _rollout(parts: Parts, questions: Sequence[Question], step: int) -> list[Trajectory]:
@@ -97,24 +99,11 @@ def group(trajectories: Sequence[Trajectory], rubric: Rubric) -> list[Group]:
     ]
 
 
-def _watched(parts: Parts, trajectories: Sequence[Trajectory], groups: Sequence[Group]) -> dict[str, float]:
-    """What the episodes of a step were like; too many lost to search end the run."""
-    stops = Counter(trajectory.stop for trajectory in trajectories)
-    lost = stops[StopReason.SEARCH_UNAVAILABLE] / len(trajectories)
-    limit = parts.config.train.search_failures
-    if lost > limit:
-        raise TrainingStopped(
-            f"{lost:.0%} of a step's episodes were lost to failed searches, more than {limit:.0%}; "
-            "mend the search engine and resume the run"
-        )
-    return {**_episodes(groups), **{f"stop/{reason.value}": stops[reason] / len(trajectories) for reason in StopReason}}
-
-
 def _episodes(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over the usable episodes."""
+    """Means over the usable episodes, of which there are some."""
     scores = [score for each in groups for score in each.scores]
     trajectories = [trajectory for each in groups for trajectory in each.trajectories]
-    count = max(1, len(scores))
+    count = len(scores)
     spread = sum(len({score.total for score in each.scores}) > 1 for each in groups)
     parts = {
         f"episode/{name}": sum(score.parts[name] for score in scores) / count
@@ -126,8 +115,14 @@ def _episodes(groups: Sequence[Group]) -> dict[str, float]:
         **parts,
         "episode/tokens": sampled / count,
         "episode/tokens_all": float(sum(len(trajectory.ids) for trajectory in trajectories)),
-        "group/with_spread": spread / max(1, len(groups)),
+        "group/with_spread": spread / len(groups),
     }
+
+
+def _stops(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The share of each reason to end."""
+    counts = Counter(trajectory.stop for trajectory in trajectories)
+    return {f"stop/{reason.value}": counts[reason] / len(trajectories) for reason in StopReason}
 
 
 def _scored(trajectories: Sequence[Trajectory], groups: Sequence[Group]) -> list[tuple[Trajectory, Score | None]]:
@@ -170,7 +165,7 @@ def _measure(parts: Parts, watch: Watch, runner: asyncio.Runner, step: int, stag
 
 
 async def _ask(parts: Parts, temperature: float, step: int, watch: Watch | None) -> Evaluation:
-    return await evaluate(
+    asked = await evaluate(
         parts.agent,
         parts.held_out,
         parts.rubric,
@@ -179,3 +174,5 @@ async def _ask(parts: Parts, temperature: float, step: int, watch: Watch | None)
         concurrent=parts.config.engine.slots,
         done=None if watch is None else lambda _: watch.advance(),
     )
+    guards.episodes([each.trajectory for each in asked.asked], parts.config.train.search_failures)
+    return asked

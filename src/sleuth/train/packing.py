@@ -21,6 +21,10 @@ class Row:
     advantage: float = 1.0
     old: tuple[float, ...] = ()
 
+    def __post_init__(self) -> None:
+        if len(self.weights) != len(self.ids) or not self.ids or self.weights[0]:
+            raise ValueError("a row needs a weight for each token, and none for the first: nothing comes before it")
+
 
 @dataclass(frozen=True, slots=True)
 class Pack:

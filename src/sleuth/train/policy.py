@@ -35,8 +35,7 @@ class Policy:
         hidden_NW = self.model.base_model(
             input_ids=pack.ids_N[None], position_ids=layout.positions_N[None], use_cache=False, layout=layout
         ).last_hidden_state[0]
-        projection = self.model.get_output_embeddings()
-        assert isinstance(projection, torch.nn.Linear)  # noqa: S101  checked when the model is loaded
+        projection = head.projection(self.model)
         return head.scores(hidden_NW[pack.before_T], projection.weight, projection.bias, pack.target_T, temperature)
 
     def save(self, folder: Path) -> None:

@@ -36,7 +36,7 @@ def update(policy: Policy, optimiser: torch.optim.Optimizer, rows: Sequence[Row]
     for packed in pack(rows, pack_tokens, policy.device):
         logprob_T, _ = policy.score(packed, temperature=1.0)
         value = -(packed.weight_T * logprob_T).sum() / total
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         loss += float(value.detach())
     torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
     optimiser.step()

@@ -13,9 +13,9 @@ from torch import Tensor
 from sleuth.algorithms import advantage, kl, loss
 from sleuth.algorithms.normalise import token_weights
 from sleuth.config import AlgorithmConfig, TrainConfig
-from sleuth.errors import TrainingStopped
 from sleuth.hooks import chosen
 from sleuth.records import Group, Trajectory
+from sleuth.train import guards
 from sleuth.train.packing import Pack, Row, pack, row_of
 from sleuth.train.policy import Policy
 
@@ -32,14 +32,20 @@ class Learner:
     algorithm: AlgorithmConfig
     train: TrainConfig
 
+    def __post_init__(self) -> None:
+        # Found here, a wrong name is found before the first episode.
+        chosen("algorithm.advantage", self.algorithm.advantage, advantage.ADVANTAGES)
+        chosen("algorithm.loss", self.algorithm.loss, loss.LOSSES)
+
     def learn(self, groups: Sequence[Group], step: int) -> Metrics:
         """Updates the weights on the groups; returns what there is to record."""
-        rows = list(self._rows(groups))
+        rate = learning_rate(self.train, step)
         for setting in self.optimiser.param_groups:
-            setting["lr"] = learning_rate(self.train, step)
-        tallies = [self._update(batch) for batch in _split(rows, self.train.updates)]
-        mean = {name: sum(tally[name] for tally in tallies) / len(tallies) for name in tallies[0]}
-        return {**mean, "policy/learning_rate": learning_rate(self.train, step)}
+            setting["lr"] = rate
+        batches = _split(list(self._rows(groups)), self.train.updates)
+        tallies = [tally for tally in map(self._update, batches) if tally]
+        mean = {name: sum(tally[name] for tally in tallies) / len(tallies) for name in tallies[0]} if tallies else {}
+        return {**mean, "policy/learning_rate": rate}
 
     def _rows(self, groups: Sequence[Group]) -> Iterator[Row]:
         """Every trajectory with its advantage; weights come with the mini-batch."""
@@ -53,26 +59,30 @@ class Learner:
             yield row_of(trajectory, each, 1.0)
 
     def _update(self, rows: Sequence[Row]) -> Metrics:
-        """One mini-batch: the loss is summed over packs, whose weights were made for the whole of it."""
+        """One mini-batch: the loss is summed over packs, whose weights were made for the whole of it.
+
+        Where no row can change the weights they stay as they are, and there is nothing to record.
+        """
+        moving = self._moving(self._weighed(rows))
+        if not moving:
+            return {}
         self.optimiser.zero_grad(set_to_none=True)
         tally: Metrics = {}
-        for each in pack(self._moving(self._weighed(rows)), self.train.pack_tokens, self.policy.device):
+        for each in pack(moving, self.train.pack_tokens, self.policy.device):
             value, metrics = self._loss(each)
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             for name, amount in metrics.items():
                 tally[name] = tally.get(name, 0.0) + amount
         trained = tally.pop("weight")
         means = {f"policy/{name}": amount / trained for name, amount in tally.items()}
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.train.gradient_clip))
-        if not torch.isfinite(torch.tensor(norm)):
-            raise TrainingStopped(f"the gradient norm is {norm}; lower train.learning_rate and resume")
+        guards.gradient(norm)
         self.optimiser.step()
         return {**means, "policy/gradient_norm": norm}
 
     def _moving(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows that can change the weights: without KL in the loss, those whose advantage is not zero."""
-        moving = [row for row in rows if row.advantage or self.algorithm.kl.place == "loss"]
-        return moving or list(rows[:1])
+        """The rows that can change the weights: those with sampled tokens, and an advantage or KL in the loss."""
+        return [row for row in rows if row.old and (row.advantage or self.algorithm.kl.place == "loss")]
 
     def _weighed(self, rows: Sequence[Row]) -> list[Row]:
         lengths_N = torch.tensor([len(row.old) for row in rows], dtype=torch.float64)

@@ -4,6 +4,7 @@ import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +61,23 @@ def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None
         manifest=run.manifest(),
         metrics=list(run.metrics()),
         summary=found,
-        transcripts=[_shown(asked) for asked in _chosen(after)],
+        transcripts=[_shown(asked) for asked in chosen(after)],
     )
     with replacing(run.path / "report.html") as path:
         path.write_text(page, encoding="utf-8")
 
 
-def _chosen(after: Evaluation) -> list[Asked]:
-    """A few of each kind, wrong answers first: they tell more."""
-    kinds = [list(part.asked) for part in after.by_hops().values()]
-    for part in kinds:
-        part.sort(key=lambda asked: asked.score.parts["em"] if asked.score else -1.0)
-    picked = [part[place] for place in (0, -1) for part in kinds if len(part) > abs(place)]
-    return picked[:TRANSCRIPTS]
+def chosen(after: Evaluation) -> list[Asked]:
+    """A few of each kind in turn, wrong and right ones: the wrong first, for they tell more."""
+    rounds = zip_longest(*(_wrong_and_right(part) for part in after.by_hops().values()))
+    return [asked for each in rounds for asked in each if asked is not None][:TRANSCRIPTS]
+
+
+def _wrong_and_right(part: Evaluation) -> list[Asked]:
+    """The usable ones from the worst and from the best in turn."""
+    usable = [(each.score.parts["em"], each) for each in part.asked if each.score is not None]
+    ranked = [each for _, each in sorted(usable, key=lambda scored: scored[0])]
+    return [ranked[-(place // 2) - 1 if place % 2 else place // 2] for place in range(len(ranked))]
 
 
 def _shown(asked: Asked) -> dict[str, Any]:

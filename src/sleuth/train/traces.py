@@ -1,7 +1,7 @@
 """Demonstrations in the generated world: an expert's, and those of people who know less.
 
 A demonstration is a row to train on: the prompt and what the search engine showed are given, the rest is to be
-learned. No demonstration takes three hops: the expert is cut off after two, and what comes next is left to be found.
+learned. No demonstration takes three hops: the expert breaks off after two, and what comes next is left to be found.
 """
 
 import random
@@ -20,10 +20,10 @@ from sleuth.train.packing import Row
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A thought and what is done upon it; a search shows the passage in `row` of the corpus."""
+    """A thought and what is done upon it, None where it breaks off; a search shows passage `row` of the corpus."""
 
     thought: str
-    action: Search | Answer
+    action: Search | Answer | None
     row: int = -1
 
 
@@ -73,14 +73,15 @@ class Demonstrator:
 
 def acted(move: Move, protocol: Protocol) -> str:
     """A move as the model would write it."""
-    return f"<think> {move.thought} </think> {protocol.act(move.action)}"
+    thought = f"<think> {move.thought}"
+    return thought if move.action is None else f"{thought} </think> {protocol.act(move.action)}"
 
 
 def expert(posed: Posed, _world: World, _dice: random.Random) -> Script:
     """Every hop is searched for, what was found is said, and the answer follows; of three hops only two are shown."""
     shown = [_look_up(posed, place) for place in range(min(2, len(posed.hops)))]
     if len(posed.hops) > 2:
-        return shown
+        return [*shown, Move(_found(posed.hops[1]), None)]
     return [*shown, Move(_conclusion(posed), Answer(posed.question.golden_answers[0]))]
 
 

@@ -8,15 +8,15 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from math import isfinite
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Finish, Listener, Sampling, Seat
 from sleuth.engines.paged.pool import Cached, Pool
+from sleuth.engines.paged.row import Row, batches
 from sleuth.engines.paged.sampler import sample, uniforms
 from sleuth.engines.paged.stops import Stops
 from sleuth.errors import EngineFailure
@@ -24,36 +24,6 @@ from sleuth.model import head
 from sleuth.model.tokens import Tokens
 
 BURST = 4
-PREFILL_TOKENS = 8192
-
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """A request: its tokens so far, and where its keys and values are."""
-
-    ids: list[int]
-    given: int
-    sampling: Sampling
-    order: tuple[int, int]
-    seat: Seat | None
-    listen: Listener | None
-    future: "asyncio.Future[Completion]"
-    random: np.ndarray
-    slot: int = -1
-    computed: int = 0
-    heard: int = 0
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    finish: Finish | None = None
-    stop: str | None = None
-
-    @property
-    def sampled(self) -> list[int]:
-        return self.ids[self.given :]
-
-    def completion(self) -> Completion:
-        assert self.finish is not None  # noqa: S101  asked only when it has finished
-        return Completion(tuple(self.sampled), tuple(self.logprobs), tuple(self.versions), self.finish, self.stop)
 
 
 class Paged:
@@ -75,7 +45,6 @@ class Paged:
         self._version = 0
         self._arrivals = 0
         self._seats: set[Seat] = set()
-        self._inside: set[Seat] = set()
         self._waiting: list[Row] = []
         self._running: list[Row] = []
         self._changed = asyncio.Event()
@@ -90,22 +59,18 @@ class Paged:
             yield seat
         finally:
             self._seats.remove(seat)
-            self._inside.discard(seat)
             self._pool.leave(seat)
             self._changed.set()
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
     ) -> Completion:
-        if not ids or len(ids) >= self._pool.context:
-            raise EngineFailure(f"a prompt of {len(ids)} tokens; expected 1 to {self._pool.context - 1}")
+        room = self._room(ids)
         self._arrivals += 1
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         order = (seat.order if seat is not None else 0, self._arrivals)
-        random = uniforms(sampling.seed, sampling.max_tokens) if sampling.temperature else np.zeros(sampling.max_tokens)
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        random = uniforms(sampling.seed, min(sampling.max_tokens, room))
         self._waiting.append(Row(list(ids), len(ids), sampling, order, seat, listen, future, random))
-        if seat is not None:
-            self._inside.add(seat)
         self._changed.set()
         if self._driver is None or self._driver.done():
             self._changed = asyncio.Event()
@@ -115,7 +80,7 @@ class Paged:
     def publish(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         with self._weights:
             if weights is not None:
-                self._model.load_state_dict(weights, strict=False)
+                self._load(weights)
             self._version = version
             self._pool.forget()
             for row in self._running:
@@ -126,10 +91,25 @@ class Paged:
             self._driver.cancel()
             await asyncio.wait([self._driver])
 
+    def _room(self, ids: Sequence[int]) -> int:
+        """How many tokens fit after these; what would break the batch of everybody else is refused here."""
+        if not ids or len(ids) >= self._pool.context:
+            raise EngineFailure(f"a prompt of {len(ids)} tokens; expected 1 to {self._pool.context - 1}")
+        known = self._model.config.vocab_size
+        if min(ids) < 0 or max(ids) >= known:
+            raise EngineFailure(f"a prompt with tokens {min(ids)} to {max(ids)}; the model knows 0 to {known - 1}")
+        return self._pool.context - len(ids)
+
+    def _load(self, weights: Mapping[str, Tensor]) -> None:
+        """Some of the weights or all: tied ones need no entry of their own."""
+        if unknown := sorted(weights.keys() - self._model.state_dict().keys()):
+            raise ValueError(f"the weight {unknown[0]} is published, and the model has none of that name")
+        self._model.load_state_dict(weights, strict=False)
+
     async def _drive(self) -> None:
         try:
             while self._waiting or self._running:
-                await self._everyone_seated()
+                await self._everyone_here()
                 self._admit()
                 await asyncio.to_thread(self._burst)
                 self._hand_back()
@@ -139,10 +119,15 @@ class Paged:
             if not isinstance(error, Exception):
                 raise
 
-    async def _everyone_seated(self) -> None:
-        while self._lockstep and len(self._inside) < len(self._seats):
+    async def _everyone_here(self) -> None:
+        """With lockstep, waits until every seated caller is asking for tokens."""
+        while self._lockstep and not self._seats <= self._asking():
             self._changed.clear()
             await self._changed.wait()
+
+    def _asking(self) -> set[Seat]:
+        rows = (*self._waiting, *self._running)
+        return {row.seat for row in rows if row.seat is not None and not row.future.done()}
 
     def _admit(self) -> None:
         """Seats as many waiting rows as there are slots, lowest order first."""
@@ -152,45 +137,44 @@ class Paged:
             if row.future.done():
                 self._waiting.pop(0)
                 continue
-            taken = self._pool.take(row.ids, row.seat)
+            # A seat may be left while a request made from it is still on its way.
+            taken = self._pool.take(row.ids, row.seat if row.seat in self._seats else None)
             if taken is None:
                 return
             row.slot, row.computed = taken
             self._running.append(self._waiting.pop(0))
 
     def _hand_back(self) -> None:
-        """Delivers what is finished, lets listeners hear, drops what was cancelled."""
+        """Lets listeners hear, delivers what is finished, drops what was cancelled."""
         for row in self._running:
-            if row.listen is not None and len(row.ids) > row.given + row.heard:
-                row.listen(row.sampled[row.heard :])
-                row.heard = len(row.sampled)
-            if row.finish is not None and not row.future.done():
-                row.future.set_result(row.completion())
+            row.tell()
+            row.deliver()
+        # Only now, since a listener may end the request of another.
         for row in self._running:
             if row.future.done():
                 self._pool.give_back(row.slot)
-                if row.seat is not None:
-                    self._inside.discard(row.seat)
         self._running = [row for row in self._running if not row.future.done()]
 
     def _fail(self, error: BaseException) -> None:
-        for row in (*self._running, *self._waiting):
-            if not row.future.done():
-                failure = EngineFailure(f"generation broke: {type(error).__name__}: {error}")
-                failure.__cause__ = error
-                row.future.set_exception(failure)
+        """Ends every request with an EngineFailure, and leaves the engine as after a start."""
+        rows = (*self._running, *self._waiting)
         self._running, self._waiting = [], []
-        self._inside.clear()
-        self._pool.clear()
+        # When the driver is cancelled its burst goes on in a thread; what that still writes must not outlive clearing.
+        with self._weights:
+            self._pool.clear()
+        for row in rows:
+            failure = EngineFailure(f"generation broke: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            row.fail(failure)
 
     def _burst(self) -> None:
         """A few decode steps; rows that have more than one token to compute catch up first."""
-        with self._weights, torch.inference_mode():
+        with self._weights, torch.inference_mode(), _evaluating(self._model):
             for _ in range(BURST):
                 rows = [row for row in self._running if row.finish is None]
                 if not rows:
                     return
-                for batch in _batches(rows):
+                for batch in batches(rows):
                     self._advance(batch)
 
     def _advance(self, rows: Sequence[Row]) -> None:
@@ -204,6 +188,8 @@ class Paged:
         uniform_R = torch.tensor([row.random[len(row.logprobs)] for row in rows], device=logits_RV.device)
         token_R, logprob_R = sample(logits_RV, temperature_R, uniform_R)
         for row, new, token, logprob in zip(rows, fresh, token_R.tolist(), logprob_R.tolist(), strict=True):
+            if not isfinite(logprob):
+                raise EngineFailure(f"a logprob is {logprob}: the weights, or what they computed, are not finite")
             self._pool.held[row.slot].extend(new)
             row.computed += len(new)
             row.ids.append(token)
@@ -216,8 +202,7 @@ class Paged:
         hidden = self._model.base_model(
             input_ids=ids_N.to(device)[None], position_ids=layout.positions_N[None], use_cache=False, layout=layout
         ).last_hidden_state[0]
-        projection = self._model.get_output_embeddings()
-        assert isinstance(projection, torch.nn.Linear)  # noqa: S101  checked when the model is loaded
+        projection = head.projection(self._model)
         return head.logits(hidden[layout.last_R], projection.weight, projection.bias)
 
     def _judge(self, row: Row) -> None:
@@ -233,21 +218,17 @@ class Paged:
             row.finish = Finish.CONTEXT
 
 
-def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows that decode together, after the rows that catch up, in batches of like length and bounded size."""
-    decoding = [row for row in rows if len(row.ids) - row.computed == 1]
-    batch: list[Row] = []
-    for row in sorted(
-        (row for row in rows if len(row.ids) - row.computed > 1), key=lambda row: len(row.ids) - row.computed
-    ):
-        if batch and (len(batch) + 1) * (len(row.ids) - row.computed) > PREFILL_TOKENS:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
-    if decoding:
-        yield sorted(decoding, key=lambda row: row.slot)
+@contextmanager
+def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Dropout and checkpointing are off while the engine computes, and afterwards as the trainer left them."""
+    training = model.training
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
 
 
 def _end_ids(model: PreTrainedModel, tokens: Tokens) -> frozenset[int]:

@@ -33,7 +33,12 @@ class Pool:
         self.clear()
 
     def clear(self) -> None:
-        """The state after a start: every slot idle and empty."""
+        """The state after a start: every slot idle and empty.
+
+        Zeros too: what is not a number would spoil even those that do not look at it.
+        """
+        for states_SHCD in (*self.keys_SHCD, *self.values_SHCD):
+            states_SHCD.zero_()
         self.held: list[list[int]] = [[] for _ in range(self._slots)]
         self._idle = list(range(self._slots))
         self._owners: dict[Seat, int] = {}

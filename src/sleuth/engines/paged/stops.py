@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from sleuth.model.tokens import Tokens
-
-BROKEN = "�"
+from sleuth.model.tokens import BROKEN, Tokens
 
 
 class Stops:
@@ -30,4 +28,7 @@ class Stops:
         """
         marks = {stop[-1] for stop in stops} | {BROKEN}
         texts = self._tokens.texts()
+        if any(mark.isspace() for mark in marks):
+            # Some decoders drop the space a text begins with, so a token on its own does not tell.
+            return frozenset(range(len(texts)))
         return frozenset(token for token, text in enumerate(texts) if any(mark in text for mark in marks))

@@ -1,0 +1,131 @@
+"""A run as a user sees it: the same again, killed and continued, out of disk, asked and evaluated."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sleuth.runs import Run, read_rows
+from sleuth.train.policy import Policy
+
+pytestmark = pytest.mark.e2e
+
+Bench = Any
+Ended = Any
+KILLED = -9
+
+
+def test_run_ends_with_its_table_and_paths(bench: Bench, finished: Ended) -> None:
+    assert finished.stdout == ""
+    for words in ("generating the world", "indexing", "training", "all, greedy", "run folder   whole", "report.html"):
+        assert words in finished.stderr
+    found = json.loads((bench.path / "whole" / "summary.json").read_text())
+    assert {"em_before", "em_after", "searches_by_hops", "seconds", "peak_memory_gib"} <= found.keys()
+    for name in ("em_before", "em_after"):
+        assert found[name]["low"] <= found[name]["value"] <= found[name]["high"]
+    assert found["searches_by_hops"]["all"]["before"] > 0
+    assert 0.1 < found["peak_memory_gib"] < 3
+    page = (bench.path / "whole" / "report.html").read_text()
+    assert page.count("<svg") >= 5
+    assert "Lisbon" in page
+
+
+def test_run_folder_is_as_published(bench: Bench, finished: Ended) -> None:
+    run: Run = bench.run("whole")
+    assert [row["step"] for row in run.metrics()] == [0, 1, 2, 3, 4, 5]
+    assert [path.name for path in run.checkpoints()] == ["step-2", "step-4", "step-5"]
+    assert run.manifest()["config"]["train"]["steps"] == 5
+    rows = list(read_rows(run.trajectories(5)))
+    assert len(rows) == 8
+    assert {turn["action"] for row in rows for turn in row["turns"]} >= {"search", "answer"}
+    assert any(row.get("policy/gradient_norm", 0.0) > 0 for row in run.metrics())
+
+
+def test_same_seed_gives_the_same_run(bench: Bench, finished: Ended) -> None:
+    assert bench.sleuth("train", "small.toml", "--out", "twin").returncode == 0
+    assert bench.metrics("twin") == bench.metrics("whole")
+    assert bench.weights("twin") == bench.weights("whole")
+
+
+def test_run_killed_again_and_again_ends_as_if_it_had_not_been(bench: Bench, finished: Ended) -> None:
+    run = bench.path / "killed"
+    again = ("train", "--resume", "killed")
+
+    assert (
+        bench.sleuth("train", "small.toml", "--out", "killed", event="os.rename", at=".tmp-world").returncode == KILLED
+    )
+    assert names(run) == [".tmp-world", "checkpoints", "manifest.json", "trajectories"]
+
+    assert bench.sleuth(*again, event="os.rename", at=".tmp-index").returncode == KILLED
+    assert names(run) == [".tmp-index", "checkpoints", "manifest.json", "trajectories", "world"]
+
+    assert bench.sleuth(*again, event="open", at=".tmp-step-1.jsonl").returncode == KILLED
+    assert [row["step"] for row in bench.metrics("killed")] == [0]
+
+    assert bench.sleuth(*again, event="os.mkdir", at=".tmp-step-2/trainer").returncode == KILLED
+    assert names(run / "checkpoints") == [".tmp-step-2"]
+    assert [row["step"] for row in bench.metrics("killed")] == [0, 1, 2]
+
+    delay = random.uniform(1, 8)
+    assert bench.sleuth(*again, seconds=delay).returncode in (KILLED, 0)
+
+    ended = bench.sleuth(*again)
+    assert ended.returncode == 0, f"{ended.stderr} after a kill at {delay} s"
+    assert bench.metrics("killed") == bench.metrics("whole"), f"after a kill at {delay} s"
+    assert bench.weights("killed") == bench.weights("whole"), f"after a kill at {delay} s"
+    assert names(run) == names(bench.path / "whole")
+
+
+def test_full_disk_and_torn_file_lose_nothing(bench: Bench, finished: Ended) -> None:
+    start, again = ("train", "small.toml", "--out", "full"), ("train", "--resume", "full")
+    assert bench.sleuth(*start, event="os.mkdir", at=".tmp-step-4/trainer").returncode == KILLED
+
+    refused(
+        bench.sleuth(*again, largest_file=200_000),
+        "full/checkpoints/step-4 cannot be written: it is larger than files may be here",
+    )
+    kept = bench.path / "full" / "checkpoints" / "step-2"
+    assert names(kept.parent) == ["step-2"]
+    Policy.load(kept, torch.device("cpu"))
+
+    whole = (kept / "model.safetensors").read_bytes()
+    (kept / "model.safetensors").write_bytes(whole[:1000])
+    refused(bench.sleuth(*again), "the checkpoint full/checkpoints/step-2 cannot be read")
+
+    (kept / "model.safetensors").write_bytes(whole)
+    assert bench.sleuth(*again).returncode == 0
+    assert bench.metrics("full") == bench.metrics("whole")
+    assert bench.weights("full") == bench.weights("whole")
+
+
+def test_run_is_asked(bench: Bench, finished: Ended) -> None:
+    ended = bench.sleuth("ask", "whole", "Who wrote the book?")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("Question: Who wrote the book?\n")
+    for tag in ("<search>", "<information>"):
+        assert tag in ended.stdout
+    assert ended.stdout.splitlines()[-1].startswith(("Answer: ", "No answer: "))
+    assert ended.stderr == ""
+
+
+def test_run_is_evaluated(bench: Bench, finished: Ended) -> None:
+    ended = bench.sleuth("evaluate", "whole", "--out", "evaluation.json")
+    assert ended.returncode == 0, ended.stderr
+    assert "| all | 5 |" in ended.stdout
+    found = json.loads((bench.path / "evaluation.json").read_text())
+    after = json.loads((bench.path / "whole" / "summary.json").read_text())["em_after"]
+    assert found["em"] == after
+
+
+def refused(ended: Ended, sentence: str) -> None:
+    *_, last = ended.stderr.splitlines()
+    assert last.startswith(f"sleuth: {sentence}")
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())

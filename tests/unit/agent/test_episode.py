@@ -1,0 +1,328 @@
+"""Episodes: every way they end, what they remember, what they never show."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from sleuth.agent.episode import Agent, Task
+from sleuth.engines.base import Completion, Finish, Sampling
+from sleuth.engines.paged.engine import Paged
+from sleuth.engines.scripted import Scripted
+from sleuth.errors import ConfigError, EngineFailure, SearchUnavailable
+from sleuth.model.tokens import Tokens
+from sleuth.records import (
+    Answer,
+    Hit,
+    Malformed,
+    Outcome,
+    Question,
+    Search,
+    StopReason,
+    Trajectory,
+    run_lengths,
+)
+
+MakesAgent = Callable[..., Agent]
+
+QUESTION = Question("q1", "Where was Ada Lovelace born", ("London",), "test")
+PROMPT = "Question: Where was Ada Lovelace born?\n"
+FIRST = "<think> I need Ada. </think> <search> Ada Lovelace </search>"
+SECOND = "<search> capital of Norway </search>"
+LAST = "<think> London. </think> <answer> London </answer>"
+
+
+class Closed:
+    """A search engine that answers nobody."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        return [SearchUnavailable(query, "closed") for query in queries]
+
+
+def play(agent: Agent, task: Task | None = None) -> Trajectory:
+    return asyncio.run(agent.run(task or Task(QUESTION)))
+
+
+def shown(trajectory: Trajectory, tokens: Tokens) -> str:
+    """What the model was given, as text."""
+    given = (token for token, sampled in zip(trajectory.ids, trajectory.sampled, strict=True) if not sampled)
+    return tokens.decode(tuple(given))
+
+
+def assert_even(trajectory: Trajectory) -> None:
+    assert len(trajectory.ids) == len(trajectory.sampled)
+    assert sum(trajectory.sampled) == len(trajectory.logprobs) == len(trajectory.versions)
+    assert sum(turn.tokens for turn in trajectory.turns) == sum(trajectory.sampled)
+
+
+def test_searched_and_answered(agent: MakesAgent, tokens: Tokens) -> None:
+    trajectory = play(agent(FIRST, SECOND, LAST))
+    assert trajectory.stop is StopReason.ANSWERED
+    assert trajectory.answer == "London"
+    assert trajectory.searches == 2
+    first, second, last = trajectory.turns
+    assert (first.text, first.action, first.outcome) == (FIRST, Search("Ada Lovelace"), Outcome.FOUND)
+    assert [hit.passage.id for hit in first.hits] == ["ada"]
+    assert [hit.passage.id for hit in second.hits] == ["oslo"]
+    assert (last.action, last.outcome, last.hits) == (Answer("London"), Outcome.ANSWERED, ())
+    assert tokens.decode(trajectory.ids) == (
+        f"{PROMPT}{FIRST}"
+        "\n\n<information>Doc 1(Title: Ada Lovelace) Ada Lovelace was born in London.\n</information>\n\n"
+        f"{SECOND}\n\n<information>Doc 1(Title: Oslo) Oslo is the capital of Norway.\n</information>\n\n{LAST}"
+    )
+    assert [origin for origin, _ in run_lengths(trajectory.sampled)] == ["given", "sampled"] * 3
+    assert_even(trajectory)
+
+
+def test_the_task_is_remembered(agent: MakesAgent) -> None:
+    trajectory = play(agent(LAST), Task(QUESTION, group=3, sample=2, step=9))
+    assert (trajectory.question, trajectory.group, trajectory.sample, trajectory.step) == (QUESTION, 3, 2, 9)
+
+
+def test_a_search_that_finds_nothing_says_so(agent: MakesAgent, tokens: Tokens) -> None:
+    trajectory = play(agent("<search> xyzzy </search>", LAST))
+    assert (trajectory.turns[0].outcome, trajectory.turns[0].hits) == (Outcome.FOUND, ())
+    assert "<information>Nothing was found.\n</information>" in shown(trajectory, tokens)
+    assert trajectory.stop is StopReason.ANSWERED
+
+
+def test_a_search_on_the_last_turn_is_refused(agent: MakesAgent, tokens: Tokens) -> None:
+    trajectory = play(agent(FIRST, SECOND, LAST, searches=1))
+    assert trajectory.stop is StopReason.OUT_OF_TURNS
+    assert [turn.outcome for turn in trajectory.turns] == [Outcome.FOUND, Outcome.REFUSED]
+    assert trajectory.turns[1].hits == ()
+    assert shown(trajectory, tokens).count("<information>") == 1
+    assert trajectory.sampled[-1]
+    assert trajectory.answer is None
+    assert_even(trajectory)
+
+
+def test_without_searches_the_first_turn_must_answer(agent: MakesAgent) -> None:
+    assert play(agent(LAST, searches=0)).stop is StopReason.ANSWERED
+    assert play(agent(FIRST, searches=0)).stop is StopReason.OUT_OF_TURNS
+
+
+def test_turns_outside_the_grammar_are_turns_too(agent: MakesAgent, tokens: Tokens) -> None:
+    trajectory = play(agent("I wonder.", "Still.", "Never.", searches=2))
+    assert trajectory.stop is StopReason.OUT_OF_TURNS
+    assert len(trajectory.turns) == 3
+    assert shown(trajectory, tokens).count("No action was taken") == 2
+    assert trajectory.sampled[-1]
+
+
+def test_a_turn_outside_the_grammar_is_corrected_and_the_episode_goes_on(agent: MakesAgent, tokens: Tokens) -> None:
+    trajectory = play(agent("I wonder.", "<search> </search>", "London </answer>", LAST))
+    assert trajectory.stop is StopReason.ANSWERED
+    assert [turn.outcome for turn in trajectory.turns] == [Outcome.CORRECTED] * 3 + [Outcome.ANSWERED]
+    told = shown(trajectory, tokens)
+    for reason in ("neither a search nor an answer was closed", "the search is empty", "</answer> closes nothing"):
+        assert reason in told
+    assert isinstance(trajectory.turns[0].action, Malformed)
+
+
+def test_out_of_tokens_by_the_prompt(agent: MakesAgent, tokens: Tokens) -> None:
+    length = len(tokens.encode(PROMPT))
+    for context in (1, length):
+        trajectory = play(agent(LAST, context_tokens=context))
+        assert (trajectory.stop, trajectory.turns) == (StopReason.OUT_OF_TOKENS, ())
+        assert not any(trajectory.sampled)
+        assert_even(trajectory)
+
+
+def test_out_of_tokens_by_the_generation(agent: MakesAgent, tokens: Tokens) -> None:
+    context = len(tokens.encode(PROMPT)) + 3
+    trajectory = play(agent(LAST, context_tokens=context))
+    assert trajectory.stop is StopReason.OUT_OF_TOKENS
+    assert len(trajectory.ids) == context
+    assert trajectory.turns[0].tokens == 3
+    assert_even(trajectory)
+
+
+def test_out_of_tokens_by_the_observation(agent: MakesAgent, tokens: Tokens) -> None:
+    """One token must be left to sample after it, and one of the body to be seen."""
+    frame = len(tokens.encode("\n\n<information>")) + len(tokens.encode("</information>\n\n"))
+    before = len(tokens.encode(PROMPT)) + len(tokens.encode(FIRST))
+    short = play(agent(FIRST, LAST, context_tokens=before + frame + 1))
+    assert short.stop is StopReason.OUT_OF_TOKENS
+    assert len(short.turns) == 1
+    assert short.turns[0].outcome is Outcome.FOUND
+    assert len(short.ids) == before
+    enough = play(agent(FIRST, LAST, context_tokens=before + frame + 2))
+    assert len(enough.turns) == 2
+    assert len(enough.ids) == before + frame + 2
+    assert_even(enough)
+
+
+def test_a_turn_is_no_longer_than_its_budget(agent: MakesAgent) -> None:
+    trajectory = play(agent(LAST, LAST, turn_tokens=4, searches=1))
+    assert [turn.tokens for turn in trajectory.turns] == [4, 4]
+
+
+@pytest.mark.parametrize("line", ["<search> a long story about the sea </search>", "no action at all"])
+@pytest.mark.parametrize("budget", [8, 20])
+def test_an_observation_is_cut_by_tokens_and_keeps_its_closing_tag(
+    agent: MakesAgent, tokens: Tokens, line: str, budget: int
+) -> None:
+    trajectory = play(agent(line, LAST, observation_tokens=budget))
+    assert trajectory.stop is StopReason.ANSWERED
+    _, _, (origin, length), _ = run_lengths(trajectory.sampled)
+    assert (origin, length) == ("given", budget)
+    observation = shown(trajectory, tokens).removeprefix(PROMPT)
+    assert observation.startswith("\n\n<information>")
+    assert observation.endswith("</information>\n\n")
+    assert len(observation) > len("\n\n<information></information>\n\n")
+
+
+def test_a_search_that_fails_ends_the_episode_as_unusable(agent: MakesAgent) -> None:
+    trajectory = play(agent(FIRST, LAST, search=Closed()))
+    assert trajectory.stop is StopReason.SEARCH_UNAVAILABLE
+    assert not trajectory.stop.usable
+    assert trajectory.turns[0].outcome is Outcome.UNAVAILABLE
+    assert trajectory.sampled[-1]
+
+
+def test_an_engine_that_fails_ends_the_episode_as_unusable(agent: MakesAgent) -> None:
+    trajectory = play(agent(FIRST))
+    assert trajectory.stop is StopReason.ENGINE_FAILED
+    assert not trajectory.stop.usable
+    assert len(trajectory.turns) == 1
+    assert_even(trajectory)
+
+
+def test_any_other_error_is_not_taken_for_a_failure(agent: MakesAgent) -> None:
+    def script(_ids: Sequence[int]) -> list[int]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        play(agent(engine=Scripted(script)))
+
+
+def test_documents_do_not_speak_for_the_model(agent: MakesAgent, tokens: Tokens) -> None:
+    trajectory = play(agent("<search> spoof </search>", LAST))
+    told = shown(trajectory, tokens).removeprefix(PROMPT)
+    assert "(answer) Paris (/answer) and (/information)(search) more (/search)." in told
+    assert (told.count("<information>"), told.count("</information>"), told.count("<")) == (1, 1, 2)
+    assert trajectory.answer == "London"
+
+
+def test_text_after_a_stop_is_nobodys_action(agent: MakesAgent, tokens: Tokens) -> None:
+    """The token that completes the stop is kept as sampled; what it carries beyond is not read."""
+    ids = tokens.encode(" </search>")
+    assert len(ids) == 1
+    line = tokens.encode("<search> Ada")
+    played = Completion((*line, *ids), (-0.5,) * (len(line) + 1), (4,) * (len(line) + 1), Finish.STOP, "</search>")
+    lines: Iterator[Sequence[int] | Completion] = iter([played, tokens.encode(LAST)])
+
+    def script(_ids: Sequence[int]) -> Sequence[int] | Completion:
+        return next(lines)
+
+    trajectory = play(agent(engine=Scripted(script)))
+    assert trajectory.turns[0].text == "<search> Ada </search>"
+    assert trajectory.versions[: len(line) + 1] == (4,) * (len(line) + 1)
+    assert trajectory.logprobs[0] == -0.5
+
+
+def test_a_straddling_token_is_trained_whole_and_read_up_to_the_stop(
+    agent: MakesAgent, spelled: Callable[[Sequence[str]], Tokens]
+) -> None:
+    pieces = ["<|end|>", "<answer>rome</answer", ">\n\n", "<search>x</search>", "?", *map(chr, range(32, 127)), "\n"]
+    tokens = spelled(list(dict.fromkeys(pieces)))
+    made = replace(agent(), tokens=tokens, engine=Scripted(lambda _ids: [1, 2]))
+    trajectory = play(made)
+    assert trajectory.ids[-2:] == (1, 2)
+    assert trajectory.turns[0].text == "<answer>rome</answer>"
+    assert trajectory.turns[0].tokens == 2
+
+
+def test_tokens_past_a_stop_are_never_shown_nor_trained(agent: MakesAgent, tokens: Tokens) -> None:
+    """Should an engine return some; the embedded one does not."""
+    trajectory = play(agent(f"{FIRST} Then <answer> Paris </answer>", LAST))
+    assert trajectory.turns[0].text == FIRST
+    assert trajectory.turns[0].tokens == len(tokens.encode(FIRST))
+    assert "Paris" not in tokens.decode(trajectory.ids)
+    assert trajectory.stop is StopReason.ANSWERED
+    assert_even(trajectory)
+
+
+def test_a_turn_that_ends_the_text_without_acting_is_corrected(agent: MakesAgent, tokens: Tokens) -> None:
+    end = tokens.end
+    assert end is not None
+    lines = iter([[*tokens.encode("I give up."), end], tokens.encode(LAST)])
+    trajectory = play(agent(engine=Scripted(lambda _ids: next(lines))))
+    assert trajectory.turns[0].outcome is Outcome.CORRECTED
+    assert trajectory.stop is StopReason.ANSWERED
+    assert end in trajectory.ids
+
+
+def test_every_turn_of_every_sample_has_a_seed_of_its_own() -> None:
+    tasks = [
+        Task(replace(QUESTION, id=name), group, sample, step, seed)
+        for name in ("a", "b")
+        for group in (0, 1)
+        for sample in (0, 1)
+        for step in (0, 1)
+        for seed in (0, 1)
+    ]
+    seeds = {task.turn_seed(turn) for task in tasks for turn in range(3)}
+    assert len(seeds) == 3 * len(tasks)
+    assert Task(QUESTION).turn_seed(0) == Task(QUESTION).turn_seed(0)
+    assert max(seeds) < 2**64
+
+
+def test_the_engine_is_asked_with_the_budget_that_is_left(agent: MakesAgent, tokens: Tokens) -> None:
+    asked: list[Sampling] = []
+
+    class Listening(Scripted):
+        async def generate(self, ids: Sequence[int], sampling: Sampling, *rest: Any) -> Completion:
+            asked.append(sampling)
+            assert len(ids) + sampling.max_tokens <= 60
+            return await super().generate(ids, sampling, *rest)
+
+    engine = Listening.playing(*map(tokens.encode, (FIRST, LAST)))
+    play(agent(engine=engine, context_tokens=60, turn_tokens=40), Task(QUESTION, temperature=0.5))
+    first, second = asked
+    assert first.max_tokens == 40
+    assert second.max_tokens < 40
+    assert first.stops == ("</search>", "</answer>")
+    assert (first.temperature, second.temperature) == (0.5, 0.5)
+    assert first.seed != second.seed
+
+
+def test_whoever_listens_hears_the_whole_transcript(agent: MakesAgent, tokens: Tokens) -> None:
+    heard: list[str] = []
+    trajectory = asyncio.run(agent(FIRST, LAST).run(Task(QUESTION), hear=heard.append))
+    assert "".join(heard) == tokens.decode(trajectory.ids)
+    assert heard[0] == PROMPT
+
+
+def test_an_unknown_prompt_is_found_before_any_episode(agent: MakesAgent) -> None:
+    with pytest.raises(ConfigError, match=r"agent\.prompt is 'nope'; expected one of instruct, brief"):
+        agent(prompt="nope")
+
+
+def test_the_embedded_engine_plays_an_episode(
+    agent: MakesAgent, tokens: Tokens, tiny: Callable[..., PreTrainedModel]
+) -> None:
+    """A model with random weights does nothing sensible, but all budgets and accounts hold."""
+    engine = Paged(tiny(), tokens, slots=1, context=129)
+    made = agent(engine=engine, context_tokens=128, turn_tokens=16, observation_tokens=12, searches=9)
+    trajectory = play(made)
+    assert trajectory.stop in (StopReason.OUT_OF_TOKENS, StopReason.OUT_OF_TURNS)
+    assert len(trajectory.ids) <= 128
+    assert len(trajectory.turns) > 1
+    assert all(logprob < 0 for logprob in trajectory.logprobs)
+    assert_even(trajectory)
+    engine.publish(None, 0)
+    assert play(made) == trajectory
+
+
+def test_a_prompt_longer_than_the_engine_holds_is_the_engines_failure(
+    agent: MakesAgent, tokens: Tokens, tiny: Callable[..., PreTrainedModel]
+) -> None:
+    engine = Paged(tiny(), tokens, slots=1, context=4)
+    assert play(agent(engine=engine)).stop is StopReason.ENGINE_FAILED
+    with pytest.raises(EngineFailure):
+        asyncio.run(engine.generate(tokens.encode(PROMPT), Sampling(1)))

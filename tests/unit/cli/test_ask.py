@@ -1,0 +1,76 @@
+"""The command ask: a transcript that streams, coloured by its tags, and a closing line."""
+
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from sleuth.cli.ask import Stream, ask, closing
+from sleuth.errors import InputError
+from sleuth.records import Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
+
+TEXT = "Question: is 1 < 2?\n<think> I [bold] know </think> <search> Ada </search>\n\n<answer> x</y </answer>"
+
+
+def streamed(pieces: list[str], *, colour: bool = False) -> str:
+    file = StringIO()
+    stream = Stream(Console(file=file, width=20, color_system="standard" if colour else None, highlight=False))
+    for piece in pieces:
+        stream.hear(piece)
+    stream.end()
+    return file.getvalue()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, len(TEXT)), max_size=12).map(sorted))
+def test_text_comes_out_as_it_came_in_however_it_is_cut(cuts: list[int]) -> None:
+    bounds = [0, *cuts, len(TEXT)]
+    pieces = [TEXT[low:high] for low, high in pairwise(bounds)]
+    assert streamed(pieces) == TEXT
+
+
+@pytest.mark.parametrize(
+    "pieces", [["<search> Ada </search>"], ["<sea", "rch> Ada <", "/search", ">"], list("<search> Ada </search>")]
+)
+def test_tags_colour_what_they_hold_also_in_pieces(pieces: list[str]) -> None:
+    printed = streamed(pieces, colour=True)
+    assert printed.startswith("\x1b[2m<search>\x1b[0m\x1b[36m ")
+    assert printed.endswith("\x1b[0m\x1b[2m</search>\x1b[0m")
+
+
+def trajectory(stop: StopReason, *turns: Turn) -> Trajectory:
+    return Trajectory(Question("q", "Who?", (), "asked"), 0, 0, 0, (1,), (False,), (), (), turns, stop)
+
+
+SEARCHED = Turn("", Search("Ada"), Outcome.FOUND, 3)
+LINES = {
+    "Answer: Ada (2 searches)": (StopReason.ANSWERED, SEARCHED, SEARCHED, Turn("", Answer("Ada"), Outcome.ANSWERED, 3)),
+    "No answer: the search engine failed (1 search)": (
+        StopReason.SEARCH_UNAVAILABLE,
+        SEARCHED,
+        Turn("", Search("Ada"), Outcome.UNAVAILABLE, 3),
+    ),
+    "No answer: out of turns (1 search)": (StopReason.OUT_OF_TURNS, SEARCHED),
+    "No answer: out of tokens (0 searches)": (
+        StopReason.OUT_OF_TOKENS,
+        Turn("", Malformed("no"), Outcome.CORRECTED, 3),
+    ),
+    "No answer: engine failed (0 searches)": (StopReason.ENGINE_FAILED,),
+}
+
+
+@pytest.mark.parametrize(("line", "ended"), list(LINES.items()), ids=LINES)
+def test_closing_line_is_the_answer_or_why_there_is_none(
+    line: str, ended: tuple[StopReason, *tuple[Turn, ...]]
+) -> None:
+    stop, *turns = ended
+    assert closing(trajectory(stop, *turns)) == line
+
+
+def test_empty_question_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the question is empty"):
+        ask(tmp_path, "  ")

@@ -1,0 +1,147 @@
+"""The command train: what it refuses, in one line and without a trace, and the table it ends with."""
+
+import json
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from transformers import PreTrainedModel
+
+from sleuth.cli.main import main
+from sleuth.cli.train import closing_table
+from sleuth.model.tokens import Tokens
+from sleuth.runs import Run
+from sleuth.train.policy import Policy
+
+QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
+RECIPE = """
+model.policy = "model"
+data = { corpus = "corpus.jsonl", train = "train.jsonl", test = "test.jsonl" }
+"""
+
+REFUSALS = {
+    "missing questions": (["--set", "data.train=no.jsonl"], "data.train = {home}/no.jsonl does not exist"),
+    "missing corpus": (["--set", "data.corpus=no.jsonl"], "data.corpus = {home}/no.jsonl does not exist"),
+    "empty corpus": (["--set", "data.corpus=empty.jsonl"], "the corpus {home}/empty.jsonl is empty"),
+    "no questions": (["--set", "data.test=empty.jsonl"], "{home}/empty.jsonl holds no questions"),
+    "question without answer": (["--set", "data.test=bare.jsonl"], "{home}/bare.jsonl, line 1: a question without"),
+    "missing model": (["--set", "model.policy=no"], "no model folder at {home}/no"),
+    "model without tokenizer": (["--set", "model.policy=bare"], "model folder without tokenizer: {home}/bare"),
+    "folder that exists": (["--out", "model"], "model exists already and is left as it is"),
+    "unknown key": (["--set", "train.step=3"], "unknown key train.step; the nearest is train.steps"),
+    "wrong type": (["--set", "train.steps=many"], 'train.steps = "many" should be a valid integer'),
+    "knob without effect": (["--set", "algorithm.constant=9"], "algorithm.constant has no effect"),
+    "nothing to compare": (["--set", "train.samples=1"], "train.samples = 1 leaves algorithm.advantage = grpo"),
+    "unknown name": (["--set", "algorithm.advantage=gppo"], "algorithm.advantage = 'gppo' is unknown"),
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, tiny: Callable[..., PreTrainedModel], tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a recipe and all that it names."""
+    monkeypatch.chdir(tmp_path)
+    Policy(tiny(), tokens).save(tmp_path / "model")
+    Path("bare").mkdir()
+    Path("bare/config.json").write_text("{}")
+    Path("own.toml").write_text(RECIPE)
+    Path("corpus.jsonl").write_text(json.dumps({"id": "p1", "contents": '"Oslo"\nOslo lies in Norway.'}) + "\n")
+    for name in ("train", "test"):
+        Path(f"{name}.jsonl").write_text(json.dumps(QUESTION) + "\n")
+    Path("empty.jsonl").write_text("")
+    Path("bare.jsonl").write_text(json.dumps({**QUESTION, "golden_answers": []}) + "\n")
+    return tmp_path
+
+
+def refused(*words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The last line `sleuth train` leaves on stderr when it exits with 2; the lines before it name stages."""
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["sleuth", "train", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    *stages, last = printed.err.splitlines()
+    assert set(stages) <= {"indexing"}
+    return last
+
+
+@pytest.mark.parametrize(("words", "sentence"), REFUSALS.values(), ids=REFUSALS)
+def test_bad_input_is_one_sentence_and_leaves_no_trace(
+    words: list[str], sentence: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
+    last = refused("own.toml", "--out", "run", *words, monkeypatch=monkeypatch, capsys=capsys)
+    assert last.startswith(f"sleuth: {sentence.format(home=home)}")
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "no recipe given; name one (quickstart), a TOML file, or --resume RUN"),
+        (["quikstart"], "unknown recipe 'quikstart'; the nearest is 'quickstart'"),
+        (["--resume", "model"], "model is not a run folder: it holds no manifest.json"),
+        (["--resume", "nowhere"], "nowhere is not a run folder"),
+        (["own.toml", "--resume", "model"], "--resume continues a run as it was begun"),
+        (["--resume", "model", "--set", "train.steps=9"], "--resume continues a run as it was begun"),
+        (["--resume", "model", "--out", "other"], "--resume continues a run as it was begun"),
+    ],
+)
+def test_what_is_no_run_is_refused(
+    words: list[str], sentence: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(*words, monkeypatch=monkeypatch, capsys=capsys).startswith(f"sleuth: {sentence}")
+
+
+def test_manifest_that_is_damaged_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.create(home / "run", {"config": {"train": {"momentum": 0.5}}})
+    last = refused("--resume", "run", monkeypatch=monkeypatch, capsys=capsys)
+    assert last.startswith("sleuth: unknown key train.momentum")
+    (run.path / "manifest.json").write_text("{")
+    assert "is not valid JSON" in refused("--resume", "run", monkeypatch=monkeypatch, capsys=capsys)
+
+
+def estimate(value: float) -> dict[str, float]:
+    return {"value": value, "low": value - 0.1, "high": value + 0.1}
+
+
+def summary(**more: Any) -> dict[str, Any]:
+    change = {"before": estimate(0.1), "after": estimate(0.8), "gain": estimate(0.7)}
+    whole = {f"em_{name}": each for name, each in change.items()}
+    sampled = {f"em_sampled_{name}": estimate(0.5) for name in ("before", "after")}
+    searches = {"before": 0.0, "after": 2.04}
+    took = {"steps": 5, "seconds": 61.4, "peak_memory_gib": 0.5}
+    kinds = {"em_by_hops": {"1 hop": change}, "searches_by_hops": {"1 hop": searches, "all": searches}}
+    return {**whole, **sampled, **kinds, **took, "ceiling": None, **more}
+
+
+def table(found: dict[str, Any]) -> list[list[str]]:
+    """The cells of the closing table, row by row."""
+    console = Console(file=StringIO(), width=160, markup=False)
+    closing_table(console, found)
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().replace("┃", "│").splitlines()
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+
+
+def test_closing_table_shows_before_and_after_with_intervals() -> None:
+    header, hop, greedy, sampled = table(summary())
+    assert header == ["kind", "before", "after", "gain", "searches"]
+    assert hop == ["1 hop", "0.10 [0.00, 0.20]", "0.80 [0.70, 0.90]", "0.70 [0.60, 0.80]", "0.0 -> 2.0"]
+    assert greedy[0] == "all, greedy"
+    assert sampled == ["all, sampled", "0.50 [0.40, 0.60]", "0.50 [0.40, 0.60]", "", ""]
+
+
+@pytest.mark.parametrize(("known", "shown"), [({"1 hop": estimate(0.9)}, "0.90 [0.80, 1.00]"), ({}, "")])
+def test_ceiling_has_a_column_where_it_is_known(known: dict[str, Any], shown: str) -> None:
+    header, hop, greedy, _ = table(summary(ceiling={"em": estimate(0.85), "by_hops": known}))
+    assert header[4:] == ["expert's ceiling", "searches"]
+    assert hop[4:] == [shown, "0.0 -> 2.0"]
+    assert greedy[4] == "0.85 [0.75, 0.95]"

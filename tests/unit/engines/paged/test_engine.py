@@ -1,0 +1,293 @@
+"""The embedded engine when things go wrong: broken models, broken listeners, callers who leave."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from sleuth.engines.base import Completion, Sampling
+from sleuth.engines.paged.engine import Paged
+from sleuth.errors import EngineFailure
+from sleuth.model.tokens import Tokens
+
+Tiny = Callable[..., PreTrainedModel]
+LIMIT = 20.0
+
+
+@pytest.fixture
+def model(tiny: Tiny) -> PreTrainedModel:
+    return tiny()
+
+
+@pytest.fixture
+def prompt(tokens: Tokens) -> list[int]:
+    return tokens.encode("Who wrote the book that Ada read?")
+
+
+@pytest.fixture(params=[False, True], ids=["free", "lockstep"])
+def engine(request: pytest.FixtureRequest, model: PreTrainedModel, tokens: Tokens) -> Paged:
+    return Paged(model, tokens, slots=2, context=256, lockstep=request.param)
+
+
+@contextmanager
+def before_each_pass(model: PreTrainedModel, act: Callable[[list[int]], None]) -> Iterator[None]:
+    """Something that happens in the model whenever it computes tokens."""
+    hook = model.get_input_embeddings().register_forward_pre_hook(lambda _module, ids: act(ids[0].flatten().tolist()))
+    yield
+    hook.remove()
+
+
+def burst_into_flames(_ids: list[int]) -> None:
+    raise MemoryError("no more")
+
+
+def test_a_broken_model_fails_every_caller_and_then_works_again(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    async def main() -> tuple[list[Completion | BaseException], Completion, Completion]:
+        before = await engine.generate(prompt, Sampling(9, seed=4))
+        with before_each_pass(model, burst_into_flames):
+            calls = [engine.generate(prompt, Sampling(9, seed=n)) for n in range(5)]
+            failures = await asyncio.gather(*calls, return_exceptions=True)
+        return failures, before, await engine.generate(prompt, Sampling(9, seed=4))
+
+    failures, before, after = asyncio.run(main())
+    assert len(failures) == 5
+    for failure in failures:
+        assert isinstance(failure, EngineFailure)
+        assert str(failure) == "generation broke: MemoryError: no more"
+        assert isinstance(failure.__cause__, MemoryError)
+    assert after == before
+
+
+def test_a_model_that_breaks_on_the_way_leaves_nothing_behind(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    passes = iter(range(100))
+
+    def later(ids: list[int]) -> None:
+        if next(passes) == 6:
+            burst_into_flames(ids)
+
+    async def main() -> tuple[Completion, Completion]:
+        with engine.seat(0) as seat, before_each_pass(model, later), pytest.raises(EngineFailure):
+            await engine.generate(prompt, Sampling(40), seat)
+        calls = [engine.generate(prompt, Sampling(9, seed=n)) for n in (1, 1)]
+        first, second = await asyncio.gather(*calls)
+        return first, second
+
+    first, second = asyncio.run(main())
+    assert first.ids == second.ids
+
+
+def test_numbers_that_are_none_are_a_failure_and_do_not_linger(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    weight = model.get_output_embeddings().weight
+    key = model.model.layers[0].self_attn.v_proj.weight
+    good = {id(each): each.detach().clone() for each in (weight, key)}
+    before = asyncio.run(engine.generate(prompt, Sampling(9)))
+    for broken in (weight, key):
+        with torch.no_grad():
+            broken.fill_(float("nan"))
+        engine.publish(None, 1)
+        with pytest.raises(EngineFailure, match="not finite"):
+            asyncio.run(engine.generate(prompt * 3, Sampling(9)))
+        with torch.no_grad():
+            broken.copy_(good[id(broken)])
+        engine.publish(None, 0)
+        assert asyncio.run(engine.generate(prompt, Sampling(9))) == before
+
+
+def test_a_listener_that_raises_ends_its_own_call_only(engine: Paged, prompt: list[int]) -> None:
+    def deaf(_ids: Sequence[int]) -> None:
+        raise RuntimeError("cannot hear")
+
+    async def main() -> list[Completion | BaseException]:
+        calls = [engine.generate(prompt, Sampling(9), None, deaf), engine.generate(prompt, Sampling(9))]
+        return [*await asyncio.gather(*calls, return_exceptions=True), await engine.generate(prompt, Sampling(9))]
+
+    broken, whole, after = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert isinstance(broken, RuntimeError)
+    assert isinstance(whole, Completion)
+    assert isinstance(after, Completion)
+    assert after.ids == whole.ids
+
+
+def test_a_listener_that_ends_the_call_of_another_loses_no_slot(engine: Paged, prompt: list[int]) -> None:
+    async def main() -> list[Completion]:
+        first = asyncio.create_task(engine.generate(prompt, Sampling(200, seed=1)))
+
+        def cancel(_ids: Sequence[int]) -> None:
+            first.cancel()
+
+        await engine.generate(prompt, Sampling(9), None, cancel)
+        return await asyncio.gather(*(engine.generate(prompt, Sampling(30, seed=5)) for _ in range(2)))
+
+    first, second = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert first.ids == second.ids
+
+
+def test_nothing_is_heard_after_a_call_is_cancelled(engine: Paged, prompt: list[int]) -> None:
+    heard: list[int] = []
+
+    async def main() -> int:
+        started = asyncio.Event()
+
+        def listen(ids: Sequence[int]) -> None:
+            heard.extend(ids)
+            started.set()
+
+        doomed = asyncio.create_task(engine.generate(prompt, Sampling(200), None, listen))
+        await started.wait()
+        doomed.cancel()
+        count = len(heard)
+        await engine.generate(prompt, Sampling(20))
+        return count
+
+    count = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert len(heard) == count
+
+
+def test_a_closed_engine_fails_its_callers_and_serves_the_next(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    """The burst that is running while the engine is closed must leave no tokens in slots that were cleared."""
+    passes: list[list[int]] = []
+
+    def slow(ids: list[int]) -> None:
+        passes.append(ids)
+        time.sleep(0.01)
+
+    async def main() -> tuple[list[Completion | BaseException], list[int], Completion]:
+        with before_each_pass(model, slow):
+            calls = [asyncio.create_task(engine.generate(prompt, Sampling(200, seed=n))) for n in range(3)]
+            await asyncio.sleep(0.06)
+            await engine.close()
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            await asyncio.sleep(0.02)
+        # A slot that still claimed the token it computed last would be taken for its keys.
+        follows = [passes[-1][0], *prompt]
+        return ended, follows, await engine.generate(follows, Sampling(12, seed=2))
+
+    ended, follows, after = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert [type(each) for each in ended] == [EngineFailure] * 3
+    engine.publish(None, 0)
+    assert asyncio.run(engine.generate(follows, Sampling(12, seed=2))) == after
+
+
+def test_an_engine_outlives_the_event_loop_it_was_used_in(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    """A loop that ends cancels what is under way; the next loop finds the engine as after a start."""
+
+    async def leave() -> None:
+        task = asyncio.create_task(engine.generate(prompt, Sampling(200)))
+        await asyncio.sleep(0.03)
+        assert not task.done()
+
+    before = asyncio.run(engine.generate(prompt, Sampling(12)))
+    with before_each_pass(model, lambda _ids: time.sleep(0.005)):
+        asyncio.run(leave())
+    assert asyncio.run(engine.generate(prompt, Sampling(12))) == before
+
+
+def test_a_caller_that_gives_up_and_asks_again_from_its_seat_is_served(engine: Paged, prompt: list[int]) -> None:
+    async def main() -> Completion:
+        with engine.seat(0) as seat, engine.seat(1) as other:
+            beside = asyncio.create_task(engine.generate(prompt, Sampling(100, seed=9), other))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(engine.generate(prompt, Sampling(240), seat), 0.01)
+            again = await engine.generate(prompt, Sampling(9, seed=3), seat)
+            beside.cancel()
+            return again
+
+    again = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert again.ids == asyncio.run(engine.generate(prompt, Sampling(9, seed=3))).ids
+
+
+def test_a_seat_left_with_a_call_under_way_keeps_nobody_waiting(engine: Paged, prompt: list[int]) -> None:
+    async def main() -> list[Completion]:
+        with engine.seat(0) as seat:
+            loose = asyncio.create_task(engine.generate(prompt, Sampling(20, seed=1), seat))
+        with engine.seat(1) as seat:
+            return [await engine.generate(prompt, Sampling(20, seed=1), seat), await loose]
+
+    first, second = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert first.ids == second.ids
+
+
+def test_in_lockstep_nobody_moves_before_everybody_asks(model: PreTrainedModel, tokens: Tokens) -> None:
+    engine = Paged(model, tokens, slots=2, context=64, lockstep=True)
+    prompt = tokens.encode("Who?")
+    heard: list[Sequence[int]] = []
+
+    async def main() -> None:
+        with engine.seat(0) as first:
+            with engine.seat(1):
+                early = asyncio.create_task(engine.generate(prompt, Sampling(9), first, heard.append))
+                await asyncio.sleep(0.05)
+                assert heard == []
+            await early
+        assert heard
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_in_lockstep_a_seat_left_by_an_exception_frees_the_others(model: PreTrainedModel, tokens: Tokens) -> None:
+    engine = Paged(model, tokens, slots=2, context=64, lockstep=True)
+    prompt = tokens.encode("Who?")
+
+    async def failing() -> None:
+        with engine.seat(1) as seat:
+            await engine.generate(prompt, Sampling(2), seat)
+            await asyncio.sleep(0.02)
+            raise OSError("the search broke")
+
+    async def going_on() -> Completion:
+        with engine.seat(0) as seat:
+            return await engine.generate(prompt, Sampling(30, seed=1), seat)
+
+    async def main() -> tuple[BaseException | None, Completion | BaseException]:
+        return await asyncio.gather(failing(), going_on(), return_exceptions=True)
+
+    failure, completion = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert isinstance(failure, OSError)
+    assert isinstance(completion, Completion)
+
+
+def test_in_lockstep_a_cancelled_caller_frees_the_others(model: PreTrainedModel, tokens: Tokens) -> None:
+    engine = Paged(model, tokens, slots=1, context=64, lockstep=True)
+    prompt = tokens.encode("Who?")
+
+    async def caller(order: int) -> Completion:
+        with engine.seat(order) as seat:
+            await asyncio.sleep(0.03 * order)
+            return await engine.generate(prompt, Sampling(30, seed=1), seat)
+
+    async def main() -> list[Completion]:
+        tasks = [asyncio.create_task(caller(order)) for order in range(4)]
+        await asyncio.sleep(0.01)
+        tasks[0].cancel()  # waits in lockstep
+        tasks[3].cancel()  # has not asked yet
+        return await asyncio.gather(*tasks[1:3])
+
+    first, second = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert first.ids == second.ids
+
+
+def test_weights_of_another_name_are_refused(engine: Paged, prompt: list[int]) -> None:
+    before = asyncio.run(engine.generate(prompt, Sampling(5)))
+    with pytest.raises(ValueError, match=r"weight no\.such is published"):
+        engine.publish({"no.such": torch.zeros(3)}, 1)
+    assert asyncio.run(engine.generate(prompt, Sampling(5))).versions == before.versions
+
+
+def test_a_great_many_tokens_may_be_asked_for(engine: Paged, prompt: list[int]) -> None:
+    """Only as many random numbers are drawn as there is room for tokens."""
+    completion = asyncio.run(engine.generate(prompt, Sampling(10**12, stops=("e",))))
+    assert completion.ids

@@ -1,0 +1,96 @@
+"""Logprob and entropy in chunks are those of the naive form over everything at once."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, PreTrainedModel
+
+from sleuth.errors import InputError
+from sleuth.model import head
+
+WIDTH, WORDS = 6, 11
+
+
+def inputs(count: int, biased: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    dice = torch.Generator().manual_seed(count)
+    hidden = torch.randn(count, WIDTH, generator=dice).requires_grad_()
+    weight = torch.randn(WORDS, WIDTH, generator=dice).requires_grad_()
+    bias = torch.randn(WORDS, generator=dice).requires_grad_() if biased else None
+    return hidden, weight, bias, torch.randint(WORDS, (count,), generator=dice)
+
+
+def naive(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    logits = hidden @ weight.T if bias is None else hidden @ weight.T + bias
+    probability = torch.softmax(logits / temperature, -1)
+    return torch.log_softmax(logits / temperature, -1)[range(len(target)), target], -(
+        probability * probability.log()
+    ).sum(-1)
+
+
+@pytest.mark.parametrize("count", [1, 7, head.CHUNK - 1, head.CHUNK, head.CHUNK + 1, 2 * head.CHUNK + 5])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_scores_and_gradients(count: int, biased: bool, temperature: float) -> None:
+    hidden, weight, bias, target = inputs(count, biased)
+    leaves = [leaf for leaf in (hidden, weight, bias) if leaf is not None]
+    weights = torch.randn(2, count, generator=torch.Generator().manual_seed(1))
+    found = head.scores(hidden, weight, bias, target, temperature)
+    expected = naive(hidden, weight, bias, target, temperature)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    gradients = [
+        torch.autograd.grad((weights[0] * logprob + weights[1] * entropy).sum(), leaves)
+        for logprob, entropy in (found, expected)
+    ]
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=2e-3, rtol=1e-4)
+
+
+def test_no_tokens_have_no_scores_and_a_gradient_of_zero() -> None:
+    hidden, weight, _, target = inputs(0, biased=False)
+    logprob, entropy = head.scores(hidden, weight, None, target, 1.0)
+    assert (logprob.shape, entropy.shape) == ((0,), (0,))
+    (gradient,) = torch.autograd.grad(logprob.sum(), [weight])
+    assert not gradient.any()
+
+
+def test_scores_are_fp32_whatever_the_weights() -> None:
+    hidden, weight, bias, target = (None if each is None else each.detach() for each in inputs(9, biased=True))
+    assert hidden is not None
+    assert weight is not None
+    assert bias is not None
+    assert target is not None
+    half = torch.bfloat16
+    found = head.scores(hidden.to(half), weight.to(half), bias.to(half), target, 1.0)
+    assert [scores.dtype for scores in found] == [torch.float32] * 2
+
+
+def test_the_whole_vocabulary_of_all_tokens_is_never_held() -> None:
+    """The graph of a pass keeps the hidden states of each chunk, not its logits."""
+    hidden, weight, _, target = inputs(2 * head.CHUNK, biased=False)
+    kept: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        head.scores(hidden, weight, None, target, 1.0)
+    assert max(kept, default=0) < head.CHUNK * WORDS
+
+
+def test_the_projection_of_a_causal_model(tiny: Callable[..., PreTrainedModel]) -> None:
+    model = tiny("llama")
+    found = head.projection(model)
+    assert isinstance(found, nn.Linear)
+    assert found.weight is model.get_input_embeddings().weight
+
+
+def test_a_model_without_projection_is_refused() -> None:
+    config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    with pytest.raises(InputError, match="BertModel makes its logits with NoneType, expected one linear layer"):
+        head.projection(BertModel(config))

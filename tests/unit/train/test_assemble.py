@@ -1,0 +1,181 @@
+"""From a recipe to a run folder and its parts: begun, killed, continued, or refused without a trace."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleuth.config import Config
+from sleuth.errors import ConfigError, InputError
+from sleuth.runs import Run
+from sleuth.train import finished
+from sleuth.train.assemble import Parts, proceed, start
+from sleuth.train.checkpoint import Progress, save
+from sleuth.train.policy import Policy
+from sleuth.train.watch import Silent
+
+QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
+
+
+class Stages:
+    """A watch that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+
+    def begin(self, stage: str, total: int) -> None:
+        self.begun.append(stage)
+
+    def advance(self, parts: int = 1) -> None:
+        """Not remembered."""
+
+    def step(self, step: int, metrics: object) -> None:
+        """Not remembered."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, policy: Callable[..., Policy], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a model, a corpus and questions."""
+    monkeypatch.chdir(tmp_path)
+    policy().save(tmp_path / "model")
+    Path("corpus.jsonl").write_text(json.dumps({"id": "p1", "contents": '"Oslo"\nOslo lies in Norway.'}) + "\n")
+    for name in ("train", "test"):
+        Path(f"{name}.jsonl").write_text(json.dumps(QUESTION) + "\n")
+    return tmp_path
+
+
+def config(**tables: dict[str, Any]) -> Config:
+    """A run on files given by relative paths."""
+    files = {"corpus": "corpus.jsonl", "train": "train.jsonl", "test": "test.jsonl"}
+    agent = {"prompt": "brief", "turn_tokens": 6, "context_tokens": 60}
+    made: dict[str, Any] = {"model": {"policy": "model"}, "data": files, "agent": agent, "engine": {"slots": 2}}
+    return Config.model_validate(made | tables)
+
+
+def generated(**world: int) -> Config:
+    tables = {"data": {}, "world": {"passages": 100, "questions": 5, **world}, "evaluate": {"questions": 3}}
+    return config(**tables)
+
+
+def begun(made: Config | None = None, watch: Stages | None = None) -> Parts:
+    return start(made or config(), Path("run"), watch or Silent())
+
+
+def test_run_on_files_indexes_them_once(home: Path) -> None:
+    stages = Stages()
+    made = begun(watch=stages)
+    assert [question.id for question in made.held_out] == ["q1"]
+    again = proceed(Run.resume(made.run.path), stages)
+    assert stages.begun == ["indexing"]
+    assert again.config == made.config
+
+
+def test_run_in_a_world_generates_it_once(home: Path) -> None:
+    stages = Stages()
+    made = begun(generated(), stages)
+    assert len(made.held_out) == 3
+    assert len(made.stream.questions) == 5
+    proceed(Run.resume(made.run.path), stages)
+    assert stages.begun == ["generating the world", "indexing"]
+
+
+def test_run_with_an_index_of_its_own_builds_none(home: Path) -> None:
+    built = begun().run.path / "index"
+    stages = Stages()
+    own = config(data={"train": "train.jsonl", "test": "test.jsonl"}, retrieval={"index": str(built.relative_to("."))})
+    start(own, Path("second"), stages)
+    assert stages.begun == []
+    assert not Path("second/index").exists()
+
+
+@pytest.mark.parametrize("left", [".tmp-world", ".tmp-index", "checkpoints/.tmp-step-1"])
+def test_run_killed_before_its_first_checkpoint_starts_over(left: str, home: Path) -> None:
+    made = begun(generated())
+    (made.run.path / left).mkdir()
+    proceed(Run.resume(made.run.path), Silent())
+    assert not (made.run.path / left).exists()
+
+
+def test_run_is_continued_and_asked_from_another_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = begun()
+    save(made.run, made.learner.policy, made.learner.optimiser, Progress(1, 0.0, 0), keep=1)
+    monkeypatch.chdir("/")
+    again = proceed(Run.resume(home / "run"), Silent())
+    assert again.config.model.policy == str(home / "model")
+    for initial in (True, False):
+        assert finished.agent(Run.open(home / "run"), initial).config == made.config.agent
+
+
+def test_run_without_checkpoint_has_nothing_to_ask(home: Path) -> None:
+    made = begun()
+    with pytest.raises(InputError, match="has no checkpoint yet; continue it with: sleuth train --resume run"):
+        finished.agent(made.run)
+
+
+def test_manifest_names_the_inputs_by_content(home: Path) -> None:
+    inputs = begun().run.manifest()["inputs"]
+    assert set(inputs) == {"model.policy", "data.corpus", "data.train", "data.test"}
+    assert all(len(each["sha256"]) == 64 for each in inputs.values())
+    assert inputs["data.train"]["sha256"] == inputs["data.test"]["sha256"] != inputs["data.corpus"]["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("path", "knob"),
+    [("train.jsonl", "data.train"), ("corpus.jsonl", "data.corpus"), ("model/config.json", "model.policy")],
+)
+def test_changed_input_is_not_continued(path: str, knob: str, home: Path) -> None:
+    made = begun()
+    with Path(path).open("a") as file:
+        file.write("\n")
+    with pytest.raises(InputError, match=rf"{knob} = .* changed after run was begun with it; put it back, or begin"):
+        proceed(Run.resume(made.run.path), Silent())
+
+
+FAULTS: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
+    "missing questions": (
+        {"data": {"corpus": "corpus.jsonl", "train": "no.jsonl", "test": "test.jsonl"}},
+        "data.train = .*no.jsonl does not exist",
+    ),
+    "missing model": ({"model": {"policy": "no-model"}}, "no model folder at .*no-model"),
+    "empty corpus": (
+        {"data": {"corpus": "empty.jsonl", "train": "train.jsonl", "test": "test.jsonl"}},
+        "the corpus .*empty.jsonl is empty",
+    ),
+    "question without answer": (
+        {"data": {"corpus": "corpus.jsonl", "train": "train.jsonl", "test": "bare.jsonl"}},
+        "bare.jsonl, line 1: a question without answer",
+    ),
+    "no questions": (
+        {"data": {"corpus": "corpus.jsonl", "train": "empty.jsonl", "test": "test.jsonl"}},
+        "empty.jsonl holds no questions",
+    ),
+    "corpus is no index": (
+        {"data": {"train": "train.jsonl", "test": "test.jsonl"}, "retrieval": {"index": "model"}},
+        "model is no index folder",
+    ),
+    "unknown advantage": ({"algorithm": {"advantage": "gppo"}}, "algorithm.advantage = 'gppo' is unknown"),
+    "unknown reward": ({"reward": {"answer": "exact"}}, "reward.answer = 'exact' is unknown"),
+    "unknown protocol": ({"agent": {"protocol": "tag"}}, "agent.protocol = 'tag' is unknown"),
+    "unknown prompt": ({"agent": {"prompt": "long"}}, "agent.prompt"),
+}
+
+
+@pytest.mark.parametrize(("tables", "sentence"), FAULTS.values(), ids=FAULTS)
+def test_run_that_cannot_start_leaves_no_folder(tables: dict[str, Any], sentence: str, home: Path) -> None:
+    Path("empty.jsonl").write_text("\n")
+    Path("bare.jsonl").write_text(json.dumps({**QUESTION, "golden_answers": []}) + "\n")
+    before = sorted(home.iterdir())
+    with pytest.raises((ConfigError, InputError), match=sentence) as caught:
+        begun(config(**tables))
+    assert "\n" not in str(caught.value)
+    assert sorted(home.iterdir()) == before
+
+
+def test_folder_that_exists_is_left_as_it_is(home: Path) -> None:
+    Path("run").mkdir()
+    Path("run/mine.txt").write_text("precious")
+    with pytest.raises(InputError, match="run exists already and is left as it is"):
+        begun()
+    assert [path.name for path in Path("run").iterdir()] == ["mine.txt"]

@@ -1,0 +1,86 @@
+"""What a finished run leaves behind."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sleuth.config import RewardConfig
+from sleuth.evaluate.suite import Evaluation, asked
+from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory, Turn
+from sleuth.reward.rubric import Rubric
+from sleuth.train.assemble import Parts
+from sleuth.train.checkpoint import Progress
+from sleuth.train.loop import Measured, train
+from sleuth.train.loop import Outcome as Finished
+from sleuth.train.policy import Policy
+from sleuth.train.summary import chosen, peak_memory_gib, summary, write
+from sleuth.train.watch import Silent
+
+
+def evaluation(*answers: tuple[int, str | None]) -> Evaluation:
+    """Questions of so many hops with these answers, of which "oslo" is right and None was lost to search."""
+
+    def played(number: int, hops: int, answer: str | None) -> Trajectory:
+        question = Question(f"q{number}", "Where?", ("oslo",), "made", hops=hops)
+        stop = StopReason.SEARCH_UNAVAILABLE if answer is None else StopReason.ANSWERED
+        turns = () if answer is None else (Turn(f"<answer>{answer}</answer>", Answer(answer), Outcome.ANSWERED, 3),)
+        return Trajectory(question, number, 0, 0, (1, 2), (False, True), (-1.0,), (0,), turns, stop)
+
+    rubric = Rubric(RewardConfig())
+    return Evaluation(tuple(asked(played(number, *each), rubric) for number, each in enumerate(answers)))
+
+
+def test_summary_names_what_changed_and_what_it_took(tmp_path: Path) -> None:
+    before = evaluation((1, "rome"), (1, "oslo"), (2, "rome"), (3, None))
+    after = evaluation((1, "oslo"), (1, "oslo"), (2, "rome"), (3, "oslo"))
+    finished = Finished(Measured(before, before), Measured(after, after), Progress(7, 12.5, 900))
+    found = summary(finished, tmp_path)
+    assert found["em_before"]["value"] == pytest.approx(1 / 3)
+    assert found["em_after"]["value"] == pytest.approx(3 / 4)
+    assert found["em_after"]["low"] < 0.75 < found["em_after"]["high"]
+    assert found["em_gain"]["value"] == pytest.approx(1 / 3)
+    assert found["em_sampled_after"]["count"] == 4
+    assert found["em_by_hops"].keys() == {"1 hop", "2 hops"}
+    assert found["searches_by_hops"].keys() == {"1 hop", "2 hops", "all"}
+    assert (found["steps"], found["seconds"], found["tokens"]) == (7, 12.5, 900)
+    assert 0.01 < found["peak_memory_gib"] == pytest.approx(peak_memory_gib(), rel=0.1)
+    assert found["ceiling"] is None
+    json.dumps(found, allow_nan=False)
+
+
+def test_ceiling_of_the_policy_stands_beside_the_run(tmp_path: Path) -> None:
+    (tmp_path / "ceiling.json").write_text('{"what": "the expert", "em": {"value": 0.9}}')
+    same = evaluation((1, "oslo"))
+    found = summary(Finished(Measured(same, same), Measured(same, same), Progress(1, 1.0, 1)), tmp_path)
+    assert found["ceiling"] == {"what": "the expert", "em": {"value": 0.9}}
+
+
+def test_transcripts_are_of_every_kind_wrong_before_right() -> None:
+    picked = chosen(evaluation(*[(hops, answer) for hops in (1, 2, 3) for answer in ("oslo", "rome", "oslo", "bonn")]))
+    shown = [(each.question.hops, each.trajectory.answer) for each in picked]
+    assert [hops for hops, _ in shown] == [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]
+    assert {answer for _, answer in shown[:3]} == {"rome"}
+    assert {answer for _, answer in shown[3:6]} == {"oslo"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 40])
+def test_transcripts_are_ten_where_there_are_as_many(count: int) -> None:
+    picked = chosen(evaluation(*[(1, "rome" if n % 3 else "oslo") for n in range(count)], (1, None)))
+    assert len(picked) == len({each.question.id for each in picked}) == min(10, count)
+    assert all(each.score is not None for each in picked)
+
+
+def test_finished_run_has_summary_and_report(
+    parts: Callable[..., Parts], policy: Callable[..., Policy], tmp_path: Path, judged: str
+) -> None:
+    policy().save(tmp_path / "model")
+    made = parts(tmp_path / "run", reward={"answer": judged}, model={"policy": str(tmp_path / "model")})
+    found = write(made, train(made, Silent(), 0.0))
+    assert json.loads((made.run.path / "summary.json").read_text()) == found
+    assert found["steps"] == 3
+    page = (made.run.path / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "Who wrote book 1?" in page
+    assert [name for name in ("<script", "<link", "src=") if name in page] == []

@@ -22,7 +22,7 @@ retrieval.k = 1
 agent = { prompt = "brief", searches = 2, turn_tokens = 8, observation_tokens = 40, context_tokens = 160 }
 engine.slots = 8
 reward.answer = "import:judge.variety"
-train = { steps = 5, questions = 2, samples = 4, learning_rate = 0.01, save_every = 2, keep = 3, threads = 1 }
+train = { steps = 5, questions = 2, samples = 4, learning_rate = 0.01, temperature = 1.4, save_every = 2, keep = 3, threads = 1 }
 evaluate.questions = 5
 """
 JUDGE = "def variety(question, trajectory):\n    return len(set(trajectory.ids)) / len(trajectory.ids)\n"

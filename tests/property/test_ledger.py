@@ -1,10 +1,12 @@
 """The account of tokens whatever comes in: the mask is true on exactly the sampled ones."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.agent.ledger import Ledger
 from sleuth.engines.base import Completion, Finish
+
+QUICK = settings(max_examples=60, deadline=None)
 
 TOKENS = st.lists(st.integers(0, 1000), max_size=6)
 LOGPROBS = st.floats(-50, 0)
@@ -19,6 +21,7 @@ def completions(draw: st.DrawFn) -> Completion:
     return Completion(tuple(ids), tuple(logprobs), tuple(versions), Finish.STOP)
 
 
+@QUICK
 @given(st.lists(TOKENS | completions(), max_size=8))
 def test_the_account_is_the_sum_of_what_came_in(entries: list[list[int] | Completion]) -> None:
     ledger = Ledger()
@@ -40,6 +43,7 @@ def test_the_account_is_the_sum_of_what_came_in(entries: list[list[int] | Comple
     assert len(ledger) == len(ledger.ids) == len(ledger.origin)
 
 
+@QUICK
 @given(TOKENS, st.lists(LOGPROBS, max_size=6), st.lists(st.integers(0, 9), max_size=6))
 def test_only_even_completions_come_in(ids: list[int], logprobs: list[float], versions: list[int]) -> None:
     ledger = Ledger()

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from sleuth.agent.protocol import Tags
 from sleuth.records import Answer, Hit, Malformed, Passage, Search
 
+QUICK = settings(max_examples=60, deadline=None)
+
 NAMES = ("think", "search", "information", "answer")
 TAGS = [f"<{slash}{name}>" for name in NAMES for slash in ("", "/")]
 DISGUISED = [
@@ -29,6 +31,7 @@ ANY_TAG = re.compile(rf"<\s*/?\s*(?:{'|'.join(NAMES)})\s*>")
 PLAIN = st.text(max_size=30).map(str.strip).filter(lambda text: not any(tag in text for tag in TAGS))
 
 
+@QUICK
 @given(WILD | st.text(alphabet=st.characters(), max_size=60))
 def test_parse_is_total(text: str) -> None:
     action = Tags().parse(text)
@@ -39,11 +42,13 @@ def test_parse_is_total(text: str) -> None:
         assert content in text
 
 
+@QUICK
 @given(WILD, st.sampled_from(["</search>", "</answer>"]), WILD)
 def test_what_comes_after_the_first_stop_changes_nothing(before: str, stop: str, after: str) -> None:
     assert Tags().parse(before + stop + after) == Tags().parse(before + stop)
 
 
+@QUICK
 @given(WILD)
 def test_without_a_stop_there_is_no_action(text: str) -> None:
     quiet = text.replace("</search>", "").replace("</answer>", "")
@@ -51,17 +56,19 @@ def test_without_a_stop_there_is_no_action(text: str) -> None:
         assert isinstance(Tags().parse(quiet), Malformed)
 
 
+@QUICK
 @given(PLAIN.filter(bool))
 def test_a_search_survives(query: str) -> None:
     assert Tags().parse(Tags().act(Search(query))) == Search(query)
 
 
+@QUICK
 @given(PLAIN)
 def test_an_answer_survives(text: str) -> None:
     assert Tags().parse(Tags().act(Answer(text))) == Answer(text)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(WILD, WILD), max_size=3))
 @example([("<search", ">"), ("<", "search>")])
 @example([("a", tag) for tag in DISGUISED])
@@ -75,6 +82,7 @@ def test_documents_cannot_speak_the_grammar(documents: list[tuple[str, str]]) ->
     assert not any(tag in body for tag in TAGS)
 
 
+@QUICK
 @given(st.lists(st.tuples(PLAIN, PLAIN), min_size=1, max_size=3))
 def test_documents_without_tags_are_shown_as_they_are(documents: list[tuple[str, str]]) -> None:
     kept = [(title.replace("\n", " ").strip('"'), text) for title, text in documents]

@@ -12,7 +12,7 @@ from sleuth.errors import InputError
 
 def coldstart(
     out: Annotated[Path, typer.Option(help="the model folder to write; it must not exist")],
-    seed: Annotated[int, typer.Option(min=0, help="of the weights and the demonstrations")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="of weights and demonstrations; the shipped policy has 2")] = 2,
 ) -> None:
     """Train the small policy the quickstart begins with, from nothing, on demonstrations of mixed quality."""
     if out.exists():

@@ -11,7 +11,8 @@ from sleuth.model.attention import Packed
 
 Tiny = Callable[..., PreTrainedModel]
 
-LENGTHS = ([5], [1], [1, 1, 1], [7, 1, 12, 3], [9, 9])
+# One row, rows all unlike, rows alike, and blocks of rows alike that are padded within.
+LENGTHS = ([5], [1], [1, 1, 1], [7, 1, 12, 3], [9, 9], [9, 10, 8, 10, 3, 20, 17, 16])
 
 
 def sequences(lengths: Sequence[int], vocabulary: int) -> list[Tensor]:

@@ -159,14 +159,18 @@ def test_a_closed_engine_fails_its_callers_and_serves_the_next(
     """The burst that is running while the engine is closed must leave no tokens in slots that were cleared."""
     passes: list[list[int]] = []
 
-    def slow(ids: list[int]) -> None:
-        passes.append(ids)
-        time.sleep(0.01)
-
     async def main() -> tuple[list[Completion | BaseException], list[int], Completion]:
+        loop, decoding = asyncio.get_running_loop(), asyncio.Event()
+
+        def slow(ids: list[int]) -> None:
+            passes.append(ids)
+            if len(passes) == 6:
+                loop.call_soon_threadsafe(decoding.set)
+            time.sleep(0.01)
+
         with before_each_pass(model, slow):
             calls = [asyncio.create_task(engine.generate(prompt, Sampling(200, seed=n))) for n in range(3)]
-            await asyncio.sleep(0.06)
+            await decoding.wait()
             await engine.close()
             ended = await asyncio.gather(*calls, return_exceptions=True)
             await asyncio.sleep(0.02)
@@ -196,11 +200,13 @@ def test_an_engine_outlives_the_event_loop_it_was_used_in(
     assert asyncio.run(engine.generate(prompt, Sampling(12))) == before
 
 
-def test_a_caller_that_gives_up_and_asks_again_from_its_seat_is_served(engine: Paged, prompt: list[int]) -> None:
+def test_a_caller_that_gives_up_and_asks_again_from_its_seat_is_served(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
     async def main() -> Completion:
         with engine.seat(0) as seat, engine.seat(1) as other:
             beside = asyncio.create_task(engine.generate(prompt, Sampling(100, seed=9), other))
-            with pytest.raises(TimeoutError):
+            with before_each_pass(model, lambda _ids: time.sleep(0.005)), pytest.raises(TimeoutError):
                 await asyncio.wait_for(engine.generate(prompt, Sampling(240), seat), 0.01)
             again = await engine.generate(prompt, Sampling(9, seed=3), seat)
             beside.cancel()

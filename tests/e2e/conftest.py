@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from sleuth.model.tokens import Tokens
@@ -19,10 +20,10 @@ name = "small"
 model.policy = "model"
 world = { passages = 200, questions = 20 }
 retrieval.k = 1
-agent = { prompt = "brief", searches = 2, turn_tokens = 8, observation_tokens = 40, context_tokens = 160 }
+agent = { prompt = "brief", searches = 2, turn_tokens = 10, observation_tokens = 40, context_tokens = 160 }
 engine.slots = 8
 reward.answer = "import:judge.variety"
-train = { steps = 5, questions = 2, samples = 4, learning_rate = 0.01, temperature = 1.4, save_every = 2, keep = 3, threads = 1 }
+train = { steps = 5, questions = 2, samples = 4, learning_rate = 0.001, save_every = 2, keep = 3, threads = 1 }
 evaluate.questions = 5
 """
 JUDGE = "def variety(question, trajectory):\n    return len(set(trajectory.ids)) / len(trajectory.ids)\n"
@@ -103,12 +104,10 @@ def finished(bench: Bench) -> Ended:
 
 
 def _searcher(tokens: Tokens, reciter: Callable[..., PreTrainedModel]) -> Policy:
-    """A policy that searches for Ada and answers Lisbon, most of the time."""
-    lines = [("?\n", "<search>", " Ada", " </search>"), (">\n\n", "<answer>", " Lisbon", " </answer>")]
-    return Policy(reciter(tokens, [[_last(tokens, text) for text in line] for line in lines]), tokens)
-
-
-def _last(tokens: Tokens, text: str) -> str:
-    piece = tokens.tokenizer.convert_ids_to_tokens(tokens.encode(text)[-1])
-    assert isinstance(piece, str)
-    return piece
+    """A policy that searches for years and answers Lisbon, most of the time."""
+    spoken = {"?\n": "<search> year </search>", ">\n\n": "<answer> Lisbon </answer>"}
+    lines = [[tokens.encode(heard)[-1], *tokens.encode(said)] for heard, said in spoken.items()]
+    model = reciter(tokens, [tokens.tokenizer.convert_ids_to_tokens(line) for line in lines])
+    with torch.no_grad():
+        model.base_model.norm.weight.mul_(0.06)  # all but sure of what comes next, it would say the same each time
+    return Policy(model, tokens)

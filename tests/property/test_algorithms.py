@@ -129,7 +129,7 @@ def passes(rows: list[Tensor], weights_N: Tensor, packs: list[list[int]]) -> tup
         weight_T = torch.cat([weights_N[row].expand(rows[row].shape[1]) for row in pack])
         moved_T = logprob_T * (1 + parameter[0]) + parameter[1]
         loss = (weight_T * clipped(moved_T, old_T, advantage_T, 0.2, 0.28, 0.4).value_T).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         total += loss.item()
     assert parameter.grad is not None
     return total, parameter.grad

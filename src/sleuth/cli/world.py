@@ -1,9 +1,9 @@
 """sleuth world: the generated encyclopedia, written as corpus and question files."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +14,7 @@ from sleuth.corpus.world.census import LARGEST, SMALLEST
 from sleuth.corpus.world.folder import write
 from sleuth.corpus.world.world import World
 
-PATIENCE = 2.0  # seconds of silence before a bar appears
+EVERY = 1000  # rows between two looks at the bar: it costs more than making a row
 
 app = typer.Typer(no_args_is_help=True, help="Generate an encyclopedia of fictional entities, with questions about it.")
 
@@ -33,8 +33,8 @@ def make(
     test: Annotated[int, typer.Option(min=1, help="questions about held-out entities")] = 500,
 ) -> None:
     """Write corpus.jsonl, questions.train.jsonl, questions.test.jsonl and manifest.json."""
-    with _progress(passages + train + test) as bar:
-        manifest = write(World(passages, seed), out, train, test, bar.advance)
+    with _progress(passages + train + test) as advance:
+        manifest = write(World(passages, seed), out, train, test, advance)
     _report(out, manifest)
 
 
@@ -44,32 +44,16 @@ def _report(folder: Path, manifest: dict[str, Any]) -> None:
     typer.echo(f"           {folder / 'manifest.json'}")
 
 
-class _Bar:
-    """Counts rows, and shows them once the work has taken more than a moment."""
-
-    def __init__(self, total: int) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task("writing the world", total=total)
-        self._shown_from = monotonic() + PATIENCE
-        self._pending = 0
-
-    def advance(self) -> None:
-        self._pending += 1
-        if self._pending == 1000:
-            self._progress.advance(self._task, self._pending)
-            self._pending = 0
-            if monotonic() > self._shown_from:
-                self._progress.start()
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
 @contextmanager
-def _progress(total: int) -> Iterator[_Bar]:
-    bar = _Bar(total)
-    try:
-        yield bar
-    finally:
-        bar.close()
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """Counts rows on a terminal, and leaves no trace when done."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("writing the world", total=total)
+        rows = count(1)
+
+        def advance() -> None:
+            if next(rows) % EVERY == 0:
+                progress.advance(task, EVERY)
+
+        yield advance

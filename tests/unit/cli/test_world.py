@@ -23,8 +23,7 @@ def test_make_writes_the_folder_and_prints_paths_and_counts(tmp_path: Path) -> N
     assert json.loads((out / "manifest.json").read_text())["seed"] == 4
 
 
-def test_a_slow_world_shows_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "PATIENCE", 0.0)
+def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     on_terminal = runner.invoke(world.app, ["make", "--out", str(tmp_path / "w")], env={"FORCE_COLOR": "1"})
     assert "writing the world" in on_terminal.stderr
     assert runner.invoke(world.app, ["make", "--out", str(tmp_path / "v")]).stderr == ""

@@ -39,7 +39,7 @@ def tokens() -> Tokens:
     tokenizer = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return Tokens(PreTrainedTokenizerFast(tokenizer_object=tokenizer))  # type: ignore[no-untyped-call]
+    return Tokens(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
 
 
 @pytest.fixture

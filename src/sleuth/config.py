@@ -175,8 +175,8 @@ class Config(Section):
     def _groups(self) -> Self:
         if self.train.samples == 1 and self.algorithm.advantage in GROUPED:
             raise ValueError(
-                f"train.samples = 1 leaves algorithm.advantage = {self.algorithm.advantage} nothing to compare a sample "
-                "with; raise it to 2 or more, or choose reinforce"
+                f"train.samples = 1 leaves algorithm.advantage = {self.algorithm.advantage} nothing to compare with; "
+                "raise it to 2 or more, or choose reinforce"
             )
         return self
 

@@ -109,5 +109,6 @@ def _searcher(tokens: Tokens, reciter: Callable[..., PreTrainedModel]) -> Policy
     lines = [[tokens.encode(heard)[-1], *tokens.encode(said)] for heard, said in spoken.items()]
     model = reciter(tokens, [tokens.tokenizer.convert_ids_to_tokens(line) for line in lines])
     with torch.no_grad():
-        model.base_model.norm.weight.mul_(0.06)  # all but sure of what comes next, it would say the same each time
+        # All but sure of what comes next, it would say the same each time.
+        model.get_parameter("model.norm.weight").mul_(0.06)
     return Policy(model, tokens)

@@ -41,7 +41,8 @@ def test_run_folder_is_as_published(bench: Bench, finished: Ended) -> None:
     rows = list(read_rows(run.trajectories(5)))
     assert len(rows) == 8
     assert {turn["action"] for row in rows for turn in row["turns"]} >= {"search", "answer"}
-    assert sum(row.get("policy/gradient_norm", 0.0) > 0 for row in run.metrics()) >= 3
+    assert any(row.get("policy/gradient_norm", 0.0) > 0 for row in run.metrics())
+    assert bench.weights("whole") != (bench.path / "model" / "model.safetensors").read_bytes()
 
 
 def test_same_seed_gives_the_same_run(bench: Bench, finished: Ended) -> None:

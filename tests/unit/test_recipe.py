@@ -25,7 +25,10 @@ REFUSALS = {
     "no effect": ("algorithm.constant=9", "algorithm.constant has no effect with algorithm.normalise = token"),
     "no effect, deep": ("algorithm.kl.estimator=k1", "algorithm.kl.estimator has no effect with algorithm.kl.place"),
     "no effect, across tables": ("data.corpus=c.jsonl", "data.corpus has no effect with a generated world"),
-    "nothing to compare": ("train.samples=1", "train.samples = 1 leaves algorithm.advantage = grpo nothing to compare"),
+    "nothing to compare": (
+        "train.samples=1",
+        "train.samples = 1 leaves algorithm.advantage = grpo nothing to compare with",
+    ),
     "no value": ("train.steps", "--set 'train.steps' is not key=value"),
     "no key": ("=3", "--set '=3' is not key=value"),
 }

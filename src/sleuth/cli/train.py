@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sleuth.train.assemble import Parts
 
 RUNS = Path("runs")
+TABLE = 104  # columns the closing table needs
 
 Estimates = Mapping[str, Mapping[str, float]]
 
@@ -75,9 +77,9 @@ def _run(begun: Run | Config, out: Path | None, console: Console, started: float
 def closing_table(console: Console, found: Mapping[str, Any]) -> None:
     """Before and after, kind by kind, with the expert's ceiling where it is known."""
     ceiling = found["ceiling"]
-    table = Table(title="Held-out questions, exact match [95% interval]", title_justify="left")
+    table = Table(title="Held-out questions, exact match [95% interval]", title_justify="left", box=SIMPLE_HEAD)
     for column in ("kind", "before", "after", "gain", *(["expert's ceiling"] if ceiling else []), "searches"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     tops = ceiling["by_hops"] if ceiling else {}
     for kind, change in found["em_by_hops"].items():
         limit = [_shown(tops.get(kind))] if ceiling else []
@@ -87,6 +89,8 @@ def closing_table(console: Console, found: Mapping[str, Any]) -> None:
     limit = [_shown(ceiling["em"])] if ceiling else []
     table.add_row("all, greedy", *_cells(overall, limit, found["searches_by_hops"]["all"]))
     table.add_row("all, sampled", *(_shown(found[f"em_sampled_{name}"]) for name in ("before", "after")))
+    # A narrow terminal wraps its lines rather than losing figures.
+    console.width = max(console.width, TABLE)
     console.print(table)
     console.print(f"{found['steps']} steps in {found['seconds']:.0f} s, {found['peak_memory_gib']:.2f} GiB at most")
 
@@ -98,4 +102,7 @@ def _cells(change: Estimates, limit: list[str], searches: Mapping[str, float]) -
 
 def _shown(estimate: Mapping[str, float] | None) -> str:
     """A mean with its interval; what is not known is left empty."""
-    return f"{estimate['value']:.2f} [{estimate['low']:.2f}, {estimate['high']:.2f}]" if estimate else ""
+    if not estimate:
+        return ""
+    value, low, high = (f"{estimate[name]:.2f}".replace("0.", ".") for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"

@@ -18,7 +18,7 @@ from sleuth.corpus import questions
 from sleuth.corpus.world import folder as world_folder
 from sleuth.corpus.world.world import World
 from sleuth.engines.paged.engine import Paged
-from sleuth.errors import InputError, UserError
+from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.records import Question
 from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
@@ -117,6 +117,9 @@ def assemble(config: Config, run: Run, watch: Watch) -> Parts:
 
 def agent_of(config: Config, policy: Policy, folder: Path) -> tuple[Paged, Agent]:
     """The agent of a run: the policy in the embedded engine, with its index to search."""
+    known, asked = policy.model.config.max_position_embeddings, config.agent.context_tokens
+    if asked > known:
+        raise ConfigError(f"agent.context_tokens = {asked} is more than the {known} positions of the model; lower it")
     engine = Paged(
         policy.model,
         policy.tokens,

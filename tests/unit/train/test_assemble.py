@@ -159,6 +159,7 @@ FAULTS: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     "unknown reward": ({"reward": {"answer": "exact"}}, "reward.answer = 'exact' is unknown"),
     "unknown protocol": ({"agent": {"protocol": "tag"}}, "agent.protocol = 'tag' is unknown"),
     "unknown prompt": ({"agent": {"prompt": "long"}}, "agent.prompt"),
+    "context too long": ({"agent": {"context_tokens": 99_999}}, "agent.context_tokens = 99999 is more than the"),
 }
 
 

@@ -157,8 +157,8 @@ FAULTS: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "unknown advantage": ({"algorithm": {"advantage": "gppo"}}, "algorithm.advantage = 'gppo' is unknown"),
     "unknown reward": ({"reward": {"answer": "exact"}}, "reward.answer = 'exact' is unknown"),
-    "unknown protocol": ({"agent": {"protocol": "tag"}}, "agent.protocol = 'tag' is unknown"),
-    "unknown prompt": ({"agent": {"prompt": "long"}}, "agent.prompt"),
+    "unknown protocol": ({"agent": {"protocol": "tag", "context_tokens": 64}}, "agent.protocol = 'tag' is unknown"),
+    "unknown prompt": ({"agent": {"prompt": "long", "context_tokens": 64}}, "agent.prompt"),
     "context too long": ({"agent": {"context_tokens": 99_999}}, "agent.context_tokens = 99999 is more than the"),
 }
 

@@ -252,14 +252,15 @@ def test_gradient_does_not_depend_on_the_order(
 def test_groups_without_spread_only_dilute_the_mean(
     learner: Callable[..., Learner], groups: Callable[..., list[Group]]
 ) -> None:
-    """Their tokens count in the divisor, as they would in a mean over all, and are not computed."""
+    """Their tokens count in the divisor of the loss, as they would in a mean over all; the record leaves them out."""
     alone, beside = learner(), learner()
     spread, idle = groups([[1.0, 0.0]]), groups([[0.5, 0.5], [1.0, 1.0, 1.0]], seed=9)
-    alone.learn(spread, 0)
-    beside.learn([*spread, *idle], 0)
+    expected, found = alone.learn(spread, 0), beside.learn([*spread, *idle], 0)
     counts = [sum(len(t.logprobs) for each in made for t in each.trajectories) for made in (spread, [*spread, *idle])]
     diluted = {name: each * counts[0] / counts[1] for name, each in gradients(alone.policy.model).items()}
     same(gradients(beside.policy.model), diluted)
+    for name in ("policy/ratio", "policy/clipped", "policy/entropy"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
 
 
 @pytest.mark.parametrize("place", ["none", "loss"])

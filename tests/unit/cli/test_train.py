@@ -122,26 +122,33 @@ def summary(**more: Any) -> dict[str, Any]:
     return {**whole, **sampled, **kinds, **took, "ceiling": None, **more}
 
 
-def table(found: dict[str, Any]) -> list[list[str]]:
-    """The cells of the closing table, row by row."""
+def table(found: dict[str, Any], *columns: str) -> dict[str, dict[str, str]]:
+    """The closing table by rows and columns, cut where its header has them."""
     console = Console(file=StringIO(), width=160, markup=False)
     closing_table(console, found)
     assert isinstance(console.file, StringIO)
-    lines = console.file.getvalue().replace("┃", "│").splitlines()
-    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    lines = console.file.getvalue().splitlines()
+    header = next(line for line in lines if "before" in line)
+    starts = [header.index(column) for column in columns]
+    bounds = list(zip(columns, starts, [*starts[1:], None], strict=True))
+    rows = [{column: line[low:high].strip() for column, low, high in bounds} for line in lines]
+    return {row["kind"]: row for row in rows}
+
+
+COLUMNS = ("kind", "before", "after", "gain", "searches")
 
 
 def test_closing_table_shows_before_and_after_with_intervals() -> None:
-    header, hop, greedy, sampled = table(summary())
-    assert header == ["kind", "before", "after", "gain", "searches"]
-    assert hop == ["1 hop", "0.10 [0.00, 0.20]", "0.80 [0.70, 0.90]", "0.70 [0.60, 0.80]", "0.0 -> 2.0"]
-    assert greedy[0] == "all, greedy"
-    assert sampled == ["all, sampled", "0.50 [0.40, 0.60]", "0.50 [0.40, 0.60]", "", ""]
+    rows = table(summary(), *COLUMNS)
+    change = {"before": ".10 [.00, .20]", "after": ".80 [.70, .90]", "gain": ".70 [.60, .80]", "searches": "0.0 -> 2.0"}
+    assert rows["1 hop"] == {"kind": "1 hop", **change}
+    assert rows["all, greedy"] == {"kind": "all, greedy", **change}
+    assert list(rows["all, sampled"].values()) == ["all, sampled", ".50 [.40, .60]", ".50 [.40, .60]", "", ""]
 
 
-@pytest.mark.parametrize(("known", "shown"), [({"1 hop": estimate(0.9)}, "0.90 [0.80, 1.00]"), ({}, "")])
+@pytest.mark.parametrize(("known", "shown"), [({"1 hop": estimate(0.9)}, ".90 [.80, 1.00]"), ({}, "")])
 def test_ceiling_has_a_column_where_it_is_known(known: dict[str, Any], shown: str) -> None:
-    header, hop, greedy, _ = table(summary(ceiling={"em": estimate(0.85), "by_hops": known}))
-    assert header[4:] == ["expert's ceiling", "searches"]
-    assert hop[4:] == [shown, "0.0 -> 2.0"]
-    assert greedy[4] == "0.85 [0.75, 0.95]"
+    found = summary(ceiling={"em": estimate(0.85), "by_hops": known})
+    rows = table(found, *COLUMNS[:4], "expert's ceiling", "searches")
+    assert (rows["1 hop"]["expert's ceiling"], rows["1 hop"]["searches"]) == (shown, "0.0 -> 2.0")
+    assert rows["all, greedy"]["expert's ceiling"] == ".85 [.75, .95]"

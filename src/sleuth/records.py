@@ -110,7 +110,8 @@ class Turn:
 class Trajectory:
     """One finished episode: tokens with their origin, and the turns read from them.
 
-    `ids` and `sampled` have one entry a token; `logprobs` and `versions` have one a sampled token.
+    `ids` and `sampled` have one entry a token; `logprobs` and `versions` have one a sampled token. `failure` says what
+    made the episode unusable.
     """
 
     question: Question
@@ -123,6 +124,7 @@ class Trajectory:
     versions: tuple[int, ...]
     turns: tuple[Turn, ...]
     stop: StopReason
+    failure: str | None = None
 
     @property
     def answer(self) -> str | None:

@@ -1,6 +1,7 @@
 """The run folder: manifest, metrics, trajectories, checkpoints; whatever bears its final name is complete."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -39,7 +40,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder on disk; made by `create`, read by `open`, continued by `resume`."""
+    """A run folder on disk; made by `create`, found by `open`, `held` while it is trained."""
 
     path: Path
 
@@ -68,14 +69,21 @@ class Run:
             raise InputError(f"{path} has run format {found!r}, and this version of Sleuth reads format {FORMAT}")
         return run
 
-    @classmethod
-    def resume(cls, path: Path) -> "Run":
-        """An existing run folder, rid of what an interrupted write left behind."""
-        run = cls.open(path)
-        for folder in (path, path / "trajectories", path / "checkpoints"):
-            for leftover in folder.glob(f"{TEMPORARY}*"):
-                _remove(leftover)
-        return run
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from training here, and removes what an interrupted one left half-written.
+
+        The lock ends with the process, however that ends.
+        """
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(f"another process is training in {self.path}; wait for it, or end it first") from error
+            for folder in (self.path, self.path / "trajectories", self.path / "checkpoints"):
+                for leftover in folder.glob(f"{TEMPORARY}*"):
+                    _remove(leftover)
+            yield
 
     def manifest(self) -> Row:
         return read_json(self.path / "manifest.json")
@@ -242,6 +250,7 @@ def row(trajectory: Trajectory, score: Score | None) -> Row:
         "logprobs": list(trajectory.logprobs),
         "turns": [_turn(turn, trajectory.question) for turn in trajectory.turns],
         "stop": trajectory.stop.value,
+        "failure": trajectory.failure,
         "score": None if score is None else {"total": score.total, "parts": score.parts},
     }
 

@@ -132,13 +132,14 @@ def test_rewind_to_the_start_empties_the_record(run: Run) -> None:
     assert list(run.metrics()) == []
 
 
-def test_only_complete_checkpoints_are_listed_and_resume_removes_the_rest(run: Run) -> None:
+def test_only_complete_checkpoints_are_listed_and_training_removes_the_rest(run: Run) -> None:
     assert run.latest() is None
     for name in ("step-2", "step-10", ".tmp-step-12", "notes"):
         (run.path / "checkpoints" / name).mkdir()
         (run.path / "checkpoints" / name / "model.safetensors").write_text(name)
     assert run.latest() == run.checkpoint(10)
-    assert Run.resume(run.path).checkpoints() == [run.checkpoint(2), run.checkpoint(10)]
+    with run.held():
+        assert run.checkpoints() == [run.checkpoint(2), run.checkpoint(10)]
     assert not (run.path / "checkpoints" / ".tmp-step-12").exists()
 
 
@@ -202,6 +203,7 @@ def test_row_has_the_published_fields() -> None:
             },
         ],
         "stop": "answered",
+        "failure": None,
         "score": {"total": 1.0, "parts": {"em": 1.0}},
     }
 
@@ -317,7 +319,8 @@ def test_killed_writer_leaves_nothing_under_the_final_name(run: Run) -> None:
     )
     subprocess.run([sys.executable, "-c", script, str(run.checkpoint(1))], check=False, timeout=30)
     assert names(run.path / "checkpoints") == [".tmp-step-1"]
-    assert Run.resume(run.path).checkpoints() == []
+    with run.held():
+        assert run.checkpoints() == []
     assert names(run.path / "checkpoints") == []
 
 
@@ -357,3 +360,13 @@ def test_code_version_starts_with_the_package_version() -> None:
     version, _, commit = code_version().partition("+")
     assert version == __version__
     assert commit == "" or len(commit.removesuffix("-dirty")) == 12
+
+
+def test_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {})
+    with run.held():
+        with pytest.raises(InputError, match="another process is training in"), Run.open(run.path).held():
+            pass
+        assert next(iter(run.metrics()), None) is None
+    with Run.open(run.path).held():
+        run.append_metrics(1, {})

@@ -63,6 +63,7 @@ class Episode:
     hear: TextListener | None
     ledger: Ledger = field(default_factory=Ledger)
     turns: list[Turn] = field(default_factory=list)
+    failure: str | None = None
 
     async def run(self) -> Trajectory:
         agent = self.agent
@@ -78,7 +79,8 @@ class Episode:
             return StopReason.OUT_OF_TOKENS
         try:
             completion = await self._generate()
-        except EngineFailure:
+        except EngineFailure as failure:
+            self.failure = str(failure)
             return StopReason.ENGINE_FAILED
         completion, text = up_to_stop(completion, self.agent.protocol.stops, self.agent.tokens)
         self.ledger.sampled(completion)
@@ -102,6 +104,7 @@ class Episode:
     async def _search(self, text: str, search: Search, completion: Completion) -> StopReason | None:
         found = await self.agent.tool.search(search.query)
         if isinstance(found, SearchUnavailable):
+            self.failure = str(found)
             self._record(text, search, Outcome.UNAVAILABLE, completion)
             return StopReason.SEARCH_UNAVAILABLE
         self._record(text, search, Outcome.FOUND, completion, found)
@@ -167,4 +170,5 @@ class Episode:
             versions=ledger.versions,
             turns=tuple(self.turns),
             stop=stop,
+            failure=self.failure,
         )

@@ -41,7 +41,7 @@ def train(
     started = time.monotonic()
     if resume is not None and (name is not None or settings or out is not None):
         raise ConfigError("--resume continues a run as it was begun; leave out the recipe, --set and --out")
-    begun = Run.resume(resume) if resume is not None else _config(name, settings)
+    begun = Run.open(resume) if resume is not None else _config(name, settings)
     console = Console(stderr=True, markup=False, highlight=False)
     found, folder = _run(begun, out, console, started)
     closing_table(console, found)

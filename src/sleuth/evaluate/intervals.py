@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,9 @@ def estimate(values: Sequence[float]) -> Estimate:
     if np.isin(array, (0.0, 1.0)).all():
         return _wilson(array)
     shares = array.min() >= 0.0 and array.max() <= 1.0
-    return _bootstrap(array, (0.0, 1.0) if shares else None)
+    found = _bootstrap(array, (0.0, 1.0) if shares else None)
+    # What is counted, such as searches, is never less than nothing.
+    return replace(found, low=max(0.0, found.low)) if array.min() >= 0.0 else found
 
 
 def paired_difference(before: Sequence[float], after: Sequence[float]) -> Estimate:

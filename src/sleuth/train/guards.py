@@ -13,15 +13,18 @@ BROKEN = "begin a new run with a lower train.learning_rate"
 def episodes(trajectories: Sequence[Trajectory], search_failures: float) -> None:
     """Too many episodes lost to failed searches, or none left to learn from."""
     stops = Counter(trajectory.stop for trajectory in trajectories)
+    cause = next((f", for example: {each.failure}" for each in trajectories if each.failure), "")
     lost = stops[StopReason.SEARCH_UNAVAILABLE] / len(trajectories)
     if lost > search_failures:
         raise TrainingStopped(
-            f"{lost:.0%} of the episodes were lost to failed searches, more than {search_failures:.0%}; "
+            f"{lost:.0%} of the episodes were lost to failed searches, more than {search_failures:.0%}{cause}; "
             "mend the search engine and resume the run"
         )
     if not any(reason.usable for reason in stops):
         reasons = ", ".join(f"{count} {reason.value}" for reason, count in stops.items())
-        raise TrainingStopped(f"no episode was usable ({reasons}); mend what failed and resume the run, or {BROKEN}")
+        raise TrainingStopped(
+            f"no episode was usable ({reasons}){cause}; mend what failed and resume the run, or {BROKEN}"
+        )
 
 
 def gradient(norm: float) -> None:

@@ -37,7 +37,7 @@ class Outcome:
 
 def train(parts: Parts, watch: Watch, started: float) -> Outcome:
     """Runs the whole training, from the newest checkpoint where there is one."""
-    with asyncio.Runner() as runner:
+    with parts.run.held(), asyncio.Runner() as runner:
         before = _measure(parts, watch, runner, 0, "asking the held-out questions before")
         progress = _restore(parts)
         if progress.step == 0:

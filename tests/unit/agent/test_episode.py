@@ -179,6 +179,8 @@ def test_an_observation_is_cut_by_tokens_and_keeps_its_closing_tag(
 def test_a_search_that_fails_ends_the_episode_as_unusable(agent: MakesAgent) -> None:
     trajectory = play(agent(FIRST, LAST, search=Closed()))
     assert trajectory.stop is StopReason.SEARCH_UNAVAILABLE
+    assert trajectory.failure is not None
+    assert trajectory.failure.startswith("no answer for the query")
     assert not trajectory.stop.usable
     assert trajectory.turns[0].outcome is Outcome.UNAVAILABLE
     assert trajectory.sampled[-1]
@@ -187,6 +189,7 @@ def test_a_search_that_fails_ends_the_episode_as_unusable(agent: MakesAgent) -> 
 def test_an_engine_that_fails_ends_the_episode_as_unusable(agent: MakesAgent) -> None:
     trajectory = play(agent(FIRST))
     assert trajectory.stop is StopReason.ENGINE_FAILED
+    assert trajectory.failure
     assert not trajectory.stop.usable
     assert len(trajectory.turns) == 1
     assert_even(trajectory)

@@ -116,7 +116,7 @@ def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Pa
         engine = Paged(learned.model, learned.tokens, slots=4, context=config.agent.context_tokens + 1, lockstep=True)
         optimiser = torch.optim.AdamW(learned.model.parameters(), lr=config.train.learning_rate)
         reference = policy() if config.algorithm.kl.place != "none" else None
-        run = Run.resume(folder) if folder.exists() else Run.create(folder, {"config": {}})
+        run = Run.open(folder) if folder.exists() else Run.create(folder, {"config": {}})
         return Parts(
             config=config,
             run=run,

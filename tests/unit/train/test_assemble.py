@@ -67,7 +67,7 @@ def test_run_on_files_indexes_them_once(home: Path) -> None:
     stages = Stages()
     made = begun(watch=stages)
     assert [question.id for question in made.held_out] == ["q1"]
-    again = proceed(Run.resume(made.run.path), stages)
+    again = proceed(Run.open(made.run.path), stages)
     assert stages.begun == ["indexing"]
     assert again.config == made.config
 
@@ -77,7 +77,7 @@ def test_run_in_a_world_generates_it_once(home: Path) -> None:
     made = begun(generated(), stages)
     assert len(made.held_out) == 3
     assert len(made.stream.questions) == 5
-    proceed(Run.resume(made.run.path), stages)
+    proceed(Run.open(made.run.path), stages)
     assert stages.begun == ["generating the world", "indexing"]
 
 
@@ -94,15 +94,15 @@ def test_run_with_an_index_of_its_own_builds_none(home: Path) -> None:
 def test_run_killed_before_its_first_checkpoint_starts_over(left: str, home: Path) -> None:
     made = begun(generated())
     (made.run.path / left).mkdir()
-    proceed(Run.resume(made.run.path), Silent())
-    assert not (made.run.path / left).exists()
+    with proceed(Run.open(made.run.path), Silent()).run.held():
+        assert not (made.run.path / left).exists()
 
 
 def test_run_is_continued_and_asked_from_another_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = begun()
     save(made.run, made.learner.policy, made.learner.optimiser, Progress(1, 0.0, 0), keep=1)
     monkeypatch.chdir("/")
-    again = proceed(Run.resume(home / "run"), Silent())
+    again = proceed(Run.open(home / "run"), Silent())
     assert again.config.model.policy == str(home / "model")
     for initial in (True, False):
         assert finished.agent(Run.open(home / "run"), initial).config == made.config.agent
@@ -130,7 +130,7 @@ def test_changed_input_is_not_continued(path: str, knob: str, home: Path) -> Non
     with Path(path).open("a") as file:
         file.write("\n")
     with pytest.raises(InputError, match=rf"{knob} = .* changed after run was begun with it; put it back, or begin"):
-        proceed(Run.resume(made.run.path), Silent())
+        proceed(Run.open(made.run.path), Silent())
 
 
 FAULTS: dict[str, tuple[dict[str, dict[str, Any]], str]] = {

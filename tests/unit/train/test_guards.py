@@ -1,6 +1,7 @@
 """What ends a run, and with which words."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -23,6 +24,14 @@ def test_failed_searches_end_the_run_only_above_the_limit(trajectory: Maker) -> 
 def test_nothing_to_learn_from_ends_the_run(stop: StopReason, trajectory: Maker) -> None:
     with pytest.raises(TrainingStopped, match=rf"no episode was usable \(2 {stop.value}\)"):
         guards.episodes([trajectory(stop=stop)] * 2, search_failures=1.0)
+
+
+def test_the_cause_of_a_failure_is_told(trajectory: Maker) -> None:
+    lost = replace(trajectory(stop=StopReason.SEARCH_UNAVAILABLE), failure="no answer for the query 'x': refused")
+    with pytest.raises(TrainingStopped, match=r"for example: no answer for the query 'x': refused; mend the search"):
+        guards.episodes([trajectory(), lost], search_failures=0.1)
+    with pytest.raises(TrainingStopped, match=r"no episode was usable .*for example: no answer for the query"):
+        guards.episodes([lost], search_failures=1.0)
 
 
 @pytest.mark.parametrize("value", [nan, inf])

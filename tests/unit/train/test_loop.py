@@ -187,7 +187,7 @@ def test_policy_that_is_broken_ends_the_run(parts: Making, tmp_path: Path, polic
     with torch.no_grad():
         next(broken.model.parameters()).fill_(math.nan)
     with pytest.raises(
-        TrainingStopped, match=r"no episode was usable \(3 engine_failed\); .* a lower train\.learning_rate"
+        TrainingStopped, match=r"\(3 engine_failed\), for example: .* not finite; .* a lower train\.learning_rate"
     ):
         trained(parts(tmp_path / "run", learning=broken))
 

@@ -163,7 +163,8 @@ class Paged:
         with self._weights:
             self._pool.clear()
         for row in rows:
-            failure = EngineFailure(f"generation broke: {type(error).__name__}: {error}")
+            told = str(error) if isinstance(error, EngineFailure) else f"{type(error).__name__}: {error}"
+            failure = EngineFailure(f"generation broke: {told}")
             failure.__cause__ = error
             row.fail(failure)
 

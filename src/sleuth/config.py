@@ -147,7 +147,7 @@ class TrainConfig(Section):
     ] = 0.05
     save_every: Annotated[Positive, Field(description="steps between checkpoints")] = 20
     keep: Annotated[Positive, Field(description="checkpoints kept, the newest")] = 2
-    threads: Annotated[NonNegative, Field(description="CPU threads of the run; 0 takes what torch takes")] = 0
+    threads: Annotated[int, Field(ge=0, le=1024, description="CPU threads of the run; 0 takes what torch takes")] = 0
     seed: Annotated[NonNegative, Field(description="of questions and sampling")] = 0
 
 
@@ -182,6 +182,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sources(self) -> Self:
+        if not self.name.strip() or self.name.startswith(".") or set(self.name) & set("/\\"):
+            raise ValueError(
+                f"name = {self.name!r} cannot be the name of a folder; leave out slashes and a leading dot"
+            )
         if self.world is not None:
             self.data._without_effect("a generated world", "corpus", "train", "test", table="data.")
             if self.retrieval.index is not None:

@@ -55,7 +55,7 @@ class Run:
         with replacing(path) as folder:
             for inner in (folder, folder / "trajectories", folder / "checkpoints"):
                 inner.mkdir()
-            (folder / "manifest.json").write_bytes(_document({"format": FORMAT, **manifest}))
+            (folder / "manifest.json").write_bytes(_document({"format": FORMAT, "kind": "run", **manifest}))
         return cls(path)
 
     @classmethod
@@ -64,6 +64,10 @@ class Run:
         if not (path / "manifest.json").is_file():
             raise InputError(f"{path} is not a run folder: it holds no manifest.json; give the folder a run wrote")
         run = cls(path)
+        if run.manifest().get("kind") != "run":
+            raise InputError(
+                f"{path} is not a run folder, its manifest is of something else; give the folder a run wrote"
+            )
         if run.manifest().get("format") != FORMAT:
             found = run.manifest().get("format")
             raise InputError(f"{path} has run format {found!r}, and this version of Sleuth reads format {FORMAT}")
@@ -139,6 +143,11 @@ class Run:
         with replacing(self.path / name) as path:
             path.write_bytes(_document(content))
         return self.path / name
+
+    def summary(self) -> Row | None:
+        """What a finished run reached; None while it is not finished."""
+        path = self.path / "summary.json"
+        return read_json(path) if path.exists() else None
 
     def write_summary(self, content: Mapping[str, Any]) -> Path:
         return self.write_json("summary.json", content)
@@ -279,10 +288,21 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        fault = _fault(error, path.parent)
-        if fault is None:
+        remedy = _remedy(error, path)
+        if remedy is None:
             raise
-        raise InputError(f"{path} cannot be written: {REMEDIES[fault]}") from error
+        raise InputError(f"{path} cannot be written: {remedy}") from error
+
+
+def _remedy(error: Exception, path: Path) -> str | None:
+    """What to do about a failed write; None where it was not this path that could not be written."""
+    fault = _fault(error, path.parent)
+    if fault is not None:
+        return REMEDIES[fault]
+    ours = (path.with_name(f"{TEMPORARY}{path.name}"), path.parent)
+    if isinstance(error, OSError) and error.filename and any(Path(error.filename) == each for each in ours):
+        return f"{error.strerror}; choose another folder"
+    return None
 
 
 def _fault(error: Exception, folder: Path) -> int | None:

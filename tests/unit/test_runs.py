@@ -72,7 +72,7 @@ def trajectory(supporting_ids: tuple[str, ...] = ("p1",), stop: StopReason = Sto
 
 
 def test_create_writes_a_manifest_with_the_format(run: Run) -> None:
-    assert Run.open(run.path).manifest() == {"format": FORMAT, "config": {"name": "first"}}
+    assert Run.open(run.path).manifest() == {"format": FORMAT, "kind": "run", "config": {"name": "first"}}
 
 
 def test_create_leaves_an_existing_path_alone(tmp_path: Path) -> None:
@@ -94,8 +94,14 @@ def test_open_refuses_what_is_no_run(tmp_path: Path) -> None:
 
 
 def test_open_refuses_another_format(run: Run) -> None:
-    run.write_json("manifest.json", {"format": 99})
+    run.write_json("manifest.json", {"format": 99, "kind": "run"})
     with pytest.raises(InputError, match="has run format 99, and this version of Sleuth reads format 1"):
+        Run.open(run.path)
+
+
+def test_open_refuses_the_folder_of_something_else(run: Run) -> None:
+    run.write_json("manifest.json", {"format": FORMAT, "kind": "bm25"})
+    with pytest.raises(InputError, match="is not a run folder, its manifest is of something else"):
         Run.open(run.path)
 
 

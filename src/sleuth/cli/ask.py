@@ -36,7 +36,7 @@ def ask(
     from sleuth.train import finished
 
     quiet()
-    console = Console(highlight=False)
+    console = Piped(highlight=False)
     trajectory = asyncio.run(_asked(finished.agent(opened, before), question, temperature, seed, console))
     console.print()
     console.print(Text(closing(trajectory), style="bold" if trajectory.answer is not None else "red"))
@@ -50,6 +50,13 @@ async def _asked(agent: "Agent", question: str, temperature: float, seed: int, c
     trajectory = await agent.run(Task(asked, seed=seed, temperature=temperature), hear=stream.hear)
     stream.end()
     return trajectory
+
+
+class Piped(Console):
+    """A console whose reader may leave: what comes after is not shown, and nothing breaks."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
 
 class Stream:

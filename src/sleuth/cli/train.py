@@ -39,11 +39,17 @@ def train(
 ) -> None:
     """Train a policy by a recipe, or continue a run that was interrupted."""
     started = time.monotonic()
+    found: Mapping[str, Any]
     if resume is not None and (name is not None or settings or out is not None):
         raise ConfigError("--resume continues a run as it was begun; leave out the recipe, --set and --out")
     begun = Run.open(resume) if resume is not None else _config(name, settings)
     console = Console(stderr=True, markup=False, highlight=False)
-    found, folder = _run(begun, out, console, started)
+    done = begun.summary() if isinstance(begun, Run) else None
+    if isinstance(begun, Run) and done is not None:
+        console.print(f"{begun.path} is finished, nothing is left to do", soft_wrap=True)
+        found, folder = done, begun.path
+    else:
+        found, folder = _run(begun, out, console, started)
     closing_table(console, found)
     console.print(f"run folder   {folder}\nreport       {folder / 'report.html'}", soft_wrap=True)
     console.print(f'ask it       sleuth ask {folder} "..."', soft_wrap=True)
@@ -70,7 +76,11 @@ def _run(begun: Run | Config, out: Path | None, console: Console, started: float
                 parts = proceed(begun, live)
             case Config():
                 parts = start(begun, out or fresh(RUNS, begun.name), live)
-        outcome = train_parts(parts, live, started)
+        try:
+            outcome = train_parts(parts, live, started)
+        except KeyboardInterrupt:
+            console.print(f"interrupted; continue with: sleuth train --resume {parts.run.path}", soft_wrap=True)
+            raise
     return write(parts, outcome), parts.run.path
 
 

@@ -79,7 +79,6 @@ def proceed(run: Run, watch: Watch) -> Parts:
 def begin(config: Config, folder: Path) -> Run:
     """A new run folder with its manifest; missing models and files are found before it is made."""
     manifest = {
-        "kind": "run",
         "config": recipe.resolved(config),
         "code": code_version(),
         "torch": torch.__version__,
@@ -96,6 +95,7 @@ def assemble(config: Config, run: Run, watch: Watch) -> Parts:
         torch.set_num_threads(config.train.threads)
     rubric = Rubric(config.reward)
     learner = _learner(config, device)
+    protocol.named(config.agent.protocol)
     sources = sources_of(config, run)
     _generate(config, run, watch)
     learn, held_out = questions.load(sources.train), questions.load(sources.test)
@@ -117,9 +117,6 @@ def assemble(config: Config, run: Run, watch: Watch) -> Parts:
 
 def agent_of(config: Config, policy: Policy, folder: Path) -> tuple[Paged, Agent]:
     """The agent of a run: the policy in the embedded engine, with its index to search."""
-    known, asked = policy.model.config.max_position_embeddings, config.agent.context_tokens
-    if asked > known:
-        raise ConfigError(f"agent.context_tokens = {asked} is more than the {known} positions of the model; lower it")
     engine = Paged(
         policy.model,
         policy.tokens,
@@ -159,6 +156,9 @@ def _generate(config: Config, run: Run, watch: Watch) -> None:
 def _learner(config: Config, device: torch.device) -> Learner:
     folder = recipe.resolve_policy(config.model.policy)
     policy = Policy.load(folder, device)
+    known, asked = policy.model.config.max_position_embeddings, config.agent.context_tokens
+    if asked > known:
+        raise ConfigError(f"agent.context_tokens = {asked} is more than the {known} positions of the model; lower it")
     reference = Policy.load(folder, device) if config.algorithm.kl.place != "none" else None
     optimiser = torch.optim.AdamW(
         policy.model.parameters(),

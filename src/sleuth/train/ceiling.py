@@ -14,6 +14,7 @@ from sleuth.corpus.world.world import World
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
+from sleuth.runs import read_json
 from sleuth.train.assemble import agent_of
 from sleuth.train.policy import Policy
 
@@ -38,9 +39,28 @@ async def _measure(policy: Policy, config: Config, scratch: Path) -> Evaluation:
     return await evaluate(agent, held_out, Rubric(config.reward), concurrent=config.engine.slots)
 
 
+def known(policy: Path, config: Config) -> dict[str, Any] | None:
+    """The ceiling kept with a policy, where a run asks what it was measured on."""
+    if not (policy / FILE).exists():
+        return None
+    kept = read_json(policy / FILE)
+    return kept if kept["settings"] == _settings(config) else None
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """What a ceiling depends on beside the weights."""
+    return {
+        "world": config.world and {"passages": config.world.passages, "seed": config.world.seed},
+        "retrieval": config.retrieval.model_dump(mode="json"),
+        "agent": config.agent.model_dump(mode="json"),
+        "questions": config.evaluate.questions,
+    }
+
+
 def as_json(found: Evaluation) -> dict[str, Any]:
     """What is shown beside a run that started from this policy."""
     return {
+        "settings": _settings(recipe.load(RECIPE)),
         "what": f"the policy that had read experts only, greedy, on {len(found.asked)} held-out questions of {RECIPE}",
         "em": asdict(found.em),
         "by_hops": {kind: asdict(part.em) for kind, part in found.by_hops().items()},

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from sleuth import recipe
@@ -13,7 +12,7 @@ from sleuth.evaluate.compare import em_by_hops, gain, searches_by_hops
 from sleuth.evaluate.kinds import kind
 from sleuth.evaluate.suite import Asked, Evaluation
 from sleuth.page.run import run_page
-from sleuth.runs import Run, read_json, replacing, row
+from sleuth.runs import Run, replacing, row
 from sleuth.train import ceiling
 from sleuth.train.assemble import Parts
 from sleuth.train.loop import Outcome
@@ -23,13 +22,14 @@ TRANSCRIPTS = 10
 
 def write(parts: Parts, outcome: Outcome) -> Mapping[str, Any]:
     """Writes summary and report into the run folder and returns the summary."""
-    found = summary(outcome, recipe.resolve_policy(parts.config.model.policy))
+    policy = recipe.resolve_policy(parts.config.model.policy)
+    found = summary(outcome, ceiling.known(policy, parts.config))
     parts.run.write_summary(found)
     _write_report(parts.run, found, outcome.after.greedy)
     return found
 
 
-def summary(outcome: Outcome, policy: Path) -> Mapping[str, Any]:
+def summary(outcome: Outcome, top: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Before and after with intervals, by kind of question, and what it took."""
     before, after = outcome.before, outcome.after
     return {
@@ -41,7 +41,7 @@ def summary(outcome: Outcome, policy: Path) -> Mapping[str, Any]:
         "em_by_hops": em_by_hops(before.greedy, after.greedy),
         "searches_by_hops": searches_by_hops(before.greedy, after.greedy)
         | {"all": {"before": before.greedy.searches.value, "after": after.greedy.searches.value}},
-        "ceiling": read_json(policy / ceiling.FILE) if (policy / ceiling.FILE).exists() else None,
+        "ceiling": top,
         "steps": outcome.progress.step,
         "tokens": outcome.progress.tokens,
         "seconds": outcome.progress.seconds,

@@ -20,6 +20,7 @@ from sleuth.train.policy import Policy
 QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
 RECIPE = """
 model.policy = "model"
+agent.context_tokens = 64
 data = { corpus = "corpus.jsonl", train = "train.jsonl", test = "test.jsonl" }
 """
 
@@ -36,6 +37,9 @@ REFUSALS = {
     "wrong type": (["--set", "train.steps=many"], 'train.steps = "many" should be a valid integer'),
     "knob without effect": (["--set", "algorithm.constant=9"], "algorithm.constant has no effect"),
     "nothing to compare": (["--set", "train.samples=1"], "train.samples = 1 leaves algorithm.advantage = grpo"),
+    "context too long": (["--set", "agent.context_tokens=4096"], "agent.context_tokens = 4096 is more than the 512"),
+    "name with a path": (["--set", "name=../x"], "name = '../x' cannot be the name of a folder"),
+    "folder that cannot be": (["--out", "/proc/run"], "/proc/run cannot be written"),
     "unknown name": (["--set", "algorithm.advantage=gppo"], "algorithm.advantage = 'gppo' is unknown"),
 }
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from sleuth import recipe
 from sleuth.config import RewardConfig
 from sleuth.evaluate.suite import Evaluation, asked
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
+from sleuth.train import ceiling
 from sleuth.train.assemble import Parts
 from sleuth.train.checkpoint import Progress
 from sleuth.train.loop import Measured, train
@@ -32,11 +34,11 @@ def evaluation(*answers: tuple[int, str | None]) -> Evaluation:
     return Evaluation(tuple(asked(played(number, *each), rubric) for number, each in enumerate(answers)))
 
 
-def test_summary_names_what_changed_and_what_it_took(tmp_path: Path) -> None:
+def test_summary_names_what_changed_and_what_it_took() -> None:
     before = evaluation((1, "rome"), (1, "oslo"), (2, "rome"), (3, None))
     after = evaluation((1, "oslo"), (1, "oslo"), (2, "rome"), (3, "oslo"))
     finished = Finished(Measured(before, before), Measured(after, after), Progress(7, 12.5, 900))
-    found = summary(finished, tmp_path)
+    found = summary(finished, None)
     assert found["em_before"]["value"] == pytest.approx(1 / 3)
     assert found["em_after"]["value"] == pytest.approx(3 / 4)
     assert found["em_after"]["low"] < 0.75 < found["em_after"]["high"]
@@ -50,11 +52,15 @@ def test_summary_names_what_changed_and_what_it_took(tmp_path: Path) -> None:
     json.dumps(found, allow_nan=False)
 
 
-def test_ceiling_of_the_policy_stands_beside_the_run(tmp_path: Path) -> None:
-    (tmp_path / "ceiling.json").write_text('{"what": "the expert", "em": {"value": 0.9}}')
-    same = evaluation((1, "oslo"))
-    found = summary(Finished(Measured(same, same), Measured(same, same), Progress(1, 1.0, 1)), tmp_path)
-    assert found["ceiling"] == {"what": "the expert", "em": {"value": 0.9}}
+@pytest.mark.parametrize("change", ["world.seed=5", "world.passages=300", "retrieval.k=3", "evaluate.questions=20"])
+def test_ceiling_stands_only_beside_what_it_was_measured_on(change: str, tmp_path: Path) -> None:
+    shipped, quickstart = recipe.resolve_policy("quickstart"), recipe.load("quickstart")
+    known = ceiling.known(shipped, quickstart)
+    assert known is not None
+    assert known["em"]["count"] == quickstart.evaluate.questions
+    assert ceiling.known(shipped, recipe.load("quickstart", ["train.seed=7", "train.steps=3"])) == known
+    assert ceiling.known(shipped, recipe.load("quickstart", [change])) is None
+    assert ceiling.known(tmp_path, quickstart) is None
 
 
 def test_transcripts_are_of_every_kind_wrong_before_right() -> None:

@@ -67,10 +67,6 @@ class Evaluation:
         """By kind: hops from few to many, then comparisons, yes/no questions and the rest."""
         return dict(sorted(self.by(kind).items(), key=lambda entry: place(entry[0])))
 
-    def by_type(self) -> "dict[str, Evaluation]":
-        """By the type the question file names, or its data source where it names none."""
-        return dict(sorted(self.by(lambda question: question.type or question.data_source).items()))
-
     def metrics(self, prefix: str) -> dict[str, float]:
         """Flat names for a row of metrics: means with `_low` and `_high`, and exact match and searches by kind."""
         flat = {"questions": float(len(self.asked)), "unusable": float(self.unusable)}

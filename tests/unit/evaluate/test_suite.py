@@ -118,7 +118,6 @@ def test_kinds_and_types(evaluation: Make) -> None:
         "yes/no": (1, 0),
         "world": (1, 0),
     }
-    assert list(found.by_type()) == ["two_hop", "world", "yes_no"]
     assert list(found.by(lambda question: question.id)) == ["q0", "q1", "q2", "q3"]
 
 

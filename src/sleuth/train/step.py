@@ -81,8 +81,12 @@ class Learner:
         return {**means, "policy/gradient_norm": norm}
 
     def _moving(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows that can change the weights: those with sampled tokens, and an advantage or KL in the loss."""
-        return [row for row in rows if row.old and (row.advantage or self.algorithm.kl.place == "loss")]
+        """The rows that can change the weights: those with sampled tokens and an advantage.
+
+        KL in the loss, or a loss that is not of our table, may move the weights without an advantage too.
+        """
+        every = self.algorithm.kl.place == "loss" or self.algorithm.loss not in loss.LOSSES
+        return [row for row in rows if row.old and (row.advantage or every)]
 
     def _weighed(self, rows: Sequence[Row]) -> list[Row]:
         lengths_N = torch.tensor([len(row.old) for row in rows], dtype=torch.float64)

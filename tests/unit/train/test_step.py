@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, inf, sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -274,6 +275,21 @@ def test_without_any_advantage_only_kl_moves_the_weights(
     moved = any(not torch.equal(before[name], after) for name, after in weights(ours.policy.model).items())
     assert moved == (place == "loss")
     assert ("policy/entropy" in found) == moved
+
+
+def test_loss_of_the_users_own_may_move_the_weights_without_an_advantage(
+    learner: Callable[..., Learner], groups: Callable[..., list[Group]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_loss.py").write_text(
+        "from sleuth.algorithms.loss import TokenLoss\n"
+        "def likelier(logprob_T, old_T, advantage_T, clip_low, clip_high, negative_weight):\n"
+        "    return TokenLoss(-logprob_T, {})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ours = learner({"loss": "import:own_loss.likelier"})
+    before = weights(ours.policy.model)
+    ours.learn(groups([[1.0, 1.0], [0.0, 0.0]]), 0)
+    assert any(not torch.equal(before[name], after) for name, after in weights(ours.policy.model).items())
 
 
 @pytest.mark.parametrize("place", ["none", "loss", "reward"])

@@ -1,10 +1,12 @@
-"""The contract of every retriever: queries in; per query its hits, or why there are none to be had."""
+"""The contracts of search: a Retriever answers queries with passages; a Ranker orders the rows of one index."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit
+
+Ranked = list[tuple[int, float]]  # row numbers of the corpus with their scores, best first
 
 
 class Retriever(Protocol):
@@ -16,4 +18,12 @@ class Retriever(Protocol):
         One entry a query, in their order. A query for which nothing is found, a blank one too, has an empty list:
         that is an answer. A query that could not be answered has a SearchUnavailable in its place. `k` is at least 1.
         """
+        ...
+
+
+class Ranker(Protocol):
+    """Orders the rows of an index; called by one thread at a time."""
+
+    def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
+        """The `k` best rows of each query, equal scores in the order of the passage ids; a blank query has none."""
         ...

@@ -95,7 +95,7 @@ class Run:
     def append_metrics(self, step: int, values: Mapping[str, Any]) -> None:
         """Records a step for good: the line is on the disk when this returns."""
         path = self.path / "metrics.jsonl"
-        with _explained(path), path.open("ab") as file:
+        with explained(path), path.open("ab") as file:
             file.write(_line({"step": step, **values}))
             file.flush()
             os.fsync(file.fileno())
@@ -158,11 +158,11 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary sibling for a file or folder; it takes the name `path` on success and is gone on failure."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
-        with _explained(path):
+        with explained(path):
             _remove(temporary)
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
-            _sync_tree(temporary)
+            sync_tree(temporary)
             _rename(temporary, path)
             _sync(path.parent)
     except BaseException:
@@ -283,7 +283,7 @@ def _hit(hit: Hit, question: Question) -> Row:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Turns a failure to write into one sentence."""
     try:
         yield
@@ -331,7 +331,7 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _sync_tree(path: Path) -> None:
+def sync_tree(path: Path) -> None:
     for inner in path.rglob("*"):
         _sync(inner)
     _sync(path)

@@ -42,16 +42,86 @@ class DataConfig(Section):
     shuffle: Annotated[bool, Field(description="shuffle the training questions anew each epoch, by train.seed")] = True
 
 
+class ServiceConfig(Section):
+    concurrency: Annotated[Positive, Field(description="requests in flight at most")] = 64
+    rate: Annotated[float | None, Field(gt=0, description="requests a second at most; absent for no limit")] = None
+    deadline: Annotated[float, Field(gt=0, description="seconds of one search, retries and waiting included")] = 60.0
+    token_env: Annotated[
+        str | None, Field(description="environment variable with the bearer token of a retrieval server")
+    ] = None
+    proxy: Annotated[str | None, Field(description="URL of a proxy")] = None
+    language: Annotated[str | None, Field(description="web search: language of the results, such as en")] = None
+    country: Annotated[str | None, Field(description="web search: country it is made from, such as us")] = None
+    pages: Annotated[bool, Field(description="web search: the text of the page around the snippet")] = False
+
+
 class RetrievalConfig(Section):
-    index: Annotated[str | None, Field(description="an index folder; built from the corpus when absent")] = None
+    index: Annotated[
+        str | None,
+        Field(
+            description="an index folder, the http:// address of a retrieval server, web:serper (serpapi, google, "
+            "brave), or import:package.function; built from the corpus when absent"
+        ),
+    ] = None
     k: Annotated[Positive, Field(description="passages shown for a search")] = 3
-    k1: Annotated[float, Field(gt=0, description="BM25 term saturation, when the index is built here")] = 0.9
+    kind: Annotated[
+        Literal["bm25", "dense", "ann", "hybrid"], Field(description="of the index, when it is built here")
+    ] = "bm25"
+    k1: Annotated[float, Field(ge=0, description="BM25 term saturation, when the index is built here")] = 0.9
     b: Annotated[Share, Field(description="BM25 length normalisation, when the index is built here")] = 0.4
+    stemmer: Annotated[str, Field(description="BM25 language of stems, or none, when the index is built here")] = (
+        "english"
+    )
+    encoder: Annotated[
+        str, Field(description="sentence encoder, when the index is built here: minilm, a folder, or a hub name")
+    ] = "minilm"
+    device: Annotated[str, Field(description="where vectors are searched: auto, cpu, cuda (all GPUs), cuda:0")] = "auto"
+    rerank: Annotated[str | None, Field(description="a cross-encoder that orders the hits anew: folder or name")] = None
+    rerank_depth: Annotated[Positive, Field(description="hits it is shown")] = 10
+    cache: Annotated[NonNegative, Field(description="answers kept in memory; 0 for none")] = 0
+    record: Annotated[bool, Field(description="write every search and its answer to searches.jsonl of the run")] = False
+    replay: Annotated[str | None, Field(description="answer from such a file instead of searching")] = None
+    service: ServiceConfig = ServiceConfig()
+
+    @property
+    def remote(self) -> bool:
+        """Whether searches leave this process: to a server, or to the web."""
+        return self.index is not None and self.index.startswith(("http://", "https://", "web:"))
+
+    @property
+    def local(self) -> bool:
+        """Whether the index is a folder, of the user's own or built here."""
+        return not self.remote and not (self.index or "").startswith("import:")
 
     @model_validator(mode="after")
-    def _effective(self) -> Self:
+    def _built(self) -> Self:
         if self.index is not None:
-            self._without_effect("retrieval.index, which was built with its own", "k1", "b")
+            made = ("kind", "k1", "b", "stemmer", "encoder")
+            self._without_effect("retrieval.index, which was built with its own", *made)
+        elif self.kind == "bm25":
+            self._without_effect("retrieval.kind = bm25", "encoder", "device")
+        elif self.kind != "hybrid":
+            self._without_effect(f"retrieval.kind = {self.kind}", "k1", "b", "stemmer")
+        if not self.local:
+            self._without_effect(f"retrieval.index = {self.index}", "device", "rerank", "rerank_depth")
+        if self.rerank is None:
+            self._without_effect("no retrieval.rerank", "rerank_depth")
+        if self.replay is not None:
+            self._without_effect("retrieval.replay", "record", "cache", "rerank", "device")
+        return self
+
+    @model_validator(mode="after")
+    def _served(self) -> Self:
+        of_servers, of_the_web = ("token_env",), ("language", "country", "pages")
+        if not self.remote:
+            useless = tuple(ServiceConfig.model_fields)
+        elif str(self.index).startswith("web:"):
+            useless = of_servers
+        else:
+            useless = of_the_web
+        self.service._without_effect(
+            f"retrieval.index = {self.index or 'an index built here'}", *useless, table="service."
+        )
         return self
 
 
@@ -194,6 +264,7 @@ class Config(Section):
         for name in ("train", "test"):
             if getattr(self.data, name) is None:
                 raise ValueError(f"data.{name} is missing; give a questions file, or a [world] to generate one")
-        if (self.data.corpus is None) == (self.retrieval.index is None):
+        named = (self.data.corpus is not None) + (self.retrieval.index is not None)
+        if named == 2 or (named == 0 and self.retrieval.replay is None):
             raise ValueError("give either data.corpus or retrieval.index: an index names its own corpus")
         return self

@@ -49,7 +49,23 @@ class AnnSettings(Section):
 class Plan(Section):
     """An index to be built: its kind, and the settings of the parts that kind has."""
 
-    kind: Kind = "bm25"
+    kind: Kind
     bm25: BM25Settings | None = None
     encoder: EncoderSettings | None = None
     ann: AnnSettings | None = None
+
+    @classmethod
+    def of(
+        cls,
+        kind: Kind,
+        bm25: BM25Settings | None = None,
+        encoder: EncoderSettings | None = None,
+        ann: AnnSettings | None = None,
+    ) -> "Plan":
+        """The plan of a kind: defaults for what is not given, and nothing for parts that the kind has not."""
+        return cls(
+            kind=kind,
+            bm25=(bm25 or BM25Settings()) if kind in ("bm25", "hybrid") else None,
+            encoder=(encoder or EncoderSettings()) if kind != "bm25" else None,
+            ann=(ann or AnnSettings()) if kind == "ann" else None,
+        )

@@ -51,7 +51,7 @@ def _settings(config: Config) -> dict[str, Any]:
     """What a ceiling depends on beside the weights."""
     return {
         "world": config.world and {"passages": config.world.passages, "seed": config.world.seed},
-        "retrieval": config.retrieval.model_dump(mode="json"),
+        "retrieval": config.retrieval.model_dump(mode="json", include={"index", "k", "k1", "b"}),
         "agent": config.agent.model_dump(mode="json"),
         "questions": config.evaluate.questions,
     }

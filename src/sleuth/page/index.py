@@ -1,0 +1,99 @@
+"""The report of an index check: whether the corpus holds the answers, and whether the search finds them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sleuth.page.bars import bar_chart
+from sleuth.page.change import estimate
+from sleuth.page.document import document, folded, section
+from sleuth.page.number import interval, short
+from sleuth.page.table import pairs, table
+from sleuth.page.text import Html, element
+from sleuth.records import Estimate
+
+Tree = Mapping[str, Any]
+
+_MEANING = (
+    "Every question was searched for as it stands. Coverage is the share of questions one of whose answers stands in "
+    "the corpus at all; recall the share of a question's gold passages among its best k hits; a hit means that an "
+    "answer stands in one of them. Brackets hold 95% intervals over the questions."
+)
+
+
+def index_page(title: str, manifest: Tree, checked: Tree) -> Html:
+    """The whole report as one page."""
+    return document(
+        title,
+        element("p", _MEANING),
+        section("What the search finds", _table(checked["sets"]), _charts(checked["sets"])),
+        section("The corpus", _corpus(checked["corpus"])),
+        section("Answers that are there and were not found", *map(_missed, checked["worst"])),
+        section("How this index was made", pairs(list(_leaves(manifest)))),
+    )
+
+
+def _table(sets: Mapping[str, Tree]) -> Html:
+    depths = _depths(sets)
+    header = ["Set", "Questions", "Coverage", *(f"Recall@{k}" for k in depths), *(f"Hit@{k}" for k in depths)]
+    rows = [
+        [
+            name,
+            short(part["questions"]),
+            interval(estimate(part["coverage"]), 2),
+            *(interval(_at(part["recall"], k), 2) for k in depths),
+            *(interval(_at(part["hit"], k), 2) for k in depths),
+        ]
+        for name, part in sets.items()
+    ]
+    lost = sum(part["unavailable"] for part in list(sets.values())[-1:])
+    caption = f"{lost:,} questions got no answer from the search and are in no recall or hit" if lost else None
+    return table(header, rows, caption)
+
+
+def _charts(sets: Mapping[str, Tree]) -> Html:
+    depths = _depths(sets)
+    charts = [
+        bar_chart(name, [f"@{k}" for k in depths], [(each, bars) for each, bars in _bars(sets, measure)], high=1.0)
+        for name, measure in (("Gold recall", "recall"), ("Answer hit", "hit"))
+        if any(part[measure] for part in sets.values())
+    ]
+    return element("div", *charts, class_="charts")
+
+
+def _bars(sets: Mapping[str, Tree], measure: str) -> list[tuple[str, Sequence[Estimate | None]]]:
+    depths = _depths(sets)
+    return [(name, [_at(part[measure], k) for k in depths]) for name, part in sets.items()]
+
+
+def _depths(sets: Mapping[str, Tree]) -> list[Any]:
+    return next((list(part["hit"]) for part in sets.values() if part["hit"]), [])
+
+
+def _at(measured: Mapping[Any, Any] | None, k: Any) -> Estimate | None:
+    return estimate(measured[k]) if measured else None
+
+
+def _corpus(corpus: Tree) -> Html:
+    facts = [
+        ("passages", short(corpus["passages"])),
+        ("without text", short(corpus["empty"])),
+        ("repeating another", short(corpus["duplicates"])),
+        *((f"words, {name}", short(words)) for name, words in corpus["words"].items()),
+    ]
+    return element(
+        "div", pairs(facts), table(["Words", "Passages"], [[name, short(count)] for name, count in corpus["lengths"]])
+    )
+
+
+def _missed(probe: Tree) -> Html:
+    gold = f"answers: {', '.join(probe['golden_answers'])}"
+    hits = [[hit["title"], hit["id"], f"{hit['score']:.3f}"] for hit in probe["hits"]]
+    return folded(probe["question"], element("p", gold, class_="quiet"), table(["Hit", "Id", "Score"], hits))
+
+
+def _leaves(tree: Tree, prefix: str = "") -> list[tuple[str, str]]:
+    found = []
+    for name, value in tree.items():
+        inner = _leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, short(value))]
+        found += inner
+    return found

@@ -1,0 +1,28 @@
+"""The text of an HTML page without menus and footers, by trafilatura."""
+
+from sleuth.corpus.decoding import clean, decoded_page
+from sleuth.corpus.markup import read_markup
+from sleuth.errors import MissingExtra
+
+
+def page_text(html: str | bytes, url: str | None = None) -> tuple[str, str]:
+    """Title ("" where the page has none) and main text of a page, a paragraph a line; total on any input.
+
+    A page in which no main text is found gives all that a reader would see of it.
+    """
+    source = decoded_page(html) if isinstance(html, bytes) else clean(html)
+    markup = read_markup(source)
+    return markup.title or markup.heading, _main_text(source, url) or markup.text
+
+
+def _main_text(source: str, url: str | None) -> str:
+    try:
+        import trafilatura
+    except ImportError as error:
+        raise MissingExtra("trafilatura", "documents") from error
+    try:
+        text = trafilatura.extract(source, url=url, include_comments=False)
+    except Exception:  # pages of the web break extractors in ways nobody can list; what is visible is still there
+        return ""
+    lines = (" ".join(line.split()) for line in clean(text or "").splitlines())
+    return "\n".join(filter(None, lines))

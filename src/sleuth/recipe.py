@@ -43,12 +43,14 @@ def anchored(config: Config) -> Config:
     """The config with its paths made absolute, so that a run is found again from any folder."""
     policy = config.model.policy if config.model.policy in _packaged() else str(Path(config.model.policy).absolute())
     files = {name: path and str(Path(path).absolute()) for name, path in config.data if name in DATA_FILES}
-    index = config.retrieval.index and str(Path(config.retrieval.index).absolute())
+    searched = config.retrieval
+    here = {"index": searched.index if searched.local else None, "replay": searched.replay}
+    anchored_search = {name: str(Path(path).absolute()) for name, path in here.items() if path is not None}
     return config.model_copy(
         update={
             "model": config.model.model_copy(update={"policy": policy}),
             "data": config.data.model_copy(update=files),
-            "retrieval": config.retrieval.model_copy(update={"index": index}),
+            "retrieval": searched.model_copy(update=anchored_search),
         }
     )
 

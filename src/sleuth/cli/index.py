@@ -1,58 +1,212 @@
-"""sleuth index: a corpus made searchable."""
+"""sleuth index: documents made searchable, and looked at."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import asyncio
 from pathlib import Path
-from time import monotonic
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table
 
+from sleuth.cli.meter import Meter
+from sleuth.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from sleuth.retrieval.manifest import Manifest
+    from sleuth.retrieval.settings import EncoderSettings, Plan
+
 app = typer.Typer(no_args_is_help=True, help="Build search indexes, and look at them.")
+
+Kinds = Literal["bm25", "dense", "ann", "hybrid"]
+Given = dict[str, Any]
+
+# What is encoded, and how; known for e5, bge, gte, MiniLM and contriever, else to be stated.
+EncoderName = Annotated[str | None, typer.Option(help="minilm, a model folder, or a name on the hub")]
+QueryPrefix = Annotated[str | None, typer.Option(help="put before each query; default: as the encoder's family wants")]
+PassagePrefix = Annotated[str | None, typer.Option(help="put before each passage; default: likewise")]
+Pooling = Annotated[Literal["mean", "cls", "last"] | None, typer.Option(help="of token vectors; default: likewise")]
+Normalise = Annotated[bool | None, typer.Option("--normalise/--raw", help="vectors of length one, or as they are")]
+QueryTokens = Annotated[int | None, typer.Option(min=1, help="tokens of a query at most; default: 256")]
+PassageTokens = Annotated[int | None, typer.Option(min=1, help="tokens of a passage at most; default: 256")]
 
 
 @app.command()
 def build(
-    corpus: Annotated[Path, typer.Argument(help="passages as JSONL with id and contents, plain or .gz")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="JSONL with id and contents (plain, .gz, part_* pieces, a folder of them), parquet, "
+            "or a folder of text, Markdown, HTML and PDF"
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="the folder to write; it must not exist")],
-    k1: Annotated[float, typer.Option(min=0.0, help="BM25 term saturation")] = 0.9,
-    b: Annotated[float, typer.Option(min=0.0, max=1.0, help="BM25 length normalisation")] = 0.4,
+    kind: Annotated[
+        Kinds,
+        typer.Option(help="bm25: words; dense: vectors, exact; ann: vectors, approximate; hybrid: bm25 and dense"),
+    ] = "bm25",
+    k1: Annotated[float | None, typer.Option(min=0.0, help="BM25 term saturation; default: 0.9")] = None,
+    b: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="BM25 length normalisation; default: 0.4")] = None,
+    stemmer: Annotated[str | None, typer.Option(help="BM25 language of stems, or none; default: english")] = None,
+    encoder: EncoderName = None,
+    query_prefix: QueryPrefix = None,
+    passage_prefix: PassagePrefix = None,
+    pooling: Pooling = None,
+    normalise: Normalise = None,
+    query_tokens: QueryTokens = None,
+    passage_tokens: PassageTokens = None,
+    method: Annotated[Literal["hnsw", "ivfpq"] | None, typer.Option(help="of ann; default: hnsw")] = None,
+    links: Annotated[int | None, typer.Option(min=2, help="hnsw: neighbours of a node; default: 64")] = None,
+    effort: Annotated[
+        int | None, typer.Option(min=1, help="hnsw: candidates kept; ivfpq: lists looked at; default: 128")
+    ] = None,
+    lists: Annotated[int | None, typer.Option(min=0, help="ivfpq: inverted lists; default: by size")] = None,
+    bytes_: Annotated[int | None, typer.Option("--bytes", min=1, help="ivfpq: bytes of a vector; default: 64")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="processes that read words; 0 takes one a core")] = 0,
+    device: Annotated[str, typer.Option(help="of the encoder: auto, cpu, cuda, cuda:0")] = "auto",
 ) -> None:
-    """Index a corpus for BM25 search."""
+    """Index documents for search. Killed and started again with the same settings, it goes on where it was."""
+    from sleuth.cli.quiet import quiet
     from sleuth.retrieval import index
 
-    with _progress() as report:
-        manifest = index.build(corpus, out, k1, b, report)
-    typer.echo(f"{out}: {manifest.passages:,} passages, {manifest.counts['terms']:,} terms")
+    quiet()
+    words = _given(k1=k1, b=b, stemmer=stemmer)
+    vectors = _given(
+        encoder=encoder,
+        query_prefix=query_prefix,
+        passage_prefix=passage_prefix,
+        pooling=pooling,
+        normalise=normalise,
+        query_tokens=query_tokens,
+        passage_tokens=passage_tokens,
+    )
+    approximate = _given(method=method, links=links, effort=effort, lists=lists, bytes=bytes_)
+    plan = _plan(kind, words, vectors, approximate)
+    with Meter() as meter:
+        manifest = index.build(source, out, plan, progress=meter, workers=workers, device=device)
+    typer.echo(f"{out}: {_summary(manifest)}")
+
+
+@app.command("import")
+def adopt(
+    faiss: Annotated[Path, typer.Option(help="a FAISS file, a folder of part_* pieces, or one piece of them")],
+    corpus: Annotated[Path, typer.Option(help="the corpus whose rows the vectors are, in their order")],
+    out: Annotated[Path, typer.Option(help="the folder to write; it must not exist")],
+    encoder: Annotated[str, typer.Option(help="the encoder of the vectors: a model folder, or a name on the hub")] = (
+        "intfloat/e5-base-v2"
+    ),
+    query_prefix: QueryPrefix = None,
+    passage_prefix: PassagePrefix = None,
+    pooling: Pooling = None,
+    normalise: Normalise = None,
+    query_tokens: QueryTokens = None,
+    passage_tokens: PassageTokens = None,
+) -> None:
+    """Take over a published FAISS index: a flat one as fp16 vectors, half its size; any other as it is, where it is."""
+    from sleuth.cli.quiet import quiet
+    from sleuth.retrieval import adoption
+
+    quiet()
+    vectors = _given(
+        encoder=encoder,
+        query_prefix=query_prefix,
+        passage_prefix=passage_prefix,
+        pooling=pooling,
+        normalise=normalise,
+        query_tokens=query_tokens,
+        passage_tokens=passage_tokens,
+    )
+    with Meter() as meter:
+        manifest = adoption.adopt(faiss, corpus, out, _encoder(vectors), progress=meter)
+    typer.echo(f"{out}: {_summary(manifest)}")
 
 
 @app.command("info")
 def describe(folder: Annotated[Path, typer.Argument(help="an index folder")]) -> None:
     """Print what an index was built from, how and by which versions."""
-    from sleuth.retrieval.manifest import read
+    from sleuth.retrieval.manifest import fingerprint, read
 
     manifest = read(folder)
-    table = Table(box=None, show_header=False, pad_edge=False)
+    parts = (manifest.bm25, manifest.encoder, manifest.ann)
+    settings = {name: value for part in parts if part is not None for name, value in part}
     rows: dict[str, object] = {
         "kind": manifest.kind,
         "passages": f"{manifest.passages:,}",
         **{name: f"{count:,}" for name, count in manifest.counts.items()},
-        **manifest.settings,
+        **settings,
+        **({"dimensions": manifest.dimensions} if manifest.dimensions else {}),
         "corpus": f"{manifest.corpus.path} ({manifest.corpus.bytes:,} bytes)",
-        "sha256": manifest.corpus.sha256,
+        "corpus sha256": manifest.corpus.sha256,
+        "index sha256": fingerprint(folder),
         "on disk": f"{sum(file.stat().st_size for file in folder.rglob('*') if file.is_file()):,} bytes",
         "built by": ", ".join(f"{name} {version}" for name, version in manifest.libraries.items()),
     }
+    table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in rows.items():
-        table.add_row(name, str(value))
+        table.add_row(name, str(value) if value != "" else "(empty)")
     Console(soft_wrap=True, markup=False).print(table)
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """A live line on stderr with the passages read and their rate."""
-    began = monotonic()
-    with Console(stderr=True).status("indexing") as line:
-        yield lambda count: line.update(f"indexing: {count:,} passages, {count / (monotonic() - began):,.0f} a second")
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="an index folder")],
+    questions: Annotated[list[Path], typer.Option(help="a questions file; give the option again for more")],
+    out: Annotated[Path | None, typer.Option(help="a new folder for check.json and report.html")] = None,
+    device: Annotated[str, typer.Option(help="where vectors are searched: auto, cpu, cuda, cuda:0")] = "auto",
+) -> None:
+    """Measure an index: are the answers in the corpus, does the search find them, what is empty or repeated?"""
+    if out is not None and out.exists():
+        raise InputError(f"{out} exists already and is left as it is; choose another folder")
+    from sleuth.cli.quiet import quiet
+    from sleuth.corpus import questions as question_files
+    from sleuth.corpus.passages import stream
+    from sleuth.evaluate import corpus_check, index_check, index_report
+    from sleuth.retrieval.index import load
+    from sleuth.retrieval.manifest import matching_corpus, read
+
+    quiet()
+    asked = [question for path in questions for question in question_files.load(path)]
+    manifest = read(folder)
+    corpus = matching_corpus(folder, manifest.corpus, verify=False)
+    retriever = load(folder, device=device)
+    with Meter() as meter:
+        looked = corpus_check.check(stream(corpus), asked, manifest.passages, meter)
+        found = asyncio.run(index_check.check(retriever, asked, looked, meter))
+    text = index_report.markdown(found, f"{folder}: {manifest.kind}, {manifest.passages:,} passages")
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(text))
+    else:
+        typer.echo(text, nl=False)
+    if out is not None:
+        index_report.write(found, out, str(folder), manifest.model_dump(mode="json"))
+
+
+def _given(**options: Any) -> Given:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _plan(kind: Kinds, words: Given, vectors: Given, approximate: Given) -> "Plan":
+    """The plan of the options; one that the kind has no use for is refused."""
+    from sleuth.retrieval.settings import AnnSettings, BM25Settings, Plan
+
+    useless = {**({} if kind in ("bm25", "hybrid") else words), **({} if kind == "ann" else approximate)}
+    useless |= vectors if kind == "bm25" else {}
+    for name in useless:
+        raise ConfigError(f"--{name.replace('_', '-')} has no effect with --kind {kind}; remove it")
+    encoder = None if kind == "bm25" else _encoder({"encoder": "minilm", **vectors})
+    return Plan.of(kind, BM25Settings(**words), encoder, AnnSettings(**approximate))
+
+
+def _encoder(vectors: Given) -> "EncoderSettings":
+    from sleuth.retrieval.families import settings_for
+
+    stated = dict(vectors)
+    return settings_for(stated.pop("encoder"), **stated)
+
+
+def _summary(manifest: "Manifest") -> str:
+    counts = [f"{count:,} {name}" for name, count in manifest.counts.items()]
+    size = [f"{manifest.dimensions} dimensions"] if manifest.dimensions else []
+    return ", ".join([manifest.kind, f"{manifest.passages:,} passages", *counts, *size])

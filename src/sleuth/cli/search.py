@@ -1,7 +1,6 @@
 """sleuth search: one query, its hits."""
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,19 +8,34 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from sleuth.errors import SearchUnavailable, UserError
+from sleuth.errors import InputError, SearchUnavailable, UserError
 from sleuth.records import Hit
 
 
 def search(
-    index: Annotated[Path, typer.Argument(help="an index folder")],
+    index: Annotated[
+        str,
+        typer.Argument(
+            help="an index folder, the address of a retrieval server, web:PROVIDER, or import:package.function"
+        ),
+    ],
     query: Annotated[str, typer.Argument(help="what to look for")],
     k: Annotated[int, typer.Option(min=1, help="hits at most")] = 3,
+    token_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="environment variable with the bearer token of a server")
+    ] = None,
+    device: Annotated[str, typer.Option(help="where vectors are searched: auto, cpu, cuda, cuda:0")] = "auto",
 ) -> None:
-    """Search an index and print the passages found, best first."""
-    from sleuth.retrieval.index import load
+    """Search an index, a server or the web and print the passages found, best first."""
+    if not query.strip():
+        raise InputError("the query is empty; write what to look for")
+    from sleuth.cli.quiet import quiet
+    from sleuth.config import ServiceConfig
+    from sleuth.retrieval.opened import named
 
-    (found,) = asyncio.run(load(index).search([query], k))
+    quiet()
+    retriever = named(index, ServiceConfig(token_env=token_env), device)
+    (found,) = asyncio.run(retriever.search([query], k))
     if isinstance(found, SearchUnavailable):
         raise UserError(str(found))
     console = Console(highlight=False)

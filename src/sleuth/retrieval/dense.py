@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sleuth.errors import ConfigError
 from sleuth.retrieval.base import Ranked
 from sleuth.retrieval.exact import BLOCK, DeviceShard, HostShard, Rows, Scores, Shard, merged, nearest
+from sleuth.retrieval.network import devices
 
 SPARE = 1 << 30  # bytes of a GPU that a search may need beside the rows
 COLUMNS = 8  # on a GPU the columns are filled up to a multiple: rows are loaded from 16-byte borders
@@ -63,20 +64,16 @@ class Dense:
 
 
 def devices_for(wanted: str, size: int) -> list[str]:
-    """The devices of a setting: cpu, cuda (all GPUs), cuda:N, or auto, which is the GPUs where the rows fit."""
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return ["cpu"]
-    if not torch.cuda.is_available():
-        raise ConfigError(f"device = {wanted!r} and no GPU is to be seen; choose cpu or auto")
-    count = torch.cuda.device_count()
-    chosen = [f"cuda:{n}" for n in range(count)] if wanted in ("auto", "cuda") else [wanted]
-    free = sum(max(0, torch.cuda.mem_get_info(device)[0] - SPARE) for device in chosen)
-    if size <= free:
+    """The devices of a setting that hold so many bytes of rows; auto takes the CPU where the GPUs are too small."""
+    chosen = devices(wanted)
+    gpus = [device for device in chosen if device != "cpu"]
+    free = sum(max(0, torch.cuda.mem_get_info(device)[0] - SPARE) for device in gpus)
+    if not gpus or size <= free:
         return chosen
     if wanted == "auto":
         return ["cpu"]
     raise ConfigError(
-        f"the vectors need {size / 2**30:.1f} GiB and {', '.join(chosen)} have {free / 2**30:.1f} GiB to spare; "
+        f"the vectors need {size / 2**30:.1f} GiB and {', '.join(gpus)} have {free / 2**30:.1f} GiB to spare; "
         "choose cpu, or more GPUs"
     )
 

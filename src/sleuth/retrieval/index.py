@@ -1,99 +1,140 @@
-"""The index folder: manifest, plain arrays, and the way to the passages."""
+"""The index folder: built from documents, and opened for search."""
 
-import os
-from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sleuth.corpus.arrays import open_array
-from sleuth.corpus.passages import PassageStore, build_offsets, lines, stream
+from sleuth.corpus.passages import OFFSETS, PassageStore
+from sleuth.corpus.progress import Progress, silent
+from sleuth.corpus.survey import Survey
 from sleuth.errors import InputError
 from sleuth.retrieval import bm25
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.base import Ranker
 from sleuth.retrieval.bm25 import BM25
-from sleuth.retrieval.manifest import CorpusStamp, Manifest, libraries, matching_corpus, read
-from sleuth.retrieval.terms import LANGUAGE
-from sleuth.runs import replacing
+from sleuth.retrieval.building import building, stamp
+from sleuth.retrieval.groundwork import corpus_stamp, finish, surveyed_corpus
+from sleuth.retrieval.hybrid import Hybrid
+from sleuth.retrieval.indexed import Indexed
+from sleuth.retrieval.manifest import Manifest, libraries, matching, matching_corpus, read
+from sleuth.retrieval.settings import EncoderSettings, Plan
 
-ARRAYS = "bm25"
-OFFSETS = "offsets.npy"
-RANKS = "ranks.npy"
-UNPACKED = "corpus.jsonl"
-REPORT_EVERY = 1000
+if TYPE_CHECKING:
+    from sleuth.retrieval.encoder import Encoder
 
-Progress = Callable[[int], None]
+WORDS = "bm25"
 
 
-def build(corpus: Path, out: Path, k1: float = 0.9, b: float = 0.4, progress: Progress | None = None) -> Manifest:
-    """Indexes a corpus into a new folder, which appears when it is whole; `progress` hears the passages read so far."""
-    if os.path.lexists(out):
-        raise InputError(f"{out} exists already and is left as it is; choose another folder for the index")
-    with replacing(out) as folder:
-        folder.mkdir()
-        ids: list[str] = []
-        counts = bm25.build(_contents(corpus, ids, progress), folder / ARRAYS, k1, b)
-        np.save(folder / RANKS, _ranks(corpus, ids))
-        plain = _plain(corpus, folder)
-        if build_offsets(plain, folder / OFFSETS) != len(ids):
-            raise InputError(f"the corpus {corpus} changed while it was indexed; run the command again")
+def build(
+    source: Path,
+    out: Path,
+    plan: Plan | None = None,
+    *,
+    progress: Progress = silent,
+    workers: int = 0,
+    device: str = "auto",
+) -> Manifest:
+    """Indexes a source into a new folder, which appears when it is whole; killed and started again it goes on."""
+    plan = plan or Plan.of("bm25")
+    # Loaded first: a name that is wrong is found before hours of other work.
+    encoder = _encoder(plan.encoder, device)
+    with building(out, {"source": stamp(source), **plan.model_dump(mode="json")}) as folder:
+        corpus, surveyed = surveyed_corpus(source, folder, out, progress)
+        counts: dict[str, int] = {}
+        if plan.bm25 is not None:
+            offsets = folder / OFFSETS
+            counts |= bm25.build(corpus, offsets, folder / WORDS, plan.bm25, workers=workers, progress=progress)
+        if encoder is not None:
+            counts |= _vectors(corpus, folder, plan, surveyed, encoder, progress)
         manifest = Manifest(
-            kind="bm25",
-            corpus=CorpusStamp.of(plain, _seen_from(plain, folder, out)),
-            passages=len(ids),
+            kind=plan.kind,
+            corpus=corpus_stamp(corpus, folder, out, surveyed),
+            passages=surveyed.passages,
             counts=counts,
-            settings={"k1": float(k1), "b": float(b), "method": "lucene", "stemmer": LANGUAGE},
+            bm25=plan.bm25,
+            encoder=plan.encoder,
+            encoder_sha256=encoder.fingerprint if encoder else None,
+            dimensions=encoder.dimensions if encoder else None,
+            ann=plan.ann,
             libraries=libraries(),
         )
-        manifest.write(folder)
+        finish(manifest, folder)
     return manifest
 
 
-def load(folder: Path, *, verify: bool = False) -> Retriever:
-    """The retriever of an index folder; `verify` reads the whole corpus to be sure that it is the one indexed."""
+def load(
+    folder: Path, *, verify: bool = False, device: str = "auto", rerank: str | None = None, depth: int = 10
+) -> Indexed:
+    """The retriever of an index folder; `verify` reads the whole corpus to be sure that it is the one indexed.
+
+    Vectors are searched on `device`; a cross-encoder named by `rerank` orders the best `depth` hits anew.
+    """
     manifest = read(folder)
-    corpus = matching_corpus(folder, manifest.corpus, verify=verify)
-    ranks = open_array(folder / RANKS, manifest.passages)
-    return BM25(folder / ARRAYS, ranks, PassageStore(corpus, folder / OFFSETS))
+    store = PassageStore(matching_corpus(folder, manifest.corpus, verify=verify), folder)
+    if len(store) != manifest.passages:
+        raise InputError(
+            f"{folder} has offsets of {len(store):,} passages, expected {manifest.passages:,}; build the index again"
+        )
+    ranker = _ranker(folder, manifest, store, device)
+    return Indexed(ranker if rerank is None else _reranked(ranker, store, rerank, device, depth), store)
 
 
-def _contents(corpus: Path, ids: list[str], progress: Progress | None) -> Iterator[str]:
-    """The texts of a corpus; the ids are left in `ids`."""
-    for passage in stream(corpus):
-        ids.append(passage.id)
-        if progress is not None and len(ids) % REPORT_EVERY == 0:
-            progress(len(ids))
-        yield passage.contents
-    if progress is not None:
-        progress(len(ids))
+def _encoder(settings: EncoderSettings | None, device: str) -> "Encoder | None":
+    if settings is None:
+        return None
+    from sleuth.retrieval.encoder import Encoder
+
+    return Encoder.load(settings, None if device == "auto" else device)
 
 
-def _ranks(corpus: Path, ids: list[str]) -> NDArray[np.uint32]:
-    """The place of each row when the rows are ordered by id; an id that comes twice is an InputError."""
-    order = sorted(range(len(ids)), key=ids.__getitem__)
-    for row, following in pairwise(order):
-        if ids[row] == ids[following]:
-            rows = f"passages {row + 1} and {following + 1}"
-            raise InputError(f"{corpus}: {rows} have the same id {ids[row]!r}; give every passage an id of its own")
-    ranks = np.empty(len(ids), np.uint32)
-    ranks[order] = np.arange(len(ids), dtype=np.uint32)
-    return ranks
+def _vectors(
+    corpus: Path, folder: Path, plan: Plan, surveyed: Survey, encoder: "Encoder", progress: Progress
+) -> dict[str, int]:
+    from sleuth.retrieval import ann, vectors
+
+    vectors.build(corpus, folder / OFFSETS, folder, encoder, progress)
+    if plan.ann is None:
+        return {}
+    encoded = vectors.open_vectors(folder, surveyed.passages, encoder.dimensions)
+    counts = ann.build(encoded, folder, plan.ann, progress)
+    (folder / vectors.VECTORS).unlink()  # the approximate index holds them
+    return counts
 
 
-def _plain(corpus: Path, folder: Path) -> Path:
-    """The corpus as a file with random access: one that is compressed is unpacked into the index folder."""
-    if corpus.suffix != ".gz":
-        return corpus
-    with (folder / UNPACKED).open("wb") as file:
-        file.writelines(lines(corpus))
-    return folder / UNPACKED
+def _ranker(folder: Path, manifest: Manifest, store: PassageStore, device: str) -> Ranker:
+    parts: list[Ranker] = []
+    if manifest.bm25 is not None:
+        parts.append(BM25(folder / WORDS, manifest.bm25, store.ranks))
+    if manifest.encoder is not None:
+        parts.append(_by_vectors(folder, manifest, store, device))
+    return parts[0] if len(parts) == 1 else Hybrid(parts, store.ranks)
 
 
-def _seen_from(plain: Path, folder: Path, out: Path) -> str:
-    """The way from the index folder to the corpus: relative where they can be moved together, else absolute."""
-    if plain.parent == folder:
-        return plain.name
-    place, home = plain.resolve(), out.resolve()
-    return os.path.relpath(place, home) if place.is_relative_to(home.parent) else str(place)
+def _by_vectors(folder: Path, manifest: Manifest, store: PassageStore, device: str) -> Ranker:
+    from sleuth.retrieval import ann, faiss_file, vectors
+    from sleuth.retrieval.dense import Dense, Vectors, devices_for
+    from sleuth.retrieval.encoder import Encoder
+
+    settings, dimensions = manifest.encoder, manifest.dimensions
+    if settings is None or dimensions is None:
+        raise InputError(f"{folder} names no encoder for its vectors; build the index again")
+    encoder = Encoder.load(settings, None if device == "auto" else device)
+    if encoder.fingerprint != manifest.encoder_sha256:
+        raise InputError(
+            f"the encoder {settings.model} is not the one {folder} was built with: its weights differ; "
+            "put that one back, or build the index again"
+        )
+    if manifest.ann is not None:
+        files = [matching(folder, stamp, "FAISS index") for stamp in manifest.faiss] or [folder / ann.FILE]
+        return ann.Ann(faiss_file.open_kept(files), encoder.encode_queries, store.ranks, manifest.ann)
+    encoded: NDArray[np.float16] = vectors.open_vectors(folder, len(store), dimensions)
+    devices = devices_for(device, encoded.nbytes)
+    return Dense(Vectors(encoded, store.ranks, devices, unit=settings.normalise), encoder.encode_queries)
+
+
+def _reranked(ranker: Ranker, store: PassageStore, model: str, device: str, depth: int) -> Ranker:
+    from sleuth.retrieval.encoder import load_cross_encoder
+    from sleuth.retrieval.rerank import Reranked
+
+    return Reranked(ranker, store, load_cross_encoder(model, None if device == "auto" else device), depth)

@@ -3,50 +3,55 @@
 import hashlib
 import json
 import os
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from sleuth import __version__
 from sleuth.errors import InputError
+from sleuth.retrieval.settings import AnnSettings, BM25Settings, EncoderSettings, Kind, Section
 
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
 NAME = "manifest.json"
-LIBRARIES = ("bm25s", "PyStemmer", "numpy")
+LIBRARIES = ("numpy", "PyStemmer", "torch", "transformers", "sentence-transformers", "faiss-cpu")
 EDGE = 1 << 20
 
 
-class Section(BaseModel):
-    """A part of the manifest: types are exact, unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class CorpusStamp(Section):
-    """A corpus named by its contents; `edges` covers its two ends, for a check that does not read all of it."""
+class Stamp(Section):
+    """A file named by its contents; `edges` covers its two ends, for a check that does not read all of it."""
 
     path: str
     bytes: int
-    sha256: str
     edges: str
 
     @classmethod
-    def of(cls, corpus: Path, path: str) -> "CorpusStamp":
-        """The stamp of a plain corpus that the index folder knows as `path`."""
-        return cls(path=path, bytes=corpus.stat().st_size, sha256=_hash(corpus), edges=_edges_hash(corpus))
+    def of(cls, file: Path, path: str) -> "Stamp":
+        """The stamp of a file that the index folder knows as `path`."""
+        return cls(path=path, bytes=file.stat().st_size, edges=edges_hash(file))
+
+
+class CorpusStamp(Stamp):
+    """A corpus, with the hash of all of it."""
+
+    sha256: str
 
 
 class Manifest(Section):
     """An index folder in words; paths are as seen from the folder."""
 
-    format: Literal[1] = FORMAT
-    kind: Literal["bm25"]
+    format: Literal[2] = FORMAT
+    kind: Kind
     corpus: CorpusStamp
     passages: int
     counts: dict[str, int]
-    settings: dict[str, str | float]
+    bm25: BM25Settings | None = None
+    encoder: EncoderSettings | None = None
+    encoder_sha256: str | None = None
+    dimensions: int | None = None
+    ann: AnnSettings | None = None
+    faiss: tuple[Stamp, ...] = ()  # published files that are searched as they are
     libraries: dict[str, str]
 
     def write(self, folder: Path) -> None:
@@ -68,34 +73,67 @@ def read(folder: Path) -> Manifest:
         raise InputError(f"{path} is damaged ({_first_line(error)}); build the index again") from error
 
 
+def fingerprint(folder: Path) -> str:
+    """The hash of what an index holds, by its manifest: where the corpus lies is no part of it."""
+    written = read(folder).model_dump(mode="json")
+    for stamp in (written["corpus"], *written["faiss"]):
+        del stamp["path"]
+    return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
+
+
 def libraries() -> dict[str, str]:
     """The versions that shape an index."""
-    return {"sleuth": __version__} | {name: version(name) for name in LIBRARIES}
+    return {"sleuth": __version__} | {name: found for name in LIBRARIES if (found := _version(name)) is not None}
 
 
 def matching_corpus(folder: Path, stamp: CorpusStamp, *, verify: bool) -> Path:
     """The corpus of an index, checked to be the one indexed: by size and ends, or with `verify` by all of it."""
-    corpus = Path(os.path.normpath(folder.resolve() / stamp.path))
-    if not corpus.is_file():
-        raise InputError(
-            f"the corpus {corpus} of the index {folder} does not exist; put it back or build the index again"
-        )
-    same = corpus.stat().st_size == stamp.bytes and _edges_hash(corpus) == stamp.edges
-    if not same or (verify and _hash(corpus) != stamp.sha256):
-        raise InputError(f"the corpus {corpus} changed after {folder} was built from it; build the index again")
+    corpus = matching(folder, stamp, "corpus")
+    if verify and _hash(corpus) != stamp.sha256:
+        raise _changed("corpus", corpus, folder)
     return corpus
+
+
+def matching(folder: Path, stamp: Stamp, noun: str) -> Path:
+    """A file that an index refers to, checked by size and ends to be the one it was made from."""
+    file = Path(os.path.normpath(folder.resolve() / stamp.path))
+    if not file.is_file():
+        raise InputError(
+            f"the {noun} {file} of the index {folder} does not exist; put it back or build the index again"
+        )
+    if file.stat().st_size != stamp.bytes or edges_hash(file) != stamp.edges:
+        raise _changed(noun, file, folder)
+    return file
+
+
+def seen_from(file: Path, folder: Path) -> str:
+    """The way from an index folder to a file: relative where they can be moved together, else absolute."""
+    place, home = file.resolve(), folder.resolve()
+    return os.path.relpath(place, home) if place.is_relative_to(home.parent) else str(place)
+
+
+def edges_hash(path: Path) -> str:
+    """The hash of the first and the last of a file."""
+    with path.open("rb") as file:
+        first = file.read(EDGE)
+        file.seek(max(0, path.stat().st_size - EDGE))
+        return hashlib.sha256(first + file.read(EDGE)).hexdigest()
+
+
+def _changed(noun: str, file: Path, folder: Path) -> InputError:
+    return InputError(f"the {noun} {file} changed after {folder} was built from it; build the index again")
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
 
 
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _edges_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        first = file.read(EDGE)
-        file.seek(max(0, path.stat().st_size - EDGE))
-        return hashlib.sha256(first + file.read(EDGE)).hexdigest()
 
 
 def _first_line(error: Exception) -> str:

@@ -13,20 +13,25 @@ from sleuth import recipe
 from sleuth.agent import protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.tools import SearchTool
-from sleuth.config import Config
+from sleuth.config import Config, RetrievalConfig
 from sleuth.corpus import questions
 from sleuth.corpus.world import folder as world_folder
 from sleuth.corpus.world.world import World
 from sleuth.engines.paged.engine import Paged
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.records import Question
-from sleuth.retrieval import index
+from sleuth.retrieval import index, manifest
+from sleuth.retrieval.families import settings_for
+from sleuth.retrieval.opened import opened
+from sleuth.retrieval.settings import BM25Settings, Plan
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import Run, code_version, fingerprint
 from sleuth.train.policy import Policy
 from sleuth.train.questions import QuestionStream
 from sleuth.train.step import Learner
 from sleuth.train.watch import Watch
+
+SEARCHES = "searches.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +104,10 @@ def assemble(config: Config, run: Run, watch: Watch) -> Parts:
     sources = sources_of(config, run)
     _generate(config, run, watch)
     learn, held_out = questions.load(sources.train), questions.load(sources.test)
-    if sources.corpus is not None and not sources.index.exists():
+    if sources.corpus is not None and config.retrieval.replay is None and not sources.index.exists():
         watch.begin("indexing", 1)
-        index.build(sources.corpus, sources.index, config.retrieval.k1, config.retrieval.b)
-    engine, agent = agent_of(config, learner.policy, sources.index)
+        index.build(sources.corpus, sources.index, index_plan(config.retrieval), device=config.retrieval.device)
+    engine, agent = agent_of(config, learner.policy, sources.index, run.path / SEARCHES)
     return Parts(
         config=config,
         run=run,
@@ -115,8 +120,14 @@ def assemble(config: Config, run: Run, watch: Watch) -> Parts:
     )
 
 
-def agent_of(config: Config, policy: Policy, folder: Path) -> tuple[Paged, Agent]:
-    """The agent of a run: the policy in the embedded engine, with its index to search."""
+def index_plan(config: RetrievalConfig) -> Plan:
+    """What a run builds of its corpus."""
+    words = BM25Settings(k1=config.k1, b=config.b, stemmer=config.stemmer)
+    return Plan.of(config.kind, words, None if config.kind == "bm25" else settings_for(config.encoder))
+
+
+def agent_of(config: Config, policy: Policy, folder: Path, recording: Path) -> tuple[Paged, Agent]:
+    """The agent of a run: the policy in the embedded engine, and what it searches, recorded where that is asked for."""
     engine = Paged(
         policy.model,
         policy.tokens,
@@ -124,7 +135,7 @@ def agent_of(config: Config, policy: Policy, folder: Path) -> tuple[Paged, Agent
         context=config.agent.context_tokens + 1,
         lockstep=True,
     )
-    tool = SearchTool(index.load(folder), config.retrieval.k)
+    tool = SearchTool(opened(config.retrieval, folder, recording), config.retrieval.k)
     return engine, Agent(engine, policy.tokens, protocol.named(config.agent.protocol), tool, config.agent)
 
 
@@ -138,10 +149,10 @@ def sources_of(config: Config, run: Run) -> Sources:
 
 
 def _own_sources(config: Config, run: Run) -> Sources:
-    files, index_folder = config.data, config.retrieval.index
+    files, named = config.data, config.retrieval.index if config.retrieval.local else None
     assert files.train is not None and files.test is not None  # noqa: S101, PT018  config refuses a run without them
     corpus = None if files.corpus is None else Path(files.corpus)
-    return Sources(corpus, Path(files.train), Path(files.test), Path(index_folder or run.path / "index"))
+    return Sources(corpus, Path(files.train), Path(files.test), Path(named or run.path / "index"))
 
 
 def _generate(config: Config, run: Run, watch: Watch) -> None:
@@ -176,11 +187,17 @@ def _inputs(config: Config) -> Mapping[str, Mapping[str, Any]]:
         "data.corpus": config.data.corpus,
         "data.train": config.data.train,
         "data.test": config.data.test,
-        "retrieval.index": config.retrieval.index,
+        "retrieval.index": config.retrieval.index if config.retrieval.local else None,
+        "retrieval.replay": config.retrieval.replay,
     }
     paths = {"model.policy": (policy, recipe.resolve_policy(policy))}
     paths |= {knob: (path, Path(path)) for knob, path in named.items() if path is not None}
     for knob, (given, path) in paths.items():
         if not path.exists():
             raise InputError(f"{knob} = {given} does not exist; correct the recipe, or give another with --set")
-    return {knob: {"path": given, "sha256": fingerprint(path)} for knob, (given, path) in paths.items()}
+    return {knob: {"path": given, "sha256": _hash(knob, path)} for knob, (given, path) in paths.items()}
+
+
+def _hash(knob: str, path: Path) -> str:
+    # The vectors of an index may be tens of gigabytes; its manifest names what it was made from by their hashes.
+    return manifest.fingerprint(path) if knob == "retrieval.index" else fingerprint(path)

@@ -15,7 +15,7 @@ from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import read_json
-from sleuth.train.assemble import agent_of
+from sleuth.train.assemble import SEARCHES, agent_of, index_plan
 from sleuth.train.policy import Policy
 
 FILE = "ceiling.json"
@@ -33,9 +33,9 @@ async def _measure(policy: Policy, config: Config, scratch: Path) -> Evaluation:
     assert config.world is not None  # noqa: S101  the quickstart generates its world
     world = World(config.world.passages, config.world.seed)
     world_folder.write(world, scratch / "world", 1, config.evaluate.questions)
-    index.build(scratch / "world" / world_folder.CORPUS, scratch / "index", config.retrieval.k1, config.retrieval.b)
+    index.build(scratch / "world" / world_folder.CORPUS, scratch / "index", index_plan(config.retrieval))
     held_out = questions.load(scratch / "world" / world_folder.TEST)
-    _, agent = agent_of(config, policy, scratch / "index")
+    _, agent = agent_of(config, policy, scratch / "index", scratch / SEARCHES)
     return await evaluate(agent, held_out, Rubric(config.reward), concurrent=config.engine.slots)
 
 

@@ -9,7 +9,7 @@ from sleuth.agent.episode import Agent
 from sleuth.config import Config
 from sleuth.errors import InputError
 from sleuth.runs import Run
-from sleuth.train.assemble import agent_of, sources_of
+from sleuth.train.assemble import SEARCHES, agent_of, sources_of
 from sleuth.train.policy import Policy
 
 
@@ -23,7 +23,9 @@ def agent(run: Run, initial: bool = False) -> Agent:
     config = config_of(run)
     folder = recipe.resolve_policy(config.model.policy) if initial else _latest(run)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    _, ready = agent_of(config, Policy.load(folder, device), sources_of(config, run).index)
+    # What is asked of a finished run is no part of its recording.
+    asked = config.model_copy(update={"retrieval": config.retrieval.model_copy(update={"record": False})})
+    _, ready = agent_of(asked, Policy.load(folder, device), sources_of(config, run).index, run.path / SEARCHES)
     return ready
 
 

@@ -122,7 +122,7 @@ def test_a_gpu_that_is_not_there_is_refused(wanted: str) -> None:
     if torch.cuda.is_available():
         assert devices_for(wanted, 1)
     else:
-        with pytest.raises(ConfigError, match="no GPU"):
+        with pytest.raises(ConfigError, match="there is cpu; choose"):
             devices_for(wanted, 1)
 
 

@@ -1,0 +1,95 @@
+"""sleuth serve: parts of the system as services."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sleuth.errors import InputError
+
+if TYPE_CHECKING:
+    from sleuth.corpus.pages import PageStore
+
+app = typer.Typer(no_args_is_help=True, help="Serve a search engine to others.")
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `retriever` a command of its own while it is the only one."""
+
+
+@app.command()
+def retriever(
+    index: Annotated[Path, typer.Argument(help="an index folder, made by: sleuth index build")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 finds a free one, which is printed")] = 8000,
+    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 lets other machines in")] = "127.0.0.1",
+    k: Annotated[int, typer.Option(min=1, max=1000, help="hits a query, where the client does not say")] = 3,
+    rerank: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="a cross-encoder that orders the best hits anew", show_default="none"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="where vectors are searched: auto, cpu, cuda, cuda:1, ...")] = "auto",
+    cache: Annotated[int, typer.Option(min=0, help="searches whose hits are kept, the last ones")] = 0,
+    pages: Annotated[
+        Path | None, typer.Option(help="whole pages for /access: JSONL with url and contents", show_default="none")
+    ] = None,
+    token_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="the environment variable that holds the bearer token", show_default="open"),
+    ] = None,
+    address_dir: Annotated[
+        Path | None,
+        typer.Option(help="a folder to write ip:port to while serving, for ASearcher's clients", show_default="none"),
+    ] = None,
+) -> None:
+    """Serve an index over HTTP: to Sleuth, and to clients of Search-R1, verl, slime, RLinf, Agent Lightning, ASearcher.
+
+    POST /retrieve {"queries": ["..."], "topk": 3, "return_scores": true} gives passages, POST /access pages;
+    /docs shows both in a browser, /readyz what is served, /metrics figures for Prometheus. Ctrl-C and SIGTERM finish
+    what was accepted, then end the server.
+    """
+    token = _token(token_env)
+
+    from sleuth.retrieval.address import announced, authority, reachable
+    from sleuth.retrieval.index import load
+    from sleuth.retrieval.listen import bound, serve
+    from sleuth.retrieval.manifest import read
+    from sleuth.retrieval.server import Facts, application
+
+    with ExitStack() as open_until_the_end:
+        listener = open_until_the_end.enter_context(bound(host, port))
+        manifest = read(index)
+        facts = Facts(str(index), manifest.kind, manifest.passages)
+        loaded = load(index, device=device, rerank=rerank)
+        served = application(loaded, facts, k=k, pages=_pages(pages), token=token, cache=cache)
+
+        def ready() -> None:
+            chosen = listener.getsockname()[1]
+            if address_dir:
+                open_until_the_end.enter_context(announced(address_dir, host, chosen))
+            at = f"http://{authority(reachable(host), chosen)}"
+            typer.echo(f"serving {index} at {at} ({facts.kind}, {facts.passages:,} passages); stop with Ctrl-C")
+
+        serve(served, listener, ready)
+
+
+def _pages(path: Path | None) -> "PageStore | None":
+    if path is None:
+        return None
+    from sleuth.cli.meter import Meter
+    from sleuth.corpus.pages import PageStore
+
+    with Meter() as meter:
+        return PageStore(path, meter)
+
+
+def _token(name: str | None) -> str | None:
+    """The token in an environment variable; one that was asked for and is not there would leave the server open."""
+    if name is None:
+        return None
+    token = os.environ.get(name, "").strip()
+    if not token:
+        raise InputError(f"the environment variable {name} is not set or empty; put the bearer token there")
+    return token

@@ -1,0 +1,57 @@
+"""A published FAISS index taken over: an index folder around vectors that others have made."""
+
+from pathlib import Path
+
+from sleuth.corpus.passages import PassageStore
+from sleuth.corpus.progress import Progress, silent
+from sleuth.errors import InputError
+from sleuth.retrieval import faiss_file, vectors
+from sleuth.retrieval.building import building, stamp
+from sleuth.retrieval.encoder import Encoder
+from sleuth.retrieval.faiss_file import FaissFile
+from sleuth.retrieval.groundwork import corpus_stamp, finish, surveyed_corpus
+from sleuth.retrieval.manifest import Manifest, Stamp, libraries, seen_from
+from sleuth.retrieval.settings import AnnSettings, EncoderSettings
+
+
+def adopt(
+    published: Path, source: Path, out: Path, settings: EncoderSettings, *, progress: Progress = silent
+) -> Manifest:
+    """Makes an index folder: a flat index is turned to fp16 vectors, any other is searched where and as it is."""
+    found = faiss_file.describe(faiss_file.pieces(published))
+    encoder = Encoder.load(settings)
+    if found.dimensions != encoder.dimensions:
+        raise InputError(
+            f"{published} holds vectors of {found.dimensions} dimensions and the encoder {settings.model} makes "
+            f"{encoder.dimensions}; name the encoder they were made with"
+        )
+    order = {"source": stamp(source), "faiss": faiss_file.edges(found.files), **settings.model_dump(mode="json")}
+    with building(out, order) as folder:
+        corpus, surveyed = surveyed_corpus(source, folder, out, progress)
+        if found.count != surveyed.passages:
+            raise InputError(
+                f"{published} holds {found.count:,} vectors and {source} {surveyed.passages:,} passages; "
+                "give the corpus that was indexed"
+            )
+        manifest = Manifest(
+            kind="dense" if found.kind == "flat" else "ann",
+            corpus=corpus_stamp(corpus, folder, out, surveyed),
+            passages=surveyed.passages,
+            counts={},
+            encoder=settings,
+            encoder_sha256=encoder.fingerprint,
+            dimensions=found.dimensions,
+            ann=None if found.kind == "flat" else AnnSettings(),
+            faiss=() if found.kind == "flat" else tuple(Stamp.of(file, seen_from(file, out)) for file in found.files),
+            libraries=libraries(),
+        )
+        if found.kind == "flat":
+            _take(found, folder, PassageStore(corpus, folder), encoder, progress)
+        finish(manifest, folder)
+    return manifest
+
+
+def _take(found: FaissFile, folder: Path, store: PassageStore, encoder: Encoder, progress: Progress) -> None:
+    faiss_file.import_flat(found.files, folder, progress)
+    # Vectors of another encoder, or of another order of the corpus, would be searched without an error and in vain.
+    vectors.check(encoder, vectors.open_vectors(folder, len(store), found.dimensions), store, found.files[0])

@@ -1,0 +1,75 @@
+"""A folder under construction: continued after a kill, never mixed with another order, never built by two."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sleuth.errors import InputError
+from sleuth.retrieval.building import abandon, building, stamp
+
+
+def interrupted(out: Path, order: dict[str, int]) -> None:
+    """A build that ends after its first block."""
+    try:
+        with building(out, order) as folder:
+            (folder / "block").write_text("done")
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert not out.exists()
+
+
+def test_the_folder_appears_whole_and_holds_nothing_of_the_work(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "index"
+    with building(out, {"k": 1}) as folder:
+        (folder / "array").write_text("x")
+        assert not out.exists()
+    assert [path.name for path in out.iterdir()] == ["array"]
+    assert [path.name for path in out.parent.iterdir()] == ["index"]
+
+
+def test_an_interrupted_build_is_continued(tmp_path: Path) -> None:
+    interrupted(tmp_path / "index", {"k": 1})
+    with building(tmp_path / "index", {"k": 1}) as folder:
+        assert (folder / "block").read_text() == "done"
+    assert (tmp_path / "index" / "block").exists()
+
+
+def test_a_build_of_another_order_is_left_alone(tmp_path: Path) -> None:
+    interrupted(tmp_path / "index", {"k": 1})
+    with pytest.raises(InputError, match="unfinished build"), building(tmp_path / "index", {"k": 2}):
+        pytest.fail("it was begun")
+    abandon(tmp_path / "index")
+    with building(tmp_path / "index", {"k": 2}):
+        assert list(tmp_path.iterdir())
+
+
+def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    with pytest.raises(InputError, match="exists already"), building(tmp_path / "index", {}):
+        pytest.fail("it was begun")
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_two_processes_do_not_build_the_same(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib\nfrom sleuth.retrieval.building import building\n"
+        "with building(pathlib.Path(sys.argv[1]), {}):\n    print('in', flush=True)\n    sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "index")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "in\n"
+        with pytest.raises(InputError, match="another process"), building(tmp_path / "index", {}):
+            pytest.fail("it was begun")
+        other.communicate("")
+    assert (tmp_path / "index").is_dir()
+
+
+def test_a_source_is_known_by_names_sizes_and_times(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    first = stamp(tmp_path)
+    assert stamp(tmp_path) == first
+    (tmp_path / "b.txt").write_text("two")
+    assert stamp(tmp_path) != first

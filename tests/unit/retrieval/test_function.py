@@ -1,0 +1,89 @@
+"""A function of the user's own as a retriever: every shape it may give, and everything it may get wrong."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sleuth.errors import SearchUnavailable
+from sleuth.records import Hit, Passage
+from sleuth.retrieval.function import Function
+
+OSLO = Passage("1", '"Oslo"\nA city.')
+
+
+def asked(function: Callable[..., Any], queries: list[str], k: int = 3) -> list[list[Hit] | SearchUnavailable]:
+    return asyncio.run(Function(function, "import:mine.search").search(queries, k))
+
+
+async def slow(queries: list[str], k: int) -> list[list[Hit]]:
+    await asyncio.sleep(0)
+    return [[Hit(OSLO, 2.0)] * (k + 1) for _ in queries]
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ([Hit(OSLO, 2.0)], 2.0),
+        ((Hit(OSLO, 2.0),), 2.0),
+        ([{"id": "1", "contents": OSLO.contents}], 1.0),
+        ([{"document": {"id": 1, "contents": OSLO.contents}, "score": 0.5}], 0.5),
+    ],
+)
+def test_hits_and_rows_of_every_shape_are_read(answer: Any, score: float) -> None:
+    assert asked(lambda *_: [answer], ["oslo"]) == [[Hit(OSLO, score)]]
+
+
+def test_an_async_function_is_awaited_and_its_hits_cut_to_k() -> None:
+    assert asked(slow, ["a", "b"], 2) == [[Hit(OSLO, 2.0)] * 2] * 2
+
+
+def test_blank_queries_are_not_put_to_it() -> None:
+    seen: list[str] = []
+
+    def search(queries: list[str], k: int) -> list[list[Hit]]:
+        seen.extend(queries)
+        return [[Hit(OSLO, 1.0)] for _ in queries]
+
+    assert asked(search, ["", "oslo", " \n"]) == [[], [Hit(OSLO, 1.0)], []]
+    assert seen == ["oslo"]
+    assert asked(search, [""]) == [[]]
+
+
+def test_what_it_raises_makes_its_queries_unavailable() -> None:
+    def search(queries: list[str], k: int) -> list[list[Hit]]:
+        raise KeyError("no such field")
+
+    (found,) = asked(search, ["oslo"])
+    assert isinstance(found, SearchUnavailable)
+    assert "import:mine.search failed (KeyError" in str(found)
+
+
+@pytest.mark.parametrize("answer", [None, [], [[], []], 7])
+def test_an_answer_of_another_length_is_a_failure(answer: Any) -> None:
+    (found,) = asked(lambda *_: answer, ["oslo"])
+    assert isinstance(found, SearchUnavailable)
+    assert "expected one list for each of 1" in str(found)
+
+
+def test_one_query_may_fail_alone() -> None:
+    lost = SearchUnavailable("b", "gone")
+    assert asked(lambda *_: [[Hit(OSLO, 1.0)], lost], ["a", "b"]) == [[Hit(OSLO, 1.0)], lost]
+
+
+def test_a_plain_function_does_not_stop_the_loop() -> None:
+    def sleepy(queries: list[str], k: int) -> list[list[Hit]]:
+        time.sleep(0.1)
+        return [[]]
+
+    async def both() -> int:
+        ticks = 0
+        search = asyncio.create_task(Function(sleepy, "f").search(["x"], 1))
+        while not search.done():
+            await asyncio.sleep(0.005)
+            ticks += 1
+        return ticks
+
+    assert asyncio.run(both()) > 3

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.markdown import Markdown
-from rich.table import Table
 
 from sleuth.cli.meter import Meter
 from sleuth.errors import ConfigError, InputError
@@ -141,10 +140,8 @@ def describe(folder: Annotated[Path, typer.Argument(help="an index folder")]) ->
         "on disk": f"{sum(file.stat().st_size for file in folder.rglob('*') if file.is_file()):,} bytes",
         "built by": ", ".join(f"{name} {version}" for name, version in manifest.libraries.items()),
     }
-    table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in rows.items():
-        table.add_row(name, str(value) if value != "" else "(empty)")
-    Console(soft_wrap=True, markup=False).print(table)
+        typer.echo(f"{name:<{max(map(len, rows))}}  {value if value != '' else '(empty)'}")
 
 
 @app.command()

@@ -27,7 +27,7 @@ def adopt(
         )
     order = {"source": stamp(source), "faiss": faiss_file.edges(found.files), **settings.model_dump(mode="json")}
     with building(out, order) as folder:
-        corpus, surveyed = surveyed_corpus(source, folder, out, progress)
+        corpus, surveyed = surveyed_corpus(source, folder, progress)
         if found.count != surveyed.passages:
             raise InputError(
                 f"{published} holds {found.count:,} vectors and {source} {surveyed.passages:,} passages; "

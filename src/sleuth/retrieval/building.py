@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sleuth.errors import InputError
+from sleuth.errors import InputError, UserError
 from sleuth.runs import explained, replacing, sync_tree
 
 ORDER = "order.json"
@@ -30,16 +30,12 @@ def building(out: Path, order: Mapping[str, Any]) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with _held(folder):
             _begin(folder, order)
-            yield folder
+            with _judged(folder):
+                yield folder
             (folder / ORDER).unlink()
             (folder / LOCK).unlink()
             sync_tree(folder)
             folder.rename(out)
-
-
-def abandon(out: Path) -> None:
-    """Removes what a build left that cannot be continued, since its input is wrong."""
-    shutil.rmtree(out.with_name(f".building-{out.name}"), ignore_errors=True)
 
 
 def stamp(source: Path) -> str:
@@ -47,6 +43,17 @@ def stamp(source: Path) -> str:
     files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
     seen = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+
+@contextmanager
+def _judged(folder: Path) -> Iterator[None]:
+    """Removes a build whose input is wrong: put right, it will be another one. A full disk is no fault of the input."""
+    try:
+        yield
+    except UserError as error:
+        if not isinstance(error.__cause__, OSError):
+            shutil.rmtree(folder)
+        raise
 
 
 @contextmanager

@@ -7,26 +7,21 @@ from pathlib import Path
 from sleuth.corpus import sources
 from sleuth.corpus.progress import Progress
 from sleuth.corpus.survey import Survey, survey
-from sleuth.errors import InputError, UserError
-from sleuth.retrieval.building import abandon
+from sleuth.errors import InputError
 from sleuth.retrieval.manifest import CorpusStamp, Manifest, edges_hash, seen_from
 from sleuth.runs import replacing
 
 SURVEYED = "survey.json"
 
 
-def surveyed_corpus(source: Path, folder: Path, out: Path, progress: Progress) -> tuple[Path, Survey]:
+def surveyed_corpus(source: Path, folder: Path, progress: Progress) -> tuple[Path, Survey]:
     """The source as a plain corpus with its offsets and ids; what a killed build had finished is used again."""
     kept = folder / SURVEYED
     if kept.exists():
         written = json.loads(kept.read_bytes())
         return Path(written["corpus"]), Survey(**written["survey"])
-    try:
-        plain = sources.plain(source, folder, progress)
-        found = survey(plain.corpus, folder, progress, source)
-    except UserError:
-        abandon(out)  # put right, the source will be another one
-        raise
+    plain = sources.plain(source, folder, progress)
+    found = survey(plain.corpus, folder, progress, source)
     with replacing(kept) as path:
         path.write_text(json.dumps({"corpus": str(plain.corpus.absolute()), "survey": asdict(found)}))
     return plain.corpus, found

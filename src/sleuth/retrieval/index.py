@@ -40,7 +40,7 @@ def build(
     # Loaded first: a name that is wrong is found before hours of other work.
     encoder = _encoder(plan.encoder, device)
     with building(out, {"source": stamp(source), **plan.model_dump(mode="json")}) as folder:
-        corpus, surveyed = surveyed_corpus(source, folder, out, progress)
+        corpus, surveyed = surveyed_corpus(source, folder, progress)
         counts: dict[str, int] = {}
         if plan.bm25 is not None:
             offsets = folder / OFFSETS

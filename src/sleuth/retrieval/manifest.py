@@ -64,11 +64,12 @@ def read(folder: Path) -> Manifest:
     if not path.is_file():
         raise InputError(f"{folder} is no index folder: it holds no {NAME}; make one with: sleuth index build")
     try:
-        content = json.loads(path.read_bytes())
+        written = path.read_bytes()
+        content = json.loads(written)
         if isinstance(content, dict) and content.get("format") != FORMAT:
             found = content.get("format")
             raise InputError(f"{folder} has index format {found!r}, expected {FORMAT}; build the index again")
-        return Manifest.model_validate(content)
+        return Manifest.model_validate_json(written)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is damaged ({_first_line(error)}); build the index again") from error
 

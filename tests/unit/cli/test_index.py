@@ -31,7 +31,9 @@ def run(*words: str | Path) -> str:
 
 
 def test_build_says_what_it_built(corpus: Path, tmp_path: Path) -> None:
-    assert run("index", "build", corpus, "--out", tmp_path / "index") == f"{tmp_path / 'index'}: 2 passages, 7 terms\n"
+    assert run("index", "build", corpus, "--out", tmp_path / "index") == (
+        f"{tmp_path / 'index'}: bm25, 2 passages, 7 terms, 7 postings\n"
+    )
 
 
 def test_build_takes_its_settings(corpus: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A folder under construction: continued after a kill, never mixed with another order, never built by two."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.errors import InputError
-from sleuth.retrieval.building import abandon, building, stamp
+from sleuth.retrieval.building import building, stamp
 
 
 def interrupted(out: Path, order: dict[str, int]) -> None:
@@ -40,9 +41,20 @@ def test_a_build_of_another_order_is_left_alone(tmp_path: Path) -> None:
     interrupted(tmp_path / "index", {"k": 1})
     with pytest.raises(InputError, match="unfinished build"), building(tmp_path / "index", {"k": 2}):
         pytest.fail("it was begun")
-    abandon(tmp_path / "index")
-    with building(tmp_path / "index", {"k": 2}):
-        assert list(tmp_path.iterdir())
+    with building(tmp_path / "index", {"k": 1}) as folder:
+        assert (folder / "block").exists()
+
+
+def test_a_build_whose_input_is_wrong_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 3"), building(tmp_path / "index", {}):
+        raise InputError("line 3 is bad")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_that_found_no_room_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the disk is full"), building(tmp_path / "index", {}):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert [path.name for path in tmp_path.iterdir()] == [".building-index"]
 
 
 def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ SleuthError
 ├── UserError             something the user can put right: printed as one line, exit code 2
 │   ├── ConfigError       an unknown key, a wrong type, a knob without effect
 │   ├── InputError        a file or folder that is missing, malformed, empty or in the way
-│   └── MissingExtra      an optional library that is not installed
+│   ├── MissingExtra      an optional library that is not installed
+│   └── ReplayMiss        a search that a recording does not hold
 ├── SearchUnavailable     one query got no answer; returned as a value, one per query
 ├── EngineFailure         generation broke; the trajectory is unusable
 └── TrainingStopped       a guard ended the run
@@ -32,6 +33,16 @@ class MissingExtra(UserError):
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(f"{library} is not installed; it comes with: pip install 'sleuth[{extra}]'")
+
+
+class ReplayMiss(UserError):
+    """A search that a recording does not hold; it ends the run, which is no longer the one recorded."""
+
+    def __init__(self, recording: str, query: str, k: int) -> None:
+        super().__init__(
+            f"the recording {recording} has no answer for {query!r} with k={k}; "
+            "replay it with the settings, model and samples it was recorded with, or search the index itself"
+        )
 
 
 class SearchUnavailable(SleuthError):

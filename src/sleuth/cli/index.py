@@ -1,6 +1,7 @@
 """sleuth index: documents made searchable, and looked at."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Build search indexes, and look at them.")
 
+NAMED = 10
 Kinds = Literal["bm25", "dense", "ann", "hybrid"]
 Given = dict[str, Any]
 
@@ -83,6 +85,7 @@ def build(
     plan = _plan(kind, words, vectors, approximate)
     with Meter() as meter:
         manifest = index.build(source, out, plan, progress=meter, workers=workers, device=device)
+    _warn(manifest.skipped)
     typer.echo(f"{out}: {_summary(manifest)}")
 
 
@@ -131,12 +134,13 @@ def describe(folder: Annotated[Path, typer.Argument(help="an index folder")]) ->
     rows: dict[str, object] = {
         "kind": manifest.kind,
         "passages": f"{manifest.passages:,}",
+        **({"skipped": f"{len(manifest.skipped):,}"} if manifest.skipped else {}),
         **{name: f"{count:,}" for name, count in manifest.counts.items()},
         **settings,
         **({"dimensions": manifest.dimensions} if manifest.dimensions else {}),
         "corpus": f"{manifest.corpus.path} ({manifest.corpus.bytes:,} bytes)",
-        "corpus sha256": manifest.corpus.sha256,
-        "index sha256": fingerprint(folder),
+        "sha256": manifest.corpus.sha256,
+        "fingerprint": fingerprint(folder),
         "on disk": f"{sum(file.stat().st_size for file in folder.rglob('*') if file.is_file()):,} bytes",
         "built by": ", ".join(f"{name} {version}" for name, version in manifest.libraries.items()),
     }
@@ -201,6 +205,14 @@ def _encoder(vectors: Given) -> "EncoderSettings":
 
     stated = dict(vectors)
     return settings_for(stated.pop("encoder"), **stated)
+
+
+def _warn(skipped: Sequence[str]) -> None:
+    """Names the documents that are not in the index."""
+    for name in skipped[:NAMED]:
+        typer.echo(f"not indexed: {name}", err=True)
+    if len(skipped) > NAMED:
+        typer.echo(f"not indexed: {len(skipped) - NAMED:,} more, named in manifest.json", err=True)
 
 
 def _summary(manifest: "Manifest") -> str:

@@ -1,4 +1,4 @@
-"""Plain arrays on disk: .npy files, opened memory-mapped."""
+"""Plain arrays on disk: .npy files, opened memory-mapped, written whole or piece by piece."""
 
 from pathlib import Path
 from typing import Any
@@ -22,3 +22,29 @@ def open_array(path: Path, length: int | None = None) -> NDArray[Any]:
         raise InputError(f"the array {path} has shape {mapped.shape}, expected {expected}; build the index again")
     # A view without the memmap class, which makes every slice cost microseconds.
     return np.asarray(mapped)
+
+
+class GrowingArray:
+    """A one-dimensional .npy of little-endian uint64 whose length is known when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._length = 0
+
+    def __enter__(self) -> "GrowingArray":
+        self._write_header()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        with self._file:
+            # numpy leaves room in the header for the first axis to grow, so it is rewritten in place.
+            self._file.seek(0)
+            self._write_header()
+
+    def extend(self, values: NDArray[np.uint64]) -> None:
+        self._file.write(values.astype("<u8", copy=False).tobytes())
+        self._length += len(values)
+
+    def _write_header(self) -> None:
+        header = {"descr": "<u8", "fortran_order": False, "shape": (self._length,)}
+        np.lib.format.write_array_header_1_0(self._file, header)

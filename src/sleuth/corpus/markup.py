@@ -40,6 +40,18 @@ def read_markup(html: str) -> Markup:
     return reader.markup()
 
 
+def unwrapped(html: str) -> str:
+    """The page with the line breaks gone that mean nothing: all in its text but those of preformatted blocks."""
+    pieces = TAG.split(html)
+    preformatted = False
+    for place, piece in enumerate(pieces):
+        if place % 2 == 0:
+            pieces[place] = piece if preformatted else SPACE.sub(" ", piece)
+        elif _name(piece) == "pre":
+            preformatted = not piece.startswith("</")
+    return "".join(pieces)
+
+
 class _Reader:
     """Where a pass over a page stands."""
 

@@ -1,7 +1,7 @@
 """The text of an HTML page without menus and footers, by trafilatura."""
 
 from sleuth.corpus.decoding import clean, decoded_page
-from sleuth.corpus.markup import read_markup
+from sleuth.corpus.markup import read_markup, unwrapped
 from sleuth.errors import MissingExtra
 
 
@@ -12,7 +12,10 @@ def page_text(html: str | bytes, url: str | None = None) -> tuple[str, str]:
     """
     source = decoded_page(html) if isinstance(html, bytes) else clean(html)
     markup = read_markup(source)
-    return markup.title or markup.heading, _main_text(source, url) or markup.text
+    text = _main_text(source, url)
+    # Of short pages the extractor takes all, and cuts words where a tag stands in them.
+    whole = "".join(text.split()) == "".join(markup.text.split())
+    return markup.title or markup.heading, text if text and not whole else markup.text
 
 
 def _main_text(source: str, url: str | None) -> str:
@@ -21,7 +24,7 @@ def _main_text(source: str, url: str | None) -> str:
     except ImportError as error:
         raise MissingExtra("trafilatura", "documents") from error
     try:
-        text = trafilatura.extract(source, url=url, include_comments=False)
+        text = trafilatura.extract(unwrapped(source), url=url, include_comments=False)
     except Exception:  # pages of the web break extractors in ways nobody can list; what is visible is still there
         return ""
     lines = (" ".join(line.split()) for line in clean(text or "").splitlines())

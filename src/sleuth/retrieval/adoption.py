@@ -9,7 +9,7 @@ from sleuth.retrieval import faiss_file, vectors
 from sleuth.retrieval.building import building, stamp
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.faiss_file import FaissFile
-from sleuth.retrieval.groundwork import corpus_stamp, finish, surveyed_corpus
+from sleuth.retrieval.groundwork import corpus_stamp, finish, ground
 from sleuth.retrieval.manifest import Manifest, Stamp, libraries, seen_from
 from sleuth.retrieval.settings import AnnSettings, EncoderSettings
 
@@ -27,16 +27,16 @@ def adopt(
         )
     order = {"source": stamp(source), "faiss": faiss_file.edges(found.files), **settings.model_dump(mode="json")}
     with building(out, order) as folder:
-        corpus, surveyed = surveyed_corpus(source, folder, progress)
-        if found.count != surveyed.passages:
+        laid = ground(source, folder, progress)
+        if found.count != laid.survey.passages:
             raise InputError(
-                f"{published} holds {found.count:,} vectors and {source} {surveyed.passages:,} passages; "
+                f"{published} holds {found.count:,} vectors and {source} {laid.survey.passages:,} passages; "
                 "give the corpus that was indexed"
             )
         manifest = Manifest(
             kind="dense" if found.kind == "flat" else "ann",
-            corpus=corpus_stamp(corpus, folder, out, surveyed),
-            passages=surveyed.passages,
+            corpus=corpus_stamp(laid, folder, out),
+            passages=found.count,
             counts={},
             encoder=settings,
             encoder_sha256=encoder.fingerprint,
@@ -46,7 +46,7 @@ def adopt(
             libraries=libraries(),
         )
         if found.kind == "flat":
-            _take(found, folder, PassageStore(corpus, folder), encoder, progress)
+            _take(found, folder, PassageStore(laid.corpus, folder), encoder, progress)
         finish(manifest, folder)
     return manifest
 

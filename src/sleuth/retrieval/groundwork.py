@@ -1,7 +1,7 @@
 """What every index folder begins and ends with: its passages surveyed, and a manifest."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sleuth.corpus import sources
@@ -14,29 +14,40 @@ from sleuth.runs import replacing
 SURVEYED = "survey.json"
 
 
-def surveyed_corpus(source: Path, folder: Path, progress: Progress) -> tuple[Path, Survey]:
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A plain corpus and what was found in it; `skipped` names the documents that could not be read."""
+
+    corpus: Path
+    survey: Survey
+    skipped: tuple[str, ...]
+
+
+def ground(source: Path, folder: Path, progress: Progress) -> Ground:
     """The source as a plain corpus with its offsets and ids; what a killed build had finished is used again."""
     kept = folder / SURVEYED
     if kept.exists():
         written = json.loads(kept.read_bytes())
-        return Path(written["corpus"]), Survey(**written["survey"])
+        return Ground(Path(written["corpus"]), Survey(**written["survey"]), tuple(written["skipped"]))
     plain = sources.plain(source, folder, progress)
-    found = survey(plain.corpus, folder, progress, source)
+    laid = Ground(plain.corpus.absolute(), survey(plain.corpus, folder, progress, source), plain.skipped)
     with replacing(kept) as path:
-        path.write_text(json.dumps({"corpus": str(plain.corpus.absolute()), "survey": asdict(found)}))
-    return plain.corpus, found
+        path.write_text(json.dumps(asdict(laid) | {"corpus": str(laid.corpus)}))
+    return laid
 
 
-def corpus_stamp(corpus: Path, folder: Path, out: Path, surveyed: Survey) -> CorpusStamp:
+def corpus_stamp(laid: Ground, folder: Path, out: Path) -> CorpusStamp:
     """The corpus as the finished folder knows it; one that is no longer what was read is an InputError."""
-    if corpus.stat().st_size != surveyed.bytes:
+    corpus, found = laid.corpus, laid.survey
+    if corpus.stat().st_size != found.bytes:
         raise InputError(f"the corpus {corpus} changed while it was indexed; run the command again")
     inside = corpus.parent.resolve() == folder.resolve()
     path = corpus.name if inside else seen_from(corpus, out)
-    return CorpusStamp(path=path, bytes=surveyed.bytes, edges=edges_hash(corpus), sha256=surveyed.sha256)
+    return CorpusStamp(path=path, bytes=found.bytes, edges=edges_hash(corpus), sha256=found.sha256)
 
 
 def finish(manifest: Manifest, folder: Path) -> None:
     """Writes the manifest and removes what only a build needs."""
     manifest.write(folder)
-    (folder / SURVEYED).unlink()
+    for name in (SURVEYED, sources.ORIGIN):
+        (folder / name).unlink(missing_ok=True)

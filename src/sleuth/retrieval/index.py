@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 
 from sleuth.corpus.passages import OFFSETS, PassageStore
 from sleuth.corpus.progress import Progress, silent
-from sleuth.corpus.survey import Survey
 from sleuth.errors import InputError
 from sleuth.retrieval import bm25
 from sleuth.retrieval.base import Ranker
 from sleuth.retrieval.bm25 import BM25
 from sleuth.retrieval.building import building, stamp
-from sleuth.retrieval.groundwork import corpus_stamp, finish, surveyed_corpus
+from sleuth.retrieval.groundwork import Ground, corpus_stamp, finish, ground
 from sleuth.retrieval.hybrid import Hybrid
 from sleuth.retrieval.indexed import Indexed
 from sleuth.retrieval.manifest import Manifest, libraries, matching, matching_corpus, read
@@ -40,17 +39,18 @@ def build(
     # Loaded first: a name that is wrong is found before hours of other work.
     encoder = _encoder(plan.encoder, device)
     with building(out, {"source": stamp(source), **plan.model_dump(mode="json")}) as folder:
-        corpus, surveyed = surveyed_corpus(source, folder, progress)
+        laid = ground(source, folder, progress)
         counts: dict[str, int] = {}
         if plan.bm25 is not None:
             offsets = folder / OFFSETS
-            counts |= bm25.build(corpus, offsets, folder / WORDS, plan.bm25, workers=workers, progress=progress)
+            counts |= bm25.build(laid.corpus, offsets, folder / WORDS, plan.bm25, workers=workers, progress=progress)
         if encoder is not None:
-            counts |= _vectors(corpus, folder, plan, surveyed, encoder, progress)
+            counts |= _vectors(laid, folder, plan, encoder, progress)
         manifest = Manifest(
             kind=plan.kind,
-            corpus=corpus_stamp(corpus, folder, out, surveyed),
-            passages=surveyed.passages,
+            corpus=corpus_stamp(laid, folder, out),
+            passages=laid.survey.passages,
+            skipped=laid.skipped,
             counts=counts,
             bm25=plan.bm25,
             encoder=plan.encoder,
@@ -88,15 +88,13 @@ def _encoder(settings: EncoderSettings | None, device: str) -> "Encoder | None":
     return Encoder.load(settings, None if device == "auto" else device)
 
 
-def _vectors(
-    corpus: Path, folder: Path, plan: Plan, surveyed: Survey, encoder: "Encoder", progress: Progress
-) -> dict[str, int]:
+def _vectors(laid: Ground, folder: Path, plan: Plan, encoder: "Encoder", progress: Progress) -> dict[str, int]:
     from sleuth.retrieval import ann, vectors
 
-    vectors.build(corpus, folder / OFFSETS, folder, encoder, progress)
+    vectors.build(laid.corpus, folder / OFFSETS, folder, encoder, progress)
     if plan.ann is None:
         return {}
-    encoded = vectors.open_vectors(folder, surveyed.passages, encoder.dimensions)
+    encoded = vectors.open_vectors(folder, laid.survey.passages, encoder.dimensions)
     counts = ann.build(encoded, folder, plan.ann, progress)
     (folder / vectors.VECTORS).unlink()  # the approximate index holds them
     return counts

@@ -45,6 +45,7 @@ class Manifest(Section):
     kind: Kind
     corpus: CorpusStamp
     passages: int
+    skipped: tuple[str, ...] = ()  # documents of the source that could not be read
     counts: dict[str, int]
     bm25: BM25Settings | None = None
     encoder: EncoderSettings | None = None

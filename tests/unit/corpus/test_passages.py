@@ -1,13 +1,16 @@
 """Passages streamed and by row; every kind of bad corpus in one sentence."""
 
+import codecs
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sleuth.corpus.passages import CHUNK, PassageStore, build_offsets, stream
+from sleuth.corpus.passages import PassageStore, stream
+from sleuth.corpus.survey import survey
 from sleuth.errors import InputError
 from sleuth.records import Passage
 
@@ -25,6 +28,8 @@ BAD_LINES = {
     "no contents": (b'{"id": "b", "text": "text"}', '"contents" is missing'),
     "contents in a list": (b'{"id": "b", "contents": ["text"]}', "\"contents\" is ['text']"),
     "half a surrogate pair": (b'{"id": "b", "contents": "\\ud800"}', "surrogates not allowed"),
+    "half a pair elsewhere": (b'{"id": "b", "contents": "x", "tags": [{"\\uDC00": 1}]}', "surrogates not allowed"),
+    "two rows on a line": (b'{"id": "b", "contents": "x"} {"id": "c", "contents": "x"}', "Extra data"),
     "bottomless": (b"[" * 100_000, "recursion"),
 }
 
@@ -79,22 +84,33 @@ def test_a_bad_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
         list(stream(path))
 
 
+def test_numbers_that_json_does_not_know_are_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b'{"id": "a", "contents": "x", "score": NaN, "most": -Infinity}')
+    assert list(stream(path)) == [Passage("a", "x", {"score": None, "most": None})]
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(codecs.BOM_UTF8 + b'  {"id": "a", "contents": "x"} \r\n')
+    assert list(stream(path)) == [Passage("a", "x")]
+
+
 def test_the_store_reads_any_row(tmp_path: Path) -> None:
-    corpus, offsets = tmp_path / "corpus.jsonl", tmp_path / "offsets.npy"
     rows = [json.dumps({"id": str(row), "contents": "é" * row}, ensure_ascii=False) for row in range(10)]
-    corpus.write_text("\n" + "\n\n".join(rows), encoding="utf-8")
-    assert build_offsets(corpus, offsets) == 10
-    store = PassageStore(corpus, offsets)
+    store = _store(tmp_path, ("\n" + "\n\n".join(rows)).encode())
     assert len(store) == 10
-    assert [store[row] for row in range(10)] == list(stream(corpus))
+    assert [store[row] for row in range(10)] == list(stream(tmp_path / "corpus.jsonl"))
 
 
-def test_offsets_are_a_plain_array_of_any_length(tmp_path: Path) -> None:
-    corpus, offsets = tmp_path / "corpus.jsonl", tmp_path / "offsets.npy"
-    count = 2 * CHUNK + 1
-    corpus.write_bytes(GOOD * count)
-    assert build_offsets(corpus, offsets) == count
-    assert np.array_equal(np.load(offsets), np.arange(count + 1, dtype="<u8") * len(GOOD))
+def test_the_store_finds_passages_by_id(tmp_path: Path) -> None:
+    names = ["b", "10", "9", "é", "\U0001f600", "\uffee", "B", "a b"]
+    rows = [json.dumps({"id": name, "contents": name * 2}) + "\n" for name in names]
+    store = _store(tmp_path, "".join(rows).encode())
+    assert [store.row_of(name) for name in names] == list(range(len(names)))
+    assert store.find("é") == Passage("é", "éé")
+    assert [store.find(name) for name in ("", "1", "zz", "\U0001f601", "\ud800")] == [None] * 5
+    assert [names[row] for row in np.argsort(store.ranks)] == sorted(names)
 
 
 @pytest.mark.parametrize("row", [-1, 1])
@@ -108,13 +124,25 @@ def test_the_store_refuses_another_corpus(tmp_path: Path) -> None:
     _store(tmp_path)
     (tmp_path / "corpus.jsonl").write_bytes(GOOD + GOOD)
     with pytest.raises(InputError, match="sizes differ; build the index again"):
-        PassageStore(tmp_path / "corpus.jsonl", tmp_path / "offsets.npy")
+        PassageStore(tmp_path / "corpus.jsonl", tmp_path)
 
 
 def test_the_store_refuses_a_missing_corpus(tmp_path: Path) -> None:
     _store(tmp_path)
     with pytest.raises(InputError, match="No such file"):
-        PassageStore(tmp_path / "other.jsonl", tmp_path / "offsets.npy")
+        PassageStore(tmp_path / "other.jsonl", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["offsets.npy", "ranks.npy", "order.npy"])
+def test_the_store_refuses_arrays_that_are_not_whole(tmp_path: Path, name: str) -> None:
+    _store(tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[:-2])
+    with pytest.raises(InputError, match=rf"{name} is damaged or cut short .*; build the index again"):
+        PassageStore(tmp_path / "corpus.jsonl", tmp_path)
+    np.save(tmp_path / name, np.empty(0, np.uint32))
+    with pytest.raises(InputError, match="build the index again"):
+        PassageStore(tmp_path / "corpus.jsonl", tmp_path)
 
 
 def test_a_corpus_cut_while_in_use_is_an_error(tmp_path: Path) -> None:
@@ -122,9 +150,19 @@ def test_a_corpus_cut_while_in_use_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_bytes(GOOD[:10])
     with pytest.raises(InputError, match="changed after indexing: row 0 is unreadable"):
         store[0]
+    with pytest.raises(InputError, match="changed after indexing: row 0 is unreadable"):
+        store.find("a")
 
 
-def _store(folder: Path) -> PassageStore:
-    (folder / "corpus.jsonl").write_bytes(GOOD)
-    build_offsets(folder / "corpus.jsonl", folder / "offsets.npy")
-    return PassageStore(folder / "corpus.jsonl", folder / "offsets.npy")
+def test_many_threads_read_one_store(tmp_path: Path) -> None:
+    rows = [json.dumps({"id": str(row), "contents": "x" * row}) + "\n" for row in range(500)]
+    store = _store(tmp_path, "".join(rows).encode())
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(store.find, [str(row) for row in range(500)]))
+    assert found == list(stream(tmp_path / "corpus.jsonl"))
+
+
+def _store(folder: Path, content: bytes = GOOD) -> PassageStore:
+    (folder / "corpus.jsonl").write_bytes(content)
+    survey(folder / "corpus.jsonl", folder)
+    return PassageStore(folder / "corpus.jsonl", folder)

@@ -1,0 +1,86 @@
+"""Sentences and passages: where text is cut, and where not."""
+
+import pytest
+
+from sleuth.corpus.chunks import chunks, passages
+from sleuth.corpus.documents import Document
+from sleuth.corpus.sentences import sentences
+from sleuth.records import Passage
+
+WHOLE = [
+    "Dr. Ada and Mrs. Lovelace met J. R. R. Tolkien.",
+    "It costs 3.14 dollars, e.g. on Monday.",
+    "The U.S. Senate sat in Washington, D.C. Tuesday.",
+    "See Fig. 3 and No. 5 on pp. 7-9.",
+    "It was born ca. 1900 at approx. 5 a.m. in Oslo.",
+    "He went to St. Olav with Smith et al. Later.",
+    "Wait ... for it, as v. 2.0.1 did.",
+]
+CUT = {
+    "He said no. Then he left.": ["He said no. ", "Then he left."],
+    'She cried "Stop!" He did. (Yes.) So it is.': ['She cried "Stop!" ', "He did. ", "(Yes.) ", "So it is."],
+    "Is it? Yes! 42 is right. 1999 was not.": ["Is it? ", "Yes! ", "42 is right. ", "1999 was not."],
+    "今天天气很好。我们去公园！「好的。」他说。": ["今天天气很好。", "我们去公园！", "「好的。」", "他说。"],
+    "यह एक वाक्य है। यह दूसरा है।": ["यह एक वाक्य है। ", "यह दूसरा है।"],
+    "Done... Now the next.": ["Done... ", "Now the next."],
+    "": [],
+}
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_a_full_stop_is_not_always_an_end(text: str) -> None:
+    assert sentences(text) == [text]
+
+
+@pytest.mark.parametrize(("text", "pieces"), CUT.items())
+def test_sentences_end_where_readers_stop(text: str, pieces: list[str]) -> None:
+    assert sentences(text) == pieces
+
+
+def test_a_passage_ends_where_a_sentence_does() -> None:
+    text = "One two three. Four five six seven. Eight nine. Ten."
+    assert list(chunks(text, 8)) == ["One two three. Four five six seven.", "Eight nine. Ten."]
+
+
+def test_a_long_sentence_is_cut_between_words() -> None:
+    text = "a b c d e f g. H i."
+    assert list(chunks(text, 3)) == ["a b c", "d e f", "g. H i."]
+
+
+def test_characters_of_scripts_without_spaces_are_words() -> None:
+    assert list(chunks("今天天气很好。我们去公园！他说好。", 6)) == ["今天天气很好。", "我们去公园！", "他说好。"]
+    assert list(chunks("春眠不覚暁、処処聞啼鳥", 4)) == ["春眠不覚", "暁、処処聞", "啼鳥"]
+
+
+def test_what_has_no_spaces_is_bounded_too() -> None:
+    assert [len(piece) for piece in chunks("x" * 12_345, 100)] == [5000, 5000, 2345]
+
+
+def test_a_paragraph_begins_a_passage_where_the_last_is_half_full() -> None:
+    filled = list(chunks("Here are five words now.\nThen come three. And three more.", 8))
+    assert filled == ["Here are five words now.", "Then come three. And three more."]
+    assert list(chunks("Only two.\nThen come three. And four more words.", 8)) == [
+        "Only two.\nThen come three.",
+        "And four more words.",
+    ]
+    assert list(chunks("Only two.\n\nThen come three.", 8)) == ["Only two.\nThen come three."]
+
+
+def test_no_text_is_no_passage() -> None:
+    assert list(chunks(" \n\n \t\n")) == []
+
+
+def test_a_passage_knows_where_it_comes_from() -> None:
+    document = Document("notes/a.txt", "A title", "https://x.org/a", "One two. Three four.")
+    rest = {"title": "A title", "url": "https://x.org/a", "source": "notes/a.txt"}
+    assert list(passages(document, 2)) == [
+        Passage("notes/a.txt#0", '"A title"\nOne two.', {**rest, "position": 0}),
+        Passage("notes/a.txt#1", '"A title"\nThree four.', {**rest, "position": 1}),
+    ]
+
+
+def test_a_passage_has_about_a_hundred_words() -> None:
+    text = " ".join(f"This is sentence number {number} of a long text." for number in range(1000))
+    sizes = [len(piece.split()) for piece in chunks(text)]
+    assert sum(sizes) == len(text.split())
+    assert {90 <= size <= 100 for size in sizes[:-1]} == {True}

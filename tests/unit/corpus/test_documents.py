@@ -1,0 +1,169 @@
+"""Files of a folder as title and text, and those that cannot be read."""
+
+from pathlib import Path
+
+import pytest
+from pypdf import PdfReader, PdfWriter
+
+from sleuth.corpus.documents import Document, read_document
+from sleuth.corpus.markdown import plain_markdown
+
+MARKDOWN = """\
+The *first* heading
+===================
+
+Some **bold**, _leaning_ and ~~struck~~ words with `code * kept_`, a [link](https://x.org/a_(b) "title")
+that goes on, [![an image](i.png)](https://x.org), [a reference][1] and snake_case_names, 2*3*4, a < b &amp; c<br>.
+
+> A quotation
+> of two lines.
+
+- one item
+  that goes on
+- [x] a *done* item
+    1. a step
+
+| head | cell |
+|------|:----:|
+| 1    | 2    |
+
+```python
+def f(x):
+    return x * 2  # *not* markup
+```
+<!-- nothing
+to see -->
+***
+## The last ##
+[1]: https://x.org/1
+<https://x.org/auto> \\*as is\\*
+"""
+PLAIN = """\
+The first heading
+Some bold, leaning and struck words with code * kept_, a link that goes on, an image, a reference and \
+snake_case_names, 2*3*4, a < b & c.
+A quotation of two lines.
+one item that goes on
+a done item
+1. a step
+head cell
+1 2
+def f(x):
+    return x * 2  # *not* markup
+The last
+https://x.org/auto *as is*"""
+
+
+def pdf(*pages: str, title: str = "") -> bytes:
+    """A small PDF with one line of text a page, written out by hand."""
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
+    parts = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, text in enumerate(pages):
+        shown = " T* ".join(f"({line}) Tj" for line in text.split("\n"))
+        stream = f"BT /F1 12 Tf 14 TL 72 720 Td {shown} ET"
+        parts.append(
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >> "
+            f"/Contents {5 + 2 * number} 0 R >>"
+        )
+        parts.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
+    parts.append(f"<< /Title ({title}) >>")
+    body, places = "%PDF-1.4\n", []
+    for number, part in enumerate(parts, 1):
+        places.append(len(body))
+        body += f"{number} 0 obj\n{part}\nendobj\n"
+    table = "".join(f"{place:010d} 00000 n \n" for place in places)
+    trailer = f"<< /Size {len(parts) + 1} /Root 1 0 R /Info {len(parts)} 0 R >>"
+    end = f"trailer\n{trailer}\nstartxref\n{len(body)}\n%%EOF"
+    return f"{body}xref\n0 {len(parts) + 1}\n0000000000 65535 f \n{table}{end}".encode()
+
+
+def read(folder: Path, name: str, content: bytes | str) -> Document:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return read_document(path, f"sub/{name}")
+
+
+def test_a_text_has_its_name_for_a_title(tmp_path: Path) -> None:
+    found = read(tmp_path, "my_old-notes.v2.TXT", "First line\nof a paragraph.\n \n\nSecond.\n")
+    assert found == Document(
+        "sub/my_old-notes.v2.TXT", "My old notes v2", "sub/my_old-notes.v2.TXT", "First line of a paragraph.\nSecond."
+    )
+
+
+def test_markdown_loses_its_syntax(tmp_path: Path) -> None:
+    found = read(tmp_path, "a.md", MARKDOWN)
+    assert found.title == "The first heading"
+    assert found.text == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ('---\ntags: [x]\ntitle: "In front: yes"\n---\n# Not this\n', "In front: yes"),
+        ("---\ntags: [x]\n---\n## A *first* one ##\n# second\n", "A first one"),
+        ("---\r\ntitle: Old lines\r\n---\r\nwords\r\n", "Old lines"),
+        ("words only", "Some file"),
+        ("```\n# a comment in code\n```\nwords", "Some file"),
+        ("# C#\nwords", "C#"),
+    ],
+)
+def test_the_title_of_markdown(tmp_path: Path, text: str, title: str) -> None:
+    assert read(tmp_path, "some-file.markdown", text).title == title
+
+
+def test_a_rule_is_no_front_matter() -> None:
+    assert plain_markdown("---\nwords\n---\nmore") == ("words", "words\nmore")
+
+
+def test_code_that_does_not_end_is_kept() -> None:
+    assert plain_markdown("a\n~~~\nb *c*\n```\nd")[1] == "a\nb *c*\n```\nd"
+
+
+def test_a_page_has_its_own_address(tmp_path: Path) -> None:
+    head = '<head><title>A page</title><link rel="canonical" href="https://x.org/a"></head>'
+    found = read(tmp_path, "a.html", f"<html>{head}<body><p>Some words of a page.</p></body></html>")
+    assert found == Document("sub/a.html", "A page", "https://x.org/a", "Some words of a page.")
+    assert read(tmp_path, "b.htm", "<p>Some words of a page.</p>").url == "sub/b.htm"
+
+
+def test_a_pdf_is_its_pages(tmp_path: Path) -> None:
+    found = read(tmp_path, "a.pdf", pdf("One exam-\nple of", "two pages.", title="A paper"))
+    assert found == Document("sub/a.pdf", "A paper", "sub/a.pdf", "One example of two pages.")
+    assert read(tmp_path, "the_file.pdf", pdf("Words.")).title == "The file"
+
+
+def encrypted(folder: Path, password: str) -> bytes:
+    (folder / "open.pdf").write_bytes(pdf("Secret words."))
+    writer = PdfWriter(clone_from=PdfReader(folder / "open.pdf"))
+    writer.encrypt(password, owner_password="owner", algorithm="RC4-128")
+    writer.write(folder / "closed.pdf")
+    return (folder / "closed.pdf").read_bytes()
+
+
+def test_an_encrypted_pdf_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^it is encrypted$"):
+        read(tmp_path, "a.pdf", encrypted(tmp_path, "user"))
+    assert read(tmp_path, "b.pdf", encrypted(tmp_path, "")).text == "Secret words."
+
+
+@pytest.mark.parametrize("content", [b"", b"no pdf at all", pdf("Words.")[:100], b"%PDF-1.4\n%%EOF"])
+def test_a_broken_pdf_is_named(tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^not a PDF that can be read"):
+        read(tmp_path, "a.pdf", content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.txt", " \n"), ("a.md", "---\n"), ("a.html", "<p>"), ("a.pdf", pdf(""))]
+)
+def test_a_document_without_text_is_named(tmp_path: Path, name: str, content: bytes | str) -> None:
+    with pytest.raises(ValueError, match=r"^it holds no text$"):
+        read(tmp_path, name, content)
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="No such file"):
+        read_document(tmp_path / "a.txt", "a.txt")

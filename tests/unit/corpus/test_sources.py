@@ -1,0 +1,265 @@
+"""Every kind of source becomes one plain corpus; what makes none is refused in one sentence."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from sleuth.corpus.passages import stream
+from sleuth.corpus.sources import Plain, plain
+from sleuth.errors import InputError
+from sleuth.records import Passage
+
+ROWS = [{"id": str(number), "contents": f'"T{number}"\ntext', "url": f"u{number}"} for number in range(50)]
+PASSAGES = [Passage(f"{number}", f'"T{number}"\ntext', {"url": f"u{number}"}) for number in range(50)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def read(source: Path, folder: Path) -> list[Passage]:
+    return list(stream(plain(source, folder / "out").corpus))
+
+
+def test_a_plain_corpus_is_used_as_it_is(tmp_path: Path) -> None:
+    corpus = tmp_path / "in" / "wiki.jsonl"
+    corpus.parent.mkdir()
+    corpus.write_bytes(LINES)
+    assert plain(corpus, tmp_path / "out") == plain(corpus.parent, tmp_path / "out") == Plain(corpus)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["wiki.jsonl.gz", "wiki.json.gz", "wiki.gz"])
+def test_a_compressed_corpus_is_unpacked(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(LINES[:500]) + gzip.compress(LINES[500:]))
+    heard: list[tuple[str, int, int]] = []
+    found = plain(tmp_path / name, tmp_path / "out", lambda *report: heard.append(report))
+    assert found == Plain(tmp_path / "out" / "corpus.jsonl")
+    assert found.corpus.read_bytes() == LINES
+    size = (tmp_path / name).stat().st_size
+    assert heard[-1] == ("unpacking", size, size)
+
+
+@pytest.mark.parametrize("names", [["part_aa", "part_ab", "part_ac"], ["part_2", "part_9", "part_10"]])
+@pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "compressed"])
+@pytest.mark.parametrize("given", ["", "part_*", "FIRST"])
+def test_pieces_are_put_together(
+    tmp_path: Path, names: list[str], packed: Callable[[bytes], bytes], given: str
+) -> None:
+    whole, folder = packed(LINES), tmp_path / "pieces"
+    folder.mkdir()
+    for place, name in enumerate(names):
+        (folder / name).write_bytes(whole[place * 97 : (place + 1) * 97 if name != names[-1] else None])
+    assert plain(folder / given.replace("FIRST", names[0]), tmp_path / "out").corpus.read_bytes() == LINES
+
+
+def test_several_files_are_merged_by_id(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    (folder / "more").mkdir(parents=True)
+    (folder / "b.jsonl.GZ").write_bytes(gzip.compress(LINES))
+    (folder / "a.jsonl").write_bytes(b'{"id": "x", "contents": "First"}\n\n{"id": "7", "contents": "\\"t7\\"\\n Text"}')
+    (folder / "more" / "c.jsonl").write_bytes(LINES + b'{"id": "x", "contents": "FIRST "}\r\n')
+    first = [Passage("x", "First"), Passage("7", '"t7"\n Text')]
+    assert read(folder, tmp_path) == first + [passage for passage in PASSAGES if passage.id != "7"]
+    assert read(folder / "[ab].jsonl*", tmp_path / "again") == first + [each for each in PASSAGES if each.id != "7"]
+
+
+def test_one_id_for_different_contents_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.jsonl").write_bytes(LINES)
+    (folder / "b.jsonl").write_bytes(b'{"id": "new", "contents": "x"}\n\n{"id": "7", "contents": "other"}\n')
+    expected = r"passage 8 of .*a\.jsonl and passage 2 of .*b\.jsonl have one id and different contents"
+    with pytest.raises(InputError, match=expected):
+        plain(folder, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_parquet_is_read_with_all_its_columns(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "id": pa.array([1, 2]),
+            "contents": ['"A"\ntext', "none"],
+            "tags": [["x"], None],
+            "score": [0.5, float("nan")],
+            "day": pa.array([0, 1], pa.date32()),
+            "vector": [[0.1, 0.2], [0.3, 0.4]],
+            "raw": [b"x", b"y"],
+        }
+    )
+    parquet.write_table(table, tmp_path / "wiki.parquet", row_group_size=1)
+    assert read(tmp_path / "wiki.parquet", tmp_path) == [
+        Passage("1", '"A"\ntext', {"tags": ["x"], "score": 0.5, "day": "1970-01-01"}),
+        Passage("2", "none", {"tags": None, "score": None, "day": "1970-01-02"}),
+    ]
+
+
+def test_title_and_text_are_contents(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(2):
+        rows = {
+            "id": [f"{number}-{row}" for row in range(1500)],
+            "title": ["A\n title"] * 1500,
+            "text": ["é\nb"] * 1500,
+        }
+        parquet.write_table(pa.table(rows), folder / f"part-{number}.parquet")
+    found = read(folder, tmp_path)
+    assert [passage.id for passage in found] == [f"{number}-{row}" for number in range(2) for row in range(1500)]
+    assert {(passage.title, passage.text) for passage in found} == {("A title", "é\nb")}
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"name": ["a"], "contents": ["b"]}, "has the columns name, contents; expected"),
+        ({"id": ["a"], "text": ["b"]}, "has the columns id, text; expected"),
+        ({"id": ["a", None], "contents": ["b", "c"]}, 'row 2: "id" is None'),
+        ({"id": ["a", "c"], "contents": ["b", None]}, 'row 2: "contents" is None'),
+        ({"id": [1.5], "contents": ["b"]}, 'row 1: "id" is 1.5'),
+    ],
+)
+def test_a_bad_table_is_refused(tmp_path: Path, columns: dict[str, list[object]], problem: str) -> None:
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=rf'a\.parquet,? {problem}.* the columns "id" and "contents"'):
+        plain(tmp_path / "a.parquet", tmp_path / "out")
+
+
+def test_a_folder_of_documents_is_cut_into_passages(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    (folder / "b" / "deep").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "x.txt").write_text("hidden")
+    (folder / "b" / "deep" / "two.md").write_text("# Two\nOne two three. Four five.\n\nSix.")
+    (folder / "a.txt").write_text("Words.")
+    (folder / "c.pdf").write_text("broken")
+    (folder / "d.html").write_text("<p>")
+    (folder / "e.png").write_bytes(b"\x89PNG")
+    (folder / "f.png").write_bytes(b"\x89PNG")
+    (folder / "g.txt.gz").write_bytes(b"")
+    heard: list[tuple[str, int, int]] = []
+    found = plain(folder, tmp_path / "out", lambda *report: heard.append(report), words=4)
+    assert [(each.id, each.contents, each.extra["position"], each.extra["url"]) for each in stream(found.corpus)] == [
+        ("a.txt#0", '"A"\nWords.', 0, "a.txt"),
+        ("b/deep/two.md#0", '"Two"\nTwo\nOne two three.', 0, "b/deep/two.md"),
+        ("b/deep/two.md#1", '"Two"\nFour five.\nSix.', 1, "b/deep/two.md"),
+    ]
+    assert found.skipped == (
+        "1 .gz: not a kind of document that is read",
+        "2 .png: not a kind of document that is read",
+        "c.pdf: not a PDF that can be read (Stream has ended unexpectedly)",
+        "d.html: it holds no text",
+    )
+    assert heard[-1] == ("reading documents", 4, 4)
+
+
+def test_one_document_is_a_source(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Words.")
+    (tmp_path / "b.txt").write_text("Others.")
+    assert [passage.id for passage in read(tmp_path / "a.txt", tmp_path)] == ["a.txt#0"]
+
+
+def test_a_name_that_is_no_text_is_spelled_out(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/a\xff.txt")).write_text("Words.")
+    assert [passage.id for passage in read(folder, tmp_path)] == ["a\\xff.txt#0"]
+
+
+def test_documents_of_which_none_can_be_read_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.pdf").write_text("broken")
+    with pytest.raises(InputError, match=r"nothing in .*in can be read \(a\.pdf: not a PDF"):
+        plain(tmp_path / "in", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["a.jsonl", "b.parquet"], r"1 \.jsonl, 1 \.parquet"),
+        (["a.jsonl", "README.md"], r"1 \.jsonl, 1 \.md"),
+        (["part_aa", "b.txt"], r"1 \.txt, 1 part_\*"),
+        (["a.jsonl", "manifest.json", "b.json"], r"2 \.json, 1 \.jsonl"),
+        (["a.docx"], r"1 \.docx"),
+        (["LICENSE", "gz"], r"2 no ending"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, names: list[str], found: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes(LINES)
+    with pytest.raises(InputError, match=rf"make no corpus together \({found}\); give JSONL .*of one kind only"):
+        plain(folder, tmp_path / "out")
+
+
+def test_pieces_of_two_files_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "part_aa").write_bytes(LINES)
+    with pytest.raises(InputError, match="pieces of several files"):
+        plain(tmp_path / "in", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["nothing.jsonl", "nothing", "*.jsonl", "nowhere/*", "a**", ".hidden*"])
+def test_a_missing_source_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"does not exist; give JSONL \(\.jsonl"):
+        plain(tmp_path / name, tmp_path / "out")
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(InputError, match=r"in holds no files; give JSONL"):
+        plain(tmp_path / "in", tmp_path / "out")
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(InputError, match=r"pipe\.jsonl is neither a file nor a folder"):
+        plain(tmp_path / "pipe.jsonl", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl.gz", gzip.compress(LINES)[:-20]),
+        ("a.jsonl.gz", LINES),
+        ("part_aa", gzip.compress(LINES)[:100]),
+        ("a.parquet", b"PAR1 no table PAR1"),
+        ("a.parquet", b""),
+    ],
+)
+def test_a_damaged_source_leaves_nothing_behind(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=rf"{name} cannot be read \("):
+        plain(tmp_path / name, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_bad_line_of_a_merged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(LINES)
+    (tmp_path / "in" / "b.jsonl").write_bytes(b'\n{"id": "x"}\n')
+    with pytest.raises(InputError, match=r'b\.jsonl, line 2: "contents" is missing'):
+        plain(tmp_path / "in", tmp_path / "out")
+
+
+def test_a_corpus_made_before_is_used_again_until_its_source_changes(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.txt").write_text("Words.")
+    (source / "b.png").write_text("")
+    first = plain(source, out)
+    stamp = first.corpus.stat().st_mtime_ns
+    assert plain(source, out) == first
+    assert first.corpus.stat().st_mtime_ns == stamp
+    (source / "a.txt").write_text("Other words.")
+    assert [passage.text for passage in stream(plain(source, out).corpus)] == ["Other words."]
+    assert [passage.text for passage in stream(plain(source, out, words=1).corpus)] == ["Other", "words."]
+    first.corpus.write_bytes(b"cut")
+    assert len(read(source, tmp_path)) == 1
+    (out / "source.json").write_text("{")
+    assert len(read(source, tmp_path)) == 1

@@ -1,0 +1,229 @@
+"""The cache, in front of a retriever that keeps count of what it is asked."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from sleuth.errors import ConfigError, InputError, SearchUnavailable
+from sleuth.records import Hit, Passage
+from sleuth.retrieval.cache import CacheCounts, Cached
+
+Outcome = list[Hit] | SearchUnavailable
+
+
+class Source:
+    """Answers every query with its own text, when `opened`; those that begin with "down" it cannot answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[str], int]] = []
+        self.opened = asyncio.Event()
+        self.cancelled = 0
+
+    async def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
+        self.asked.append((list(queries), k))
+        try:
+            await self.opened.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if "broken" in queries:
+            raise InputError("the index is broken")
+        return [hits(query, k) for query in queries]
+
+
+def hits(query: str, k: int) -> Outcome:
+    if query.startswith("down"):
+        return SearchUnavailable(query, "down")
+    return [Hit(Passage(f"{query}/{n}", query), 1.0 / n) for n in range(1, k + 1)]
+
+
+def opened() -> Source:
+    source = Source()
+    source.opened.set()
+    return source
+
+
+async def settled() -> None:
+    """Lets every task go as far as it can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_what_was_found_is_not_asked_again() -> None:
+    async def scene() -> None:
+        source = opened()
+        cached = Cached(source, 10)
+        for _ in range(3):
+            assert await cached.search(["a", "b", "a"], 2) == [hits("a", 2), hits("b", 2), hits("a", 2)]
+        assert await cached.search(["c", "a"], 2) == [hits("c", 2), hits("a", 2)]
+        assert source.asked == [(["a", "b"], 2), (["c"], 2)]
+        assert cached.counts == CacheCounts(hits=7, joined=1, misses=3)
+
+    asyncio.run(scene())
+
+
+def test_another_k_is_another_search() -> None:
+    async def scene() -> None:
+        source = opened()
+        cached = Cached(source, 10)
+        assert await cached.search(["a"], 1) == [hits("a", 1)]
+        assert await cached.search(["a"], 2) == [hits("a", 2)]
+        assert source.asked == [(["a"], 1), (["a"], 2)]
+
+    asyncio.run(scene())
+
+
+def test_nothing_found_is_kept_and_a_failure_is_not() -> None:
+    class Empty(Source):
+        async def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
+            self.asked.append((list(queries), k))
+            return [SearchUnavailable(query, "down") if query == "down" else [] for query in queries]
+
+    async def scene() -> None:
+        source = Empty()
+        cached = Cached(source, 10)
+        for _ in range(2):
+            found, failed = await cached.search(["void", "down"], 1)
+            assert found == []
+            assert isinstance(failed, SearchUnavailable)
+        assert source.asked == [(["void", "down"], 1), (["down"], 1)]
+
+    asyncio.run(scene())
+
+
+def test_the_search_used_longest_ago_is_dropped_first() -> None:
+    async def scene() -> None:
+        source = opened()
+        cached = Cached(source, 2)
+        for query in ("a", "b", "a", "c", "a", "b"):
+            assert await cached.search([query], 1) == [hits(query, 1)]
+        assert [queries for queries, _ in source.asked] == [["a"], ["b"], ["c"], ["b"]]
+        assert await cached.search(["x", "y", "z"], 1) == [hits("x", 1), hits("y", 1), hits("z", 1)]
+
+    asyncio.run(scene())
+
+
+def test_hits_given_out_are_not_those_kept() -> None:
+    async def scene() -> None:
+        cached = Cached(opened(), 2)
+        for _ in range(3):
+            (found,) = await cached.search(["a"], 2)
+            assert found == hits("a", 2)
+            assert not isinstance(found, SearchUnavailable)
+            found.clear()
+
+    asyncio.run(scene())
+
+
+def test_what_is_under_way_is_asked_once_and_a_failure_goes_to_all() -> None:
+    async def scene() -> None:
+        source = Source()
+        cached = Cached(source, 10)
+        calls = [asyncio.create_task(cached.search([*queries], 1)) for queries in ("ab", "bc", "cab")]
+        failing = [asyncio.create_task(cached.search(["down"], 1)) for _ in range(3)]
+        await settled()
+        source.opened.set()
+        assert await asyncio.gather(*calls) == [
+            [hits(query, 1) for query in queries] for queries in ("ab", "bc", "cab")
+        ]
+        for ((outcome,),) in zip(await asyncio.gather(*failing), strict=True):
+            assert isinstance(outcome, SearchUnavailable)
+        assert source.asked == [(["a", "b"], 1), (["c"], 1), (["down"], 1)]
+        assert cached.counts == CacheCounts(hits=0, joined=6, misses=4)
+
+    asyncio.run(scene())
+
+
+def test_an_error_goes_to_all_and_is_not_kept() -> None:
+    async def scene() -> None:
+        source = opened()
+        cached = Cached(source, 10)
+        results = await asyncio.gather(*(cached.search(["broken"], 1) for _ in range(3)), return_exceptions=True)
+        assert [str(result) for result in results] == ["the index is broken"] * 3
+        with pytest.raises(InputError):
+            await cached.search(["broken"], 1)
+        assert len(source.asked) == 2
+
+    asyncio.run(scene())
+
+
+def test_the_first_caller_may_leave_and_the_others_are_answered() -> None:
+    async def scene() -> None:
+        source = Source()
+        cached = Cached(source, 10)
+        first, second = (asyncio.create_task(cached.search(["a"], 1)) for _ in range(2))
+        await settled()
+        first.cancel()
+        await settled()
+        assert first.cancelled()
+        source.opened.set()
+        assert await second == [hits("a", 1)]
+        assert (len(source.asked), source.cancelled) == (1, 0)
+
+    asyncio.run(scene())
+
+
+def test_when_all_have_left_the_question_is_dropped_and_may_be_asked_anew() -> None:
+    async def scene() -> None:
+        source = Source()
+        cached = Cached(source, 10)
+        calls = [asyncio.create_task(cached.search(["a"], 1)) for _ in range(2)]
+        await settled()
+        for call in calls:
+            call.cancel()
+        late = asyncio.create_task(cached.search(["a"], 1))  # comes while the question is being dropped
+        await settled()
+        later = asyncio.create_task(cached.search(["a"], 1))
+        await settled()
+        assert (source.cancelled, len(source.asked)) == (1, 2)
+        source.opened.set()
+        assert await late == await later == [hits("a", 1)]
+        assert len(source.asked) == 2
+
+    asyncio.run(scene())
+
+
+def test_what_an_ended_event_loop_left_behind_is_no_hindrance() -> None:
+    source = Source()
+    cached = Cached(source, 10)
+
+    async def abandoned() -> None:
+        call = asyncio.create_task(cached.search(["a"], 1))
+        await settled()
+        assert not call.done()
+
+    async def scene() -> None:
+        source.opened = asyncio.Event()
+        source.opened.set()
+        assert await cached.search(["a"], 1) == [hits("a", 1)]
+
+    asyncio.run(abandoned())
+    asyncio.run(scene())
+    asyncio.run(scene())
+    assert len(source.asked) == 2
+
+
+def test_a_loop_stopped_short_is_no_hindrance() -> None:
+    source = Source()
+    cached = Cached(source, 10)
+    loop = asyncio.new_event_loop()
+    call = loop.create_task(cached.search(["a"], 1))
+    loop.run_until_complete(settled())
+
+    async def scene() -> None:
+        source.opened = asyncio.Event()
+        source.opened.set()
+        assert await cached.search(["a"], 1) == [hits("a", 1)]
+
+    asyncio.run(scene())
+    call.cancel()
+    loop.run_until_complete(settled())
+    loop.close()
+    asyncio.run(scene())
+    assert len(source.asked) == 2
+
+
+def test_a_cache_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="capacity of the cache is 0"):
+        Cached(opened(), 0)

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from sleuth.records import Hit, Passage
 
@@ -25,7 +25,8 @@ class RetrieveRequest(BaseModel):
         },
     )
 
-    queries: list[str]
+    # The first that is no string is enough: a body of millions of numbers would be as many errors.
+    queries: Annotated[list[str], FailFast()]
     topk: Annotated[int | None, Field(ge=0)] = None
     return_scores: bool | None = None
     topk_retrieval: Annotated[int | None, Field(ge=0, description="candidates, for a server that reranks")] = None
@@ -38,9 +39,12 @@ class RetrieveRequest(BaseModel):
 
 
 class RetrieveAnswer(BaseModel):
-    """One list a query, best first: bare rows, or `{"document": row, "score": number}` where scores were asked for."""
+    """One list a query, best first: bare rows, or `{"document": row, "score": number}` where scores were asked for.
 
-    result: list[list[Row]]
+    In the rerank variant a document is a string, with scores and without.
+    """
+
+    result: list[list[Row | str]]
 
 
 class AccessRequest(BaseModel):
@@ -51,7 +55,7 @@ class AccessRequest(BaseModel):
         json_schema_extra={"examples": [{"urls": ["https://en.wikipedia.org/wiki/Oslo"]}]},
     )
 
-    urls: list[str]
+    urls: Annotated[list[str], FailFast()]
 
 
 class AccessAnswer(BaseModel):

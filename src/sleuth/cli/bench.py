@@ -1,6 +1,6 @@
 """sleuth bench: speed, measured beside peers in one run."""
 
-from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Measure speed, beside peers and in one run.")
 
 WIKI18 = 21_015_324
+BATCHES = (1, 8, 64, 256, 512)
+
+
+class Part(StrEnum):
+    """What is measured."""
+
+    WORDS = "words"
+    VECTORS = "vectors"
+    SERVER = "server"
 
 
 @app.callback()
@@ -26,20 +35,24 @@ def _group() -> None:
 @app.command()
 def retrieval(
     part: Annotated[
-        list[Literal["words", "vectors", "server"]] | None,
-        typer.Option(help="words: BM25 beside bm25s; vectors: exact search beside matrix product and top-k; "
-        "server: ours beside one request at a time; give it again for more", show_default="all"),
+        list[Part] | None,
+        typer.Option(
+            help="words: BM25 beside bm25s; vectors: exact search beside matrix product and top-k; "
+            "server: ours beside one request at a time; give it again for more",
+            show_default="all",
+        ),
     ] = None,
     corpus: Annotated[Path | None, typer.Option(help="what to index; default: a generated encyclopedia")] = None,
     questions: Annotated[list[Path] | None, typer.Option(help="questions to search for, with --corpus")] = None,
     passages: Annotated[int, typer.Option(min=100, max=1_000_000, help="of the generated encyclopedia")] = 100_000,
-    rows: Annotated[int | None, typer.Option(min=1, help="vectors; default: wiki-18 on a GPU, 200,000 on a CPU")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="vectors; default: wiki-18's on a GPU, 200,000 else")] = None,
     dimensions: Annotated[int, typer.Option(min=1, help="of a vector")] = 768,
     k: Annotated[int, typer.Option(min=1, help="hits a query")] = 3,
+    kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="of the index that is served")] = "bm25",
     clients: Annotated[int, typer.Option(min=1, help="of the server, at the same time")] = 256,
     seconds: Annotated[float, typer.Option(min=1, help="of load on each server")] = 60.0,
 ) -> None:
-    """Measure search: words, vectors and the server, each beside a peer. Tables are Markdown."""
+    """Measure search: words, vectors and the server, each beside a peer; tables are Markdown."""
     if (corpus is None) != (not questions):
         raise InputError("--corpus and --questions belong together; give both, or neither for a generated encyclopedia")
     from sleuth.bench.table import machine
@@ -47,17 +60,72 @@ def retrieval(
 
     quiet()
     typer.echo(f"{machine()}\n")
-    wanted = part or ["words", "vectors", "server"]
     with TemporaryDirectory() as scratch:
-        if set(wanted) & {"words", "server"}:
-            plain, asked = _material(corpus, questions or [], passages, Path(scratch))
-        for each in wanted:
+        for each in part or Part:
             match each:
-                case "words":
-                    tables = _words(plain, asked, k)
-                case "vectors":
-                    tables = [_vectors(rows, dimensions, k)]
-                case "server":
-                    tables = [_server(plain, asked, clients, seconds, Path(scratch))]
-            for table in tables:
-                typer.echo(f"{table.markdown()}\n")
+                case Part.WORDS:
+                    table = _words(*_material(corpus, questions or [], passages, Path(scratch)), k)
+                case Part.VECTORS:
+                    table = _vectors(rows, dimensions, k)
+                case Part.SERVER:
+                    material = _material(corpus, questions or [], passages, Path(scratch))
+                    table = _server(*material, kind, clients, seconds, Path(scratch) / "index")
+            typer.echo(f"{table.markdown()}\n")
+
+
+def _material(corpus: Path | None, questions: list[Path], passages: int, scratch: Path) -> tuple[Path, list[str]]:
+    """What is searched, as a plain corpus, and what is asked: the user's own, or a generated world."""
+    from sleuth.corpus import sources
+    from sleuth.corpus.questions import load
+    from sleuth.corpus.world import folder
+    from sleuth.corpus.world.world import World
+
+    if corpus is not None:
+        asked = [question.question for path in questions for question in load(path)]
+        return sources.plain(corpus, scratch).corpus, asked
+    world = scratch / "world"
+    if not world.exists():
+        folder.write(World(passages, 0), world, 1, 2000)
+    return world / folder.CORPUS, [question.question for question in load(world / folder.TEST)]
+
+
+def _words(corpus: Path, queries: list[str], k: int) -> "Table":
+    from sleuth.bench import bm25
+
+    return bm25.table(corpus, queries, k)
+
+
+def _vectors(rows: int | None, dimensions: int, k: int) -> "Table":
+    import torch
+
+    from sleuth.bench import dense
+    from sleuth.bench.table import Table
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    count = rows or (WIKI18 if device == "cuda" else 200_000)
+    timings = dense.compare(count, dimensions, k, BATCHES, device)
+    return Table(
+        f"Exact search among {count:,} x {dimensions} random unit vectors, best {k}, on {device}",
+        ("queries at once", "plain, ms", "ours, ms", "ours, queries/s", "times as fast", "hits that differ"),
+        [(each.batch, each.plain, each.ours, each.rate, each.ratio, each.differing) for each in timings],
+    )
+
+
+def _server(
+    corpus: Path, queries: list[str], kind: Literal["bm25", "dense", "hybrid"], clients: int, seconds: float, out: Path
+) -> "Table":
+    from sleuth.bench import server
+    from sleuth.bench.table import Table
+    from sleuth.retrieval.index import build, load
+    from sleuth.retrieval.settings import Plan
+
+    manifest = build(corpus, out, Plan.of(kind))
+    loads = server.compare(partial(load, out), queries, clients=clients, seconds=seconds)
+    return Table(
+        f"{clients} clients for {seconds:g} s, {kind}, {manifest.passages:,} passages",
+        ("server", "queries/s", "p50, ms", "p99, ms", "answered", "errors"),
+        [
+            (each.server, each.queries_per_second, each.p50_ms, each.p99_ms, each.answered, each.errors)
+            for each in loads
+        ],
+    )

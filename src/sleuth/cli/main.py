@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sleuth import __version__
-from sleuth.cli import index, serve, world
+from sleuth.cli import bench, index, serve, world
 from sleuth.cli.ask import ask
 from sleuth.cli.coldstart import coldstart
 from sleuth.cli.evaluate import evaluate
@@ -16,7 +16,7 @@ from sleuth.cli.search import search
 from sleuth.cli.train import train
 from sleuth.errors import TrainingStopped, UserError
 
-GROUPS: dict[str, typer.Typer] = {"world": world.app, "index": index.app, "serve": serve.app}
+GROUPS: dict[str, typer.Typer] = {"world": world.app, "index": index.app, "serve": serve.app, "bench": bench.app}
 COMMANDS: tuple[Callable[..., None], ...] = (train, ask, evaluate, search, knobs, coldstart)
 
 STOPPED = 1

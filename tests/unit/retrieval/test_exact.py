@@ -129,3 +129,22 @@ def test_a_gpu_that_is_not_there_is_refused(wanted: str) -> None:
 def test_without_a_gpu_auto_is_the_cpu() -> None:
     assert devices_for("cpu", 1 << 60) == ["cpu"]
     assert devices_for("auto", 1 << 60) == ["cpu"]  # more than any GPU holds
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("asked", [1, 16, 17, 33, 64, 65, 512, 700])
+def test_every_tile_of_the_compiled_kernels_equals_brute_force(asked: int) -> None:
+    vectors, queries = unit(100_003, 768, 0).astype(np.float16), unit(asked, 768, 1)
+    ranks = np.random.default_rng(2).permutation(100_003).astype(np.uint32)
+    found, scores = nearest(device(vectors, ranks), queries, 10)
+    rows, values = nearest(host(vectors, ranks), queries, 10)
+    assert found.tolist() == rows.tolist()
+    assert scores.tolist() == values.tolist()
+
+
+@pytest.mark.gpu
+def test_an_odd_number_of_dimensions_on_a_gpu() -> None:
+    vectors, queries = unit(5_000, 77, 0).astype(np.float16), unit(9, 77, 1)
+    ranks = np.arange(5_000, dtype=np.uint32)
+    found, _ = Vectors(vectors, ranks, ["cuda:0", "cuda:0", "cpu"]).nearest(queries, 5)
+    assert found.tolist() == brute(vectors, ranks, queries, 5)[0].tolist()

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 SLACK = 4  # candidates beyond k: rounding in the fast pass rarely needs more
 WIDEN = 8
-BLOCK = 1 << 15  # rows turned to fp32 at once on a CPU
+BLOCK = 1 << 15  # rows multiplied at once on a CPU
+RESIDENT = 1 << 29  # bytes of rows that are kept in fp32 on a CPU, for speed
 BATCH = 512  # queries at once
 ERROR = 1e-5  # of the fast pass, for rows and query of length one; measured below 1e-6
 
@@ -96,12 +97,13 @@ def _keys(found: Candidates, ranks: torch.Tensor) -> torch.Tensor:
     return (ordered << 32) + (0x7FFFFFFF - ranks[rows].long())
 
 
-@dataclass(frozen=True, slots=True)
 class HostShard:
-    """Rows in host memory or in a memory-mapped file, turned to fp32 block by block."""
+    """Rows in host memory or in a mapped file, multiplied in fp32: kept so where they are few, else made so in blocks."""
 
-    vectors: NDArray[np.float16]
-    ranks: torch.Tensor
+    def __init__(self, vectors: NDArray[np.float16], ranks: torch.Tensor) -> None:
+        self.vectors = vectors
+        self.ranks = ranks
+        self._whole = _floats(vectors) if vectors.nbytes <= RESIDENT else None
 
     @property
     def device(self) -> torch.device:
@@ -112,7 +114,7 @@ class HostShard:
         rows = torch.empty(len(asked), 0, dtype=torch.long)
         scores = torch.empty(len(asked), 0)
         for start in range(0, len(self.vectors), BLOCK):
-            block = torch.from_numpy(self.vectors[start : start + BLOCK].astype(np.float32))
+            block = self._block(start)
             best = (asked @ block.T).topk(min(width, len(block)), dim=1)
             scores, rows = torch.cat([scores, best.values], 1), torch.cat([rows, best.indices + start], 1)
             if scores.shape[1] > width:
@@ -122,12 +124,19 @@ class HostShard:
         bound = torch.full((len(asked),), -torch.inf) if whole else scores.amin(dim=1)
         return Candidates(rows, self._scored(queries, rows), bound)
 
+    def _block(self, start: int) -> torch.Tensor:
+        if self._whole is not None:
+            return self._whole[start : start + BLOCK]
+        return _floats(self.vectors[start : start + BLOCK])
+
     def _scored(self, queries: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """The scores of chosen rows, summed in fp64 so that neither batch nor order shows."""
-        scores = torch.empty(rows.shape)
-        for place, (query, chosen) in enumerate(zip(queries.double(), rows, strict=True)):
-            scores[place] = (torch.from_numpy(self.vectors[chosen.numpy()]).double() * query).sum(1).float()
-        return scores
+        chosen = torch.from_numpy(self.vectors[rows.flatten().numpy()]).double().view(*rows.shape, -1)
+        return (chosen * queries.double()[:, None]).sum(2).float()
+
+
+def _floats(vectors: NDArray[np.float16]) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(vectors)).float()
 
 
 class DeviceShard:

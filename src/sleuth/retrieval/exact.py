@@ -98,7 +98,7 @@ def _keys(found: Candidates, ranks: torch.Tensor) -> torch.Tensor:
 
 
 class HostShard:
-    """Rows in host memory or in a mapped file, multiplied in fp32: kept so where they are few, else made so in blocks."""
+    """Rows in host memory or in a mapped file, multiplied in fp32: few are kept so, many are made so block by block."""
 
     def __init__(self, vectors: NDArray[np.float16], ranks: torch.Tensor) -> None:
         self.vectors = vectors

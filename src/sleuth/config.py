@@ -95,33 +95,39 @@ class RetrievalConfig(Section):
 
     @model_validator(mode="after")
     def _built(self) -> Self:
+        words, vectors = ("k1", "b", "stemmer"), ("encoder",)
         if self.index is not None:
-            made = ("kind", "k1", "b", "stemmer", "encoder")
-            self._without_effect("retrieval.index, which was built with its own", *made)
+            self._without_effect("retrieval.index, which was built with its own", "kind", *words, *vectors)
+        elif self.replay is not None:
+            self._without_effect("retrieval.replay, for which no index is built", "kind", *words, *vectors)
         elif self.kind == "bm25":
-            self._without_effect("retrieval.kind = bm25", "encoder", "device")
+            self._without_effect("retrieval.kind = bm25", *vectors, *(("device",) if self.rerank is None else ()))
         elif self.kind != "hybrid":
-            self._without_effect(f"retrieval.kind = {self.kind}", "k1", "b", "stemmer")
+            self._without_effect(f"retrieval.kind = {self.kind}", *words)
+        return self
+
+    @model_validator(mode="after")
+    def _searched(self) -> Self:
+        if self.replay is not None:
+            self._without_effect("retrieval.replay", "device", "rerank", "rerank_depth", "cache", "record")
         if not self.local:
             self._without_effect(f"retrieval.index = {self.index}", "device", "rerank", "rerank_depth")
         if self.rerank is None:
             self._without_effect("no retrieval.rerank", "rerank_depth")
-        if self.replay is not None:
-            self._without_effect("retrieval.replay", "record", "cache", "rerank", "device")
         return self
 
     @model_validator(mode="after")
     def _served(self) -> Self:
-        of_servers, of_the_web = ("token_env",), ("language", "country", "pages")
-        if not self.remote:
+        when = f"retrieval.index = {self.index}" if self.index else "an index that is built here"
+        if self.replay is not None:
+            useless, when = tuple(ServiceConfig.model_fields), "retrieval.replay"
+        elif not self.remote:
             useless = tuple(ServiceConfig.model_fields)
         elif str(self.index).startswith("web:"):
-            useless = of_servers
+            useless = ("token_env",)
         else:
-            useless = of_the_web
-        self.service._without_effect(
-            f"retrieval.index = {self.index or 'an index built here'}", *useless, table="service."
-        )
+            useless = ("language", "country", "pages")
+        self.service._without_effect(when, *useless, table="service.")
         return self
 
 

@@ -45,6 +45,7 @@ def anchored(config: Config) -> Config:
     files = {name: path and str(Path(path).absolute()) for name, path in config.data if name in DATA_FILES}
     searched = config.retrieval
     here = {"index": searched.index if searched.local else None, "replay": searched.replay}
+    here |= {name: path for name in ("encoder", "rerank") if (path := _folder(searched, name)) is not None}
     anchored_search = {name: str(Path(path).absolute()) for name, path in here.items() if path is not None}
     return config.model_copy(
         update={
@@ -88,6 +89,13 @@ def resolve_policy(name: str) -> Path:
             f"model folder without tokenizer: {folder} holds no tokenizer.json; save the model's tokenizer there"
         )
     return folder
+
+
+def _folder(section: Section, name: str) -> str | None:
+    """The folder that a knob names; None where it is its default, or a name on the hub."""
+    named = getattr(section, name)
+    default = type(section).model_fields[name].default
+    return named if named != default and Path(named).is_dir() else None
 
 
 def _packaged() -> set[str]:

@@ -209,7 +209,8 @@ def test_a_length_that_lies_harms_only_its_sender() -> None:
             more.sendall(head % 10**12 + b"{}")
             assert more.recv(1000).startswith(b"HTTP/1.1 413")
             less.sendall(head % 2 + b'{}GET /and more {"queries"')
-            assert less.recv(1000).startswith(b"HTTP/1.1 422")
+            # Which of the two faults is named depends on the parser that is installed.
+            assert less.recv(1000).startswith((b"HTTP/1.1 422", b"HTTP/1.1 400"))
         assert asked(address, "query") == {"result": [[{"id": "query", "contents": "query"}]]}
         assert ended(process, signal.SIGTERM)[0] == 0
 

@@ -1,6 +1,5 @@
-"""BM25 equals a naive scorer, selection equals sorting, the store equals the stream."""
+"""BM25 equals a naive scorer, and a search that leaves postings out equals one that does not."""
 
-import asyncio
 import json
 import math
 from collections import Counter
@@ -11,91 +10,117 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from sleuth.corpus.passages import PassageStore, build_offsets, stream
-from sleuth.errors import SearchUnavailable
-from sleuth.records import Hit
-from sleuth.retrieval.base import Retriever
-from sleuth.retrieval.index import build, load
-from sleuth.retrieval.selection import best
+from sleuth.retrieval import bm25
+from sleuth.retrieval.base import Ranked
+from sleuth.retrieval.bm25 import BM25
+from sleuth.retrieval.inverted import Inverted
+from sleuth.retrieval.maxscore import MaxScore, Weighted
+from sleuth.retrieval.settings import BM25Settings
 
 ALL = 1000
 
 words = st.lists(st.sampled_from(["red", "green", "blue", "pear", "plum"]), max_size=6)
-corpora = st.dictionaries(st.text("0123456789ab", min_size=1, max_size=3), words, min_size=1, max_size=12)
+corpora = st.lists(words, min_size=1, max_size=12)
 
 
-def naive(corpus: dict[str, list[str]], query: list[str], k1: float, b: float) -> dict[str, float]:
+def naive(corpus: list[list[str]], query: list[str], k1: float, b: float) -> dict[int, float]:
     """Lucene's BM25 of the passages that hold a word of the query, by the formula."""
-    mean = sum(map(len, corpus.values())) / len(corpus)
-    scores = dict.fromkeys(corpus, 0.0)
+    mean = sum(map(len, corpus)) / len(corpus)
+    scores = dict.fromkeys(range(len(corpus)), 0.0)
     for word in query:
-        holders = sum(word in text for text in corpus.values())
+        holders = sum(word in text for text in corpus)
         idf = math.log(1 + (len(corpus) - holders + 0.5) / (holders + 0.5))
-        for name, text in corpus.items():
+        for row, text in enumerate(corpus):
             if times := text.count(word):
-                scores[name] += idf * times / (times + k1 * (1 - b + b * len(text) / mean))
-    return {name: score for name, score in scores.items() if score > 0}
+                scores[row] += idf * times / (times + k1 * (1 - b + b * len(text) / mean))
+    return {row: score for row, score in scores.items() if score > 0}
 
 
-def write(path: Path, corpus: dict[str, list[str]]) -> None:
-    rows = ({"id": name, "contents": " ".join(text)} for name, text in corpus.items())
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def search(retriever: Retriever, query: list[str], k: int) -> list[Hit]:
-    (hits,) = asyncio.run(retriever.search([" ".join(query)], k))
-    assert not isinstance(hits, SearchUnavailable)
-    return hits
+def ranker(folder: Path, corpus: list[list[str]], settings: BM25Settings, ranks: list[int]) -> BM25:
+    lines = [json.dumps({"id": str(row), "contents": " ".join(text)}) + "\n" for row, text in enumerate(corpus)]
+    (folder / "corpus.jsonl").write_text("".join(lines))
+    np.save(folder / "offsets.npy", np.cumsum([0, *map(len, lines)], dtype=np.uint64))
+    bm25.build(folder / "corpus.jsonl", folder / "offsets.npy", folder / "index", settings, workers=1)
+    return BM25(folder / "index", settings, np.array(ranks, np.uint32))
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     corpus=corpora,
-    query=words,
+    queries=st.lists(words, min_size=1, max_size=3),
     k=st.integers(1, 5),
-    k1=st.sampled_from([0.5, 0.9, 2.0]),
+    k1=st.sampled_from([0.0, 0.5, 0.9, 2.0]),
     b=st.sampled_from([0.0, 0.4, 1.0]),
 )
 def test_bm25_equals_a_naive_scorer(
-    corpus: dict[str, list[str]], query: list[str], k: int, k1: float, b: float
+    corpus: list[list[str]], queries: list[list[str]], k: int, k1: float, b: float
 ) -> None:
-    assume(any(corpus.values()))
+    assume(any(corpus))
+    ranks = list(range(len(corpus)))[::-1]
+    asked = [" ".join(query) for query in queries]
     with TemporaryDirectory() as folder:
-        write(Path(folder, "corpus.jsonl"), corpus)
-        build(Path(folder, "corpus.jsonl"), Path(folder, "index"), k1, b)
-        retriever = load(Path(folder, "index"))
-        ranking, some = search(retriever, query, ALL), search(retriever, query, k)
-    scores = {hit.passage.id: hit.score for hit in ranking}
-    assert scores == pytest.approx(naive(corpus, query, k1, b), rel=1e-5)
-    assert ranking == sorted(ranking, key=lambda hit: (-hit.score, hit.passage.id))
-    assert some == ranking[:k]
-    for one in scores:
-        for other in scores:
-            assert Counter(corpus[one]) != Counter(corpus[other]) or scores[one] == scores[other]
+        search = ranker(Path(folder), corpus, BM25Settings(k1=k1, b=b), ranks)
+        every, some = search.rank(asked, ALL), search.rank(asked, k)
+        alone = [search.rank([query], k)[0] for query in asked]
+    assert alone == some
+    for query, ranking, first in zip(queries, every, some, strict=True):
+        assert dict(ranking) == pytest.approx(naive(corpus, query, k1, b), rel=1e-5)
+        assert first == ranking[:k]
+        check_order(corpus, ranking, ranks)
 
 
-@settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), count=st.sampled_from([1, 5, 255, 256, 257, 1000, 1024]), k=st.integers(1, 300))
-def test_selection_equals_sorting(seed: int, count: int, k: int) -> None:
+def check_order(corpus: list[list[str]], ranking: Ranked, ranks: list[int]) -> None:
+    """Best first, ties by rank, and passages of the same words tie."""
+    assert ranking == sorted(ranking, key=lambda hit: (-hit[1], ranks[hit[0]]))
+    for one, score in ranking:
+        for other, another in ranking:
+            assert Counter(corpus[one]) != Counter(corpus[other]) or score == another
+
+
+def drawn_index(random: np.random.Generator, rows: int, sizes: list[int], grain: float) -> Inverted:
+    """Terms with so many postings each, and scores of which many are equal."""
+    holders = [np.sort(random.choice(rows, size, replace=False)) for size in sizes]
+    scores = [random.integers(1, 9, size) * grain * random.integers(1, 5) for size in sizes]
+    return Inverted(
+        starts=np.cumsum([0, *sizes]),
+        rows=np.concatenate(holders).astype(np.int32),
+        scores=np.concatenate(scores).astype(np.float32),
+        maxima=np.array([each.max() for each in scores], np.float32),
+    )
+
+
+def added_up(index: Inverted, times: list[int], rows: int) -> NDArray[np.float64]:
+    scores = np.zeros(rows)
+    for term, often in enumerate(times):
+        span = slice(index.starts[term], index.starts[term + 1])
+        scores[index.rows[span]] += index.scores[span].astype(np.float64) * often
+    return scores
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.sampled_from([3000, 20_000]),
+    shares=st.lists(st.sampled_from([0.0004, 0.01, 0.05, 0.3, 0.9]), min_size=1, max_size=8),
+    k=st.sampled_from([1, 2, 3, 10, 40, 5000]),
+    grain=st.sampled_from([0.25, 2.0**-30]),
+)
+def test_leaving_postings_out_changes_nothing(seed: int, rows: int, shares: list[float], k: int, grain: float) -> None:
     random = np.random.default_rng(seed)
-    scores = random.integers(0, random.integers(1, 50), count).astype(np.float64)
-    ranks = random.permutation(count).astype(np.uint32)
-    expected = sorted((row for row in range(count) if scores[row] > 0), key=lambda row: (-scores[row], ranks[row]))
-    assert best(scores, ranks, k).tolist() == expected[:k]
-
-
-@settings(max_examples=60, deadline=None)
-@given(rows=st.lists(st.tuples(st.text(st.characters(codec="utf-8")), st.integers(0, 2)), min_size=1, max_size=8))
-def test_the_store_equals_the_stream(rows: list[tuple[str, int]]) -> None:
-    with TemporaryDirectory() as folder:
-        corpus, offsets = Path(folder, "corpus.jsonl"), Path(folder, "offsets.npy")
-        lines = (
-            json.dumps({"id": number, "contents": text}, ensure_ascii=number % 2 == 0) + "\n" * (1 + blank)
-            for number, (text, blank) in enumerate(rows)
-        )
-        corpus.write_bytes("".join(lines).encode())
-        assert build_offsets(corpus, offsets) == len(rows)
-        store = PassageStore(corpus, offsets)
-        assert [store[row] for row in range(len(store))] == list(stream(corpus))
-        assert [passage.contents for passage in stream(corpus)] == [text for text, _ in rows]
+    index = drawn_index(random, rows, [max(1, int(share * rows)) for share in shares], grain)
+    times = random.choice([1, 1, 1, 2], len(shares)).tolist()
+    starts = index.starts.tolist()
+    terms = [
+        Weighted(float(index.maxima[term]), starts[term], starts[term + 1], 1).said(often)
+        for term, often in enumerate(times)
+    ]
+    scores, ranks = added_up(index, times, rows), random.permutation(rows)
+    expected = sorted(np.flatnonzero(scores).tolist(), key=lambda row: (-scores[row], ranks[row]))[:k]
+    search = MaxScore(index, rows)
+    for _ in range(2):  # the second search finds nothing left behind by the first
+        found, sums = search.best(terms, k)
+        order = np.lexsort((ranks[found], -sums))[:k]
+        assert found[order].tolist() == expected
+        assert sums[order].tolist() == scores[expected].tolist()

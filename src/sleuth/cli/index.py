@@ -63,14 +63,12 @@ def build(
     ] = None,
     lists: Annotated[int | None, typer.Option(min=0, help="ivfpq: inverted lists; default: by size")] = None,
     bytes_: Annotated[int | None, typer.Option("--bytes", min=1, help="ivfpq: bytes of a vector; default: 64")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="processes that read words; 0 takes one a core")] = 0,
-    device: Annotated[str, typer.Option(help="of the encoder: auto, cpu, cuda, cuda:0")] = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="processes that read words; default: one a core")] = None,
+    device: Annotated[str | None, typer.Option(help="of the encoder: auto, cpu, cuda, cuda:0; default: auto")] = None,
 ) -> None:
     """Index documents for search. Killed and started again with the same settings, it goes on where it was."""
-    from sleuth.cli.quiet import quiet
     from sleuth.retrieval import index
 
-    quiet()
     words = _given(k1=k1, b=b, stemmer=stemmer)
     vectors = _given(
         encoder=encoder,
@@ -82,9 +80,10 @@ def build(
         passage_tokens=passage_tokens,
     )
     approximate = _given(method=method, links=links, effort=effort, lists=lists, bytes=bytes_)
+    _refuse_useless(kind, words | _given(workers=workers), vectors | _given(device=device), approximate)
     plan = _plan(kind, words, vectors, approximate)
     with Meter() as meter:
-        manifest = index.build(source, out, plan, progress=meter, workers=workers, device=device)
+        manifest = index.build(source, out, plan, progress=meter, workers=workers or 0, device=device or "auto")
     _warn(manifest.skipped)
     typer.echo(f"{out}: {_summary(manifest)}")
 
@@ -105,10 +104,8 @@ def adopt(
     passage_tokens: PassageTokens = None,
 ) -> None:
     """Take over a published FAISS index: a flat one as fp16 vectors, half its size; any other as it is, where it is."""
-    from sleuth.cli.quiet import quiet
     from sleuth.retrieval import adoption
 
-    quiet()
     vectors = _given(
         encoder=encoder,
         query_prefix=query_prefix,
@@ -120,6 +117,7 @@ def adopt(
     )
     with Meter() as meter:
         manifest = adoption.adopt(faiss, corpus, out, _encoder(vectors), progress=meter)
+    _warn(manifest.skipped)
     typer.echo(f"{out}: {_summary(manifest)}")
 
 
@@ -158,14 +156,12 @@ def check(
     """Measure an index: are the answers in the corpus, does the search find them, what is empty or repeated?"""
     if out is not None and out.exists():
         raise InputError(f"{out} exists already and is left as it is; choose another folder")
-    from sleuth.cli.quiet import quiet
     from sleuth.corpus import questions as question_files
     from sleuth.corpus.passages import stream
     from sleuth.evaluate import corpus_check, index_check, index_report
     from sleuth.retrieval.index import load
     from sleuth.retrieval.manifest import matching_corpus, read
 
-    quiet()
     asked = [question for path in questions for question in question_files.load(path)]
     manifest = read(folder)
     corpus = matching_corpus(folder, manifest.corpus, verify=False)
@@ -188,16 +184,33 @@ def _given(**options: Any) -> Given:
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _refuse_useless(kind: Kinds, words: Given, vectors: Given, approximate: Given) -> None:
+    """An option that the kind, or the method, has no use for is refused."""
+    hnsw = approximate.get("method", "hnsw") == "hnsw"
+    useless = {
+        f"--kind {kind}": {
+            *(words if kind in ("dense", "ann") else ()),
+            *(vectors if kind == "bm25" else ()),
+            *(approximate if kind != "ann" else ()),
+        },
+        f"--method {'hnsw' if hnsw else 'ivfpq'}": {"lists", "bytes"} if hnsw else {"links"},
+    }
+    for when, names in useless.items():
+        for name in [name for name in words | vectors | approximate if name in names]:
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect with {when}; remove it")
+
+
 def _plan(kind: Kinds, words: Given, vectors: Given, approximate: Given) -> "Plan":
-    """The plan of the options; one that the kind has no use for is refused."""
+    from pydantic import ValidationError
+
     from sleuth.retrieval.settings import AnnSettings, BM25Settings, Plan
 
-    useless = {**({} if kind in ("bm25", "hybrid") else words), **({} if kind == "ann" else approximate)}
-    useless |= vectors if kind == "bm25" else {}
-    for name in useless:
-        raise ConfigError(f"--{name.replace('_', '-')} has no effect with --kind {kind}; remove it")
     encoder = None if kind == "bm25" else _encoder({"encoder": "minilm", **vectors})
-    return Plan.of(kind, BM25Settings(**words), encoder, AnnSettings(**approximate))
+    try:
+        return Plan.of(kind, BM25Settings(**words), encoder, AnnSettings(**approximate))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ConfigError(f"--{wrong['loc'][0]} is {wrong['input']}: {wrong['msg']}") from error
 
 
 def _encoder(vectors: Given) -> "EncoderSettings":

@@ -11,10 +11,10 @@ BETWEEN_LINES = 30.0  # seconds, where each line stays
 
 
 class Meter:
-    """Takes what work reports (stage, done, total) and shows it on stderr."""
+    """Takes what work reports (stage, done, total) and shows it on stderr; lines come `pause` seconds apart."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(self, console: Console | None = None, pause: float = BETWEEN_LINES) -> None:
+        self._console, self._pause = console or Console(stderr=True), pause
         self._bars = Progress(
             TextColumn("{task.description:<18}"),
             BarColumn(bar_width=24),
@@ -59,7 +59,7 @@ class Meter:
             self._console.print(stage)
 
     def _say(self, done: int, total: int) -> None:
-        if not self._console.is_terminal and monotonic() - self._spoke > BETWEEN_LINES:
+        if not self._console.is_terminal and monotonic() - self._spoke >= self._pause:
             self._spoke = monotonic()
             self._console.print(f"{self._stage}: {_count(done, total)}, {self._rate(done)}, {self._left(done, total)}")
 

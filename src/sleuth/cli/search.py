@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from sleuth.errors import InputError, SearchUnavailable, UserError
+from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
 from sleuth.records import Hit
 
 
@@ -24,17 +24,21 @@ def search(
     token_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="environment variable with the bearer token of a server")
     ] = None,
-    device: Annotated[str, typer.Option(help="where vectors are searched: auto, cpu, cuda, cuda:0")] = "auto",
+    device: Annotated[
+        str | None, typer.Option(help="where an index folder is searched: auto, cpu, cuda, cuda:0; default: auto")
+    ] = None,
 ) -> None:
     """Search an index, a server or the web and print the passages found, best first."""
     if not query.strip():
         raise InputError("the query is empty; write what to look for")
-    from sleuth.cli.quiet import quiet
-    from sleuth.config import ServiceConfig
-    from sleuth.retrieval.opened import named
+    from sleuth.config import RetrievalConfig, ServiceConfig
+    from sleuth.retrieval.opened import SERVERS, named
 
-    quiet()
-    retriever = named(index, ServiceConfig(token_env=token_env), device)
+    if token_env is not None and not index.startswith(SERVERS):
+        raise ConfigError(f"--token-env has no effect with {index}, which is no server; remove it")
+    if device is not None and not RetrievalConfig(index=index).local:
+        raise ConfigError(f"--device has no effect with {index}, which is no index folder; remove it")
+    retriever = named(index, ServiceConfig(token_env=token_env), device or "auto")
     (found,) = asyncio.run(retriever.search([query], k))
     if isinstance(found, SearchUnavailable):
         raise UserError(str(found))

@@ -41,7 +41,7 @@ def plain(source: Path, folder: Path, progress: Progress = silent, words: int = 
     Documents are cut into passages of `words` words. The file appears when it is whole; made before from the same
     files, it is used again.
     """
-    files = _files(source)
+    files = files_of(source)
     kind = _kind(source, files)
     if kind == "rows" and len(files) == 1 and files[0].suffix.lower() == ".jsonl":
         return Plain(files[0])
@@ -57,7 +57,7 @@ def plain(source: Path, folder: Path, progress: Progress = silent, words: int = 
     return Plain(folder / CORPUS, tuple(skipped))
 
 
-def _files(source: Path) -> list[Path]:
+def files_of(source: Path) -> list[Path]:
     """The files of a source in the order of their names; hidden ones are none of its."""
     if source.is_dir():
         files = [path for path in _walk(source) if path.is_file()]

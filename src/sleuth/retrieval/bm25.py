@@ -1,107 +1,121 @@
-"""BM25, Lucene's variant: arrays built by bm25s; scores summed and selected here, the same for every batch."""
+"""BM25, Lucene's variant: an inverted index of our own, which bm25s can open, and exact search in it."""
 
-import asyncio
 import json
+import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sleuth.corpus.arrays import open_array
-from sleuth.corpus.passages import PassageStore
-from sleuth.errors import InputError, SearchUnavailable
-from sleuth.records import Hit
-from sleuth.retrieval.selection import best
-from sleuth.retrieval.terms import stemmed, words
+from sleuth.corpus.progress import Progress, silent
+from sleuth.errors import InputError
+from sleuth.retrieval.base import Ranked
+from sleuth.retrieval.blocks import Blocks, write_all
+from sleuth.retrieval.inverted import Inverted, merge
+from sleuth.retrieval.maxscore import MaxScore, Weighted
+from sleuth.retrieval.settings import BM25Settings
+from sleuth.retrieval.terms import Terms
+from sleuth.retrieval.vocabulary import Vocabulary
+from sleuth.runs import read_json, replacing
 
-# The file names of bm25s, which can open the folder too.
-SCORES = "data.csc.index.npy"
-ROWS = "indices.csc.index.npy"
-STARTS = "indptr.csc.index.npy"
-VOCABULARY = "vocab.index.json"
+BLOCKS = "blocks"
+FINISHED = "finished.json"
+STAMP = "stamp.json"
+REMEMBERED = 1 << 17
 
 
-def build(texts: Iterable[str], out: Path, k1: float, b: float) -> dict[str, int]:
-    """Writes the arrays of the texts to a folder; returns how many terms and postings they hold."""
-    # It brings tqdm and, where installed, numba along: a third of a second that a search does not need.
-    import bm25s
+def build(
+    corpus: Path,
+    offsets: Path,
+    out: Path,
+    settings: BM25Settings,
+    *,
+    workers: int = 0,
+    progress: Progress = silent,
+) -> dict[str, int]:
+    """Indexes a plain corpus into a folder with `workers` processes, 0 for all cores; returns terms and postings.
 
-    numbered, vocabulary = _numbered(texts)
-    if not vocabulary:
-        raise InputError("the corpus holds no word to index; expected text in the contents of its passages")
-    index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
-    index.index((numbered, vocabulary), create_empty_token=False, show_progress=False)
-    index.save(out, show_progress=False)
-    return {"terms": len(vocabulary), "postings": len(index.scores["data"])}
+    Killed and called again it goes on where it was. The arrays are the same, byte for byte, in any case.
+    """
+    order = {"bytes": corpus.stat().st_size, **settings.model_dump()}
+    if (counts := _finished(out / FINISHED, order, corpus)) is not None:
+        return counts
+    (out / FINISHED).unlink(missing_ok=True)
+    folder = _resumed(out / BLOCKS, corpus, settings)
+    blocks = Blocks.of(corpus, offsets, folder, settings.stemmer)
+    write_all(blocks, offsets, workers, progress)
+    counts = merge(blocks, out, settings, progress)
+    if not counts["terms"]:
+        raise InputError(f"the corpus {corpus} holds no word to index; expected text in the contents of its passages")
+    with replacing(out / FINISHED) as path:
+        path.write_text(json.dumps({"order": order, "counts": counts}, indent=2) + "\n")
+    shutil.rmtree(folder)
+    return counts
 
 
 class BM25:
-    """A retriever over the arrays in a folder; `ranks` orders the rows of `store` by passage id."""
+    """A ranker over the arrays in a folder; `ranks` orders the rows by passage id."""
 
-    def __init__(self, folder: Path, ranks: NDArray[np.uint32], store: PassageStore) -> None:
-        self._vocabulary = _read_vocabulary(folder / VOCABULARY)
-        self._starts = open_array(folder / STARTS, len(self._vocabulary) + 1)
-        postings = int(self._starts[-1])
-        self._scores = open_array(folder / SCORES, postings)
-        self._rows = open_array(folder / ROWS, postings)
+    def __init__(self, folder: Path, settings: BM25Settings, ranks: NDArray[np.uint32]) -> None:
+        index = Inverted.open(folder, len(ranks))
+        self._terms = Terms(settings.stemmer)
+        self._known = _Known(self._terms, Vocabulary(folder, len(index.maxima)), index)
+        self._search = MaxScore(index, len(ranks))
         self._ranks = ranks
-        self._store = store
 
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
-        """The passages that hold a term of the query; see Retriever."""
+    def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
+        """The `k` best rows that hold a term of each query; see Ranker."""
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1")
-        return await asyncio.to_thread(lambda: [self._answer(query, k) for query in queries])
+        return [self._ranked(query, k) for query in queries]
 
-    def rank(self, query: str, k: int) -> list[tuple[int, float]]:
-        """Rows and scores of the `k` best passages that hold a term of the query, in the order of `search`."""
-        terms = self._terms(query)
+    def _ranked(self, query: str, k: int) -> Ranked:
+        found = Counter(map(self._known.__getitem__, self._terms.runs(query)))
+        terms = [term.said(times) for term, times in found.items() if term is not None]
         if not terms:
             return []
-        scores = self._summed(terms)
-        return [(int(row), float(scores[row])) for row in best(scores, self._ranks, k)]
-
-    def _answer(self, query: str, k: int) -> list[Hit] | SearchUnavailable:
-        try:
-            return [Hit(self._store[row], score) for row, score in self.rank(query, k)]
-        except InputError as error:
-            return SearchUnavailable(query, str(error))
-
-    def _terms(self, query: str) -> list[tuple[int, int]]:
-        """Numbers of the query's terms that the corpus holds, with how often the query has them."""
-        known = (self._vocabulary.get(term) for term in stemmed(words(query)))
-        return sorted(Counter(number for number in known if number is not None).items())
-
-    def _summed(self, terms: list[tuple[int, int]]) -> NDArray[np.float64]:
-        """The score of every row; in float64 the sum of so few float32 is exact, so that what is equal ties."""
-        spans = [slice(self._starts[number], self._starts[number + 1]) for number, _ in terms]
-        rows = np.concatenate([self._rows[span] for span in spans])
-        weights = [np.float64(times) for _, times in terms]
-        scores = np.concatenate([self._scores[span] * weight for span, weight in zip(spans, weights, strict=True)])
-        return np.bincount(rows, scores, minlength=len(self._ranks)).astype(np.float64, copy=False)
+        rows, scores = self._search.best(terms, k)
+        order = np.lexsort((self._ranks[rows], -scores))[:k]
+        return list(zip(rows[order].tolist(), scores[order].tolist(), strict=True))
 
 
-def _numbered(texts: Iterable[str]) -> tuple[list[list[int]], dict[str, int]]:
-    """The texts as numbers of terms, and the numbers: in order of first appearance, so that a build can be repeated."""
-    vocabulary: dict[str, int] = {}
-    numbers: dict[str, int] = {}
-    rows = []
-    for text in texts:
-        found = words(text)
-        new = [word for word in found if word not in numbers]
-        for word, term in zip(new, stemmed(new), strict=True):
-            numbers[word] = vocabulary.setdefault(term, len(vocabulary))
-        rows.append([numbers[word] for word in found])
-    return rows, vocabulary
+class _Known(dict[str, Weighted | None]):
+    """Runs of letters to the terms of the index; None for what it does not hold."""
+
+    def __init__(self, terms: Terms, vocabulary: Vocabulary, index: Inverted) -> None:
+        super().__init__()
+        self._terms, self._vocabulary, self._index = terms, vocabulary, index
+
+    def __missing__(self, run: str) -> Weighted | None:
+        term = self._terms.term(run)
+        number = None if term is None else self._vocabulary.number(term)
+        if len(self) >= REMEMBERED:
+            self.clear()
+        self[run] = None if number is None else self._weighted(number)
+        return self[run]
+
+    def _weighted(self, number: int) -> Weighted:
+        start, end = self._index.starts[number : number + 2].tolist()
+        return Weighted(float(self._index.maxima[number]), start, end, 1)
 
 
-def _read_vocabulary(path: Path) -> dict[str, int]:
-    try:
-        vocabulary = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(f"the vocabulary {path} is missing or damaged ({error}); build the index again") from error
-    if not isinstance(vocabulary, dict):
-        raise InputError(f"the vocabulary {path} is no JSON object; build the index again")
-    return vocabulary
+def _finished(path: Path, order: dict[str, str | float], corpus: Path) -> dict[str, int] | None:
+    """What an earlier build of the same order counted, unless the corpus was written to since."""
+    if not path.is_file() or path.stat().st_mtime_ns < corpus.stat().st_mtime_ns:
+        return None
+    found = read_json(path)
+    return found["counts"] if found.get("order") == order else None
+
+
+def _resumed(folder: Path, corpus: Path, settings: BM25Settings) -> Path:
+    """The folder for blocks, with those that an earlier build of the same corpus and stemmer left there."""
+    file = corpus.stat()
+    stamp = json.dumps({"bytes": file.st_size, "changed": file.st_mtime_ns, "stemmer": settings.stemmer})
+    known = folder / STAMP
+    if not known.is_file() or known.read_text() != stamp:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        known.write_text(stamp)
+    return folder

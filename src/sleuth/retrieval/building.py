@@ -1,5 +1,6 @@
 """A folder under construction: kept when the work is killed, continued when it is begun again, renamed when whole."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -10,11 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sleuth.corpus.sources import files_of
 from sleuth.errors import InputError, UserError
 from sleuth.runs import explained, replacing, sync_tree
 
 ORDER = "order.json"
 LOCK = "lock"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -23,26 +26,45 @@ def building(out: Path, order: Mapping[str, Any]) -> Iterator[Path]:
 
     An order is whatever decides the result. A folder left by another order is not touched: it may hold hours of work.
     """
+    refuse_existing(out)
+    folder = out.with_name(f".building-{out.name}")
+    with explained(out), _made(folder), _held(folder):
+        _begin(folder, order)
+        with _judged(folder):
+            yield folder
+        # On the disk before its order goes: without one, what is here would count for nothing.
+        sync_tree(folder)
+        (folder / ORDER).unlink()
+        (folder / LOCK).unlink()
+        folder.rename(out)
+
+
+def refuse_existing(out: Path) -> None:
+    """Whatever has the name of a folder to be built is never touched."""
     if os.path.lexists(out):
         raise InputError(f"{out} exists already and is left as it is; choose another folder")
-    folder = out.with_name(f".building-{out.name}")
-    with explained(out):
-        folder.mkdir(parents=True, exist_ok=True)
-        with _held(folder):
-            _begin(folder, order)
-            with _judged(folder):
-                yield folder
-            (folder / ORDER).unlink()
-            (folder / LOCK).unlink()
-            sync_tree(folder)
-            folder.rename(out)
 
 
 def stamp(source: Path) -> str:
     """What a source looks like from outside: names, sizes and times of its files; reading a large one takes minutes."""
-    files = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
-    seen = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    seen = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files_of(source)]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Makes the folder, and when it is removed those that were made on the way to it."""
+    missing = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # of a file system that keeps no files of others
+        raise InputError(f"{folder} cannot be made: {error.strerror}; choose another folder") from error
+    try:
+        yield
+    finally:
+        for parent in missing if not folder.exists() else ():
+            if not any(parent.iterdir()):
+                parent.rmdir()
 
 
 @contextmanager
@@ -51,7 +73,8 @@ def _judged(folder: Path) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if not isinstance(error.__cause__, OSError):
+        cause = error.__cause__
+        if not (isinstance(cause, OSError) and cause.errno in NO_ROOM):
             shutil.rmtree(folder)
         raise
 
@@ -71,6 +94,7 @@ def _begin(folder: Path, order: Mapping[str, Any]) -> None:
     written = json.dumps(order, indent=2, sort_keys=True)
     path = folder / ORDER
     if not path.exists():
+        _empty(folder)
         with replacing(path) as whole:
             whole.write_text(written, encoding="utf-8")
     elif path.read_text(encoding="utf-8") != written:
@@ -78,3 +102,12 @@ def _begin(folder: Path, order: Mapping[str, Any]) -> None:
             f"{folder} holds an unfinished build from another source or with other settings; "
             "give those again to finish it, or remove that folder"
         )
+
+
+def _empty(folder: Path) -> None:
+    """Removes what a build left that was killed when it was done: nobody knows any more what it was of."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()

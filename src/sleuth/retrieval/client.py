@@ -2,19 +2,20 @@
 
 import asyncio
 import json
-import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import NoReturn
 
-import httpx
-
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.records import Hit
-from sleuth.retrieval.connections import Connections, Lane, endpoint
-from sleuth.retrieval.retries import Failure, broken, pause, refused
+from sleuth.retrieval.connections import Connections, Lane
+from sleuth.retrieval.exchange import Failure, exchange
+from sleuth.retrieval.keys import Secrets
+from sleuth.retrieval.retries import Retries
+from sleuth.retrieval.road import check_above_zero, endpoint, proxy_at, transport
 from sleuth.retrieval.throttle import Throttle
 from sleuth.retrieval.wire import hits_of
 
@@ -38,17 +39,6 @@ class Counts:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Queries that go into one request, when their time ends, and the failed attempts so far."""
-
-    queries: list[str]
-    body: bytes
-    lane: Lane
-    ends: float
-    failures: list[Failure] = field(default_factory=list)
-
-
 class Client:
     """Searches through a server: hits, or within `deadline` seconds a SearchUnavailable that says why.
 
@@ -70,26 +60,19 @@ class Client:
         batch: int = 512,
     ) -> None:
         self._timeout = deadline / 2 if timeout is None else timeout
-        for name, value in (
-            ("concurrency", concurrency),
-            ("rate", 1 if rate is None else rate),
-            ("deadline", deadline),
-            ("timeout", self._timeout),
-            ("attempts", attempts),
-            ("batch", batch),
-        ):
-            if not value > 0:
-                raise ConfigError(f"{name} is {value}; expected a number above 0")
+        check_above_zero(concurrency=concurrency, rate=1 if rate is None else rate, attempts=attempts, batch=batch)
+        check_above_zero(deadline=deadline, timeout=self._timeout)
         if self._timeout > deadline:
             raise ConfigError(f"timeout is {timeout}, longer than the deadline of {deadline} it lies in; give less")
-        self.url = endpoint(url)
-        self._deadline, self._attempts, self._batch = deadline, attempts, batch
-        self._throttle = None if rate is None else Throttle(rate)
-        self._connections = Connections(concurrency, token, proxy)
-        self._token = token
-        self._dice = random.Random()  # its own, so that seeded runs draw the same with and without retries
+        self.url = str(endpoint(url, "/retrieve"))
+        self._deadline, self._batch = deadline, batch
+        self._retries = Retries(deadline, attempts)
+        self._throttle = Throttle(rate)
+        self._secrets = Secrets({} if token is None else {"token": token})
+        headers = {"content-type": "application/json"} | _authorization(token)
+        self._connections = Connections(concurrency, partial(transport, proxy_at(proxy)), headers)
         self._requests, self._answered, self._seconds = 0, 0, 0.0
-        self._failures, self._retries, self._unavailable = Counter[str](), Counter[str](), Counter[str]()
+        self._failures, self._retried, self._unavailable = Counter[str](), Counter[str](), Counter[str]()
 
     @property
     def counts(self) -> Counts:
@@ -97,7 +80,7 @@ class Client:
         return Counts(
             self._requests,
             dict(self._failures),
-            dict(self._retries),
+            dict(self._retried),
             self._answered,
             dict(self._unavailable),
             self._seconds,
@@ -107,13 +90,13 @@ class Client:
         """See Retriever; a blank query is answered here, since servers differ in what they make of one."""
         loop = asyncio.get_running_loop()
         started = loop.time()
+        ends = started + self._deadline
         lane = await self._connections.lane()
         asked = [query for query in queries if query.strip()]
         self._answered += len(queries) - len(asked)
         try:
             async with asyncio.TaskGroup() as group:
-                parts = self._parts(asked, k, lane, started + self._deadline)
-                tasks = [group.create_task(self._answer(part, k)) for part in parts]
+                tasks = [group.create_task(self._answer(lane, part, k, ends)) for part in self._parts(asked)]
         finally:
             self._seconds += loop.time() - started
         answers = chain.from_iterable(task.result() for task in tasks)
@@ -123,50 +106,29 @@ class Client:
         """Closes the connections of the running event loop; without it they end with the loop."""
         await self._connections.aclose()
 
-    def _parts(self, queries: list[str], k: int, lane: Lane, ends: float) -> Iterator[Part]:
-        for start in range(0, len(queries), self._batch):
-            some = queries[start : start + self._batch]
-            yield Part(some, json.dumps({"queries": some, "topk": k, "return_scores": True}).encode(), lane, ends)
+    def _parts(self, queries: list[str]) -> list[list[str]]:
+        return [queries[start : start + self._batch] for start in range(0, len(queries), self._batch)]
 
-    async def _answer(self, part: Part, k: int) -> Outcomes:
-        try:
-            async with asyncio.timeout_at(part.ends):
-                found = await self._persist(part)
-        except TimeoutError:
-            found = self._overdue(part.failures)
+    async def _answer(self, lane: Lane, queries: list[str], k: int, ends: float) -> Outcomes:
+        """The outcomes of queries that go into one request."""
+        body = json.dumps({"queries": queries, "topk": k, "return_scores": True}).encode()
+        found = await self._retries.first_answer(partial(self._attempt, lane, body, len(queries)), ends)
         if isinstance(found, Failure):
-            self._unavailable[found.kind] += len(part.queries)
-            return [SearchUnavailable(query, self._discreet(found.cause)) for query in part.queries]
-        self._answered += len(part.queries)
+            self._unavailable[found.kind] += len(queries)
+            return [SearchUnavailable(query, self._secrets.hidden(found.cause)) for query in queries]
+        self._answered += len(queries)
         return [hits[:k] for hits in found]
 
-    async def _persist(self, part: Part) -> list[list[Hit]] | Failure:
-        """Asks until there is an answer, or no point in asking."""
-        while True:
-            found = await self._attempt(part)
-            if not isinstance(found, Failure):
-                return found
-            part.failures.append(found)
-            tried, left = len(part.failures), part.ends - asyncio.get_running_loop().time()
-            if not found.again:
-                return found
-            if tried >= self._attempts:
-                return replace(found, cause=f"{found.cause} (attempt {tried} of {self._attempts})")
-            wait = found.after + pause(tried, self._dice)
-            if wait >= left:
-                too_late = f"the next attempt, in {wait:.3g} s, would come after the deadline of {self._deadline:g} s"
-                return replace(found, cause=f"{found.cause}; {too_late}")
-            await asyncio.sleep(wait)
-
-    async def _attempt(self, part: Part) -> list[list[Hit]] | Failure:
+    async def _attempt(self, lane: Lane, body: bytes, count: int, before: Failure | None) -> list[list[Hit]] | Failure:
         """One request, sent when there is a slot for it and the rate allows it."""
-        async with part.lane.slot() as http:
-            if self._throttle is not None:
-                await self._throttle.take()
+        async with lane.slot() as http:
+            await self._throttle.take()
             self._requests += 1
-            self._retries.update(failure.kind for failure in part.failures[-1:])
+            if before is not None:
+                self._retried[before.kind] += 1
             try:
-                found = await self._send(http, part)
+                sending = http.post(self.url, content=body)
+                found = await exchange(sending, self._timeout, partial(_read, count), self._secrets)
             except asyncio.CancelledError:
                 self._failures["cut off"] += 1
                 raise
@@ -174,36 +136,23 @@ class Client:
             self._failures[found.kind] += 1
         return found
 
-    async def _send(self, http: httpx.AsyncClient, part: Part) -> list[list[Hit]] | Failure:
-        try:
-            async with asyncio.timeout(self._timeout):
-                response = await http.post(self.url, content=part.body)
-        except TimeoutError:
-            return Failure("time-out", f"no answer within {self._timeout:g} s")
-        except httpx.RequestError as error:
-            return broken(error)
-        return _read(response.content, len(part.queries)) if response.is_success else refused(response)
 
-    def _overdue(self, failures: list[Failure]) -> Failure:
-        last = f"; the last of {len(failures)} failed attempts: {failures[-1].cause}" if failures else ""
-        return Failure("deadline", f"no answer within the deadline of {self._deadline:g} s{last}")
-
-    def _discreet(self, cause: str) -> str:
-        """Servers may repeat what they were sent."""
-        return cause if self._token is None else cause.replace(self._token, "[token]")
+def _authorization(token: str | None) -> dict[str, str]:
+    if token is None:
+        return {}
+    if not (token.isascii() and token.isprintable() and token.strip() == token != ""):
+        raise ConfigError("the token is blank or holds characters a header cannot carry; give it without line ends")
+    return {"authorization": f"Bearer {token}"}
 
 
-def _read(body: bytes, count: int) -> list[list[Hit]] | Failure:
-    """The hits of each of `count` queries; anything that is not a whole answer to them is a failure."""
-    try:
-        answer = json.loads(body, parse_constant=_no_number)
-        if not isinstance(answer, dict) or not isinstance(answer.get("result"), list):
-            raise ValueError('it has no list "result"')
-        if len(answer["result"]) != count:
-            raise ValueError(f"it answers {len(answer['result'])} queries of {count}")
-        return [hits_of(items) for items in answer["result"]]
-    except (ValueError, OverflowError, RecursionError) as error:
-        return Failure("not an answer", f"what the server sent is not an answer: {error}")
+def _read(count: int, body: bytes) -> list[list[Hit]]:
+    """The hits of each of `count` queries; anything that is not a whole answer to them is a ValueError."""
+    answer = json.loads(body, parse_constant=_no_number)
+    if not isinstance(answer, dict) or not isinstance(answer.get("result"), list):
+        raise ValueError('it has no list "result"')
+    if len(answer["result"]) != count:
+        raise ValueError(f"it answers {len(answer['result'])} queries of {count}")
+    return [hits_of(items) for items in answer["result"]]
 
 
 def _no_number(constant: str) -> NoReturn:

@@ -91,7 +91,7 @@ def _shard(vectors: NDArray[np.float16], ranks: NDArray[np.uint32], device: torc
     rows, columns = vectors.shape
     placed = torch.zeros(rows, columns + -columns % COLUMNS, dtype=torch.float16, device=device)
     for start in range(0, rows, BLOCK):
-        block = torch.from_numpy(np.ascontiguousarray(vectors[start : start + BLOCK]))
+        block = torch.from_numpy(np.array(vectors[start : start + BLOCK]))  # a copy: a mapped file is not writable
         placed[start : start + BLOCK, :columns] = block.to(device)
     return DeviceShard(placed, order)
 

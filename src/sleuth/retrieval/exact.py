@@ -136,7 +136,8 @@ class HostShard:
 
 
 def _floats(vectors: NDArray[np.float16]) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(vectors)).float()
+    # Made by numpy: torch complains of an array that it cannot write to, as one in a mapped file is.
+    return torch.from_numpy(vectors.astype(np.float32))
 
 
 class DeviceShard:

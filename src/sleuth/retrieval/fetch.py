@@ -1,9 +1,7 @@
 """Pages of the web, fetched so that no page, redirect or name server can turn the request against our own network."""
 
 import asyncio
-import functools
 import socket
-import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +14,7 @@ import httpx
 from sleuth import __version__
 from sleuth.errors import SleuthError
 from sleuth.retrieval.public import Address, public
+from sleuth.retrieval.road import proxy_at, transport
 
 REDIRECTS = 5
 WEB_PORTS = frozenset({80, 443, 8080, 8443})
@@ -39,7 +38,7 @@ class Page:
     url: str
     content: bytes
     markup: bool
-    charset: str | None = None
+    charset: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +65,6 @@ class _Fault(SleuthError):
     """Ends a fetch for a reason of the server's."""
 
 
-@functools.cache
-def trusted() -> ssl.SSLContext:
-    """The certificates trusted, those of SSL_CERT_FILE where set; read once, since that takes a while."""
-    return httpx.create_ssl_context()
-
-
 async def resolved(host: str, port: int) -> list[str]:
     """The addresses of a host, as the operating system has them; it also reads 0x7f.1 and 2130706433 as addresses."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -93,14 +86,14 @@ class Fetcher:
         *,
         limit_bytes: int = 2_000_000,
         deadline: float = 10.0,
-        proxy: httpx.Proxy | str | None = None,
+        proxy: str | None = None,
         permitted: Callable[[Address], bool] = public,
         ports: Collection[int] | None = WEB_PORTS,
         resolve: Resolve = resolved,
     ) -> None:
         self._limit = limit_bytes
         self._deadline = deadline
-        self._proxy = proxy
+        self._proxy = proxy_at(proxy)
         self._permitted = permitted
         self._ports = ports
         self._resolve = resolve
@@ -119,10 +112,7 @@ class Fetcher:
 
     def _client(self) -> httpx.AsyncClient:
         """A client for one page: connections made by address must not be shared by names."""
-        # The environment's proxies would be used without the caller's knowing.
-        return httpx.AsyncClient(
-            proxy=self._proxy, verify=trusted(), trust_env=False, headers=HEADERS, timeout=self._deadline
-        )
+        return httpx.AsyncClient(transport=transport(self._proxy), headers=HEADERS, timeout=self._deadline)
 
     async def _followed(self, client: httpx.AsyncClient, url: httpx.URL) -> Page:
         for _ in range(REDIRECTS + 1):
@@ -210,11 +200,11 @@ def _port(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def _content_type(response: httpx.Response) -> tuple[str, str | None]:
-    """The media type, "" where none is stated, and the name of the encoding where one is."""
+def _content_type(response: httpx.Response) -> tuple[str, str]:
+    """The media type and the name of the encoding, each "" where none is stated."""
     header = Message()
     header["content-type"] = response.headers.get("content-type", "")
-    return header["content-type"].partition(";")[0].strip().lower(), header.get_content_charset()
+    return header["content-type"].partition(";")[0].strip().lower(), header.get_content_charset() or ""
 
 
 def _unpacker(encoding: str) -> "zlib._Decompress | None":

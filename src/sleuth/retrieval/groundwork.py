@@ -9,7 +9,7 @@ from sleuth.corpus.progress import Progress
 from sleuth.corpus.survey import Survey, survey
 from sleuth.errors import InputError
 from sleuth.retrieval.manifest import CorpusStamp, Manifest, edges_hash, seen_from
-from sleuth.runs import replacing
+from sleuth.runs import replacing, sync_tree
 
 SURVEYED = "survey.json"
 
@@ -46,8 +46,10 @@ def corpus_stamp(laid: Ground, folder: Path, out: Path) -> CorpusStamp:
     return CorpusStamp(path=path, bytes=found.bytes, edges=edges_hash(corpus), sha256=found.sha256)
 
 
-def finish(manifest: Manifest, folder: Path) -> None:
-    """Writes the manifest and removes what only a build needs."""
+def finish(manifest: Manifest, folder: Path, *spare: str) -> None:
+    """Writes the manifest and removes what only a build needs, and files that are `spare` now."""
     manifest.write(folder)
-    for name in (SURVEYED, sources.ORIGIN):
+    # A kill while gigabytes go to the disk must not cost the work that is in the spare files.
+    sync_tree(folder)
+    for name in (SURVEYED, sources.ORIGIN, *spare):
         (folder / name).unlink(missing_ok=True)

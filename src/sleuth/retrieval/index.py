@@ -9,15 +9,16 @@ from numpy.typing import NDArray
 from sleuth.corpus.passages import OFFSETS, PassageStore
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.retrieval import bm25
+from sleuth.retrieval import ann, bm25, faiss_file, vectors
 from sleuth.retrieval.base import Ranker
 from sleuth.retrieval.bm25 import BM25
-from sleuth.retrieval.building import building, stamp
+from sleuth.retrieval.building import building, refuse_existing, stamp
 from sleuth.retrieval.groundwork import Ground, corpus_stamp, finish, ground
 from sleuth.retrieval.hybrid import Hybrid
 from sleuth.retrieval.indexed import Indexed
 from sleuth.retrieval.manifest import Manifest, libraries, matching, matching_corpus, read
 from sleuth.retrieval.settings import EncoderSettings, Plan
+from sleuth.retrieval.terms import Terms
 
 if TYPE_CHECKING:
     from sleuth.retrieval.encoder import Encoder
@@ -36,9 +37,13 @@ def build(
 ) -> Manifest:
     """Indexes a source into a new folder, which appears when it is whole; killed and started again it goes on."""
     plan = plan or Plan.of("bm25")
+    refuse_existing(out)
+    order = {"source": stamp(source), **plan.model_dump(mode="json")}
     # Loaded first: a name that is wrong is found before hours of other work.
     encoder = _encoder(plan.encoder, device)
-    with building(out, {"source": stamp(source), **plan.model_dump(mode="json")}) as folder:
+    if plan.bm25 is not None:
+        Terms(plan.bm25.stemmer)
+    with building(out, order) as folder:
         laid = ground(source, folder, progress)
         counts: dict[str, int] = {}
         if plan.bm25 is not None:
@@ -59,7 +64,8 @@ def build(
             ann=plan.ann,
             libraries=libraries(),
         )
-        finish(manifest, folder)
+        # An approximate index holds the vectors itself.
+        finish(manifest, folder, *([vectors.VECTORS] if plan.ann is not None else []))
     return manifest
 
 
@@ -89,15 +95,11 @@ def _encoder(settings: EncoderSettings | None, device: str) -> "Encoder | None":
 
 
 def _vectors(laid: Ground, folder: Path, plan: Plan, encoder: "Encoder", progress: Progress) -> dict[str, int]:
-    from sleuth.retrieval import ann, vectors
-
     vectors.build(laid.corpus, folder / OFFSETS, folder, encoder, progress)
     if plan.ann is None:
         return {}
     encoded = vectors.open_vectors(folder, laid.survey.passages, encoder.dimensions)
-    counts = ann.build(encoded, folder, plan.ann, progress)
-    (folder / vectors.VECTORS).unlink()  # the approximate index holds them
-    return counts
+    return ann.build(encoded, folder, plan.ann, progress)
 
 
 def _ranker(folder: Path, manifest: Manifest, store: PassageStore, device: str) -> Ranker:
@@ -110,7 +112,6 @@ def _ranker(folder: Path, manifest: Manifest, store: PassageStore, device: str) 
 
 
 def _by_vectors(folder: Path, manifest: Manifest, store: PassageStore, device: str) -> Ranker:
-    from sleuth.retrieval import ann, faiss_file, vectors
     from sleuth.retrieval.dense import Dense, Vectors, devices_for
     from sleuth.retrieval.encoder import Encoder
 

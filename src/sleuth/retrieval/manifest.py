@@ -76,8 +76,8 @@ def read(folder: Path) -> Manifest:
 
 
 def fingerprint(folder: Path) -> str:
-    """The hash of what an index holds, by its manifest: where the corpus lies is no part of it."""
-    written = read(folder).model_dump(mode="json")
+    """The hash of what an index holds, by its manifest: where corpus and encoder lie is no part of it."""
+    written = read(folder).model_dump(mode="json", exclude={"encoder": {"model"}})
     for stamp in (written["corpus"], *written["faiss"]):
         del stamp["path"]
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()

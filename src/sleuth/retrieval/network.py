@@ -14,11 +14,9 @@ from sleuth.retrieval.batches import Batch, Shape, batches
 
 # No token of a text worth reading is longer; of a text with more characters the tokenizer would not reach the end.
 TOKEN_CHARACTERS = 100
-# Below this many rows a thread, matrix products on CPU take another path and round differently.
-THREAD_ROWS = 8
-CPU_TOKENS = 1024
-GPU_STEADY = Shape(step=32, least=1 << 12, most=1 << 12)
-GPU_BULK = Shape(step=8, least=0, most=1 << 15)
+# Short queries one by one would cost four times as much on CPU, and long ones gain nothing from company.
+STEADY = {"cpu": Shape(step=8, tokens=64, full=True), "cuda": Shape(step=32, tokens=1 << 12, full=True)}
+BULK = {"cpu": Shape(step=8, tokens=1 << 10, full=False), "cuda": Shape(step=8, tokens=1 << 15, full=False)}
 
 Tokens = Mapping[str, Sequence[Sequence[int]]]
 Advance = Callable[[int], None]
@@ -43,15 +41,15 @@ class Network:
     def steady(self, longest: int, *texts: Sequence[str]) -> NDArray[np.float32]:
         """One row a text, the same bits whatever else is asked; two lists of texts are read as pairs."""
         tokens = self._tokens(longest, *texts)
-        planned = batches(_lengths(tokens), longest, _steady(self._devices[0]))
+        planned = batches(_lengths(tokens), longest, STEADY[self._devices[0].type])
         return self._gathered([(batch, self._run(tokens, batch, 0)) for batch in planned])
 
     def bulk(self, longest: int, texts: Sequence[str], advance: Advance) -> NDArray[np.float32]:
         """One row a text, on all devices; `advance` hears how many more are done."""
         tokens = self._tokens(longest, texts)
-        shape = GPU_BULK if self._devices[0].type == "cuda" else _steady(self._devices[0])
+        planned = list(batches(_lengths(tokens), longest, BULK[self._devices[0].type]))
         found = []
-        for batch, rows in self._spread(tokens, list(batches(_lengths(tokens), longest, shape))):
+        for batch, rows in self._spread(tokens, planned):
             found.append((batch, rows))
             advance(len(batch.places))
         return self._gathered(found)
@@ -71,15 +69,24 @@ class Network:
                 pool.shutdown(cancel_futures=True)
 
     def _tokens(self, longest: int, *texts: Sequence[str]) -> Tokens:
+        """The numbers of the tokens, and for pairs which of the two a token is of."""
         cleaned = [[_clean(text, longest) for text in each] for each in texts]
-        return self._tokenizer(*cleaned, truncation=True, max_length=longest) if cleaned[0] else {"input_ids": []}
+        backend = self._tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.enable_truncation(longest, direction=self._tokenizer.truncation_side)
+        read = backend.encode_batch_fast(cleaned[0] if len(cleaned) == 1 else list(zip(*cleaned, strict=True)))
+        tokens = {"input_ids": [each.ids for each in read]}
+        if len(cleaned) > 1 and "token_type_ids" in self._tokenizer.model_input_names:
+            tokens["token_type_ids"] = [each.type_ids for each in read]
+        return tokens
 
     @torch.inference_mode()
     def _run(self, tokens: Tokens, batch: Batch, number: int) -> NDArray[np.float32]:
         features = {
-            name: _padded([rows[place] for place in batch.places], batch, self._fillers.get(name, 0))
+            name: _padded([rows[place] for place in batch.places], batch, self._fillers[name])
             for name, rows in tokens.items()
         }
+        features["attention_mask"] = _mask([len(tokens["input_ids"][place]) for place in batch.places], batch)
         placed = {name: value.to(self._devices[number]) for name, value in features.items()}
         found: torch.Tensor = self._replicas[number](placed)[self._output]
         return found[: len(batch.places)].float().cpu().numpy()
@@ -108,12 +115,6 @@ def devices(wanted: str | None) -> list[str]:
     return chosen
 
 
-def _steady(device: torch.device) -> Shape:
-    if device.type == "cuda":
-        return GPU_STEADY
-    return Shape(step=8, least=THREAD_ROWS * torch.get_num_threads(), most=CPU_TOKENS)
-
-
 def _clean(text: str, longest: int) -> str:
     """Half a surrogate pair, which tokenizers refuse, becomes a question mark."""
     return text[: longest * TOKEN_CHARACTERS].encode("utf-8", "replace").decode()
@@ -129,3 +130,9 @@ def _padded(rows: Sequence[Sequence[int]], batch: Batch, filler: int) -> torch.T
         filled[place, : len(row)] = row
     filled[len(rows) :] = filled[0]
     return torch.from_numpy(filled)
+
+
+def _mask(lengths: Sequence[int], batch: Batch) -> torch.Tensor:
+    ends = np.full(batch.height, lengths[0])
+    ends[: len(lengths)] = lengths
+    return torch.from_numpy((np.arange(batch.width) < ends[:, None]).astype(np.int64))

@@ -1,22 +1,20 @@
 """What a page says around the snippet of a search engine, read in time or not at all."""
 
 import asyncio
-import codecs
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
-from sleuth.corpus.decoding import DECLARED, HEAD, MARKS, MEANT, clean, decoded
+from sleuth.corpus.decoding import decoded, decoded_page
 from sleuth.corpus.page_text import page_text
 from sleuth.retrieval.excerpt import excerpt
 from sleuth.retrieval.fetch import Fetcher, FetchFailed, FetchRefused, Page
 from sleuth.retrieval.providers import Found
 from sleuth.retrieval.slots import Slots
 
-# Encodings of written text; Python's table has others, of which some take minutes for a page made for it.
-ENCODINGS = (
-    *("ascii", "utf-8", "utf-16", "iso8859", "cp125", "cp874", "cp949", "koi8", "mac"),
-    *("big5", "euc", "gb", "iso2022", "shift_jis"),
-)
-AT_ONCE = 64  # connections to pages; the processor that reads them is kept busy by fewer
+CONNECTIONS = 64
+# A page made to be slow keeps its thread after the search went on without it: few, and none that others need. More
+# would read no faster, since they take turns.
+THREADS = 2
 
 
 class Reader:
@@ -25,7 +23,8 @@ class Reader:
     def __init__(self, fetcher: Fetcher, counts: Counter[str]) -> None:
         page_text("")  # says now, not in the middle of a run, that the library it needs is missing
         self._fetcher = fetcher
-        self._slots = Slots(AT_ONCE)
+        self._slots = Slots(CONNECTIONS)
+        self._threads = ThreadPoolExecutor(THREADS, "page")
         self._counts = counts
 
     async def read(self, found: Found, query: str, ends: float) -> str:
@@ -41,7 +40,8 @@ class Reader:
     async def _text(self, found: Found, query: str) -> str | None:
         match page := await self._fetcher.fetch(found.url):
             case Page():
-                text = await asyncio.to_thread(around, page, found.snippet, query)
+                loop = asyncio.get_running_loop()
+                text = await loop.run_in_executor(self._threads, around, page, found.snippet, query)
                 self._counts["pages read"] += 1
                 return text
             case FetchRefused():
@@ -62,20 +62,5 @@ def around(page: Page, snippet: str, query: str) -> str:
 
 
 def written(page: Page) -> str:
-    """A page as text, by its byte order mark, by the encoding that server or page names, or as files are read."""
-    declared = DECLARED.search(page.content, 0, HEAD) if page.markup else None
-    named = _encoding(page.charset or (declared[1].decode("ascii") if declared else ""))
-    if named is None or page.content.startswith(tuple(MARKS)):
-        return decoded(page.content)
-    try:
-        return clean(page.content.decode(named))
-    except UnicodeDecodeError:
-        return decoded(page.content)
-
-
-def _encoding(name: str) -> str | None:
-    try:
-        codec = codecs.lookup(name).name
-    except (LookupError, ValueError):
-        return None
-    return MEANT.get(codec, codec) if codec.startswith(ENCODINGS) else None
+    """A page as text, by the encoding that it has or that its server or itself names."""
+    return decoded_page(page.content, page.charset) if page.markup else decoded(page.content, page.charset)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,10 @@ Row = dict[str, Any]
 
 FORMAT = 1
 KIND = "searches"
+# A row as it is written: query and k are read when a recording is opened, the rest, most of it, when it is wanted.
+ROW = re.compile(
+    rb"""\{"query":("(?:[ !#-\[\]-~]++|\\["\\bfnrt]|\\u[0-9a-f]{4})*+"),"k":(\d+),"(?:hits":\[|unavailable":")"""
+)
 
 
 class Recorded:
@@ -78,8 +83,8 @@ class Recorded:
         with os.fdopen(self._file, "rb", closefd=False) as file:
             file.seek(0)
             self._size = _check_header(self._path, file, index)
-            for start, line, row in _rows(self._path, file):
-                self._last[_digest(row["query"], row["k"])] = _content(line)
+            for start, line, key in _rows(self._path, file):
+                self._last[key] = _content(line)
                 self._size = start + len(line)
         os.ftruncate(self._file, self._size)
 
@@ -112,8 +117,7 @@ class Replayed:
         self._next: dict[bytes, int] = {}
         self._later: defaultdict[bytes, deque[int]] = defaultdict(deque)
         _check_header(path, self._file, index)
-        for start, _, row in _rows(path, self._file):
-            key = _digest(row["query"], row["k"])
+        for start, _, key in _rows(path, self._file):
             if self._next.setdefault(key, start) != start:
                 self._later[key].append(start)
 
@@ -155,13 +159,20 @@ def _check_header(path: Path, file: BinaryIO, index: str | None) -> int:
     return len(line)
 
 
-def _rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes, Row]]:
-    """The rows from here on with their places; a last line without its end was torn by a kill and is left out."""
+def _rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
+    """The rows from here on with place and key; a last line without its end was torn by a kill and is left out."""
     start = file.tell()
     for number, line in enumerate(file, 2):
         if line.endswith(b"\n"):
-            yield start, line, _parsed(path, line, f"line {number}")
+            yield start, line, _key(path, line, number)
         start += len(line)
+
+
+def _key(path: Path, line: bytes, number: int) -> bytes:
+    if (row := ROW.match(line)) and line.endswith((b"]}\n", b'"}\n')):
+        return _digest(json.loads(row[1]), int(row[2]))
+    parsed = _parsed(path, line, f"line {number}")
+    return _digest(parsed["query"], parsed["k"])
 
 
 def _parsed(path: Path, line: bytes, place: str) -> Row:

@@ -4,7 +4,7 @@ import asyncio
 
 
 class Slots:
-    """A semaphore that outlives event loops: each loop finds all slots free."""
+    """A semaphore that outlives event loops: each loop finds all slots free. Those who wait are served in order."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -75,6 +75,15 @@ def test_a_hostile_page_costs_no_more_than_its_length(piece: str) -> None:
     assert process_time() - start < 2
 
 
+def test_a_page_of_too_many_tags_is_read_without_the_extractor() -> None:
+    start = process_time()
+    assert page_text(f"<title>Many</title><nav>Menu</nav>{'<p>a' * 400_000}") == (
+        "Many",
+        "\n".join(["Menu", *"a" * 400_000]),
+    )
+    assert process_time() - start < 4
+
+
 def test_odd_characters_are_no_fault() -> None:
     odd = "<p>a\0b \ud800 &#0; &#xD800; &#" + "9" * 5000 + "; c"
     title, text = page_text(odd)
@@ -106,11 +115,24 @@ def test_text_is_read_in_its_encoding(content: bytes, text: str) -> None:
         ("iso-8859-1", "cp1252", "€"),
         ("no-such-thing", "utf-8", "Ж"),
         ("ascii", "utf-16", "Ж"),
+        ("cp850", "cp850", "é"),
+        ("utf-16", "utf-8", "Ж"),
+        ("UTF-16LE", "utf-8", "Ж"),
+        ("rot13", "utf-8", "Ж"),
+        ("unicode_escape", "utf-8", "\\x41"),
     ],
 )
 def test_a_page_names_its_encoding(declared: str, encoding: str, letter: str) -> None:
     page = f'<meta charset="{declared}"><p>{letter}</p>'
     assert decoded_page(page.encode(encoding)) == page
+
+
+@pytest.mark.parametrize("declared", ["punycode", "idna", "utf-7", "bz2"])
+def test_a_page_names_no_encoding_that_takes_minutes(declared: str) -> None:
+    page = f"<meta charset={declared}>a-" + "b9" * 500_000
+    start = process_time()
+    assert decoded_page(page.encode()) == page
+    assert process_time() - start < 2
 
 
 def test_the_extractor_is_an_extra() -> None:

@@ -18,7 +18,9 @@ import pytest
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.client import Client
-from sleuth.retrieval.retries import pause, retry_after, sentence
+from sleuth.retrieval.exchange import retry_after, sentence
+from sleuth.retrieval.keys import Secrets
+from sleuth.retrieval.retries import pause
 
 SECRET = "s3cr3t-token"
 
@@ -293,7 +295,7 @@ def test_a_refusal_is_final_and_says_what_the_server_says(status: int) -> None:
     ],
 )
 def test_what_a_server_says_is_put_on_one_line(body: bytes, said: str) -> None:
-    assert sentence(body) == said
+    assert sentence(body, Secrets({})) == said
 
 
 def test_attempts_are_counted_out() -> None:
@@ -521,6 +523,51 @@ def test_the_token_is_sent_and_nowhere_else(caplog: pytest.LogCaptureFixture) ->
     assert SECRET not in caplog.text + repr(played.client) + repr(played.outcomes) + repr(played.client.counts)
 
 
+def quoted(message: str) -> str:
+    return json.dumps({"detail": message})
+
+
+def nested(message: str) -> str:
+    return json.dumps({"code": 7, "seen": [message]})
+
+
+@pytest.mark.parametrize("token", [SECRET, 's3cr3t"to/ken\\', "s3cr3t  token+"])
+@pytest.mark.parametrize("before", ["", "x" * 150, "x" * 180, "x" * 190, "x" * 198, " " * 795])
+@pytest.mark.parametrize("form", [str, quoted, nested])
+def test_no_part_of_the_token_is_left_where_a_long_message_is_cut(
+    token: str, before: str, form: Callable[[str], str]
+) -> None:
+    body = form(f"{before}{token}{' and more' * 100}").encode()
+    said = sentence(body, Secrets({"token": token}))
+    assert len(said) == 201
+    assert "s3c" not in said
+
+
+def test_a_refusal_that_repeats_the_token_far_down_is_cut_without_it() -> None:
+    played = scene(saying("400 Bad Request", "x" * 195 + SECRET), token=SECRET)
+    assert played.cause == f"status 400 Bad Request: {'x' * 195}[toke…"
+
+
+def test_what_an_answer_shows_of_the_token_is_hidden_before_it_is_cut() -> None:
+    score = "x" * 160 + SECRET + "y" * 100_000
+    body = json.dumps({"result": [[{"document": "d", "score": score}]]})
+    said = scene(saying("200 OK", body), token=SECRET, attempts=1).cause
+    assert said.startswith("what the server sent is not an answer: a score is 'xxx")
+    assert "s3c" not in said
+    assert len(said) < 300
+
+
+def test_no_cookie_is_sent_back() -> None:
+    async def play() -> Loopback:
+        async with loopback(saying("200 OK", '{"result": [[]]}', set_cookie="seen=a")) as server:
+            client = Client(server.url, concurrency=1)
+            await client.search(["a"], 1)
+            await client.search(["b"], 1)
+            return server
+
+    assert ["cookie" in request.headers for request in asyncio.run(play()).requests] == [False, False]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -529,7 +576,9 @@ def test_the_token_is_sent_and_nowhere_else(caplog: pytest.LogCaptureFixture) ->
         ({"url": "http://"}, "is not of a search server"),
         ({"url": ""}, "is not of a search server"),
         ({"url": "http://localhost:port"}, "cannot be read"),
-        ({"url": "http://ada:hidden@localhost"}, "give a token instead"),
+        ({"url": "http://ada:hidden@localhost"}, "give a token or key instead"),
+        ({"url": "http://ada:hidden/x@localhost"}, "cannot be read"),
+        ({"url": "ada:hidden@localhost"}, "is not of a search server"),
         ({"proxy": "socks5://ada:hidden@localhost:1"}, "the scheme 'socks5'"),
         ({"proxy": "ada:hidden@localhost:port"}, "the proxy"),
         ({"token": "hidden\n"}, "the token"),

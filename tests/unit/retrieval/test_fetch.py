@@ -234,13 +234,13 @@ def answer(body: bytes, *headers: str, status: str = "200 OK", media: str | None
 @pytest.mark.parametrize(
     ("media", "markup", "charset"),
     [
-        ("text/html", True, None),
+        ("text/html", True, ""),
         ("application/xhtml+xml; charset=", True, ""),
         ("TEXT/HTML; charset=UTF-8", True, "utf-8"),
         ('text/plain;charset="windows-1250"', False, "windows-1250"),
     ],
 )
-def test_a_page_comes_as_it_is(media: str, markup: bool, charset: str | None) -> None:
+def test_a_page_comes_as_it_is(media: str, markup: bool, charset: str) -> None:
     page = served(lambda _: answer(HTML, media=media))
     assert isinstance(page, Page)
     assert (page.content, page.markup, page.charset) == (HTML, markup, charset)

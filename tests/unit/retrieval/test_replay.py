@@ -172,6 +172,27 @@ def test_a_row_spoilt_after_opening_is_an_error(tmp_path: Path) -> None:
         asyncio.run(replayed.search(["q"], 3))
 
 
+def test_a_row_spoilt_before_opening_is_an_error_for_those_who_ask_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    record(path, [HIT], [OTHER], queries=["a", "b"])
+    path.write_bytes(path.read_bytes().replace(b'"score":0.1', b'"score":0.1.1'))
+    assert replay(path, "b") == [[OTHER]]
+    with pytest.raises(InputError, match="the row at byte 45, is not a row of a recording; restore the file"):
+        replay(path, "a")
+
+
+@pytest.mark.parametrize("query", ["plain", 'a "quoted" \\ one', "Łódź 東京 🗺\u2028", "\x7f\t\n\0", ""])
+def test_rows_that_another_program_wrote_are_the_same_rows(tmp_path: Path, query: str) -> None:
+    path = tmp_path / "r"
+    record(path, [HIT], SearchUnavailable(query, "down"), [OTHER], queries=[query] * 3)
+    ours = rows(path)
+    path.write_text("".join(f"{json.dumps(dict(sorted(row.items())), ensure_ascii=False)}\n" for row in ours))
+    replayed = Replayed(path, "abc")
+    first, second, third = (asyncio.run(replayed.search([query], 3))[0] for _ in range(3))
+    assert (first, third) == ([HIT], [OTHER])
+    assert isinstance(second, SearchUnavailable)
+
+
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="cannot be read"):

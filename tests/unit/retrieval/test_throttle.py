@@ -39,7 +39,7 @@ def passed(throttle: Throttle, clock: Clock, count: int) -> list[float]:
     return asyncio.run(crowd())
 
 
-def throttle(rate: float, clock: Clock) -> Throttle:
+def throttle(rate: float | None, clock: Clock) -> Throttle:
     return Throttle(rate, clock=clock, sleep=clock.sleep)
 
 
@@ -47,6 +47,11 @@ def throttle(rate: float, clock: Clock) -> Throttle:
 def test_callers_pass_one_by_one_in_their_order(rate: float) -> None:
     clock = Clock()
     assert passed(throttle(rate, clock), clock, 30) == pytest.approx([n / rate for n in range(30)])
+
+
+def test_without_a_rate_everyone_passes() -> None:
+    clock = Clock()
+    assert passed(throttle(None, clock), clock, 1000) == [0] * 1000
 
 
 def test_late_timers_do_not_lower_a_high_rate() -> None:

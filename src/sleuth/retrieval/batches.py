@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How texts are put together: widths are multiples of `step`, batches of about `tokens`, always `full` or not."""
+    """How texts are put together: widths are multiples of `step`, batches of `tokens` or a few more, `full` or not."""
 
     step: int
     tokens: int
@@ -35,7 +35,7 @@ def batches(lengths: Sequence[int], longest: int, shape: Shape) -> Iterator[Batc
         # A batch without any padding is computed without a mask.
         alike[width, length == width].append(place)
     for (width, _), places in sorted(alike.items(), reverse=True):
-        rows = max(1, shape.tokens // width)
+        rows = -(-shape.tokens // width)
         for start in range(0, len(places), rows):
             some = places[start : start + rows]
             yield Batch(some, width, rows if shape.full else len(some))

@@ -22,6 +22,8 @@ CHEAP, FEW = 1500, 8
 # Looking up a row costs about as much as adding up this many postings.
 LOOK_UP = 6
 COLUMNS = 64
+# So few postings are added up faster than bounds are found, where looking at a row costs a share of adding one up.
+SMALL, SCAN, BLOCK = 30_000, 0.2, 256
 
 Rows = NDArray[np.intp]
 Sums = NDArray[np.float64]
@@ -48,17 +50,32 @@ class MaxScore:
         self._scores = index.scores
         self._one_row = index.rows.data
         self._one_score = index.scores.data
-        # All zero between searches.
-        self._sums = np.zeros(rows, np.float64)
+        # All zero between searches; rounded up to whole blocks.
+        self._sums = np.zeros(-(-rows // BLOCK) * BLOCK, np.float64)
 
     def best(self, terms: list[Weighted], k: int) -> tuple[Rows, Sums]:
         """Rows that hold a term, and their scores, in no order: the `k` best, all that tie with them, maybe more."""
         terms = sorted(terms, reverse=True)
+        size = sum(term.end - term.start for term in terms)
         try:
+            if len(self._sums) * SCAN + size < SMALL:
+                return self._all(terms, k)
             return self._best(terms, _remaining(terms), k)
         except BaseException:
             self._sums.fill(0)
             raise
+
+    def _all(self, terms: list[Weighted], k: int) -> tuple[Rows, Sums]:
+        """As `best`, with all postings added up and all rows looked at."""
+        rows = np.concatenate([self._rows[term.start : term.end] for term in terms], dtype=np.intp)
+        gains = np.concatenate([self._weighted(term) for term in terms], dtype=np.float64)
+        np.add.at(self._sums, rows, gains)
+        # The best of each block are different rows.
+        bound = _kth(self._sums.reshape(-1, BLOCK).max(axis=1), k)
+        found = (self._sums >= bound if bound > 0 else self._sums > 0).nonzero()[0]
+        sums = self._sums[found]
+        self._sums.fill(0)
+        return found, sums
 
     def _best(self, terms: list[Weighted], remaining: list[float], k: int) -> tuple[Rows, Sums]:
         rows, sums = np.empty(0, np.intp), np.empty(0, np.float64)

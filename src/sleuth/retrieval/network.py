@@ -14,9 +14,14 @@ from sleuth.retrieval.batches import Batch, Shape, batches
 
 # No token of a text worth reading is longer; of a text with more characters the tokenizer would not reach the end.
 TOKEN_CHARACTERS = 100
+# With fewer rows a thread, matrix products on CPU take another path and round differently.
+THREAD_ROWS = 8
 # Short queries one by one would cost four times as much on CPU, and long ones gain nothing from company.
-STEADY = {"cpu": Shape(step=8, tokens=64, full=True), "cuda": Shape(step=32, tokens=1 << 12, full=True)}
-BULK = {"cpu": Shape(step=8, tokens=1 << 10, full=False), "cuda": Shape(step=8, tokens=1 << 15, full=False)}
+QUERY_TOKENS = 64
+CPU_BULK = Shape(step=8, tokens=1 << 10, full=False)
+# Every new shape costs a GPU more than the rows that nobody reads.
+GPU_STEADY = Shape(step=32, tokens=1 << 12, full=True)
+GPU_BULK = Shape(step=32, tokens=1 << 15, full=True)
 
 Tokens = Mapping[str, Sequence[Sequence[int]]]
 Advance = Callable[[int], None]
@@ -41,13 +46,13 @@ class Network:
     def steady(self, longest: int, *texts: Sequence[str]) -> NDArray[np.float32]:
         """One row a text, the same bits whatever else is asked; two lists of texts are read as pairs."""
         tokens = self._tokens(longest, *texts)
-        planned = batches(_lengths(tokens), longest, STEADY[self._devices[0].type])
+        planned = batches(_lengths(tokens), longest, _steady(self._devices[0]))
         return self._gathered([(batch, self._run(tokens, batch, 0)) for batch in planned])
 
     def bulk(self, longest: int, texts: Sequence[str], advance: Advance) -> NDArray[np.float32]:
         """One row a text, on all devices; `advance` hears how many more are done."""
         tokens = self._tokens(longest, texts)
-        planned = list(batches(_lengths(tokens), longest, BULK[self._devices[0].type]))
+        planned = list(batches(_lengths(tokens), longest, _bulk(self._devices[0])))
         found = []
         for batch, rows in self._spread(tokens, planned):
             found.append((batch, rows))
@@ -113,6 +118,16 @@ def devices(wanted: str | None) -> list[str]:
             f"device = {wanted!r}, and there is cpu{''.join(f', {gpu}' for gpu in there)}; choose of these"
         )
     return chosen
+
+
+def _steady(device: torch.device) -> Shape:
+    if device.type == "cuda":
+        return GPU_STEADY
+    return Shape(step=8, tokens=max(QUERY_TOKENS, THREAD_ROWS * torch.get_num_threads()), full=True)
+
+
+def _bulk(device: torch.device) -> Shape:
+    return GPU_BULK if device.type == "cuda" else CPU_BULK
 
 
 def _clean(text: str, longest: int) -> str:

@@ -64,8 +64,8 @@ def build(
             ann=plan.ann,
             libraries=libraries(),
         )
-        # An approximate index holds the vectors itself.
-        finish(manifest, folder, *([vectors.VECTORS] if plan.ann is not None else []))
+        # A graph holds the vectors itself; lists hold them compressed, and what is found there is scored by the whole ones.
+        finish(manifest, folder, *([vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []))
     return manifest
 
 
@@ -126,7 +126,9 @@ def _by_vectors(folder: Path, manifest: Manifest, store: PassageStore, device: s
         )
     if manifest.ann is not None:
         files = [matching(folder, stamp, "FAISS index") for stamp in manifest.faiss] or [folder / ann.FILE]
-        return ann.Ann(faiss_file.open_kept(files), encoder.encode_queries, store.ranks, manifest.ann)
+        whole = (folder / vectors.VECTORS).exists()
+        rescored = vectors.open_vectors(folder, len(store), dimensions) if whole else None
+        return ann.Ann(faiss_file.open_kept(files), encoder.encode_queries, store.ranks, manifest.ann, rescored)
     encoded: NDArray[np.float16] = vectors.open_vectors(folder, len(store), dimensions)
     devices = devices_for(device, encoded.nbytes)
     return Dense(Vectors(encoded, store.ranks, devices, unit=settings.normalise), encoder.encode_queries)

@@ -1,6 +1,7 @@
 """Commands in processes of their own, which can be killed at a chosen moment, and a run small enough for them."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -147,14 +148,14 @@ class Nursery:
     def sleuth(
         self, home: Path, *words: str | Path, moment: Moment | None = None, by: signal.Signals = signal.SIGKILL
     ) -> Ended:
-        """A command run to its end, or until it is killed; `args` is the process where it was only stopped."""
+        """A command run to its end, or until it is killed or stopped; `args` is its process."""
         printed = self.folder / uuid4().hex
         out, err = printed.with_suffix(".out"), printed.with_suffix(".err")
         event, at, times = moment or ("", "", 0)
         order = {"event": event, "at": at, "times": times, "signal": int(by)}
         order |= {"home": str(home), "out": str(out), "err": str(err), "words": [str(word) for word in words]}
         child, code = self._told(order)
-        return Ended(child, code, out.read_text(), err.read_text())
+        return Ended(str(child), code, out.read_text(), err.read_text())
 
     def go_on(self, child: int) -> int:
         """How a process that was stopped ends."""
@@ -171,7 +172,10 @@ class Nursery:
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", NURSERY], stdin=pipe, stdout=pipe, text=True) as process:
+    # Threads that wait for each other on a busy machine would take most of the time.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", NURSERY]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         yield Nursery(process, tmp_path_factory.mktemp("nursery"))
         process.communicate("")
 

@@ -60,8 +60,8 @@ def test_run_killed_again_and_again_ends_as_if_it_had_not_been(bench: Bench, fin
     )
     assert names(run) == [".tmp-world", "checkpoints", "manifest.json", "trajectories"]
 
-    assert bench.sleuth(*again, event="os.rename", at=".tmp-index").returncode == KILLED
-    assert names(run) == [".tmp-index", "checkpoints", "manifest.json", "trajectories", "world"]
+    assert bench.sleuth(*again, event="os.rename", at=".building-index/bm25").returncode == KILLED
+    assert names(run) == [".building-index", "checkpoints", "manifest.json", "trajectories", "world"]
 
     assert bench.sleuth(*again, event="open", at=".tmp-step-1.jsonl").returncode == KILLED
     assert [row["step"] for row in bench.metrics("killed")] == [0]

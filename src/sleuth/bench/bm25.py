@@ -149,5 +149,5 @@ def _imported() -> Any:
     try:
         import bm25s
     except ImportError:
-        raise MissingExtra("bm25s", "dev") from None
+        raise MissingExtra("bm25s", "bench") from None
     return bm25s

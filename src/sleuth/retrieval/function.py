@@ -44,7 +44,9 @@ class Function:
     async def _called(self, queries: list[str], k: int) -> Any:
         if inspect.iscoroutinefunction(self._function):
             return await self._function(queries, k)
-        return await asyncio.to_thread(self._function, queries, k)
+        answer = await asyncio.to_thread(self._function, queries, k)
+        # An object that is called, or a wrapper, does not say beforehand that it is async.
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 def _found(found: Any, k: int) -> Found:

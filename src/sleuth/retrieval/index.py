@@ -64,7 +64,7 @@ def build(
             ann=plan.ann,
             libraries=libraries(),
         )
-        # A graph holds the vectors itself; lists hold them compressed, and what is found there is scored by the whole ones.
+        # A graph holds the vectors itself; lists hold them compressed, and what is found there is scored again.
         finish(manifest, folder, *([vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []))
     return manifest
 

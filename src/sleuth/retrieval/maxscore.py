@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from sleuth.retrieval.inverted import GRAIN, Inverted
 
 EXACT = GRAIN * 2**53
-# The first guess of where the k-th best score will be, as a share of the highest possible; a wrong one costs time only.
-GUESS = 0.28
+# The first guess of where the k-th best score is, as a share of the highest possible, for a query of one term: it falls
+# with the root of their number. A wrong guess costs time only.
+GUESS = 0.65
 # Postings that are added up without a thought, and rows that are looked up one by one.
 CHEAP, FEW = 1500, 8
 # Looking up a row costs about as much as adding up this many postings.
 LOOK_UP = 6
 COLUMNS = 64
-# So few postings are added up faster than bounds are found, where looking at a row costs a share of adding one up.
-SMALL, SCAN, BLOCK = 30_000, 0.2, 256
 
 Rows = NDArray[np.intp]
 Sums = NDArray[np.float64]
@@ -50,37 +49,22 @@ class MaxScore:
         self._scores = index.scores
         self._one_row = index.rows.data
         self._one_score = index.scores.data
-        # All zero between searches; rounded up to whole blocks.
-        self._sums = np.zeros(-(-rows // BLOCK) * BLOCK, np.float64)
+        # All zero between searches.
+        self._sums = np.zeros(rows, np.float64)
 
     def best(self, terms: list[Weighted], k: int) -> tuple[Rows, Sums]:
         """Rows that hold a term, and their scores, in no order: the `k` best, all that tie with them, maybe more."""
         terms = sorted(terms, reverse=True)
-        size = sum(term.end - term.start for term in terms)
         try:
-            if len(self._sums) * SCAN + size < SMALL:
-                return self._all(terms, k)
             return self._best(terms, _remaining(terms), k)
         except BaseException:
             self._sums.fill(0)
             raise
 
-    def _all(self, terms: list[Weighted], k: int) -> tuple[Rows, Sums]:
-        """As `best`, with all postings added up and all rows looked at."""
-        rows = np.concatenate([self._rows[term.start : term.end] for term in terms], dtype=np.intp)
-        gains = np.concatenate([self._weighted(term) for term in terms], dtype=np.float64)
-        np.add.at(self._sums, rows, gains)
-        # The best of each block are different rows.
-        bound = _kth(self._sums.reshape(-1, BLOCK).max(axis=1), k)
-        found = (self._sums >= bound if bound > 0 else self._sums > 0).nonzero()[0]
-        sums = self._sums[found]
-        self._sums.fill(0)
-        return found, sums
-
     def _best(self, terms: list[Weighted], remaining: list[float], k: int) -> tuple[Rows, Sums]:
         rows, sums = np.empty(0, np.intp), np.empty(0, np.float64)
         # Sums that are not exact cannot be held against bounds: then all postings are added up, term after term.
-        bound, goal = 0.0, remaining[0] * GUESS if remaining[0] < EXACT else 0.0
+        bound, goal = 0.0, remaining[0] * GUESS / len(terms) ** 0.5 if remaining[0] < EXACT else 0.0
         done = 0
         while done < len(terms) and remaining[done] >= bound:
             first, done = done, _reached(terms, remaining, done, goal)
@@ -93,12 +77,14 @@ class MaxScore:
         """The rows with those of more terms, and their sums; where a row stands a second time there is a zero."""
         new = np.concatenate([self._rows[term.start : term.end] for term in terms], dtype=np.intp)
         gains = np.concatenate([self._weighted(term) for term in terms], dtype=np.float64)
-        rows, sums = _at_least(rows, sums, 0.0)
-        self._sums[rows] = sums
-        np.add.at(self._sums, new, gains)
         borders = list(accumulate((term.end - term.start for term in terms), initial=0))
-        parts = [rows, *(new[start:end] for start, end in pairwise(borders))]
-        return np.concatenate([rows, new]), np.concatenate([self._taken(part) for part in parts])
+        parts = [new[start:end] for start, end in pairwise(borders)]
+        if len(rows):
+            rows, sums = _at_least(rows, sums, 0.0)
+            self._sums[rows] = sums
+            parts.append(rows)
+        np.add.at(self._sums, new, gains)
+        return np.concatenate(parts), np.concatenate([self._taken(part) for part in parts])
 
     def _taken(self, rows: Rows) -> Sums:
         """The sums of some rows, which are zero from then on."""
@@ -121,24 +107,28 @@ class MaxScore:
             for term in others:
                 sums = self._looked_up(rows, sums, term)
             return _kth(sums, k)
-        pairs = zip(rows[leading].tolist(), sums[leading].tolist(), strict=True)
-        return sorted(self._full(row, score, others) for row, score in pairs)[-k]
+        return sorted(self._full(rows[leading], sums[leading], others))[-k]
 
-    def _full(self, row: int, score: float, others: list[Weighted]) -> float:
-        for _, start, end, times in others:
-            place = bisect_left(self._one_row, row, start, end)
-            if place < end and self._one_row[place] == row:
-                score += times * self._one_score[place]
-        return score
+    def _full(self, rows: Rows, sums: Sums, others: list[Weighted]) -> list[float]:
+        """The sums of a few rows with other terms: one by one, for arrays that small are slow."""
+        scores: list[float] = sums.tolist()
+        for place, row in enumerate(rows.tolist()):
+            for _, start, end, times in others:
+                found = bisect_left(self._one_row, row, start, end)
+                if found < end and self._one_row[found] == row:
+                    scores[place] += times * self._one_score[found]
+        return scores
 
     def _completed(
         self, rows: Rows, sums: Sums, terms: list[Weighted], remaining: list[float], bound: float
     ) -> tuple[Rows, Sums]:
-        """The rows that reach the bound, with the terms that were not added up."""
-        for term, after in zip(terms, remaining[1:], strict=True):
+        """The rows that may reach the bound, with the terms that were not added up."""
+        for done, term in enumerate(terms):
+            if len(rows) <= FEW:
+                return rows, np.array(self._full(rows, sums, terms[done:]))
             many = len(rows) > 256 and len(rows) * LOOK_UP > term.end - term.start
             sums = self._spread(rows, sums, term) if many else self._looked_up(rows, sums, term)
-            rows, sums = _at_least(rows, sums, bound - after)
+            rows, sums = _at_least(rows, sums, bound - remaining[done + 1])
         return rows, sums
 
     def _looked_up(self, rows: Rows, sums: Sums, term: Weighted) -> Sums:

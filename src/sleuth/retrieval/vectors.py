@@ -70,24 +70,26 @@ def open_vectors(folder: Path, passages: int, dimensions: int) -> NDArray[np.flo
     return np.asarray(mapped)
 
 
-def agrees(encoder: "Encoder", stored: Sequence[tuple[str, NDArray[np.floating[Any]]]]) -> float:
-    """The mean cosine between stored vectors and those the encoder gives for the same passages."""
-    fresh = encoder.encode_passages([contents for contents, _ in stored]).astype(np.float64)
-    kept = np.stack([vector for _, vector in stored]).astype(np.float64)
-    lengths = np.linalg.norm(fresh, axis=1) * np.linalg.norm(kept, axis=1)
-    return float(np.mean((fresh * kept).sum(1) / np.maximum(lengths, np.finfo(np.float64).tiny)))
-
-
 def check(encoder: "Encoder", stored: Sequence[tuple[str, NDArray[np.floating[Any]]]], name: str | Path) -> float:
     """Refuses an encoder that is not the one of some vectors, stored with their passages; `name` is what holds them.
 
-    Returns how well they agree: with the same settings above 0.999, with another prefix or cut perhaps 0.99.
+    Returns the mean cosine: with the same settings above 0.999, with another prefix or cut perhaps 0.99.
     """
-    found = agrees(encoder, stored)
+    cosines = _cosines(encoder, stored)
+    own = cosines.diagonal()
+    found = float(own.mean())
+    remedy = "give the corpus, encoder, prefixes, pooling of the index"
     if not found >= SAME:
         raise InputError(
             f"the vectors of {name} are not those of the encoder {encoder.settings.model}: cosine {found:.2f} for "
-            f"{len(stored)} passages, expected above {SAME}; give the corpus, encoder, prefixes, pooling of the index"
+            f"{len(stored)} passages, expected above {SAME}; {remedy}"
+        )
+    # To some encoders all texts are alike: a passage of another row would be above any bound.
+    strayed = int((own < cosines.max(axis=1)).sum())
+    if strayed > len(stored) / 2:
+        raise InputError(
+            f"the vectors of {name} are in another order than the passages: {strayed} of {len(stored)} passages are "
+            f"nearer to the vector of another; {remedy}"
         )
     return found
 
@@ -95,6 +97,14 @@ def check(encoder: "Encoder", stored: Sequence[tuple[str, NDArray[np.floating[An
 def sample(count: int, size: int = SAMPLE) -> list[int]:
     """Row numbers spread over all, the first and the last among them."""
     return sorted({int(row) for row in np.linspace(0, count - 1, min(size, count)).round()})
+
+
+def _cosines(encoder: "Encoder", stored: Sequence[tuple[str, NDArray[np.floating[Any]]]]) -> NDArray[np.float64]:
+    """A row a passage, as the encoder reads it; a column a vector, as it was stored."""
+    fresh = encoder.encode_passages([contents for contents, _ in stored]).astype(np.float64)
+    kept = np.stack([vector for _, vector in stored]).astype(np.float64)
+    lengths = np.linalg.norm(fresh, axis=1)[:, None] * np.linalg.norm(kept, axis=1)
+    return np.asarray((fresh @ kept.T) / np.maximum(lengths, np.finfo(np.float64).tiny))
 
 
 def _begin(out: Path, order: dict[str, Any]) -> int:

@@ -1,6 +1,8 @@
 """A folder under construction: continued after a kill, never mixed with another order, never built by two."""
 
 import errno
+import gzip
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.errors import InputError
-from sleuth.retrieval.building import building, stamp
+from sleuth.retrieval.building import LOCK, ORDER, building, stamp
 
 
 def interrupted(out: Path, order: dict[str, int]) -> None:
@@ -45,10 +47,31 @@ def test_a_build_of_another_order_is_left_alone(tmp_path: Path) -> None:
         assert (folder / "block").exists()
 
 
-def test_a_build_whose_input_is_wrong_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="line 3"), building(tmp_path / "index", {}):
-        raise InputError("line 3 is bad")
+@pytest.mark.parametrize("cause", [None, gzip.BadGzipFile("not a gzipped file"), PermissionError(errno.EACCES, "no")])
+def test_a_build_whose_input_is_wrong_leaves_nothing(cause: Exception | None, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 3"), building(tmp_path / "deep" / "deeper" / "index", {}):
+        raise InputError("line 3 is bad") from cause
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError, match="line 3"), building(tmp_path / "there" / "deeper" / "index", {}):
+        raise InputError("line 3 is bad")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def test_a_place_where_nothing_can_be_made_is_one_sentence() -> None:
+    sentence = "/proc/.building-index cannot be made: No such file or directory; choose another folder"
+    with pytest.raises(InputError, match=sentence), building(Path("/proc/index"), {}):
+        pytest.fail("it was begun")
+
+
+def test_what_nobody_ordered_is_not_continued(tmp_path: Path) -> None:
+    interrupted(tmp_path / "index", {"k": 1})
+    (tmp_path / ".building-index" / ORDER).unlink()
+    with building(tmp_path / "index", {"k": 2}) as folder:
+        assert [path.name for path in folder.iterdir() if path.name not in (ORDER, LOCK)] == []
 
 
 def test_a_build_that_found_no_room_is_kept(tmp_path: Path) -> None:
@@ -79,9 +102,23 @@ def test_two_processes_do_not_build_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "index").is_dir()
 
 
-def test_a_source_is_known_by_names_sizes_and_times(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one")
-    first = stamp(tmp_path)
-    assert stamp(tmp_path) == first
-    (tmp_path / "b.txt").write_text("two")
-    assert stamp(tmp_path) != first
+@pytest.mark.parametrize("source", [".", "*.txt", "part_a"])
+def test_a_source_is_known_by_names_sizes_and_times(source: str, tmp_path: Path) -> None:
+    for name in ("a.txt", "part_a"):
+        (tmp_path / name).write_text("one")
+    first = stamp(tmp_path / source)
+    (tmp_path / ".building-index").mkdir()
+    (tmp_path / ".building-index" / "c.txt").write_text("not of the source")
+    assert stamp(tmp_path / source) == first
+    for name in ("b.txt", "part_b"):
+        (tmp_path / name).write_text("two")
+    second = stamp(tmp_path / source)
+    assert second != first
+    for name in ("b.txt", "part_b"):
+        os.utime(tmp_path / name, ns=(0, 0))
+    assert stamp(tmp_path / source) not in (first, second)
+
+
+def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing\.jsonl does not exist"):
+        stamp(tmp_path / "nothing.jsonl")

@@ -36,8 +36,9 @@ def test_hits_and_rows_of_every_shape_are_read(answer: Any, score: float) -> Non
     assert asked(lambda *_: [answer], ["oslo"]) == [[Hit(OSLO, score)]]
 
 
-def test_an_async_function_is_awaited_and_its_hits_cut_to_k() -> None:
-    assert asked(slow, ["a", "b"], 2) == [[Hit(OSLO, 2.0)] * 2] * 2
+@pytest.mark.parametrize("function", [slow, lambda queries, k: slow(queries, k)], ids=["itself", "in a wrapper"])
+def test_an_async_function_is_awaited_and_its_hits_cut_to_k(function: Callable[..., Any]) -> None:
+    assert asked(function, ["a", "b"], 2) == [[Hit(OSLO, 2.0)] * 2] * 2
 
 
 def test_blank_queries_are_not_put_to_it() -> None:

@@ -1,0 +1,164 @@
+"""The knobs of search: each that another makes meaningless is refused, and all others go together."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sleuth.config import Config, RetrievalConfig, ServiceConfig
+from sleuth.recipe import anchored, resolved, restore
+
+Knobs = dict[str, Any]
+
+FOLDER, SERVER, WEB, FUNCTION = "indexes/wiki", "http://127.0.0.1:8000", "web:serper", "import:mine.search"
+BUILT = {"kind": "bm25", "k1": 0.9, "b": 0.4, "stemmer": "english", "encoder": "minilm"}
+RERANKED = {"rerank": "cross", "rerank_depth": 20}
+SERVICE: Knobs = {"concurrency": 1, "rate": 1.0, "deadline": 1.0, "token_env": "T", "proxy": "http://p:1"}
+OF_THE_WEB: Knobs = {"language": "en", "country": "us", "pages": True}
+
+
+def refusals() -> list[tuple[Knobs, str]]:
+    """Knobs that do not go together, and how that is said."""
+    found: list[tuple[Knobs, str]] = []
+    for index in (FOLDER, SERVER, WEB, FUNCTION):
+        found += [
+            ({"index": index, name: value}, f"{name} has no effect with retrieval.index, which was built with its own")
+            for name, value in BUILT.items()
+        ]
+    found += [({"kind": "bm25", "encoder": "e5"}, "encoder has no effect with retrieval.kind = bm25")]
+    found += [({"device": "cpu"}, "device has no effect with retrieval.kind = bm25")]
+    for kind in ("dense", "ann"):
+        found += [
+            ({"kind": kind, name: BUILT[name]}, f"{name} has no effect with retrieval.kind = {kind}")
+            for name in ("k1", "b", "stemmer")
+        ]
+    for index in (SERVER, WEB, FUNCTION):
+        found += [
+            ({"index": index, name: value}, f"{name} has no effect with retrieval.index = {index}")
+            for name, value in {"device": "cpu", **RERANKED}.items()
+        ]
+    found += [({"rerank_depth": 5}, "rerank_depth has no effect with no retrieval.rerank")]
+    searching = {"device": "cpu", "rerank": "cross", "cache": 5, "record": True}
+    found += [
+        ({"replay": "f", "index": FOLDER, name: value}, f"{name} has no effect with retrieval.replay")
+        for name, value in searching.items()
+    ]
+    found += [
+        ({"replay": "f", name: value}, f"{name} has no effect with retrieval.replay, for which no index is built")
+        for name, value in BUILT.items()
+    ]
+    for name, value in (SERVICE | OF_THE_WEB).items():
+        service = {"service": {name: value}}
+        found += [(service, f"service.{name} has no effect with an index that is built here")]
+        found += [
+            ({"index": index, **service}, f"service.{name} has no effect with retrieval.index = {index}")
+            for index in (FOLDER, FUNCTION)
+        ]
+        found += [({"index": SERVER, "replay": "f", **service}, f"service.{name} has no effect with retrieval.replay")]
+    found += [
+        ({"index": SERVER, "service": {name: value}}, f"service.{name} has no effect with retrieval.index = {SERVER}")
+        for name, value in OF_THE_WEB.items()
+    ]
+    found += [
+        ({"index": WEB, "service": {"token_env": "T"}}, f"service.token_env has no effect with retrieval.index = {WEB}")
+    ]
+    return found
+
+
+@pytest.mark.parametrize(("knobs", "sentence"), refusals())
+def test_a_knob_without_effect_is_refused(knobs: Knobs, sentence: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        RetrievalConfig.model_validate(knobs)
+    (problem,) = refused.value.errors()
+    assert str(problem["ctx"]["error"]).startswith(sentence)
+    assert str(problem["ctx"]["error"]).endswith("; remove it")
+
+
+TOGETHER: dict[str, Knobs] = {
+    "words": {"kind": "bm25", "k1": 1.2, "b": 0.75, "stemmer": "none"},
+    "words, reranked on a device": {"rerank": "cross", "rerank_depth": 20, "device": "cuda:0"},
+    "vectors": {"kind": "dense", "encoder": "e5", "device": "cpu"},
+    "words and vectors": {"kind": "hybrid", "k1": 1.2, "encoder": "e5", "device": "cpu", "stemmer": "german"},
+    "a folder": {"index": FOLDER, "device": "cuda", **RERANKED, "cache": 5, "record": True},
+    "a server": {"index": SERVER, "service": SERVICE, "cache": 5, "record": True},
+    "the web": {"index": WEB, "service": {**SERVICE, **OF_THE_WEB} | {"token_env": None}} | {"cache": 5},
+    "a function": {"index": FUNCTION, "cache": 5, "record": True},
+    "a recording": {"replay": "searches.jsonl", "k": 5},
+    "a recording of a server": {"replay": "searches.jsonl", "index": SERVER},
+}
+TOGETHER["the web"]["service"].pop("token_env")
+
+
+@pytest.mark.parametrize("knobs", TOGETHER.values(), ids=TOGETHER)
+def test_knobs_that_go_together_are_saved_and_restored(
+    knobs: Knobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    corpus = {} if "index" in knobs or "replay" in knobs else {"corpus": "c.jsonl"}
+    config = Config.model_validate({"data": {"train": "t", "test": "e", **corpus}, "retrieval": knobs})
+    kept = anchored(config)
+    assert restore(resolved(kept)) == kept
+    assert anchored(restore(resolved(kept))) == kept
+    index, given = kept.retrieval.index, knobs.get("index")
+    assert index == (str(tmp_path / FOLDER) if given == FOLDER else given)
+    assert kept.retrieval.replay == (str(tmp_path / "searches.jsonl") if "replay" in knobs else None)
+    assert kept.retrieval.service == ServiceConfig.model_validate(knobs.get("service", {}))
+
+
+def test_models_that_are_folders_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("my-e5", "minilm"):
+        (tmp_path / name).mkdir()
+    data = {"train": "t", "test": "e", "corpus": "c"}
+
+    def kept(**knobs: Any) -> RetrievalConfig:
+        return anchored(Config.model_validate({"data": data, "retrieval": knobs})).retrieval
+
+    own = kept(kind="dense", encoder="my-e5", rerank="my-e5")
+    assert (own.encoder, own.rerank) == (str(tmp_path / "my-e5"), str(tmp_path / "my-e5"))
+    hub = kept(kind="dense", encoder="intfloat/e5-base-v2", rerank="cross-encoder/ms-marco")
+    assert (hub.encoder, hub.rerank) == ("intfloat/e5-base-v2", "cross-encoder/ms-marco")
+    assert kept(kind="dense", encoder="minilm").encoder == "minilm"
+
+
+@pytest.mark.parametrize(
+    ("index", "remote", "local"),
+    [
+        (None, False, True),
+        (FOLDER, False, True),
+        (SERVER, True, False),
+        ("https://x", True, False),
+        (WEB, True, False),
+        (FUNCTION, False, False),
+    ],
+)
+def test_where_searches_go(index: str | None, remote: bool, local: bool) -> None:
+    config = RetrievalConfig(index=index)
+    assert (config.remote, config.local) == (remote, local)
+
+
+def sources(**tables: Any) -> Knobs:
+    return {"data": {"train": "t", "test": "e"}, **tables}
+
+
+@pytest.mark.parametrize(
+    ("tables", "sentence"),
+    [
+        (sources(), "give either data.corpus or retrieval.index"),
+        (
+            sources(data={"train": "t", "test": "e", "corpus": "c"}, retrieval={"index": "i"}),
+            "give either data.corpus or",
+        ),
+        ({"world": {}, "retrieval": {"index": "i"}}, "retrieval.index has no effect with a generated world; remove it"),
+        ({"retrieval": {"replay": "f"}}, "data.train is missing"),
+    ],
+)
+def test_a_run_searches_one_thing(tables: Knobs, sentence: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Config.model_validate(tables)
+    assert sentence in str(refused.value)
+
+
+def test_a_recording_needs_no_corpus() -> None:
+    assert Config.model_validate(sources(retrieval={"replay": "f"})).data.corpus is None

@@ -126,7 +126,7 @@ def _by_vectors(folder: Path, manifest: Manifest, store: PassageStore, device: s
         )
     if manifest.ann is not None:
         files = [matching(folder, stamp, "FAISS index") for stamp in manifest.faiss] or [folder / ann.FILE]
-        whole = (folder / vectors.VECTORS).exists()
+        whole = manifest.ann.method == "ivfpq" and not manifest.faiss
         rescored = vectors.open_vectors(folder, len(store), dimensions) if whole else None
         return ann.Ann(faiss_file.open_kept(files), encoder.encode_queries, store.ranks, manifest.ann, rescored)
     encoded: NDArray[np.float16] = vectors.open_vectors(folder, len(store), dimensions)

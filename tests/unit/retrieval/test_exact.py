@@ -1,6 +1,5 @@
 """Exact dense search equals sorting all scores, whatever the shards, the batch and the ties."""
 
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -13,10 +12,6 @@ from numpy.typing import NDArray
 from sleuth.errors import ConfigError
 from sleuth.retrieval.dense import Dense, Vectors, devices_for
 from sleuth.retrieval.exact import DeviceShard, HostShard, Shard, nearest
-
-if not torch.cuda.is_available():
-    # Read when triton is first imported: its kernels then run on the CPU, operation by operation.
-    os.environ["TRITON_INTERPRET"] = "1"
 
 Floats = NDArray[np.float32]
 Halves = NDArray[np.float16]

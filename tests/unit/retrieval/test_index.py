@@ -8,18 +8,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
-import bm25s
 import numpy as np
 import pytest
 
 from sleuth.errors import InputError
 from sleuth.retrieval import manifest
+from sleuth.retrieval.families import settings_for
 from sleuth.retrieval.index import build, load
-from sleuth.retrieval.settings import BM25Settings, Plan
+from sleuth.retrieval.settings import AnnSettings, BM25Settings, Plan
 
 FILES = (
     "offsets.npy",
@@ -159,9 +159,7 @@ def test_a_refused_corpus_leaves_nothing_behind(corpus: Path, content: bytes, pr
     assert list(corpus.parent.iterdir()) == [corpus]
 
 
-def test_a_full_disk_is_one_sentence_and_the_build_goes_on_later(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_one_sentence_and_the_build_goes_on_later(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -238,3 +236,14 @@ def test_a_change_far_from_the_ends_takes_verifying(corpus: Path, tmp_path: Path
     corpus.write_bytes(corpus.read_bytes().replace(b"green", b"brown"))
     load(tmp_path / "index")
     assert "changed after" in refusal(tmp_path / "index", verify=True)
+
+
+def test_lists_are_not_searched_without_the_whole_vectors(tmp_path: Path, small_model: Callable[..., Path]) -> None:
+    texts = [f"{['river', 'castle', 'painter'][row % 3]} {row}" for row in range(300)]
+    (tmp_path / "corpus.jsonl").write_bytes(b"".join(rows(*texts)))
+    lists = AnnSettings(method="ivfpq", lists=2, bytes=8)
+    plan = Plan.of("ann", encoder=settings_for(str(small_model()), pooling="mean"), ann=lists)
+    build(tmp_path / "corpus.jsonl", tmp_path / "index", plan, device="cpu")
+    assert hits(tmp_path / "index", texts[7])[0] == "p7"
+    (tmp_path / "index" / "vectors.npy").unlink()
+    assert "vectors.npy do not exist; build the index again" in refusal(tmp_path / "index")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 
 from sleuth.cli.live import Live
+from sleuth.cli.printed import printed
 from sleuth.errors import InputError
 from sleuth.runs import Run, replacing
 
@@ -50,12 +50,7 @@ def evaluate(
             )
         )
     text = report.markdown(found, f"{run} on {len(asked)} questions")
-    console = Console()
-    # A person sees a table drawn; a file or a pipe gets the Markdown itself.
-    if console.is_terminal:
-        console.print(Markdown(text))
-    else:
-        typer.echo(text, nl=False)
+    printed(text)
     if out is not None:
         with replacing(out) as path:
             path.write_text(report.json_text(found), encoding="utf-8")

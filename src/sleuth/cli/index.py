@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
-from rich.markdown import Markdown
 
 from sleuth.cli.meter import Meter
+from sleuth.cli.printed import printed
 from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -170,11 +169,7 @@ def check(
         looked = corpus_check.check(stream(corpus), asked, manifest.passages, meter)
         found = asyncio.run(index_check.check(retriever, asked, looked, meter))
     text = index_report.markdown(found, f"{folder}: {manifest.kind}, {manifest.passages:,} passages")
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(text))
-    else:
-        typer.echo(text, nl=False)
+    printed(text)
     if out is not None:
         index_report.write(found, out, str(folder), manifest.model_dump(mode="json"))
 

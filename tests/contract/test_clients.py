@@ -19,7 +19,7 @@ from fastapi import FastAPI
 
 from sleuth.corpus.pages import PageStore
 from sleuth.retrieval.index import build, load
-from sleuth.retrieval.server import Facts, application
+from sleuth.retrieval.service.server import Facts, application
 from sleuth.retrieval.settings import BM25Settings, Plan
 
 RECORDINGS = Path(__file__).parent / "recordings"

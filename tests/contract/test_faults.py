@@ -12,7 +12,7 @@ from itertools import cycle
 
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.client import Client, Counts
+from sleuth.retrieval.service.client import Client, Counts
 
 FAULTS = ("500", "429", "garbage", "half", "none", "late")
 SHARE = 0.3

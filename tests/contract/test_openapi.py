@@ -10,8 +10,8 @@ from schemathesis.specs.openapi.checks import negative_data_rejection
 
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.openapi import ANSWERS, PAGE
-from sleuth.retrieval.server import Facts, application
+from sleuth.retrieval.service.openapi import ANSWERS, PAGE
+from sleuth.retrieval.service.server import Facts, application
 from sleuth.retrieval.wire import AccessAnswer, RetrieveAnswer, Row
 
 

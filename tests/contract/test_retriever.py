@@ -16,13 +16,13 @@ from sleuth.errors import ReplayMiss, SearchUnavailable
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.base import Retriever
 from sleuth.retrieval.cache import Cached
-from sleuth.retrieval.client import Client
 from sleuth.retrieval.function import Function
-from sleuth.retrieval.gather import Gathered
 from sleuth.retrieval.index import build, load
-from sleuth.retrieval.listen import bound
 from sleuth.retrieval.replay import Recorded, Replayed
-from sleuth.retrieval.server import Facts, application
+from sleuth.retrieval.service.client import Client
+from sleuth.retrieval.service.gather import Gathered
+from sleuth.retrieval.service.listen import bound
+from sleuth.retrieval.service.server import Facts, application
 from sleuth.retrieval.settings import Kind, Plan
 from sleuth.retrieval.wire import scored
 

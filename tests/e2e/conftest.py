@@ -52,7 +52,7 @@ main()
 # its audit hooks what it is about to do: the moment before, the child kills or stops itself.
 NURSERY = """
 import json, os, signal, sys, traceback
-import faiss, sleuth.retrieval.dense, sleuth.retrieval.encoder, sleuth.train.loop
+import faiss, sleuth.retrieval.vectors.dense, sleuth.retrieval.vectors.encoder, sleuth.train.loop
 from sleuth.cli.main import main
 
 def command(order):

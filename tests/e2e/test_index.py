@@ -91,7 +91,7 @@ def save_encoder(folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from sleuth.retrieval.weights import folder_of
+    from sleuth.retrieval.vectors.weights import folder_of
 
     tokenizer = AutoTokenizer.from_pretrained(folder_of("minilm"))
     torch.manual_seed(0)

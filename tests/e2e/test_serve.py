@@ -29,8 +29,8 @@ COMMAND = "from sleuth.cli.main import main; main()"
 SLOW = """
 import asyncio, sys
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.listen import bound, serve
-from sleuth.retrieval.server import Facts, application
+from sleuth.retrieval.service.listen import bound, serve
+from sleuth.retrieval.service.server import Facts, application
 
 class Slow:
     async def search(self, queries, k):

@@ -12,12 +12,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sleuth.retrieval import bm25
 from sleuth.retrieval.base import Ranked
-from sleuth.retrieval.bm25 import BM25
-from sleuth.retrieval.inverted import Inverted
-from sleuth.retrieval.maxscore import MaxScore, Weighted
 from sleuth.retrieval.settings import BM25Settings
+from sleuth.retrieval.words import bm25
+from sleuth.retrieval.words.bm25 import BM25
+from sleuth.retrieval.words.inverted import Inverted
+from sleuth.retrieval.words.maxscore import MaxScore, Weighted
 
 ALL = 1000
 

@@ -17,9 +17,9 @@ import Stemmer
 from sleuth.bench.table import Table
 from sleuth.corpus.passages import build_offsets, stream
 from sleuth.errors import MissingExtra
-from sleuth.retrieval import bm25
-from sleuth.retrieval.bm25 import BM25
 from sleuth.retrieval.settings import BM25Settings
+from sleuth.retrieval.words import bm25
+from sleuth.retrieval.words.bm25 import BM25
 
 REPEATS = 3
 BATCH = 512

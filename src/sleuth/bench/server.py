@@ -15,9 +15,9 @@ from fastapi import FastAPI
 
 from sleuth.errors import SearchUnavailable, SleuthError
 from sleuth.retrieval.base import Retriever
-from sleuth.retrieval.limits import Limits
-from sleuth.retrieval.listen import bound, serve
-from sleuth.retrieval.server import Facts, application
+from sleuth.retrieval.service.limits import Limits
+from sleuth.retrieval.service.listen import bound, serve
+from sleuth.retrieval.service.server import Facts, application
 from sleuth.retrieval.wire import RetrieveRequest, scored
 
 Opener = Callable[[], Retriever]  # makes the retriever in the process of its server; it travels there by pickle

@@ -209,7 +209,7 @@ def _plan(kind: Kinds, words: Given, vectors: Given, approximate: Given) -> "Pla
 
 
 def _encoder(vectors: Given) -> "EncoderSettings":
-    from sleuth.retrieval.families import settings_for
+    from sleuth.retrieval.vectors.families import settings_for
 
     stated = dict(vectors)
     return settings_for(stated.pop("encoder"), **stated)

@@ -52,11 +52,11 @@ def retriever(
     """
     token = _token(token_env)
 
-    from sleuth.retrieval.address import announced, authority, reachable
     from sleuth.retrieval.index import load
-    from sleuth.retrieval.listen import bound, serve
     from sleuth.retrieval.manifest import read
-    from sleuth.retrieval.server import Facts, application
+    from sleuth.retrieval.service.address import announced, authority, reachable
+    from sleuth.retrieval.service.listen import bound, serve
+    from sleuth.retrieval.service.server import Facts, application
 
     with ExitStack() as open_until_the_end:
         listener = open_until_the_end.enter_context(bound(host, port))

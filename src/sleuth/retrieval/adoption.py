@@ -5,13 +5,13 @@ from pathlib import Path
 from sleuth.corpus.passages import PassageStore
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.retrieval import faiss_file, vectors
 from sleuth.retrieval.building import building, refuse_existing, stamp
-from sleuth.retrieval.encoder import Encoder
-from sleuth.retrieval.faiss_file import FaissFile
 from sleuth.retrieval.groundwork import corpus_stamp, finish, ground
 from sleuth.retrieval.manifest import Manifest, Stamp, libraries, seen_from
 from sleuth.retrieval.settings import AnnSettings, EncoderSettings
+from sleuth.retrieval.vectors import faiss_file, matrix
+from sleuth.retrieval.vectors.encoder import Encoder
+from sleuth.retrieval.vectors.faiss_file import FaissFile
 
 
 def adopt(
@@ -57,8 +57,8 @@ def adopt(
 
 def _refuse_others(found: FaissFile, store: PassageStore, encoder: Encoder, published: Path) -> None:
     """Vectors of another encoder, or of another order of the corpus, would be searched without an error and in vain."""
-    rows = vectors.sample(len(store))
+    rows = matrix.sample(len(store))
     kept = faiss_file.plain_vectors(found, rows)
     if kept:
         texts = [store[row].contents for row in rows]
-        vectors.check(encoder, list(zip(texts, kept, strict=True)), published)
+        matrix.check(encoder, list(zip(texts, kept, strict=True)), published)

@@ -9,19 +9,20 @@ from numpy.typing import NDArray
 from sleuth.corpus.passages import OFFSETS, PassageStore
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.retrieval import ann, bm25, faiss_file, vectors
 from sleuth.retrieval.base import Ranker
-from sleuth.retrieval.bm25 import BM25
 from sleuth.retrieval.building import building, refuse_existing, stamp
 from sleuth.retrieval.groundwork import Ground, corpus_stamp, finish, ground
 from sleuth.retrieval.hybrid import Hybrid
 from sleuth.retrieval.indexed import Indexed
 from sleuth.retrieval.manifest import Manifest, libraries, matching, matching_corpus, read
 from sleuth.retrieval.settings import EncoderSettings, Plan
-from sleuth.retrieval.terms import Terms
+from sleuth.retrieval.vectors import ann, faiss_file, matrix
+from sleuth.retrieval.words import bm25
+from sleuth.retrieval.words.bm25 import BM25
+from sleuth.retrieval.words.terms import Terms
 
 if TYPE_CHECKING:
-    from sleuth.retrieval.encoder import Encoder
+    from sleuth.retrieval.vectors.encoder import Encoder
 
 WORDS = "bm25"
 
@@ -65,7 +66,7 @@ def build(
             libraries=libraries(),
         )
         # A graph holds the vectors itself; lists hold them compressed, and what is found there is scored again.
-        finish(manifest, folder, *([vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []))
+        finish(manifest, folder, *([matrix.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []))
     return manifest
 
 
@@ -89,16 +90,16 @@ def load(
 def _encoder(settings: EncoderSettings | None, device: str) -> "Encoder | None":
     if settings is None:
         return None
-    from sleuth.retrieval.encoder import Encoder
+    from sleuth.retrieval.vectors.encoder import Encoder
 
     return Encoder.load(settings, None if device == "auto" else device)
 
 
 def _vectors(laid: Ground, folder: Path, plan: Plan, encoder: "Encoder", progress: Progress) -> dict[str, int]:
-    vectors.build(laid.corpus, folder / OFFSETS, folder, encoder, progress)
+    matrix.build(laid.corpus, folder / OFFSETS, folder, encoder, progress)
     if plan.ann is None:
         return {}
-    encoded = vectors.open_vectors(folder, laid.survey.passages, encoder.dimensions)
+    encoded = matrix.open_vectors(folder, laid.survey.passages, encoder.dimensions)
     return ann.build(encoded, folder, plan.ann, progress)
 
 
@@ -112,8 +113,8 @@ def _ranker(folder: Path, manifest: Manifest, store: PassageStore, device: str) 
 
 
 def _by_vectors(folder: Path, manifest: Manifest, store: PassageStore, device: str) -> Ranker:
-    from sleuth.retrieval.dense import Dense, Vectors, devices_for
-    from sleuth.retrieval.encoder import Encoder
+    from sleuth.retrieval.vectors.dense import Dense, Vectors, devices_for
+    from sleuth.retrieval.vectors.encoder import Encoder
 
     settings, dimensions = manifest.encoder, manifest.dimensions
     if settings is None or dimensions is None:
@@ -127,15 +128,15 @@ def _by_vectors(folder: Path, manifest: Manifest, store: PassageStore, device: s
     if manifest.ann is not None:
         files = [matching(folder, stamp, "FAISS index") for stamp in manifest.faiss] or [folder / ann.FILE]
         whole = manifest.ann.method == "ivfpq" and not manifest.faiss
-        rescored = vectors.open_vectors(folder, len(store), dimensions) if whole else None
+        rescored = matrix.open_vectors(folder, len(store), dimensions) if whole else None
         return ann.Ann(faiss_file.open_kept(files), encoder.encode_queries, store.ranks, manifest.ann, rescored)
-    encoded: NDArray[np.float16] = vectors.open_vectors(folder, len(store), dimensions)
+    encoded: NDArray[np.float16] = matrix.open_vectors(folder, len(store), dimensions)
     devices = devices_for(device, encoded.nbytes)
     return Dense(Vectors(encoded, store.ranks, devices, unit=settings.normalise), encoder.encode_queries)
 
 
 def _reranked(ranker: Ranker, store: PassageStore, model: str, device: str, depth: int) -> Ranker:
-    from sleuth.retrieval.encoder import load_cross_encoder
     from sleuth.retrieval.rerank import Reranked
+    from sleuth.retrieval.vectors.encoder import load_cross_encoder
 
     return Reranked(ranker, store, load_cross_encoder(model, None if device == "auto" else device), depth)

@@ -54,15 +54,15 @@ def _source(config: RetrievalConfig, folder: Path) -> Retriever:
 
 
 def _index(folder: Path, device: str, rerank: str | None = None, depth: int = 10) -> Retriever:
-    from sleuth.retrieval.gather import Gathered
     from sleuth.retrieval.index import load
+    from sleuth.retrieval.service.gather import Gathered
 
     # Episodes ask one query each; together they cost the encoder and the index little more than one.
     return Gathered(load(folder, device=device, rerank=rerank, depth=depth), waiting=UNBOUNDED)
 
 
 def _server(url: str, service: ServiceConfig) -> Retriever:
-    from sleuth.retrieval.client import Client
+    from sleuth.retrieval.service.client import Client
 
     return Client(
         url,
@@ -75,7 +75,7 @@ def _server(url: str, service: ServiceConfig) -> Retriever:
 
 
 def _web(provider: str, service: ServiceConfig) -> Retriever:
-    from sleuth.retrieval.web import Web
+    from sleuth.retrieval.web.search import Web
 
     return Web(
         provider,

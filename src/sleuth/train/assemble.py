@@ -21,9 +21,9 @@ from sleuth.engines.paged.engine import Paged
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.records import Question
 from sleuth.retrieval import index, manifest
-from sleuth.retrieval.families import settings_for
 from sleuth.retrieval.opened import opened
 from sleuth.retrieval.settings import BM25Settings, Plan
+from sleuth.retrieval.vectors.families import settings_for
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import Run, code_version, fingerprint
 from sleuth.train.policy import Policy

@@ -12,7 +12,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
-    from sleuth.retrieval.weights import folder_of
+    from sleuth.retrieval.vectors.weights import folder_of
 
     def make(seed: int = 0, labels: int = 0, classifier: float = 1.0) -> Path:
         folder = tmp_path_factory.mktemp("model")

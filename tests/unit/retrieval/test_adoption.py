@@ -13,10 +13,10 @@ import pytest
 
 from sleuth.errors import InputError
 from sleuth.retrieval.adoption import adopt
-from sleuth.retrieval.encoder import Encoder
-from sleuth.retrieval.families import settings_for
 from sleuth.retrieval.index import load
 from sleuth.retrieval.settings import AnnSettings, EncoderSettings
+from sleuth.retrieval.vectors.encoder import Encoder
+from sleuth.retrieval.vectors.families import settings_for
 
 COUNT = 300
 WORDS = ["river", "castle", "painter", "village", "novel", "island", "comet", "treaty", "orchestra", "harbour"]

@@ -17,9 +17,9 @@ import pytest
 
 from sleuth.errors import InputError
 from sleuth.retrieval import manifest
-from sleuth.retrieval.families import settings_for
 from sleuth.retrieval.index import build, load
 from sleuth.retrieval.settings import AnnSettings, BM25Settings, Plan
+from sleuth.retrieval.vectors.families import settings_for
 
 FILES = (
     "offsets.npy",

@@ -12,11 +12,11 @@ from sleuth.errors import ConfigError, InputError, ReplayMiss
 from sleuth.records import Hit
 from sleuth.retrieval import manifest
 from sleuth.retrieval.base import Retriever
-from sleuth.retrieval.client import Client
 from sleuth.retrieval.function import Function
 from sleuth.retrieval.index import build
 from sleuth.retrieval.opened import identity_of, named, opened
-from sleuth.retrieval.web import Web
+from sleuth.retrieval.service.client import Client
+from sleuth.retrieval.web.search import Web
 
 MODULE = """
 asked = []

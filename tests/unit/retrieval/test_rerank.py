@@ -13,8 +13,8 @@ from sleuth.corpus.passages import PassageStore
 from sleuth.corpus.survey import survey
 from sleuth.errors import InputError
 from sleuth.retrieval.base import Ranked
-from sleuth.retrieval.encoder import load_cross_encoder
 from sleuth.retrieval.rerank import Reranked
+from sleuth.retrieval.vectors.encoder import load_cross_encoder
 
 CONTENTS = [f'"Title {n}"\n' + "the river of the old town " * n for n in (3, 1, 120, 0, 9, 4)]
 IDS = ["f", "c", "e", "b", "d", "a"]

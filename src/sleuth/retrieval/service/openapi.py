@@ -1,0 +1,117 @@
+"""What the server's OpenAPI says of each path: the body it reads, an example, and every status it answers with."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from sleuth.retrieval.service.limits import Limits
+from sleuth.retrieval.wire import AccessAnswer, AccessRequest, RetrieveAnswer, RetrieveRequest
+
+Operation = dict[str, Any]
+
+
+class Problem(BaseModel):
+    """Why a request was not served, in one sentence."""
+
+    detail: str
+
+
+class Alive(BaseModel):
+    """The process answers."""
+
+    status: str
+
+
+class Ready(BaseModel):
+    """The index that is served."""
+
+    status: str
+    index: str
+    kind: str
+    passages: int
+    version: str
+
+
+DESCRIPTION = (
+    """Passages for queries, in the shapes that Search-R1, verl, slime, RLinf, Agent Lightning and ASearcher use."""
+)
+
+RETRIEVE = """One list of hits a query, best first.
+
+- `topk` absent, null or 0 means the server's default.
+- `return_scores` true gives `{"document": row, "score": number}`, else bare rows. A row is that of the corpus: `id`,
+  `contents`, and whatever else it had.
+- `topk_retrieval` (10) or `topk_rerank` (3) ask for the rerank variant, in which a document is a string, its contents.
+  A server with a cross-encoder orders that many candidates, or its own number where that is more; one without cuts
+  them to `topk_rerank` in the order of the index.
+- Fields it does not know are ignored. If one query cannot be answered the whole request is a 503, to be sent again."""
+
+ACCESS = "One page a url, as it stands in the pages file, null where it has none."
+
+ROW = {"id": "42", "contents": '"Oslo"\nOslo is the capital of Norway.'}
+ANSWERS: dict[str, object] = {
+    "with scores": {"result": [[{"document": ROW, "score": 11.5}]]},
+    "without": {"result": [[ROW]]},
+    "reranked": {"result": [[{"document": ROW["contents"], "score": 7.25}]]},
+}
+PAGE = {"result": [{"url": "https://en.wikipedia.org/wiki/Oslo", "contents": "Oslo is the capital of Norway."}, None]}
+
+PROBLEMS: dict[int, str] = {
+    400: "The request is no HTTP that the server understands.",
+    401: "The server has a bearer token, and the request does not carry it.",
+    404: "The server has no pages.",
+    408: "The body of the request did not arrive in time.",
+    413: "The body is too large.",
+    422: "The body is no JSON, does not have this shape, or asks for more than the server's limits.",
+    429: "Too many queries are waiting; Retry-After says for how many seconds.",
+    503: "A query could not be answered, or the pages not be read; the cause is named.",
+}
+
+
+def retrieve(limits: Limits) -> Operation:
+    """The arguments of the route of /retrieve."""
+    return {
+        "description": RETRIEVE,
+        "openapi_extra": _body(RetrieveRequest, limits, limits.queries),
+        "responses": {200: _answer(RetrieveAnswer, ANSWERS), **problems(400, 401, 408, 413, 422, 429, 503)},
+    }
+
+
+def access(limits: Limits) -> Operation:
+    """The arguments of the route of /access."""
+    return {
+        "description": ACCESS,
+        "openapi_extra": _body(AccessRequest, limits, limits.urls),
+        "responses": {
+            200: _answer(AccessAnswer, {"a page and none": PAGE}),
+            **problems(400, 401, 404, 408, 413, 422, 503),
+        },
+    }
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The answers to requests that are not served."""
+    described: dict[int | str, dict[str, Any]] = {
+        status: {"description": PROBLEMS[status], "model": Problem} for status in statuses
+    }
+    if 429 in described:
+        described[429]["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
+    return described
+
+
+def _body(model: type[BaseModel], limits: Limits, most: int) -> Operation:
+    """The body is read and checked by the server itself, so the framework has to be told of it."""
+    schema = model.model_json_schema()
+    for field in schema["properties"].values():
+        if field.get("type") == "array":
+            field["maxItems"] = most
+            field["items"]["maxLength"] = limits.characters
+        for choice in field.get("anyOf", ()):
+            if choice["type"] == "integer":
+                choice["maximum"] = limits.topk
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _answer(model: type[BaseModel], examples: dict[str, object]) -> Operation:
+    named = {name: {"value": value} for name, value in examples.items()}
+    return {"description": str(model.__doc__), "model": model, "content": {"application/json": {"examples": named}}}

@@ -1,0 +1,1 @@
+"""Search by meaning: encoders, and exact and approximate search among vectors."""

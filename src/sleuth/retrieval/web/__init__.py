@@ -1,0 +1,1 @@
+"""Search of the web, and pages fetched with care."""

@@ -1,0 +1,256 @@
+"""Requests gathered: together as alone, never two searches at once, in order, and failures kept to themselves."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sleuth.errors import SearchUnavailable
+from sleuth.records import Hit, Passage
+from sleuth.retrieval.service.gather import Found, Gathered, Overloaded
+
+
+class Counting:
+    """Finds k passages named after the query, once `open` is set; a query with a "!" in it breaks the search."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[str], int]] = []
+        self.inside = 0
+        self.most_inside = 0
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def search(self, queries: Sequence[str], k: int) -> list[Found]:
+        self.calls.append((list(queries), k))
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        await asyncio.sleep(0)
+        await self.open.wait()
+        self.inside -= 1
+        if any("!" in query for query in queries):
+            raise OSError("the disk is gone")
+        return [found(query, k) for query in queries]
+
+
+def found(query: str, k: int) -> list[Hit]:
+    return [Hit(Passage(f"{query} {place}", query), 1 / place) for place in range(1, k + 1)]
+
+
+async def settle() -> None:
+    """Lets everything that can run do so."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_alone_it_goes_at_once() -> None:
+    inner = Counting()
+    assert asyncio.run(Gathered(inner).search(["a", "b"], 2)) == [found("a", 2), found("b", 2)]
+    assert inner.calls == [(["a", "b"], 2)]
+
+
+def test_no_queries_ask_nobody() -> None:
+    inner = Counting()
+    assert asyncio.run(Gathered(inner).search([], 2)) == []
+    assert inner.calls == []
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_k_is_at_least_one(k: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        asyncio.run(Gathered(Counting()).search(["a"], k))
+
+
+requests_of_many = st.lists(
+    st.tuples(st.lists(st.sampled_from("abcdefgh"), max_size=7), st.integers(1, 3)), min_size=1, max_size=12
+)
+
+
+@given(requests=requests_of_many, batch=st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_together_as_alone_and_never_two_at_once(requests: list[tuple[list[str], int]], batch: int) -> None:
+    async def run() -> Counting:
+        inner = Counting()
+        gathered = Gathered(inner, batch=batch)
+        answers = await asyncio.gather(*(gathered.search(queries, k) for queries, k in requests))
+        assert answers == [[found(query, k) for query in queries] for queries, k in requests]
+        assert gathered.queued == 0
+        return inner
+
+    inner = asyncio.run(run())
+    assert inner.most_inside <= 1
+    assert all(len(queries) <= batch and len(set(queries)) == len(queries) for queries, _ in inner.calls)
+
+
+def test_what_comes_during_a_search_is_searched_together() -> None:
+    async def run() -> Counting:
+        inner = Counting()
+        inner.open.clear()
+        gathered = Gathered(inner)
+        first = asyncio.create_task(gathered.search(["first"], 1))
+        await settle()
+        later = [asyncio.create_task(gathered.search([query, "same"], 1)) for query in "abc"]
+        await settle()
+        assert gathered.queued == 6
+        inner.open.set()
+        await asyncio.gather(first, *later)
+        return inner
+
+    assert asyncio.run(run()).calls == [(["first"], 1), (["a", "same", "b", "c"], 1)]
+
+
+def test_each_k_has_its_batch_and_the_oldest_goes_first() -> None:
+    async def run() -> Counting:
+        inner = Counting()
+        gathered = Gathered(inner)
+        await asyncio.gather(*(gathered.search([query], k) for query, k in (("a", 1), ("b", 2), ("c", 1), ("d", 2))))
+        return inner
+
+    assert asyncio.run(run()).calls == [(["a", "c"], 1), (["b", "d"], 2)]
+
+
+def test_a_long_request_is_served_in_order_over_several_batches() -> None:
+    async def run() -> Counting:
+        inner = Counting()
+        gathered = Gathered(inner, batch=4, waiting=5)
+        long = [str(number) for number in range(10)]
+        answers = await asyncio.gather(gathered.search(long, 1), settle())
+        assert answers[0] == [found(query, 1) for query in long]
+        return inner
+
+    assert [len(queries) for queries, _ in asyncio.run(run()).calls] == [4, 4, 2]
+
+
+def test_a_request_given_up_is_not_searched() -> None:
+    async def run() -> Counting:
+        inner = Counting()
+        inner.open.clear()
+        gathered = Gathered(inner, batch=2)
+        running = asyncio.create_task(gathered.search(["a", "b", "c"], 1))
+        await settle()
+        dropped = asyncio.create_task(gathered.search(["d"], 1))
+        kept = asyncio.create_task(gathered.search(["e"], 1))
+        await settle()
+        assert gathered.queued == 3
+        dropped.cancel()
+        running.cancel()
+        await settle()
+        assert gathered.queued == 1
+        inner.open.set()
+        assert await kept == [found("e", 1)]
+        assert dropped.cancelled()
+        assert running.cancelled()
+        return inner
+
+    assert asyncio.run(run()).calls == [(["a", "b"], 1), (["e"], 1)]
+
+
+def test_a_full_queue_refuses_and_says_how_long() -> None:
+    async def run() -> None:
+        inner = Counting()
+        gathered = Gathered(inner, batch=2, waiting=3)
+        await gathered.search(["warm"], 1)
+        inner.open.clear()
+        running = asyncio.create_task(gathered.search(["a", "b"], 1))
+        await settle()
+        waiting = asyncio.create_task(gathered.search(["c", "d"], 1))
+        await settle()
+        with pytest.raises(Overloaded) as refusal:
+            await gathered.search(["e", "f"], 1)
+        assert refusal.value.queued == 2
+        assert refusal.value.seconds > 0
+        one_more = asyncio.create_task(gathered.search(["g"], 1))
+        await settle()
+        inner.open.set()
+        assert await one_more == [found("g", 1)]
+        await asyncio.gather(running, waiting)
+
+    asyncio.run(run())
+
+
+def test_a_failure_stays_in_its_batch() -> None:
+    async def run() -> tuple[list[list[Found]], list[Found]]:
+        gathered = Gathered(Counting(), batch=2)
+        together = await asyncio.gather(*(gathered.search([query], 1) for query in ("a", "b!", "c", "d")))
+        return together, await gathered.search(["e"], 1)
+
+    (first, second, *others), after = asyncio.run(run())
+    for query, (answer,) in (("a", first), ("b!", second)):
+        assert isinstance(answer, SearchUnavailable)
+        assert (answer.query, answer.cause) == (query, "OSError: the disk is gone")
+    assert [*others, after] == [[found("c", 1)], [found("d", 1)], [found("e", 1)]]
+
+
+class Short:
+    """Answers fewer queries than it is asked."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[Found]:
+        return [found(query, k) for query in queries[1:]]
+
+
+class Cancelling:
+    """Cancels itself, as a search does whose own task was cancelled."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[Found]:
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("inner", "cause"), [(Short(), "gave 1 answers to 2 queries"), (Cancelling(), "the search was cancelled")]
+)
+def test_a_retriever_that_breaks_its_word_is_unavailable(inner: Short | Cancelling, cause: str) -> None:
+    for answer in asyncio.run(Gathered(inner).search(["a", "b"], 1)):
+        assert isinstance(answer, SearchUnavailable)
+        assert cause in answer.cause
+
+
+def test_it_outlives_its_event_loop() -> None:
+    gathered = Gathered(Counting())
+    for query in "abc":
+        assert asyncio.run(gathered.search([query], 1)) == [found(query, 1)]
+
+
+def test_a_loop_that_was_taken_down_leaves_nothing_behind() -> None:
+    class Endless:
+        calls = 0
+
+        async def search(self, queries: Sequence[str], k: int) -> list[Found]:
+            self.calls += 1
+            if self.calls == 1:
+                await asyncio.Event().wait()
+            return [found(query, k) for query in queries]
+
+    gathered = Gathered(Endless())
+
+    async def abandoned() -> None:
+        tasks = [asyncio.create_task(gathered.search([query], 1)) for query in "abc"]
+        await settle()
+        assert not any(task.done() for task in tasks)
+
+    asyncio.run(abandoned())
+    assert gathered.queued == 0
+    assert asyncio.run(gathered.search(["d"], 1)) == [found("d", 1)]
+
+
+def test_two_loops_at_once_are_refused() -> None:
+    async def run() -> None:
+        inner = Counting()
+        inner.open.clear()
+        gathered = Gathered(inner)
+        running = asyncio.create_task(gathered.search(["a"], 1))
+        await settle()
+        with pytest.raises(RuntimeError, match="two event loops"):
+            await asyncio.to_thread(lambda: asyncio.run(gathered.search(["b"], 1)))
+        inner.open.set()
+        await running
+
+    asyncio.run(run())
+
+
+def test_an_observer_hears_of_every_batch() -> None:
+    heard: list[tuple[int, float]] = []
+    gathered = Gathered(Counting(), batch=2, observer=lambda count, seconds: heard.append((count, seconds)))
+    asyncio.run(gathered.search(["a", "a", "b"], 1))
+    assert [count for count, _ in heard] == [2, 1]
+    assert all(seconds > 0 for _, seconds in heard)

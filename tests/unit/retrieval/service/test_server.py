@@ -1,0 +1,468 @@
+"""The server by its answers: every shape, every limit, every refusal, in process and over a socket."""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from sleuth.errors import InputError, SearchUnavailable
+from sleuth.records import Hit, Passage
+from sleuth.retrieval.service.answers import encoded_hits
+from sleuth.retrieval.service.gather import Found
+from sleuth.retrieval.service.limits import Limits
+from sleuth.retrieval.service.server import Facts, application
+from sleuth.retrieval.wire import Row, hits_of, scored
+
+FACTS = Facts("wiki", "bm25", 4)
+PASSAGES = [Passage(str(number), f'"Title {number}"\ntext {number}', {"url": f"u/{number}"}) for number in range(20)]
+
+
+class Shelf:
+    """Finds the first k of its passages for every query; "none" finds nothing, "broken" has no answer."""
+
+    def __init__(self, passages: Sequence[Passage] = PASSAGES, score: float = 8.0) -> None:
+        self.asked: list[str] = []
+        self.depths: list[int] = []
+        self.begun = asyncio.Event()
+        self.open = asyncio.Event()
+        self.open.set()
+        self._hits = [Hit(passage, score / 2**place) for place, passage in enumerate(passages)]
+
+    async def search(self, queries: Sequence[str], k: int) -> list[Found]:
+        self.asked += queries
+        self.depths.append(k)
+        self.begun.set()
+        await self.open.wait()
+        return [self._answer(query, k) for query in queries]
+
+    def _answer(self, query: str, k: int) -> Found:
+        if query == "broken":
+            return SearchUnavailable(query, "the index is being moved")
+        return [] if query == "none" else self._hits[:k]
+
+
+class Pages:
+    """Two pages."""
+
+    def get(self, url: str) -> Row | None:
+        return {"url": url, "contents": "text"} if url in ("a", "b") else None
+
+
+def served(retriever: Shelf | None = None, **options: Any) -> FastAPI:
+    return application(retriever or Shelf(), FACTS, **options)
+
+
+def asked(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response:
+    """The answer to one request, in process."""
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(ask())
+
+
+def result(app: FastAPI, body: dict[str, Any]) -> Any:
+    answer = asked(app, "POST", "/retrieve", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    return answer.json()["result"]
+
+
+def refusal(app: FastAPI, status: int, **options: Any) -> str:
+    """The sentence with which a search is refused."""
+    answer = asked(app, "POST", "/retrieve", **options)
+    assert (answer.status_code, list(answer.json())) == (status, ["detail"]), answer.text
+    sentence = answer.json()["detail"]
+    assert isinstance(sentence, str)
+    assert "\n" not in sentence
+    return sentence
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 40])
+def test_any_number_of_queries_has_as_many_answers(count: int) -> None:
+    rows = [{"id": each.id, "contents": each.contents, **each.extra} for each in PASSAGES[:3]]
+    for scores in (True, False):
+        answers = result(served(), {"queries": ["q"] * count, "topk": 3, "return_scores": scores})
+        expected = [{"document": row, "score": 8 / 2**place} if scores else row for place, row in enumerate(rows)]
+        assert answers == [expected] * count
+
+
+def test_without_a_word_about_scores_rows_are_bare() -> None:
+    ((row,),) = result(served(k=1), {"queries": ["q"]})
+    assert row == {"id": "0", "contents": '"Title 0"\ntext 0', "url": "u/0"}
+
+
+@pytest.mark.parametrize("topk", [{}, {"topk": None}, {"topk": 0}])
+def test_no_topk_is_the_default_of_the_server(topk: dict[str, Any]) -> None:
+    assert [len(hits) for hits in result(served(k=5), {"queries": ["q"], **topk})] == [5]
+
+
+def test_nothing_found_is_an_answer() -> None:
+    assert result(served(), {"queries": ["none", "q", "none"], "topk": 1})[::2] == [[], []]
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert len(result(served(), {"queries": ["q"], "topk": 1, "batch_mode": True, "model": {"x": 1}})) == 1
+
+
+def test_every_shape_reads_as_the_same_passages() -> None:
+    for extra in ({"return_scores": True}, {"return_scores": False}, {"topk_rerank": 2, "return_scores": True}):
+        (items,) = result(served(), {"queries": ["q"], "topk": 2, **extra})
+        assert [hit.passage.contents for hit in hits_of(items)] == [each.contents for each in PASSAGES[:2]]
+
+
+RERANKED: dict[str, tuple[dict[str, Any], int, int]] = {
+    "both": ({"topk_retrieval": 5, "topk_rerank": 2}, 5, 2),
+    "ten candidates": ({"topk_rerank": 2}, 10, 2),
+    "as many as the server gives": ({"topk_retrieval": 4}, 4, 3),
+    "zeros": ({"topk_retrieval": 0, "topk_rerank": 0}, 10, 3),
+    "fewer candidates than hits": ({"topk_retrieval": 1, "topk_rerank": 2}, 2, 2),
+}
+
+
+@pytest.mark.parametrize(("fields", "candidates", "hits"), RERANKED.values(), ids=RERANKED)
+def test_the_rerank_variant_answers_with_strings(fields: dict[str, Any], candidates: int, hits: int) -> None:
+    shelf = Shelf()
+    app = served(shelf)
+    texts = [each.contents for each in PASSAGES[:hits]]
+    assert result(app, {"queries": ["q"], **fields}) == [texts]
+    (items,) = result(app, {"queries": ["q"], **fields, "return_scores": True})
+    assert items == [{"document": text, "score": 8 / 2**place} for place, text in enumerate(texts)]
+    assert shelf.depths == [candidates] * 2
+
+
+WRONG: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "no JSON"),
+    "cut short": (b'{"queries": ["a"', "no JSON"),
+    "no JSON": (b"queries=a", "no JSON"),
+    "no text": (b"\xff\xfe", "no JSON"),
+    "too deep": (b"[" * 100_000, "no JSON"),
+    "too deep, with an escape": (rb'{"queries": ["\u0041"], "x": ' + b"[" * 100_000, "no JSON"),
+    "half an escape": (rb'{"queries": ["\ud8"]}', "no JSON"),
+    "a list": (b"[]", "object"),
+    "null": (b"null", "object"),
+    "no queries": (b"{}", "queries is missing"),
+    "null queries": (b'{"queries": null}', "queries"),
+    "a string": (b'{"queries": "who?"}', "queries: input should be a valid array, and it is 'who?'"),
+    "a number": (b'{"queries": ["a", 7]}', "queries.1: input should be a valid string, and it is 7"),
+    "a million numbers": (b'{"queries": [' + b"7," * 10**6 + b"7]}", "queries.0"),
+    "negative topk": (b'{"queries": [], "topk": -1}', "topk"),
+    "topk in words": (b'{"queries": [], "topk": "three"}', "topk"),
+    "half a topk": (b'{"queries": [], "topk": 1.5}', "topk"),
+    "endless topk": (b'{"queries": [], "topk": 1e999}', "topk"),
+    "long topk": (b'{"queries": [], "topk": ' + b"9" * 5000 + b"}", "no JSON"),
+    "scores": (b'{"queries": [], "return_scores": "often"}', "return_scores"),
+}
+
+
+@pytest.mark.parametrize(("body", "word"), WRONG.values(), ids=WRONG)
+def test_a_body_of_another_shape_is_refused_in_a_sentence(body: bytes, word: str) -> None:
+    sentence = refusal(served(), 422, content=body)
+    assert word in sentence
+    assert sentence.endswith('expected {"queries": ["..."], "topk": 3, "return_scores": true}')
+    assert len(sentence) < 300
+
+
+LIMITS = Limits(queries=10, characters=100, topk=20, hits=50, urls=10, body=5000)
+TOO_MUCH: dict[str, tuple[dict[str, Any], str]] = {
+    "queries": ({"queries": ["q"] * 11}, "queries holds 11 entries"),
+    "characters": ({"queries": ["a", "q" * 101]}, "queries.1 has 101 characters"),
+    "topk": ({"queries": ["q"], "topk": 21}, "topk is 21"),
+    "topk of a billion": ({"queries": ["q"], "topk": 10**9}, "topk is 1000000000, and at most 20"),
+    "topk beyond all numbers": ({"queries": ["q"], "topk": 10**4000}, "topk is huge"),
+    "topk_retrieval": ({"queries": ["q"], "topk_retrieval": 21}, "topk_retrieval is 21"),
+    "topk_rerank": ({"queries": ["q"], "topk_rerank": 21}, "is 21"),
+    "hits": ({"queries": ["q"] * 6, "topk": 10}, "6 queries with 10 hits each"),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), TOO_MUCH.values(), ids=TOO_MUCH)
+def test_more_than_the_limits_is_refused(body: dict[str, Any], words: str) -> None:
+    shelf = Shelf()
+    assert words in refusal(served(shelf, limits=LIMITS), 422, json=body)
+    assert shelf.asked == []
+
+
+def test_the_limits_themselves_are_served() -> None:
+    app = served(limits=LIMITS)
+    assert len(result(app, {"queries": ["q" * 100] * 10, "topk": 5})) == 10
+    assert len(result(app, {"queries": ["q"], "topk": 20})[0]) == 20
+
+
+def test_a_query_of_ten_megabytes_is_refused_and_one_of_ten_thousand_characters_is_not() -> None:
+    assert "10,000,000 characters" in refusal(served(), 422, json={"queries": ["x" * 10_000_000]})
+    assert len(result(served(), {"queries": ["x" * 10_000]})) == 1
+
+
+async def pieces(count: int) -> AsyncIterator[bytes]:
+    for _ in range(count):
+        yield b" " * 1000
+
+
+def test_a_body_too_large_is_refused_announced_or_not() -> None:
+    app = served(limits=LIMITS)
+    assert "5,000 bytes" in refusal(app, 413, content=b" " * 5001)
+    assert "5,000 bytes" in refusal(app, 413, content=pieces(6))
+    assert "no JSON" in refusal(app, 422, content=pieces(5))
+
+
+def test_a_body_too_large_is_not_read_to_its_end() -> None:
+    read = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            read.append(1)
+            yield b" " * 1000
+
+    refusal(served(limits=LIMITS), 413, content=endless())
+    assert len(read) == 6
+
+
+def test_a_body_that_does_not_come_is_refused() -> None:
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    assert "0.05 s" in refusal(served(limits=Limits(body_seconds=0.05)), 408, content=stuck())
+
+
+def test_one_query_without_an_answer_is_a_503_with_the_cause() -> None:
+    assert refusal(served(), 503, json={"queries": ["q", "broken", "q"]}) == (
+        "1 of 3 queries got no answer: the index is being moved"
+    )
+
+
+def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
+    async def run() -> httpx.Response:
+        shelf = Shelf()
+        shelf.open.clear()
+        transport = httpx.ASGITransport(served(shelf, limits=Limits(waiting=2)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            before = []
+            for _ in range(2):
+                before.append(asyncio.create_task(client.post("/retrieve", json={"queries": ["a", "b"]})))
+                await shelf.begun.wait()
+            await asyncio.sleep(0.01)
+            refused = await client.post("/retrieve", json={"queries": ["c"]})
+            shelf.open.set()
+            assert {each.status_code for each in await asyncio.gather(*before)} == {200}
+            return refused
+
+    refused = asyncio.run(run())
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "1"
+    assert "2 queries are waiting already" in refused.json()["detail"]
+
+
+def test_half_a_surrogate_pair_harms_nobody() -> None:
+    shelf = Shelf([Passage("\ud800", "half \udfff", {"x": math.nan})])
+    answer = asked(served(shelf), "POST", "/retrieve", content=rb'{"queries": ["who \ud83d wrote?", "\ud83d\ude00"]}')
+    assert answer.json()["result"] == [[{"id": "\ud800", "contents": "half \udfff", "x": None}]] * 2
+    assert sorted(shelf.asked) == ["who ? wrote?", "😀"]
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_no_number_that_json_has_not_is_written(score: float) -> None:
+    shelf = Shelf([Passage("1", "text", {"deep": [{"x": score}]})], score)
+    answer = asked(served(shelf), "POST", "/retrieve", json={"queries": ["q"], "return_scores": True})
+
+    def forbidden(name: str) -> None:
+        raise AssertionError(name)
+
+    found = json.loads(answer.content, parse_constant=forbidden)
+    assert found == {"result": [[{"document": {"id": "1", "contents": "text", "deep": [{"x": None}]}, "score": None}]]}
+
+
+def test_a_large_answer_is_written_in_turns() -> None:
+    async def run() -> int:
+        turns, done = 0, False
+
+        async def others() -> None:
+            nonlocal turns
+            while not done:
+                turns += 1
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(others())
+        hits = [Hit(passage, 1.0) for passage in PASSAGES]
+        body = await encoded_hits([hits] * 1000, scored)
+        done = True
+        await watching
+        assert json.loads(body) == {"result": [[scored(hit) for hit in hits]] * 1000}
+        return turns
+
+    assert asyncio.run(run()) >= 30
+
+
+def test_a_token_guards_everything_but_the_sign_of_life() -> None:
+    app = served(token="secret")
+    assert asked(app, "GET", "/healthz").json() == {"status": "ok"}
+    for method, path in (("POST", "/retrieve"), ("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/openapi.json")):
+        for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
+            answer = asked(app, method, path, headers=header)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert list(answer.json()) == ["detail"]
+    allowed = {"Authorization": "bearer secret"}
+    assert asked(app, "GET", "/readyz", headers=allowed).status_code == 200
+    assert asked(app, "POST", "/retrieve", headers=allowed, json={"queries": ["q"]}).status_code == 200
+
+
+def test_pages_come_by_url() -> None:
+    answer = asked(served(pages=Pages()), "POST", "/access", json={"urls": ["b", "x", "a", "b"]})
+    page = {"contents": "text"}
+    assert answer.json() == {"result": [page | {"url": "b"}, None, page | {"url": "a"}, page | {"url": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [({"json": {"urls": "a"}}, 422), ({"content": b"{"}, 422), ({"json": {"urls": ["a"] * 11}}, 422)],
+)
+def test_other_requests_for_pages_are_refused(options: dict[str, Any], status: int) -> None:
+    answer = asked(served(pages=Pages(), limits=LIMITS), "POST", "/access", **options)
+    assert answer.status_code == status
+    assert "urls" in answer.json()["detail"]
+
+
+def test_a_server_without_pages_says_so() -> None:
+    answer = asked(served(), "POST", "/access", json={"urls": ["a"]})
+    assert answer.status_code == 404
+    assert "--pages" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "word"),
+    [
+        ("GET", "/retrieve", 405, "POST"),
+        ("PUT", "/retrieve", 405, "POST"),
+        ("POST", "/readyz", 405, "GET"),
+        ("GET", "/nowhere", 404, "/nowhere"),
+    ],
+)
+def test_a_wrong_method_or_path_is_refused_in_a_sentence(method: str, path: str, status: int, word: str) -> None:
+    answer = asked(served(), method, path)
+    assert answer.status_code == status
+    assert word in answer.json()["detail"]
+    assert status != 405 or answer.headers["allow"] == word
+
+
+def test_ready_says_what_is_served() -> None:
+    ready = asked(served(), "GET", "/readyz").json()
+    assert (ready["status"], ready["index"], ready["kind"], ready["passages"]) == ("ready", "wiki", "bm25", 4)
+    assert ready["version"]
+
+
+def test_figures_count_what_happened() -> None:
+    app = served()
+    for _ in range(3):
+        result(app, {"queries": ["q", "r"], "topk": 1})
+    refusal(app, 503, json={"queries": ["broken", "q"]})
+    asked(app, "GET", "/nowhere/at/all")
+    page = asked(app, "GET", "/metrics")
+    figures = dict(line.rsplit(" ", 1) for line in page.text.splitlines() if not line.startswith("#"))
+    assert page.headers["content-type"].startswith("text/plain")
+    assert float(figures['sleuth_requests_total{path="/retrieve",status="200"}']) == 3
+    assert float(figures['sleuth_requests_total{path="/retrieve",status="503"}']) == 1
+    assert float(figures['sleuth_requests_total{path="other",status="404"}']) == 1
+    assert float(figures["sleuth_queries_total"]) == 8
+    assert float(figures["sleuth_unavailable_total"]) == 1
+    assert float(figures["sleuth_batch_queries_sum"]) == 8
+    assert float(figures["sleuth_batch_queries_count"]) == 4
+    assert float(figures['sleuth_request_seconds_count{path="/retrieve"}']) == 4
+    assert float(figures["sleuth_queued_queries"]) == 0
+
+
+def test_two_servers_count_apart() -> None:
+    first, second = served(), served()
+    result(first, {"queries": ["q"]})
+    assert "sleuth_queries_total 0.0" in asked(second, "GET", "/metrics").text
+
+
+def test_pages_that_changed_under_the_server_are_a_503() -> None:
+    class Changed:
+        def get(self, url: str) -> Row | None:
+            raise InputError("the pages changed while in use; start again")
+
+    answer = asked(served(pages=Changed()), "POST", "/access", json={"urls": ["a"]})
+    assert (answer.status_code, answer.json()) == (503, {"detail": "the pages changed while in use; start again"})
+
+
+def test_a_cache_answers_what_was_asked_before() -> None:
+    shelf = Shelf()
+    app = served(shelf, cache=2)
+    for queries in (["a", "b"], ["b", "a"], ["a"]):
+        assert len(result(app, {"queries": queries})) == len(queries)
+    assert shelf.asked == ["a", "b"]
+    assert "sleuth_cached_queries 3.0" in asked(app, "GET", "/metrics").text
+
+
+def test_a_failure_of_our_own_is_a_500_in_a_sentence() -> None:
+    class Odd:
+        def get(self, url: str) -> Row | None:
+            raise KeyError(url)
+
+    answer = asked(served(pages=Odd()), "POST", "/access", json={"urls": ["a"]})
+    assert answer.status_code == 500
+    assert "KeyError" in answer.json()["detail"]
+
+
+async def leaving(app: FastAPI, queries: list[str], leaves: asyncio.Event) -> list[dict[str, Any]]:
+    """What the application sends to a client that goes away when `leaves` is set."""
+    body = json.dumps({"queries": queries}).encode()
+    incoming = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if incoming:
+            return incoming.pop()
+        await leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/retrieve", "headers": [], "query_string": b"", "root_path": ""}
+    await app(scope, receive, send)
+    return sent
+
+
+def test_what_a_client_that_left_had_asked_is_not_searched() -> None:
+    async def run() -> Shelf:
+        shelf, leaves, stays = Shelf(), asyncio.Event(), asyncio.Event()
+        shelf.open.clear()
+        app = served(shelf)
+        running = asyncio.create_task(leaving(app, ["running"], stays))
+        await shelf.begun.wait()
+        gone = asyncio.create_task(leaving(app, ["gone"], leaves))
+        await asyncio.sleep(0.01)
+        leaves.set()
+        assert [message.get("status") for message in await gone] == [499, None]
+        shelf.open.set()
+        assert [message.get("status") for message in await running] == [200, None]
+        return shelf
+
+    assert asyncio.run(run()).asked == ["running"]
+
+
+def test_a_client_that_leaves_while_it_sends_ends_in_peace() -> None:
+    async def run() -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/retrieve", "headers": [], "query_string": b""}
+        await served()(scope, receive, send)
+        return sent
+
+    assert asyncio.run(run())[0]["status"] == 499

@@ -1,0 +1,105 @@
+"""The rate limit, on a clock of the test's own."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sleuth.retrieval.service.throttle import Throttle
+
+
+class Clock:
+    """Time that passes only while someone sleeps."""
+
+    def __init__(self, late: float = 0.0) -> None:
+        self.now = 1000.0
+        self.late = late
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.late
+        await asyncio.sleep(0)
+
+
+def passed(throttle: Throttle, clock: Clock, count: int) -> list[float]:
+    """The times, from now on, at which so many callers who came at once were let through."""
+
+    async def crowd() -> list[float]:
+        start = clock.now
+
+        async def one() -> float:
+            await throttle.take()
+            return clock.now - start
+
+        return await asyncio.gather(*(one() for _ in range(count)))
+
+    return asyncio.run(crowd())
+
+
+def throttle(rate: float | None, clock: Clock) -> Throttle:
+    return Throttle(rate, clock=clock, sleep=clock.sleep)
+
+
+@pytest.mark.parametrize("rate", [0.5, 3, 10, 20])
+def test_callers_pass_one_by_one_in_their_order(rate: float) -> None:
+    clock = Clock()
+    assert passed(throttle(rate, clock), clock, 30) == pytest.approx([n / rate for n in range(30)])
+
+
+def test_without_a_rate_everyone_passes() -> None:
+    clock = Clock()
+    assert passed(throttle(None, clock), clock, 1000) == [0] * 1000
+
+
+def test_late_timers_do_not_lower_a_high_rate() -> None:
+    clock = Clock(late=0.002)
+    assert passed(throttle(1000, clock), clock, 5000)[-1] == pytest.approx(5.0, rel=0.02)
+
+
+@given(st.sampled_from([2.0, 10.0, 100.0, 1000.0]), st.lists(st.floats(0, 0.3), min_size=2, max_size=60))
+@settings(max_examples=50, deadline=None)
+def test_no_stretch_of_time_sees_more_than_the_rate(rate: float, gaps: list[float]) -> None:
+    clock = Clock()
+    limited = throttle(rate, clock)
+    times: list[float] = []
+    for gap in gaps:
+        clock.now += gap
+        before = clock.now
+        times += [before + each for each in passed(limited, clock, 3)]
+    for first in range(0, len(times), 7):
+        for last in range(first, len(times)):
+            allowed = rate * (times[last] - times[first]) + max(1.0, rate / 20)
+            assert last - first + 1 <= allowed + 1e-6
+
+
+def test_time_without_callers_is_not_saved_up() -> None:
+    clock = Clock()
+    limited = throttle(10, clock)
+    passed(limited, clock, 1)
+    clock.now += 3600
+    assert passed(limited, clock, 4) == pytest.approx([0, 0.1, 0.2, 0.3])
+
+
+def test_the_rate_holds_from_one_event_loop_to_the_next() -> None:
+    clock = Clock()
+    limited = throttle(10, clock)
+    assert passed(limited, clock, 5) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+    assert passed(limited, clock, 3) == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_a_caller_who_leaves_takes_nothing() -> None:
+    async def scene() -> float:
+        limited = Throttle(10)
+        await limited.take()
+        started = asyncio.get_running_loop().time()
+        waiting = [asyncio.create_task(limited.take()) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        for task in waiting[:3]:
+            task.cancel()
+        await waiting[3]
+        return asyncio.get_running_loop().time() - started
+
+    assert 0.09 < asyncio.run(scene()) < 0.3  # four callers would need 0.4

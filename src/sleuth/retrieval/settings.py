@@ -38,6 +38,7 @@ class AnnSettings(Section):
     """An approximate index of FAISS: a graph (hnsw), or inverted lists of compressed vectors (ivfpq)."""
 
     method: Literal["hnsw", "ivfpq"] = "hnsw"
+    # Of one link FAISS makes no graph: it dies or hangs.
     links: Annotated[int, Field(ge=2, description="hnsw: neighbours of a node")] = 64
     effort: Annotated[int, Field(gt=0, description="hnsw: candidates kept while searching; ivfpq: lists looked at")] = (
         128

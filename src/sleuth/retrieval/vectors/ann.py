@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.corpus.progress import Progress, silent
-from sleuth.errors import ConfigError, InputError, UserError
+from sleuth.errors import InputError, UserError
 from sleuth.retrieval.base import Ranked
 from sleuth.retrieval.settings import AnnSettings
 from sleuth.runs import replacing
@@ -177,8 +177,6 @@ def library() -> Any:
 def _chosen(vectors_ND: Vectors, settings: AnnSettings) -> dict[str, int]:
     """The numbers that shape the index, within what the vectors allow."""
     if settings.method == "hnsw":
-        if settings.links < 2:
-            raise ConfigError(f"links is {settings.links}, expected at least 2: FAISS makes no graph of fewer")
         return {"links": settings.links}
     count, dimensions = vectors_ND.shape
     lists = settings.lists or max(1, min(4 * math.isqrt(count), count // LEAST_POINTS))

@@ -1,11 +1,11 @@
 """An index check as Markdown for people, JSON for programs, and a page for browsers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sleuth.evaluate.index_check import DEPTHS, IndexCheck, Part
+from sleuth.evaluate.index_check import DEPTHS, IndexCheck
 from sleuth.page.index import index_page
 from sleuth.page.number import ABSENT
 from sleuth.records import Estimate
@@ -18,14 +18,21 @@ _NOTE = (
 
 
 def markdown(checked: IndexCheck, title: str) -> str:
-    """A table by data set, and what is odd about the corpus."""
-    header = ("Set", "Questions", "Coverage", *(f"Recall@{k}" for k in DEPTHS), *(f"Hit@{k}" for k in DEPTHS))
-    lines = [_line(header), _line(("---", *["---:"] * (len(header) - 1)))]
-    lines += [_line(_cells(name, part)) for name, part in checked.parts.items()]
+    """Two tables by data set, narrow enough for a terminal, and what is odd about the corpus."""
+    sets = checked.parts.items()
+    found = [(name, f"{part.questions:,}", _mean(part.coverage), *_means(part.recall)) for name, part in sets]
+    hits = [(name, *_means(part.hit)) for name, part in sets]
     corpus = checked.corpus
     words = ", ".join(f"{name} {count:,}" for name, count in corpus.words.items())
     oddities = f"{corpus.empty:,} passages without text, {corpus.duplicates:,} that repeat another. Words: {words}."
-    return f"# {title}\n\n" + "\n".join(lines) + f"\n\n{oddities}\n\n{_NOTE}\n"
+    parts = (
+        f"# {title}",
+        _table(("Set", "Questions", "Coverage", *(f"Recall@{k}" for k in DEPTHS)), found),
+        _table(("Set", *(f"Hit@{k}" for k in DEPTHS)), hits),
+        oddities,
+        _NOTE,
+    )
+    return "\n\n".join(parts) + "\n"
 
 
 def write(checked: IndexCheck, out: Path, name: str, manifest: Mapping[str, Any]) -> None:
@@ -39,13 +46,17 @@ def write(checked: IndexCheck, out: Path, name: str, manifest: Mapping[str, Any]
         (folder / "report.html").write_text(page, encoding="utf-8")
 
 
-def _cells(name: str, part: Part) -> tuple[str, ...]:
-    depths = [measured[k] if measured else None for measured in (part.recall, part.hit) for k in DEPTHS]
-    return (name, f"{part.questions:,}", _mean(part.coverage), *map(_mean, depths))
+def _means(measured: Mapping[int, Estimate] | None) -> list[str]:
+    return [_mean(measured[k] if measured else None) for k in DEPTHS]
 
 
 def _mean(mean: Estimate | None) -> str:
     return f"{mean.value:.2f} [{mean.low:.2f}, {mean.high:.2f}]" if mean else ABSENT
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    rule = ("---", *["---:"] * (len(header) - 1))
+    return "\n".join(_line(cells) for cells in (header, rule, *rows))
 
 
 def _line(cells: tuple[str, ...]) -> str:

@@ -25,29 +25,36 @@ def index_page(title: str, manifest: Tree, checked: Tree) -> Html:
     return document(
         title,
         element("p", _MEANING),
-        section("What the search finds", _table(checked["sets"]), _charts(checked["sets"])),
+        section("What the search finds", _tables(checked["sets"]), _charts(checked["sets"])),
         section("The corpus", _corpus(checked["corpus"])),
         section("Answers that are there and were not found", *map(_missed, checked["worst"])),
         section("How this index was made", pairs(list(_leaves(manifest)))),
     )
 
 
-def _table(sets: Mapping[str, Tree]) -> Html:
+def _tables(sets: Mapping[str, Tree]) -> Html:
+    """Recall and hits one below the other: side by side they would not fit a page."""
     depths = _depths(sets)
-    header = ["Set", "Questions", "Coverage", *(f"Recall@{k}" for k in depths), *(f"Hit@{k}" for k in depths)]
-    rows = [
-        [
-            name,
-            short(part["questions"]),
-            interval(estimate(part["coverage"]), 2),
-            *(interval(_at(part["recall"], k), 2) for k in depths),
-            *(interval(_at(part["hit"], k), 2) for k in depths),
-        ]
+    found = [
+        [name, short(part["questions"]), interval(estimate(part["coverage"]), 2), *_cells(part["recall"], depths)]
         for name, part in sets.items()
     ]
-    lost = sum(part["unavailable"] for part in list(sets.values())[-1:])
-    caption = f"{lost:,} questions got no answer from the search and are in no recall or hit" if lost else None
-    return table(header, rows, caption)
+    hits = [[name, *_cells(part["hit"], depths)] for name, part in sets.items()]
+    return element(
+        "div",
+        table(["Set", "Questions", "Coverage", *(f"Recall@{k}" for k in depths)], found, _lost(sets)),
+        table(["Set", *(f"Hit@{k}" for k in depths)], hits),
+    )
+
+
+def _cells(measured: Mapping[Any, Any] | None, depths: list[Any]) -> list[str]:
+    return [interval(_at(measured, k), 2) for k in depths]
+
+
+def _lost(sets: Mapping[str, Tree]) -> str | None:
+    """What is in no mean; the last of the sets is all of them."""
+    lost = list(sets.values())[-1]["unavailable"]
+    return f"{lost:,} questions got no answer from the search and are in no recall or hit" if lost else None
 
 
 def _charts(sets: Mapping[str, Tree]) -> Html:

@@ -37,7 +37,7 @@ class Axis:
         if abs(value) < self.step / 2:
             return "0"
         if self.step < 1e-4 or abs(value) >= 1e9:
-            return f"{value:.3g}"
+            return f"{value:.{_digits(value, self.step)}g}"
         for size, suffix in ((1e6, "M"), (1e3, "k")):
             if self.step >= size and abs(value) >= size:
                 return f"{value / size:.6g}{suffix}"
@@ -76,6 +76,11 @@ def _widened(bottom: float, top: float, low: float | None, high: float | None) -
         return bottom, top
     room = size / 2 or 0.5
     return (bottom if bottom == low else bottom - room), (top if top == high and bottom != low else top + room)
+
+
+def _digits(value: float, step: float) -> int:
+    """The digits that tell a value from its neighbours a step away, three at least."""
+    return max(3, math.floor(math.log10(abs(value) / step) + 1e-9) + 2)
 
 
 def _decimals(step: float) -> int:

@@ -33,7 +33,8 @@ def imported(spec: str) -> Callable[..., Any]:
     """The function that `import:package.function` names."""
     module_name, _, attribute = spec.removeprefix(IMPORT).rpartition(".")
     if not spec.startswith(IMPORT) or not attribute or not all(map(str.isidentifier, module_name.split("."))):
-        raise ConfigError(f"{spec!r} names no function; {EXPECTED}")
+        hint = f"; write it {spec[::-1].replace(':', '.', 1)[::-1]}" if spec.count(":") == 2 else ""
+        raise ConfigError(f"{spec!r} names no function{hint}; {EXPECTED}")
     module = _module(spec, module_name)
     if not hasattr(module, attribute):
         near = get_close_matches(attribute, vars(module), n=1)

@@ -36,6 +36,7 @@ def test_a_function_in_the_working_folder_is_found(tmp_path: Path, monkeypatch: 
     [
         ("textwrap.dedent", "names no function"),
         ("import:dedent", "names no function"),
+        ("import:textwrap:dedent", "write it import:textwrap.dedent"),
         ("import:", "names no function"),
         ("import:textwrap.", "names no function"),
         ("import:..dedent", "names no function"),

@@ -38,7 +38,8 @@ def search(
         raise ConfigError(f"--token-env has no effect with {index}, which is no server; remove it")
     if device is not None and not RetrievalConfig(index=index).local:
         raise ConfigError(f"--device has no effect with {index}, which is no index folder; remove it")
-    retriever = named(index, ServiceConfig(token_env=token_env), device or "auto")
+    # A person waits: what a training run would try ten times is tried twice.
+    retriever = named(index, ServiceConfig(token_env=token_env), device or "auto", attempts=2)
     (found,) = asyncio.run(retriever.search([query], k))
     if isinstance(found, SearchUnavailable):
         raise UserError(str(found))

@@ -37,7 +37,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         with parquet.ParquetFile(path, buffer_size=BUFFER) as table:
             for batch in table.iter_batches(BATCH, columns=_columns(path, table.schema_arrow)):
                 yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
 
 
@@ -54,10 +54,11 @@ def _damaged(path: Path, error: Exception) -> InputError:
 
 def _columns(path: Path, schema: Any) -> list[str]:
     """The columns that are kept: all but vectors and raw bytes, which are no part of a passage."""
-    names = set(schema.names)
+    kept = [field.name for field in schema if not _is_bulk(field.type)]
+    names = set(kept)
     if "id" not in names or not ("contents" in names or {"title", "text"} <= names):
         raise InputError(f"{path} has the columns {', '.join(schema.names)}; expected {EXPECTED}")
-    return [field.name for field in schema if not _is_bulk(field.type)]
+    return kept
 
 
 def _is_bulk(kind: Any) -> bool:

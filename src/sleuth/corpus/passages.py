@@ -147,8 +147,9 @@ def _json(line: bytes) -> Any:
         text = line.decode()
         value, end = DECODER.raw_decode(text)
     except ValueError:
-        return json.loads(line, parse_constant=_nothing)
-    return value if text[end:] in ("", "\n") else json.loads(line, parse_constant=_nothing)
+        return json.loads(line.strip(), parse_constant=_nothing)
+    # What a blank line may hold, a form feed say, stands behind the row before it, and JSON knows fewer spaces.
+    return value if text[end:] in ("", "\n") else json.loads(line.strip(), parse_constant=_nothing)
 
 
 def _nothing(constant: str) -> None:

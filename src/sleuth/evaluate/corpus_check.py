@@ -25,7 +25,10 @@ def key(question: Question) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class CorpusCheck:
-    """What a corpus holds; `covered` are the questions one of whose answers stands in it, by data set and id."""
+    """What a corpus holds; `covered` are the questions one of whose answers stands in it, by data set and id.
+
+    `gold` counts the passages that questions name as theirs, `gold_here` those of them that are in the corpus.
+    """
 
     passages: int
     empty: int
@@ -33,6 +36,8 @@ class CorpusCheck:
     words: dict[str, int]
     lengths: list[tuple[str, int]]
     covered: frozenset[Key]
+    gold: int
+    gold_here: int
 
 
 def check(
@@ -40,6 +45,8 @@ def check(
 ) -> CorpusCheck:
     """Reads every passage once; what is kept of one is its length and a hash."""
     sought = Sought(questions)
+    gold = {name for question in questions for name in question.supporting_ids}
+    here = 0
     lengths: Counter[int] = Counter()
     seen = array("Q")
     empty = 0
@@ -48,6 +55,7 @@ def check(
         empty += not passage.contents.replace('"', "").strip()
         seen.append(int.from_bytes(hashlib.blake2b(passage.contents.encode(), digest_size=8).digest(), "little"))
         sought.look(passage.contents)
+        here += passage.id in gold
         if number % EVERY == 0:
             progress("reading passages", number, total)
     return CorpusCheck(
@@ -57,6 +65,8 @@ def check(
         words=_quantiles(lengths),
         lengths=_histogram(lengths),
         covered=frozenset(sought.covered),
+        gold=len(gold),
+        gold_here=here,
     )
 
 

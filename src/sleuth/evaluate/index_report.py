@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sleuth.evaluate.corpus_check import CorpusCheck
 from sleuth.evaluate.index_check import DEPTHS, IndexCheck
 from sleuth.page.index import index_page
 from sleuth.page.number import ABSENT
@@ -29,10 +30,17 @@ def markdown(checked: IndexCheck, title: str) -> str:
         f"# {title}",
         _table(("Set", "Questions", "Coverage", *(f"Recall@{k}" for k in DEPTHS)), found),
         _table(("Set", *(f"Hit@{k}" for k in DEPTHS)), hits),
+        *([_gold(corpus)] if corpus.gold else []),
         oddities,
         _NOTE,
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _gold(corpus: CorpusCheck) -> str:
+    """How many gold passages there are to be found: of others no search knows."""
+    limit = "" if corpus.gold == corpus.gold_here else "; recall counts the others as not found"
+    return f"{corpus.gold_here:,} of the {corpus.gold:,} gold passages are in this index{limit}."
 
 
 def write(checked: IndexCheck, out: Path, name: str, manifest: Mapping[str, Any]) -> None:

@@ -85,6 +85,7 @@ def _corpus(corpus: Tree) -> Html:
         ("passages", short(corpus["passages"])),
         ("without text", short(corpus["empty"])),
         ("repeating another", short(corpus["duplicates"])),
+        ("gold passages of the questions in it", f"{short(corpus['gold_here'])} of {short(corpus['gold'])}"),
         *((f"words, {name}", short(words)) for name, words in corpus["words"].items()),
     ]
     return element(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ FORMAT: Literal[2] = 2
 NAME = "manifest.json"
 LIBRARIES = ("numpy", "PyStemmer", "torch", "transformers", "sentence-transformers", "faiss-cpu")
 EDGE = 1 << 20
+ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
 
 
 class Stamp(Section):
@@ -63,7 +65,7 @@ def read(folder: Path) -> Manifest:
     """The manifest of an index folder; a folder that is none, or of another format, is an InputError."""
     path = folder / NAME
     if not path.is_file():
-        raise InputError(f"{folder} is no index folder: it holds no {NAME}; make one with: sleuth index build")
+        raise InputError(f"{_not_an_index(folder)}; make one with: sleuth index build SOURCE --out DIR")
     try:
         written = path.read_bytes()
         content = json.loads(written)
@@ -120,6 +122,16 @@ def edges_hash(path: Path) -> str:
         first = file.read(EDGE)
         file.seek(max(0, path.stat().st_size - EDGE))
         return hashlib.sha256(first + file.read(EDGE)).hexdigest()
+
+
+def _not_an_index(folder: Path) -> str:
+    if ADDRESS.fullmatch(str(folder)):
+        return f"{folder} is no index folder; for a server write http://{folder}"
+    if not folder.exists():
+        return f"{folder} is no index folder: it does not exist"
+    if folder.is_file():
+        return f"{folder} is no index folder: it is a file"
+    return f"{folder} is no index folder: it holds no {NAME}"
 
 
 def _changed(noun: str, file: Path, folder: Path) -> InputError:

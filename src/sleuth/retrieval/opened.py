@@ -28,11 +28,11 @@ def opened(config: RetrievalConfig, folder: Path, recording: Path) -> Retriever:
     return Cached(retriever, config.cache) if config.cache else retriever
 
 
-def named(name: str, service: ServiceConfig | None = None, device: str = "auto") -> Retriever:
+def named(name: str, service: ServiceConfig | None = None, device: str = "auto", attempts: int = 10) -> Retriever:
     """The retriever that a command names: a folder, an address, web:PROVIDER or import:package.function."""
     service = service or ServiceConfig()
     if name.startswith(SERVERS):
-        return _server(name, service)
+        return _server(name, service, attempts)
     if name.startswith(WEB):
         return _web(name.removeprefix(WEB), service)
     if name.startswith(IMPORT):
@@ -61,7 +61,7 @@ def _index(folder: Path, device: str, rerank: str | None = None, depth: int = 10
     return Gathered(load(folder, device=device, rerank=rerank, depth=depth), waiting=UNBOUNDED)
 
 
-def _server(url: str, service: ServiceConfig) -> Retriever:
+def _server(url: str, service: ServiceConfig, attempts: int) -> Retriever:
     from sleuth.retrieval.service.client import Client
 
     return Client(
@@ -69,6 +69,7 @@ def _server(url: str, service: ServiceConfig) -> Retriever:
         concurrency=service.concurrency,
         rate=service.rate,
         deadline=service.deadline,
+        attempts=attempts,
         token=_token(service.token_env),
         proxy=service.proxy,
     )

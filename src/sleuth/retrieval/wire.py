@@ -92,6 +92,8 @@ def _hit(item: object, place: int) -> Hit:
     row, score = item, None
     if isinstance(item, dict) and "document" in item:
         row, score = item["document"], item.get("score")
+    elif isinstance(item, dict) and "score" in item:
+        row, score = {key: value for key, value in item.items() if key != "score"}, item["score"]
     if score is None:
         score = 1.0 / place
     if isinstance(score, bool) or not isinstance(score, int | float):

@@ -96,6 +96,14 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     assert list(stream(path)) == [Passage("a", "x")]
 
 
+@pytest.mark.parametrize("blank", [b"\n", b" \t\r\n", b"\x0c\n", b"\x0b"])
+def test_the_store_reads_a_row_before_a_blank_line(tmp_path: Path, blank: bytes) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_bytes(b'{"id": "a", "contents": "b"}\n' + blank)
+    survey(corpus, tmp_path)
+    assert PassageStore(corpus, tmp_path)[0] == Passage("a", "b")
+
+
 def test_the_store_reads_any_row(tmp_path: Path) -> None:
     rows = [json.dumps({"id": str(row), "contents": "é" * row}, ensure_ascii=False) for row in range(10)]
     store = _store(tmp_path, ("\n" + "\n\n".join(rows)).encode())

@@ -120,11 +120,20 @@ def test_title_and_text_are_contents(tmp_path: Path) -> None:
         ({"id": ["a", None], "contents": ["b", "c"]}, 'row 2: "id" is None'),
         ({"id": ["a", "c"], "contents": ["b", None]}, 'row 2: "contents" is None'),
         ({"id": [1.5], "contents": ["b"]}, 'row 1: "id" is 1.5'),
+        ({"id": [b"a"], "contents": ["b"]}, "has the columns id, contents; expected"),
+        ({"id": ["a"], "title": [b"t"], "text": ["b"]}, "has the columns id, title, text; expected"),
     ],
 )
 def test_a_bad_table_is_refused(tmp_path: Path, columns: dict[str, list[object]], problem: str) -> None:
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=rf'a\.parquet,? {problem}.* the columns "id" and "contents"'):
+        plain(tmp_path / "a.parquet", tmp_path / "out")
+
+
+def test_a_time_that_python_cannot_hold_is_refused(tmp_path: Path) -> None:
+    times = pa.array([1], pa.timestamp("ns"))
+    parquet.write_table(pa.table({"id": ["a"], "contents": ["b"], "time": times}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet cannot be read \(Nanosecond"):
         plain(tmp_path / "a.parquet", tmp_path / "out")
 
 

@@ -75,6 +75,12 @@ def test_the_worst_are_those_whose_answer_is_there_and_not_found() -> None:
     assert [probe.question.id for probe in found.worst] == ["missed"]
 
 
+def test_gold_passages_that_are_not_there_are_said() -> None:
+    found = checked([question("a", "w0", "0", "elsewhere")])
+    assert (found.corpus.gold_here, found.corpus.gold) == (1, 2)
+    assert "1 of the 2 gold passages are in this index; recall counts" in index_report.markdown(found, "x")
+
+
 def test_no_questions_is_an_error() -> None:
     with pytest.raises(InputError, match="no questions"):
         checked([])

@@ -29,6 +29,7 @@ async def slow(queries: list[str], k: int) -> list[list[Hit]]:
         ([Hit(OSLO, 2.0)], 2.0),
         ((Hit(OSLO, 2.0),), 2.0),
         ([{"id": "1", "contents": OSLO.contents}], 1.0),
+        ([{"id": "1", "contents": OSLO.contents, "score": 0.7}], 0.7),
         ([{"document": {"id": 1, "contents": OSLO.contents}, "score": 0.5}], 0.5),
     ],
 )

@@ -53,8 +53,14 @@ def test_a_folder_is_an_index(home: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_refused(home: Path) -> None:
-    for name in ("corpus.jsonl", "nowhere", "."):
-        with pytest.raises(InputError, match="is no index folder: it holds no manifest"):
+    problems = {
+        "corpus.jsonl": "is no index folder: it is a file",
+        "nowhere": "is no index folder: it does not exist",
+        ".": "is no index folder: it holds no manifest",
+        "127.0.0.1:8000": "for a server write http://127.0.0.1:8000",
+    }
+    for name, problem in problems.items():
+        with pytest.raises(InputError, match=problem):
             named(name)
 
 

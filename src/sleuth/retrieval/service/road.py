@@ -8,6 +8,7 @@ import httpx
 from sleuth.errors import ConfigError
 
 SCHEMES = ("http", "https")
+LAST_PORT = 65535
 # Servers of the field (uvicorn) drop a connection that was idle for 5 s; one that is about to go is not used again.
 IDLE = 4.0
 
@@ -25,10 +26,12 @@ def proxy_at(url: str | None) -> httpx.Proxy | None:
     expected = "expected one like http://127.0.0.1:3128"
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
+        host = parsed.host  # decoded only here, which may fail
+    except (httpx.InvalidURL, UnicodeError):
         raise ConfigError(f"the url of the proxy cannot be read; {expected}") from None
-    if parsed.scheme not in SCHEMES or not parsed.host:
-        raise ConfigError(f"the proxy has the scheme {parsed.scheme!r} and the host {parsed.host!r}; {expected}")
+    _check_port(parsed, expected)
+    if parsed.scheme not in SCHEMES or not host:
+        raise ConfigError(f"the proxy has the scheme {parsed.scheme!r} and the host {host!r}; {expected}")
     return httpx.Proxy(parsed, ssl_context=_trusted() if parsed.scheme == "https" else None)
 
 
@@ -37,11 +40,13 @@ def endpoint(url: str, path: str) -> httpx.URL:
     shown, expected = "" if "@" in url else f" {url!r}", "expected one like http://127.0.0.1:8000"
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
+        host = parsed.host  # decoded only here, which may fail
+    except (httpx.InvalidURL, UnicodeError):
         raise ConfigError(f"the url{shown} of the search server cannot be read; {expected}") from None
+    _check_port(parsed, expected)
     if parsed.userinfo:
         raise ConfigError("the url of the search server holds a user or password; give a token or key instead")
-    if parsed.scheme not in SCHEMES or not parsed.host:
+    if parsed.scheme not in SCHEMES or not host:
         raise ConfigError(f"the url{shown} is not of a search server; {expected}")
     return parsed.copy_with(path=path) if parsed.path in ("", "/") else parsed
 
@@ -51,6 +56,11 @@ def check_above_zero(**settings: float) -> None:
     for name, value in settings.items():
         if not value > 0:
             raise ConfigError(f"{name} is {value}; expected a number above 0")
+
+
+def _check_port(url: httpx.URL, expected: str) -> None:
+    if (url.port or 0) > LAST_PORT:
+        raise ConfigError(f"there is no port {url.port}, the last is {LAST_PORT}; {expected}")
 
 
 @functools.cache

@@ -85,7 +85,8 @@ def _attempt(
     found = shard.candidates(queries, width)
     place = _keys(found, shard.ranks).topk(k, dim=1).indices
     rows, scores = found.rows.gather(1, place), found.scores.gather(1, place)
-    return rows, scores, scores[:, -1] > found.bound + room
+    # Where all rows are candidates there is no other, whatever the scores: damaged rows may have none.
+    return rows, scores, (scores[:, -1] > found.bound + room) | (found.bound == -torch.inf)
 
 
 def _keys(found: Candidates, ranks: torch.Tensor) -> torch.Tensor:

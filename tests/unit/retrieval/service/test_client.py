@@ -589,6 +589,10 @@ def test_no_cookie_is_sent_back() -> None:
         ({"attempts": 0}, "attempts is 0"),
         ({"batch": -1}, "batch is -1"),
         ({"deadline": 5.0, "timeout": 6.0}, "longer than the deadline"),
+        ({"url": "http://127.0.0.1:80000"}, "port 80000"),
+        ({"url": "http://xn--a"}, "cannot be read"),
+        ({"proxy": "http://127.0.0.1:80000"}, "port 80000"),
+        ({"proxy": "http://xn--a"}, "cannot be read"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], words: str) -> None:

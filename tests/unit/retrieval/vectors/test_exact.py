@@ -1,6 +1,7 @@
 """Exact dense search equals sorting all scores, whatever the shards, the batch and the ties."""
 
 from collections.abc import Callable
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -124,6 +125,16 @@ def test_a_gpu_that_is_not_there_is_refused(wanted: str) -> None:
 def test_without_a_gpu_auto_is_the_cpu() -> None:
     assert devices_for("cpu", 1 << 60) == ["cpu"]
     assert devices_for("auto", 1 << 60) == ["cpu"]  # more than any GPU holds
+
+
+def test_rows_that_are_no_numbers_do_not_hold_up_a_search(make: Callable[[Halves, Ranks], Shard]) -> None:
+    vectors = unit(300, 8, 0).astype(np.float16)
+    vectors[5:9] = np.nan
+    searching = Thread(target=nearest, args=(make(vectors, np.arange(300, dtype=np.uint32)), unit(2, 8, 1), 3))
+    searching.daemon = True
+    searching.start()
+    searching.join(20)
+    assert not searching.is_alive()
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """Lexical search: what is found, what is not, how an index comes to be, and what is said of one that is damaged."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -185,6 +186,17 @@ def test_workers_that_fail_cost_time_only(
     monkeypatch.setattr(sys, "executable", interpreter)
     built(large / "corpus.jsonl", tmp_path / "index", workers=3)
     assert files(tmp_path / "index") == files(large / "index")
+
+
+def test_an_interrupt_at_the_terminal_is_not_for_the_workers(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreter, group = tmp_path / "interpreter", tmp_path / "group"
+    interpreter.write_text(f"#!/bin/sh\ncut -d ' ' -f 5 /proc/self/stat > '{group}'\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    built(large / "corpus.jsonl", tmp_path / "index", workers=2)
+    assert int(group.read_text()) != os.getpgrp()
 
 
 def test_a_worker_indexes_the_blocks_it_is_told(large: Path, tmp_path: Path) -> None:

@@ -23,6 +23,11 @@ TEXTS = {
     "a script without spaces": ("東京都は", ["東京", "京都", "都は"]),
     "a lone sign of it": ("龍 x", ["龍"]),
     "beside letters": ("東京タワーtower2", ["東京", "京タ", "タワ", "ワー", "tower2"]),
+    "vowel signs": ("हिन्दी में", ["हिन्दी", "में"]),
+    "points": ("مُحَمَّد", ["مُحَمَّد"]),
+    "signs beside a script without spaces": ("東京 हिन्दी", ["東京", "हिन्दी"]),
+    "marks of signs": ("1\ufe0f\u20e3 ❤\ufe0f", ["1"]),
+    "a capital that grows": ("İzmir", ["izmir"]),
     "half a surrogate pair": ("ok \ud800", ["ok"]),
     "blank": (" \n\t", []),
 }

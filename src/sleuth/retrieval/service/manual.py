@@ -1,0 +1,74 @@
+"""The page at /docs: what the OpenAPI says, for a browser and without script, font or image from anywhere."""
+
+import base64
+import hashlib
+import json
+import shlex
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from sleuth.page.document import STYLE, document, section
+from sleuth.page.table import pairs, table
+from sleuth.page.text import Html, element, joined
+from sleuth.retrieval.service.limits import Limits
+
+_STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+# Beyond what the page says of itself: this one style sheet only, and in no frame.
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+LIMITS = {
+    "queries": "queries in a request",
+    "characters": "characters of a query or url",
+    "topk": "hits of a query",
+    "hits": "hits of a request, queries times hits of each",
+    "urls": "urls in a request",
+    "body": "bytes of a body",
+    "body_seconds": "seconds for a body to arrive",
+    "waiting": "queries waiting",
+    "batch": "queries searched at once",
+}
+BOUNDS = {"minimum": "at least", "maximum": "at most", "maxItems": "at most", "maxLength": "length at most"}
+OTHERS = "Other fields are ignored without a word, since clients send fields of their own: a misspelt one does nothing."
+
+
+@dataclass(frozen=True, slots=True)
+class Manual:
+    """How to call a server with these limits; `guarded` where it asks for a token."""
+
+    limits: Limits
+    guarded: bool
+
+    async def answer(self, request: Request) -> Response:
+        """The page, with commands that call the server at the address it was asked at."""
+        page = self.page(request.app.openapi(), str(request.base_url).rstrip("/"))
+        return HTMLResponse(page, headers={"Content-Security-Policy": POLICY})
+
+    def page(self, openapi: dict[str, Any], address: str) -> Html:
+        """The whole page of an OpenAPI."""
+        operations = [
+            section(f"{method.upper()} {path}", *self._operation(operation, address + path))
+            for path, methods in openapi["paths"].items()
+            for method, operation in methods.items()
+        ]
+        limits = pairs([(LIMITS[name], f"{most:,.12g}") for name, most in asdict(self.limits).items()])
+        source = element("p", "For programs: ", element("a", "openapi.json", href="openapi.json"), class_="quiet")
+        about = element("p", openapi["info"]["description"])
+        title = f"{openapi['info']['title']} {openapi['info']['version']}"
+        return document(title, about, source, *operations, section("Limits", limits))
+
+    def _operation(self, operation: dict[str, Any], url: str) -> list[Html]:
+        body = _json(operation.get("requestBody", {})).get("schema")
+        header = ' -H "Authorization: Bearer $TOKEN"' if self.guarded and "401" in operation["responses"] else ""
+        command = f"curl {shlex.quote(url)}{header}"
+        commands = [f"{command} -d {shlex.quote(json.dumps(each))}" for each in body["examples"]] if body else [command]
+        return [
+            _prose(operation["description"]),
+            *([_fields(body)] if body else []),
+            *(element("pre", each) for each in commands),
+            *(_answers(_json(operation["responses"]["200"]).get("examples", {}))),
+            table(("status", "meaning"), [(status, _prose(each["description"])) for status, each in _statuses(operation)]),
+        ]

@@ -73,6 +73,32 @@ def test_chunking_loses_nothing_and_keeps_the_order(pieces: str, words: int) -> 
 
 
 @QUICK
+@given(
+    lines=st.lists(st.sampled_from(["Heading", "", "Short one.", "Two here. And four more words.", "no stop " * 9])),
+    words=st.integers(2, 30),
+)
+def test_no_passage_ends_with_the_heading_of_the_next(lines: list[str], words: int) -> None:
+    headings = {number for number, line in enumerate(lines) if line == "Heading"}
+    found = list(chunks("\n".join(lines), words, headings))
+    assert " ".join(found).split() == " ".join(lines).split()
+    assert all(0 < len(WORD.findall(chunk)) <= words for chunk in found)
+    # Only headings that fill a passage, and those with nothing below them, can be the last of one.
+    run = max(
+        len(each) for each in "".join("h" if line == "Heading" else " " * bool(line) for line in lines).split(" ")
+    )
+    if run < words:
+        assert not any(chunk.endswith("Heading") for chunk in found[:-1])
+
+
+@QUICK
+@given(source=st.lists(st.sampled_from(["# a", "b", "---", "===", "", "```", "> ## &#10;c", "- d", "| e |"])))
+def test_headings_are_lines_of_the_text(source: list[str]) -> None:
+    _, found, headings = plain_markdown("\n".join(source))
+    assert headings <= set(range(len(found.splitlines())))
+    assert all(line.strip() for line in found.splitlines())
+
+
+@QUICK
 @given(pieces=st.one_of(prose.map(" ".join), text))
 def test_sentences_put_together_are_the_text(pieces: str) -> None:
     assert "".join(sentences(pieces)) == pieces

@@ -81,7 +81,6 @@ def build(
     approximate = _given(method=method, links=links, effort=effort, lists=lists, bytes=bytes_)
     _refuse_useless(kind, words | _given(workers=workers), vectors | _given(device=device), approximate)
     plan = _plan(kind, words, vectors, approximate)
-    _tell_of_resuming(out)
     with Meter() as meter:
         manifest = index.build(source, out, plan, progress=meter, workers=workers or 0, device=device or "auto")
     _warn(manifest.skipped)
@@ -115,7 +114,6 @@ def adopt(
         query_tokens=query_tokens,
         passage_tokens=passage_tokens,
     )
-    _tell_of_resuming(out)
     with Meter() as meter:
         manifest = adoption.adopt(faiss, corpus, out, _encoder(vectors), progress=meter)
     _warn(manifest.skipped)
@@ -215,13 +213,6 @@ def _encoder(vectors: Given) -> "EncoderSettings":
 
     stated = dict(vectors)
     return settings_for(stated.pop("encoder"), **stated)
-
-
-def _tell_of_resuming(out: Path) -> None:
-    from sleuth.retrieval.building import unfinished
-
-    if unfinished(out).exists():
-        typer.echo(f"going on with an unfinished build, {unfinished(out)}", err=True)
 
 
 def _warn(skipped: Sequence[str]) -> None:

@@ -10,18 +10,23 @@ from sleuth.corpus.markdown import plain_markdown
 from sleuth.corpus.markup import read_markup
 from sleuth.corpus.page_text import page_text
 from sleuth.corpus.pdf import pdf_text
+from sleuth.errors import MissingExtra
 
 PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file that was read; `name` is its path in the folder, `url` its own address or else the name."""
+    """A file that was read; `name` is its path in the folder, `url` its own address or else the name.
+
+    `headings` are the numbers of the lines of its text that are known to be headings.
+    """
 
     name: str
     title: str
     url: str
     text: str
+    headings: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class _Content:
     title: str
     text: str
     url: str = ""
+    headings: frozenset[int] = frozenset()
 
 
 def read_document(path: Path, name: str) -> Document:
@@ -39,9 +45,13 @@ def read_document(path: Path, name: str) -> Document:
         content = READERS[path.suffix.lower()](path)
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
+    except MissingExtra as error:
+        error.args = (f"{name} cannot be read: {error}",)
+        raise
     if not content.text.strip():
         raise ValueError("it holds no text")
-    return Document(name, content.title or _words_of(Path(name)), content.url or name, content.text)
+    title = content.title or _words_of(Path(name))
+    return Document(name, title, content.url or name, content.text, content.headings)
 
 
 def _text(path: Path) -> _Content:
@@ -49,7 +59,8 @@ def _text(path: Path) -> _Content:
 
 
 def _markdown(path: Path) -> _Content:
-    return _Content(*plain_markdown(decoded(path.read_bytes())))
+    title, text, headings = plain_markdown(decoded(path.read_bytes()))
+    return _Content(title, text, headings=headings)
 
 
 def _page(path: Path) -> _Content:

@@ -34,8 +34,9 @@ INLINE = (
 CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 
 
-def plain_markdown(text: str) -> tuple[str, str]:
-    """The title (of the front matter, else the first heading, else "") and the text, a paragraph a line."""
+def plain_markdown(text: str) -> tuple[str, str, frozenset[int]]:
+    """The title (of the front matter, else the first heading, else ""), the text, a paragraph a line, and the numbers
+    of the lines that are headings."""
     front = FRONT_MATTER.match(text)
     named = FRONT_TITLE.search(front[1]) if front else None
     body = COMMENT.sub("", text[front.end() :] if front else text)
@@ -43,7 +44,7 @@ def plain_markdown(text: str) -> tuple[str, str]:
     for line in body.splitlines():
         reader.read(line)
     title = named[2].strip() if named else reader.heading
-    return title, "\n".join(reader.paragraphs())
+    return title, "\n".join(reader.paragraphs()), frozenset(reader.headings)
 
 
 class _Reader:
@@ -51,6 +52,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.heading = ""
+        self.headings: list[int] = []
         self._fence = ""
         self._done: list[str] = []
         self._open: list[str] = []
@@ -99,6 +101,7 @@ class _Reader:
     def _head(self, words: str) -> None:
         words = " ".join(_inline(words).split())
         self.heading = self.heading or words
+        self.headings += [len(self._done)] if words else []
         self._done += [words] if words else []
 
     def _close(self) -> None:

@@ -27,7 +27,7 @@ def building(out: Path, order: Mapping[str, Any]) -> Iterator[Path]:
     An order is whatever decides the result. A folder left by another order is not touched: it may hold hours of work.
     """
     refuse_existing(out)
-    folder = unfinished(out)
+    folder = out.with_name(f".building-{out.name}")
     with explained(out), _made(folder), _held(folder):
         _begin(folder, order)
         with _judged(folder):
@@ -37,11 +37,6 @@ def building(out: Path, order: Mapping[str, Any]) -> Iterator[Path]:
         (folder / ORDER).unlink()
         (folder / LOCK).unlink()
         folder.rename(out)
-
-
-def unfinished(out: Path) -> Path:
-    """Where a folder is built before it has its name."""
-    return out.with_name(f".building-{out.name}")
 
 
 def refuse_existing(out: Path) -> None:

@@ -27,6 +27,7 @@ def ground(source: Path, folder: Path, progress: Progress) -> Ground:
     """The source as a plain corpus with its offsets and ids; what a killed build had finished is used again."""
     kept = folder / SURVEYED
     if kept.exists():
+        progress("going on with an unfinished build", 0, 0)
         written = json.loads(kept.read_bytes())
         return Ground(Path(written["corpus"]), Survey(**written["survey"]), tuple(written["skipped"]))
     plain = sources.plain(source, folder, progress)

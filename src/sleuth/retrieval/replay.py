@@ -23,7 +23,7 @@ FORMAT = 1
 KIND = "searches"
 # A row as it is written: query and k are read when a recording is opened, the rest, most of it, when it is wanted.
 ROW = re.compile(
-    rb"""\{"query":("(?:[ !#-\[\]-~]++|\\["\\bfnrt]|\\u[0-9a-f]{4})*+"),"k":(\d+),"(?:hits":\[|unavailable":")"""
+    rb"""\{"query":("(?:[ !#-\[\]-~]++|\\["\\bfnrt]|\\u[0-9a-f]{4})*+"),"k":(\d{1,18}),"(?:hits":\[|unavailable":")"""
 )
 
 

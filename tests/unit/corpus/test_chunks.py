@@ -4,6 +4,7 @@ import pytest
 
 from sleuth.corpus.chunks import chunks, passages
 from sleuth.corpus.documents import Document
+from sleuth.corpus.markdown import plain_markdown
 from sleuth.corpus.sentences import sentences
 from sleuth.records import Passage
 
@@ -64,6 +65,53 @@ def test_a_paragraph_begins_a_passage_where_the_last_is_half_full() -> None:
         "And four more words.",
     ]
     assert list(chunks("Only two.\n\nThen come three.", 8)) == ["Only two.\nThen come three."]
+
+
+def test_a_heading_goes_with_the_text_below_it() -> None:
+    text = "Here are three.\nHead\nThen come four words. And the rest."
+    assert list(chunks(text, 7, {1})) == ["Here are three.", "Head\nThen come four words.", "And the rest."]
+    assert list(chunks("One two three.\nPart\nSection\nFour.", 8, {1, 2})) == ["One two three.\nPart\nSection\nFour."]
+    assert list(chunks("One two.\nPart\nSection\nFour.", 4, {1, 2})) == ["One two.", "Part\nSection\nFour."]
+
+
+def test_a_section_begins_a_passage_where_the_last_is_half_full() -> None:
+    assert list(chunks("One two three.\nHead\nFour.", 6, {1})) == ["One two three.", "Head\nFour."]
+    assert list(chunks("One two.\nHead\nFour.", 6, {1})) == ["One two.\nHead\nFour."]
+
+
+def test_a_heading_takes_the_first_words_of_a_sentence_that_is_too_long_for_both() -> None:
+    assert list(chunks("Head\na b c d e.", 4, {0})) == ["Head\na b c", "d e."]
+    assert list(chunks("Head\na b c d.", 4, {0})) == ["Head\na b c", "d."]
+
+
+def test_a_heading_with_nothing_below_it_is_kept() -> None:
+    assert list(chunks("One two.\nHead", 6, {1})) == ["One two.\nHead"]
+    assert list(chunks("A heading that is too long\n \nOne.", 4, {0})) == ["A heading that is", "too long\nOne."]
+
+
+def titles(text: str, words: int, headings: set[int]) -> list[str]:
+    return [passage.title for passage in passages(Document("a.md", "Doc", "a.md", text, frozenset(headings)), words)]
+
+
+def test_a_passage_inside_a_section_is_titled_by_it() -> None:
+    text = "Doc\nOne two three.\nFirst\nFour five. Six seven.\nSecond\nEight nine.\nThird\nTen."
+    assert titles(text, 3, {0, 2, 4, 6}) == ["Doc", "Doc", "Doc: First", "Doc: First", "Doc: Second", "Doc: Third"]
+    assert titles("First\nOne.\nSecond\nTwo.", 9, {0, 2}) == ["Doc"]
+    assert titles("One.\nFirst\nTwo.", 9, {1}) == ["Doc"]
+
+
+def test_a_paragraph_marked_as_a_heading_is_no_title() -> None:
+    assert titles(f"{'word ' * 21}\nOne.", 99, {0}) == ["Doc"]
+    assert titles(f"{'word ' * 20}\nOne.", 99, {0}) == [f"Doc: {'word ' * 20}".strip()]
+
+
+def test_a_passage_of_sections_begins_with_a_heading_and_keeps_its_place() -> None:
+    sections = "".join(f"## Sec {number}\n\n{f'Words of {number} here. ' * 15}\n\n" for number in range(20))
+    title, text, headings = plain_markdown(f"# Guide\n\n{sections}")
+    found = list(passages(Document("a.md", title, "https://x.org", text, headings)))
+    assert [passage.title for passage in found] == [f"Guide: Sec {number}" for number in range(20)]
+    assert "\n".join(passage.text for passage in found) == text
+    assert [passage.id for passage in found] == [f"a.md#{position}" for position in range(20)]
 
 
 def test_no_text_is_no_passage() -> None:

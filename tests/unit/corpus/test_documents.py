@@ -1,5 +1,7 @@
 """Files of a folder as title and text, and those that cannot be read."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,7 @@ def test_markdown_loses_its_syntax(tmp_path: Path) -> None:
     found = read(tmp_path, "a.md", MARKDOWN)
     assert found.title == "The first heading"
     assert found.text == PLAIN
+    assert [found.text.splitlines()[line] for line in sorted(found.headings)] == ["The first heading", "The last"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,13 @@ def test_the_title_of_markdown(tmp_path: Path, text: str, title: str) -> None:
 
 
 def test_a_rule_is_no_front_matter() -> None:
-    assert plain_markdown("---\nwords\n---\nmore") == ("words", "words\nmore")
+    assert plain_markdown("---\nwords\n---\nmore") == ("words", "words\nmore", frozenset({0}))
+
+
+def test_headings_of_every_kind_are_known_and_comments_in_code_are_none() -> None:
+    source = "One\n===\na\n\nTwo\n---\n# Three #\n###### Four\n# \n```\n# code\n```\n#no heading\n> ## Five"
+    _, text, headings = plain_markdown(source)
+    assert [text.splitlines()[line] for line in sorted(headings)] == ["One", "Two", "Three", "Four", "Five"]
 
 
 def test_code_that_does_not_end_is_kept() -> None:
@@ -167,3 +176,20 @@ def test_a_document_without_text_is_named(tmp_path: Path, name: str, content: by
 def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No such file"):
         read_document(tmp_path / "a.txt", "a.txt")
+
+
+@pytest.mark.parametrize(("library", "name"), [("pypdf", "a.pdf"), ("trafilatura", "a.html")])
+def test_the_file_that_needs_an_extra_is_named(tmp_path: Path, library: str, name: str) -> None:
+    (tmp_path / name).write_bytes(pdf("Words."))
+    script = (
+        f"import sys; sys.modules['{library}'] = None\n"
+        "from pathlib import Path\n"
+        "from sleuth.corpus.documents import read_document\n"
+        "from sleuth.errors import MissingExtra\n"
+        f"try:\n    read_document(Path(sys.argv[1]), 'docs/{name}')\n"
+        "except MissingExtra as error:\n    print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / name)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    told = f"docs/{name} cannot be read: {library} is not installed; it comes with: pip install 'sleuth[documents]'"
+    assert ended.stdout == f"{told}\n"

@@ -61,14 +61,47 @@ class Manual:
         return document(title, about, source, *operations, section("Limits", limits))
 
     def _operation(self, operation: dict[str, Any], url: str) -> list[Html]:
-        body = _json(operation.get("requestBody", {})).get("schema")
-        header = ' -H "Authorization: Bearer $TOKEN"' if self.guarded and "401" in operation["responses"] else ""
-        command = f"curl {shlex.quote(url)}{header}"
-        commands = [f"{command} -d {shlex.quote(json.dumps(each))}" for each in body["examples"]] if body else [command]
+        body, responses = operation.get("requestBody"), operation["responses"]
+        token = ' -H "Authorization: Bearer $TOKEN"' if self.guarded and "401" in responses else ""
+        command = f"curl {shlex.quote(url)}{token}"
         return [
             _prose(operation["description"]),
-            *([_fields(body)] if body else []),
-            *(element("pre", each) for each in commands),
-            *(_answers(_json(operation["responses"]["200"]).get("examples", {}))),
-            table(("status", "meaning"), [(status, _prose(each["description"])) for status, each in _statuses(operation)]),
+            *(_request(body["content"]["application/json"]["schema"], command) if body else [element("pre", command)]),
+            *_answers(responses["200"].get("content", {}).get("application/json", {}).get("examples", {})),
+            table(("status", "meaning"), [(status, _line(each["description"])) for status, each in responses.items()]),
         ]
+
+
+def _request(schema: dict[str, Any], command: str) -> list[Html]:
+    defaults = {name: json.dumps(field.get("default")) for name, field in schema["properties"].items()}
+    defaults |= dict.fromkeys(schema["required"], "required")
+    rows = [
+        (element("code", name), _type(field), defaults[name], _line(field["description"]))
+        for name, field in schema["properties"].items()
+    ]
+    bodies = (shlex.quote(json.dumps(each)) for each in schema["examples"])
+    calls = (element("pre", f"{command} -H 'Content-Type: application/json' -d {body}") for body in bodies)
+    return [table(("field", "type", "default", "meaning"), rows), element("p", OTHERS), *calls]
+
+
+def _answers(examples: dict[str, Any]) -> list[Html]:
+    shown = [(name, element("pre", json.dumps(each["value"], ensure_ascii=False))) for name, each in examples.items()]
+    return [table(("answer", "as JSON"), shown)] if shown else []
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_type(choice) for choice in schema["anyOf"])
+    bounds = ", ".join(f"{words} {schema[bound]:,.0f}" for bound, words in BOUNDS.items() if bound in schema)
+    items = f" of {_type(schema['items'])}" if "items" in schema else ""
+    return schema["type"] + (f" ({bounds})" if bounds else "") + items
+
+
+def _prose(text: str) -> Html:
+    """The little Markdown of our descriptions: a paragraph, a list after it, code in backticks."""
+    first, *points = (_line(block) for block in text.split("\n- "))
+    return joined([element("p", first), element("ul", *(element("li", each) for each in points)) if points else ""])
+
+
+def _line(text: str) -> Html:
+    return joined(element("code", part) if place % 2 else part for place, part in enumerate(text.split("`")))

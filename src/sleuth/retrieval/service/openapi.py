@@ -41,10 +41,11 @@ RETRIEVE = """One list of hits a query, best first.
 - `topk` absent, null or 0 means the server's default.
 - `return_scores` true gives `{"document": row, "score": number}`, else bare rows. A row is that of the corpus: `id`,
   `contents`, and whatever else it had.
-- `topk_retrieval` (10) or `topk_rerank` (3) ask for the rerank variant, in which a document is a string, its contents.
+- `topk_retrieval` or `topk_rerank` ask for the rerank variant, in which a document is a string, its contents.
   A server with a cross-encoder orders that many candidates, or its own number where that is more; one without cuts
   them to `topk_rerank` in the order of the index.
-- Fields it does not know are ignored. If one query cannot be answered the whole request is a 503, to be sent again."""
+- Fields it does not know are ignored, and so is a misspelt one: `top_k` leaves `topk` at its default.
+- If one query cannot be answered the whole request is a 503, to be sent again."""
 
 ACCESS = "One page a url, as it stands in the pages file, null where it has none."
 
@@ -55,6 +56,9 @@ ANSWERS: dict[str, object] = {
     "reranked": {"result": [[{"document": ROW["contents"], "score": 7.25}]]},
 }
 PAGE = {"result": [{"url": "https://en.wikipedia.org/wiki/Oslo", "contents": "Oslo is the capital of Norway."}, None]}
+
+ALIVE = {"status": "ok"}
+READY = {"status": "ready", "index": "indexes/wiki", "kind": "bm25", "passages": 21_015_324, "version": "0.1.0"}
 
 PROBLEMS: dict[int, str] = {
     400: "The request is no HTTP that the server understands.",
@@ -68,11 +72,19 @@ PROBLEMS: dict[int, str] = {
 }
 
 
-def retrieve(limits: Limits) -> Operation:
-    """The arguments of the route of /retrieve."""
+def retrieve(limits: Limits, k: int, candidates: int) -> Operation:
+    """The arguments of the route of /retrieve: `k` hits and `candidates` to rerank, where a request does not say."""
+    # The last two have no default in the schema: a client that sent it would ask for the rerank variant.
+    fields: dict[str, Operation] = {
+        "queries": {"description": "What is searched for; one list of hits for each."},
+        "topk": {"description": "Hits a query; null and 0 mean the default.", "default": k},
+        "return_scores": {"description": "Whether every hit comes with its score.", "default": False},
+        "topk_retrieval": {"description": f"Candidates to rerank; {candidates} where only `topk_rerank` is given."},
+        "topk_rerank": {"description": f"Hits left of them; {k} where only `topk_retrieval` is given."},
+    }
     return {
         "description": RETRIEVE,
-        "openapi_extra": _body(RetrieveRequest, limits, limits.queries),
+        "openapi_extra": _body(RetrieveRequest, fields, limits, limits.queries),
         "responses": {200: _answer(RetrieveAnswer, ANSWERS), **problems(400, 401, 408, 413, 422, 429, 503)},
     }
 
@@ -81,12 +93,27 @@ def access(limits: Limits) -> Operation:
     """The arguments of the route of /access."""
     return {
         "description": ACCESS,
-        "openapi_extra": _body(AccessRequest, limits, limits.urls),
+        "openapi_extra": _body(AccessRequest, {"urls": {"description": "Pages wanted."}}, limits, limits.urls),
         "responses": {
             200: _answer(AccessAnswer, {"a page and none": PAGE}),
             **problems(400, 401, 404, 408, 413, 422, 503),
         },
     }
+
+
+def healthz() -> Operation:
+    """The arguments of the route of /healthz."""
+    return {"responses": {200: _answer(Alive, {"always": ALIVE})}}
+
+
+def readyz() -> Operation:
+    """The arguments of the route of /readyz."""
+    return {"responses": {200: _answer(Ready, {"for example": READY}), **problems(401)}}
+
+
+def metrics() -> Operation:
+    """The arguments of the route of /metrics."""
+    return {"responses": {200: {"description": "The figures, in the text format of Prometheus."}, **problems(401)}}
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -99,10 +126,11 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return described
 
 
-def _body(model: type[BaseModel], limits: Limits, most: int) -> Operation:
+def _body(model: type[BaseModel], fields: dict[str, Operation], limits: Limits, most: int) -> Operation:
     """The body is read and checked by the server itself, so the framework has to be told of it."""
     schema = model.model_json_schema()
-    for field in schema["properties"].values():
+    for name, field in schema["properties"].items():
+        field.update(fields[name])
         if field.get("type") == "array":
             field["maxItems"] = most
             field["items"]["maxLength"] = limits.characters

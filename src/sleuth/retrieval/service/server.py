@@ -20,6 +20,7 @@ from sleuth.retrieval.service.direct import Direct
 from sleuth.retrieval.service.gather import Gathered, Overloaded
 from sleuth.retrieval.service.guard import Guarded
 from sleuth.retrieval.service.limits import Limits, Refused
+from sleuth.retrieval.service.manual import Manual
 from sleuth.retrieval.service.metrics import Measured, Metrics
 from sleuth.retrieval.service.presence import WhileConnected
 from sleuth.retrieval.wire import AccessRequest, RetrieveRequest, Row, reranked, row_of, scored
@@ -61,13 +62,20 @@ def application(
     """
     metrics = Metrics()
     desk = _Desk(_gathered(retriever, limits, cache, metrics), metrics, facts, k, limits, pages)
-    app = FastAPI(title="Sleuth retriever", version=__version__, description=openapi.DESCRIPTION, redoc_url=None)
-    app.add_api_route("/retrieve", desk.retrieve, methods=["POST"], response_class=Response, **openapi.retrieve(limits))
+    app = FastAPI(
+        title="Sleuth retriever",
+        version=__version__,
+        description=openapi.DESCRIPTION,
+        docs_url=None,  # the framework's own pages run script from another host
+        redoc_url=None,
+    )
+    asked = openapi.retrieve(limits, k, CANDIDATES)
+    app.add_api_route("/retrieve", desk.retrieve, methods=["POST"], response_class=Response, **asked)
     app.add_api_route("/access", desk.access, methods=["POST"], response_class=Response, **openapi.access(limits))
-    app.add_api_route("/healthz", desk.healthz, methods=["GET"], response_model=openapi.Alive)
-    guarded = openapi.problems(401)
-    app.add_api_route("/readyz", desk.readyz, methods=["GET"], response_model=openapi.Ready, responses=guarded)
-    app.add_api_route("/metrics", desk.figures, methods=["GET"], response_class=Response, responses=guarded)
+    app.add_api_route("/healthz", desk.healthz, methods=["GET"], **openapi.healthz())
+    app.add_api_route("/readyz", desk.readyz, methods=["GET"], **openapi.readyz())
+    app.add_api_route("/metrics", desk.figures, methods=["GET"], response_class=Response, **openapi.metrics())
+    app.add_route("/docs", Manual(limits, guarded=bool(token)).answer, include_in_schema=False)
     app.exception_handler(Refused)(problems.refused)
     app.exception_handler(ClientDisconnect)(problems.left)
     app.exception_handler(UserError)(problems.out_of_order)

@@ -1,8 +1,13 @@
 """The server by its answers: every shape, every limit, every refusal, in process and over a socket."""
 
 import asyncio
+import base64
+import hashlib
+import html
 import json
 import math
+import re
+import shlex
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -15,8 +20,10 @@ from sleuth.records import Hit, Passage
 from sleuth.retrieval.service.answers import encoded_hits
 from sleuth.retrieval.service.gather import Found
 from sleuth.retrieval.service.limits import Limits
+from sleuth.retrieval.service.manual import Manual
+from sleuth.retrieval.service.openapi import ANSWERS, PAGE
 from sleuth.retrieval.service.server import Facts, application
-from sleuth.retrieval.wire import Row, hits_of, scored
+from sleuth.retrieval.wire import AccessRequest, RetrieveRequest, Row, hits_of, scored
 
 FACTS = Facts("wiki", "bm25", 4)
 PASSAGES = [Passage(str(number), f'"Title {number}"\ntext {number}', {"url": f"u/{number}"}) for number in range(20)]
@@ -304,7 +311,13 @@ def test_a_large_answer_is_written_in_turns() -> None:
 def test_a_token_guards_everything_but_the_sign_of_life() -> None:
     app = served(token="secret")
     assert asked(app, "GET", "/healthz").json() == {"status": "ok"}
-    for method, path in (("POST", "/retrieve"), ("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/openapi.json")):
+    for method, path in (
+        ("POST", "/retrieve"),
+        ("GET", "/readyz"),
+        ("GET", "/metrics"),
+        ("GET", "/openapi.json"),
+        ("GET", "/docs"),
+    ):
         for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
             answer = asked(app, method, path, headers=header)
             assert answer.status_code == 401
@@ -357,6 +370,74 @@ def test_ready_says_what_is_served() -> None:
     ready = asked(served(), "GET", "/readyz").json()
     assert (ready["status"], ready["index"], ready["kind"], ready["passages"]) == ("ready", "wiki", "bm25", 4)
     assert ready["version"]
+
+
+def manual(app: FastAPI, **options: Any) -> str:
+    answer = asked(app, "GET", "/docs", **options)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    return answer.text
+
+
+def test_the_manual_names_every_path_field_status_and_limit() -> None:
+    app = served(k=5, limits=LIMITS)
+    page, paths = html.unescape(manual(app)), app.openapi()["paths"]
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            (part,) = re.findall(f"<h2>{method.upper()} {path}</h2>(.*?)</section>", page, re.DOTALL)
+            assert re.findall(r'<th scope="row">(\d{3})</th>', part) == list(operation["responses"])
+    for field in (*RetrieveRequest.model_fields, *AccessRequest.model_fields):
+        assert f'<th scope="row"><code>{field}</code></th>' in page
+    for example in (*ANSWERS.values(), PAGE):
+        assert f"<pre>{json.dumps(example)}</pre>" in page
+    assert "<td>integer (at least 0, at most 20) or null</td><td" in page
+    assert '<td class="figure">5</td>' in page
+    assert "bytes of a body</th><td><code>5,000</code>" in page
+    assert "a misspelt one does nothing" in page
+
+
+def test_every_command_of_the_manual_is_answered() -> None:
+    app = served(pages=Pages())
+    commands = [shlex.split(html.unescape(each)) for each in re.findall("<pre>(curl .*?)</pre>", manual(app))]
+    assert len(commands) == 7
+    for _, address, *options in commands:
+        url = httpx.URL(address)
+        assert (url.scheme, url.host) == ("http", "server")
+        body = options[options.index("-d") + 1] if options else None
+        assert asked(app, "POST" if body else "GET", url.path, content=body).status_code == 200
+
+
+def test_the_manual_loads_nothing_and_runs_nothing() -> None:
+    answer = asked(served(), "GET", "/docs")
+    assert re.findall(r"<(?:script|link|img|iframe|object|form)|(?:src|action)=", answer.text) == []
+    assert re.findall('href="(.*?)"', answer.text) == ["openapi.json"]
+    style = re.findall("<style>(.*?)</style>", answer.text, re.DOTALL)[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+    assert "unsafe" not in policy
+    assert [asked(served(), "GET", path).status_code for path in ("/redoc", "/openapi.json")] == [404, 200]
+
+
+def test_the_manual_quotes_the_address_it_was_asked_at() -> None:
+    command = "curl 'http://a'\"'\"';b&c/healthz'"
+    assert f"<pre>{html.escape(command)}</pre>" in manual(served(), headers={"Host": "a';b&c"})
+    for host in ("<script>", "["):
+        assert "<script>" not in manual(served(), headers={"Host": host})
+
+
+def test_the_manual_escapes_what_the_openapi_says() -> None:
+    named = {"title": "<b>", "version": "&", "description": "`<i>` <u>"}
+    page = Manual(LIMITS, guarded=False).page({"info": named, "paths": {}}, "http://server")
+    assert "<h1>&lt;b&gt; &amp;</h1>" in page
+    assert not re.search("<[biu]>", page)
+
+
+def test_the_commands_of_a_guarded_server_carry_its_token_where_it_is_needed() -> None:
+    page = html.unescape(manual(served(token="secret"), headers={"Authorization": "Bearer secret"}))
+    commands = re.findall("<pre>(curl .*?)</pre>", page)
+    assert [command for command in commands if "Bearer $TOKEN" not in command] == ["curl http://server/healthz"]
+    assert "secret" not in page
 
 
 def test_figures_count_what_happened() -> None:

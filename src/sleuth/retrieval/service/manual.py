@@ -94,7 +94,7 @@ def _type(schema: dict[str, Any]) -> str:
         return " or ".join(_type(choice) for choice in schema["anyOf"])
     bounds = ", ".join(f"{words} {schema[bound]:,.0f}" for bound, words in BOUNDS.items() if bound in schema)
     items = f" of {_type(schema['items'])}" if "items" in schema else ""
-    return schema["type"] + (f" ({bounds})" if bounds else "") + items
+    return f"{schema['type']} ({bounds}){items}" if bounds else f"{schema['type']}{items}"
 
 
 def _prose(text: str) -> Html:

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from sleuth import __version__
 from sleuth.retrieval.service.limits import Limits
 from sleuth.retrieval.wire import AccessAnswer, AccessRequest, RetrieveAnswer, RetrieveRequest
 
@@ -58,7 +59,7 @@ ANSWERS: dict[str, object] = {
 PAGE = {"result": [{"url": "https://en.wikipedia.org/wiki/Oslo", "contents": "Oslo is the capital of Norway."}, None]}
 
 ALIVE = {"status": "ok"}
-READY = {"status": "ready", "index": "indexes/wiki", "kind": "bm25", "passages": 21_015_324, "version": "0.1.0"}
+READY = {"status": "ready", "index": "indexes/wiki", "kind": "bm25", "passages": 21_015_324, "version": __version__}
 
 PROBLEMS: dict[int, str] = {
     400: "The request is no HTTP that the server understands.",
@@ -93,7 +94,7 @@ def access(limits: Limits) -> Operation:
     """The arguments of the route of /access."""
     return {
         "description": ACCESS,
-        "openapi_extra": _body(AccessRequest, {"urls": {"description": "Pages wanted."}}, limits, limits.urls),
+        "openapi_extra": _body(AccessRequest, {"urls": {"description": "Which pages."}}, limits, limits.urls),
         "responses": {
             200: _answer(AccessAnswer, {"a page and none": PAGE}),
             **problems(400, 401, 404, 408, 413, 422, 503),

@@ -152,6 +152,10 @@ def test_another_index_is_refused_and_the_file_left_alone(tmp_path: Path) -> Non
         (b'{"format": 2, "kind": "searches", "index": "abc"}\n', "of format 2"),
         (b'{"format":1,"kind":"searches","index":"abc"}\n{"query":"q"}\n', "line 2, is not a row"),
         (b'{"format":1,"kind":"searches","index":"abc"}\nx\n', "line 2, is not a row"),
+        (
+            b'{"format":1,"kind":"searches","index":"abc"}\n{"query":"q","k":' + b"1" * 5000 + b',"hits":[]}\n',
+            "not a row",
+        ),
     ],
 )
 def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: bytes, words: str) -> None:

@@ -63,7 +63,11 @@ def serve(app: FastAPI, listener: socket.socket, ready: Callable[[], None], *, g
     # What was loaded stays: looking through it for garbage again and again took a tenth of the time of a busy server.
     gc.collect()
     gc.freeze()
-    _Server(config, ready).run(sockets=[listener])
+    try:
+        _Server(config, ready).run(sockets=[listener])
+    finally:
+        # Else libraries complain at the end of what was never given back.
+        gc.unfreeze()
 
 
 class _Server(uvicorn.Server):

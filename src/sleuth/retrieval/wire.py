@@ -1,6 +1,7 @@
 """The shapes of search over HTTP: what clients of Search-R1 and its descendants send, and the answers they read."""
 
 import hashlib
+import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
@@ -96,8 +97,8 @@ def _hit(item: object, place: int) -> Hit:
         row, score = {key: value for key, value in item.items() if key != "score"}, item["score"]
     if score is None:
         score = 1.0 / place
-    if isinstance(score, bool) or not isinstance(score, int | float):
-        raise ValueError(f"a score is {score!r}, expected a number")
+    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+        raise ValueError(f"a score is {score!r}, expected a finite number")
     return Hit(_passage(row), float(score))
 
 

@@ -65,7 +65,7 @@ def test_a_failure_is_replayed_as_one(tmp_path: Path) -> None:
     assert (outcome.query, outcome.cause) == ("q", "status 500")
 
 
-@given(st.lists(st.tuples(st.text(), st.floats(allow_nan=False)), max_size=4), st.text())
+@given(st.lists(st.tuples(st.text(), st.floats(allow_nan=False, allow_infinity=False)), max_size=4), st.text())
 @settings(max_examples=50, deadline=None)
 def test_scores_and_texts_come_back_exactly(
     tmp_path_factory: pytest.TempPathFactory, found: list[tuple[str, float]], query: str

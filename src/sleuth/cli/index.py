@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Build search indexes, and look at them.")
 
 NAMED = 10
+OF_WORDS = ("k1", "b", "stemmer")
+OF_VECTORS = ("encoder", "query_prefix", "passage_prefix", "pooling", "normalise", "query_tokens", "passage_tokens")
+OF_ANN = ("method", "links", "effort", "lists", "bytes")
 Kinds = Literal["bm25", "dense", "ann", "hybrid"]
 Given = dict[str, Any]
 
@@ -68,18 +71,12 @@ def build(
     """Index documents for search. Killed and started again with the same settings, it goes on where it was."""
     from sleuth.retrieval import index
 
-    words = _given(k1=k1, b=b, stemmer=stemmer)
-    vectors = _given(
-        encoder=encoder,
-        query_prefix=query_prefix,
-        passage_prefix=passage_prefix,
-        pooling=pooling,
-        normalise=normalise,
-        query_tokens=query_tokens,
-        passage_tokens=passage_tokens,
+    words = _given(locals(), OF_WORDS)
+    vectors = _given(locals(), OF_VECTORS)
+    approximate = _given({**locals(), "bytes": bytes_}, OF_ANN)
+    _refuse_useless(
+        kind, _given(locals(), (*OF_WORDS, "workers")), _given(locals(), (*OF_VECTORS, "device")), approximate
     )
-    approximate = _given(method=method, links=links, effort=effort, lists=lists, bytes=bytes_)
-    _refuse_useless(kind, words | _given(workers=workers), vectors | _given(device=device), approximate)
     plan = _plan(kind, words, vectors, approximate)
     with Meter() as meter:
         manifest = index.build(source, out, plan, progress=meter, workers=workers or 0, device=device or "auto")
@@ -105,15 +102,7 @@ def adopt(
     """Take over a published FAISS index: a flat one as fp16 vectors, half its size; any other as it is, where it is."""
     from sleuth.retrieval import adoption
 
-    vectors = _given(
-        encoder=encoder,
-        query_prefix=query_prefix,
-        passage_prefix=passage_prefix,
-        pooling=pooling,
-        normalise=normalise,
-        query_tokens=query_tokens,
-        passage_tokens=passage_tokens,
-    )
+    vectors = _given(locals(), OF_VECTORS)
     with Meter() as meter:
         manifest = adoption.adopt(faiss, corpus, out, _encoder(vectors), progress=meter)
     _warn(manifest.skipped)
@@ -174,9 +163,9 @@ def check(
         index_report.write(found, out, str(folder), manifest.model_dump(mode="json"))
 
 
-def _given(**options: Any) -> Given:
-    """The options that were given."""
-    return {name: value for name, value in options.items() if value is not None}
+def _given(options: Given, names: Sequence[str]) -> Given:
+    """Those of the named options that were given."""
+    return {name: options[name] for name in names if options[name] is not None}
 
 
 def _refuse_useless(kind: Kinds, words: Given, vectors: Given, approximate: Given) -> None:

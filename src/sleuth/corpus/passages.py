@@ -58,13 +58,6 @@ def lines(path: Path) -> Iterator[bytes]:
         raise InputError(f"the corpus {path} cannot be read ({error}); give a JSONL file of passages") from error
 
 
-def build_offsets(corpus: Path, out: Path) -> int:
-    """Writes where each passage of a plain corpus starts and the last one ends; returns how many passages there are."""
-    starts = list(_offsets(corpus))
-    np.save(out, np.array(starts, "<u8"))
-    return len(starts) - 1
-
-
 class PassageStore:
     """The passages of a corpus by row and by id, in constant memory; safe to read from many threads."""
 
@@ -158,13 +151,3 @@ def _nothing(constant: str) -> None:
 
 
 DECODER = json.JSONDecoder(parse_constant=_nothing)
-
-
-def _offsets(corpus: Path) -> Iterator[int]:
-    """Starts of the lines that are not blank, then the size of the file."""
-    position = 0
-    for line in lines(corpus):
-        if not line.isspace():
-            yield position
-        position += len(line)
-    yield position

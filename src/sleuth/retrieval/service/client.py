@@ -15,8 +15,8 @@ from sleuth.retrieval.service.connections import Connections, Lane
 from sleuth.retrieval.service.exchange import Failure, exchange
 from sleuth.retrieval.service.retries import Retries
 from sleuth.retrieval.service.road import check_above_zero, endpoint, proxy_at, transport
+from sleuth.retrieval.service.secrets import Secrets
 from sleuth.retrieval.service.throttle import Throttle
-from sleuth.retrieval.web.keys import Secrets
 from sleuth.retrieval.wire import hits_of
 
 Outcomes = list[list[Hit] | SearchUnavailable]

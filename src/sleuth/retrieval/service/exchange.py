@@ -12,7 +12,7 @@ from typing import TypeVar
 import httpx
 
 from sleuth.corpus.decoding import clean
-from sleuth.retrieval.web.keys import Secrets
+from sleuth.retrieval.service.secrets import Secrets
 
 PASSING = frozenset({429, 500, 502, 503, 504})
 LONGEST = 200  # characters of what a server says

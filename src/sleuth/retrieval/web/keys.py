@@ -1,29 +1,11 @@
-"""What is told to nobody: keys and tokens, put on requests on their way out and taken out of what others say."""
+"""The keys of search providers: read from the environment, put on requests on their way out, and never told."""
 
-import json
 from collections.abc import Mapping
-from urllib.parse import quote, quote_plus
 
 import httpx
 
 from sleuth.errors import ConfigError
-
-
-class Secrets:
-    """Values by the names that are shown in their place."""
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self._values)})"
-
-    def hidden(self, text: str) -> str:
-        """A text of others, without the secrets that may stand in it: servers repeat what they were sent."""
-        for name, value in self._values.items():
-            for form in (value, json.dumps(value)[1:-1], quote(value, safe=""), quote_plus(value)):
-                text = text.replace(form, f"[{name}]")
-        return text
+from sleuth.retrieval.service.secrets import Secrets
 
 
 class Keys(Secrets):

@@ -20,7 +20,7 @@ from sleuth.records import Hit, Passage
 from sleuth.retrieval.service.client import Client
 from sleuth.retrieval.service.exchange import retry_after, sentence
 from sleuth.retrieval.service.retries import pause
-from sleuth.retrieval.web.keys import Secrets
+from sleuth.retrieval.service.secrets import Secrets
 
 SECRET = "s3cr3t-token"
 

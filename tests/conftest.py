@@ -79,6 +79,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama, grouped heads": {"model_type": "llama", "num_key_value_heads": 2},
     "qwen2": {"model_type": "qwen2", "num_key_value_heads": 1},
     "qwen3": {"model_type": "qwen3", "num_key_value_heads": 2, "head_dim": 16},
+    "mistral": {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": None},
 }
 
 

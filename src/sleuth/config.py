@@ -143,6 +143,10 @@ class AgentConfig(Section):
 class EngineConfig(Section):
     kind: Annotated[Literal["paged"], Field(description="paged: the embedded engine")] = "paged"
     slots: Annotated[Positive, Field(description="sequences whose keys and values are held at once")] = 128
+    parity: Annotated[
+        float,
+        Field(gt=0, description="mean difference between logprobs of engine and trainer above which no run starts"),
+    ] = 0.02
 
 
 class RewardConfig(Section):

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sleuth.cli.bench_engine import engine
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
     from sleuth.bench.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, beside peers and in one run.")
+app.command()(engine)
 
 WIKI18 = 21_015_324
 BATCHES = (1, 8, 64, 256, 512)
@@ -25,11 +27,6 @@ class Part(StrEnum):
     WORDS = "words"
     VECTORS = "vectors"
     SERVER = "server"
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `retrieval` a command of its own while it is the only one."""
 
 
 @app.command()

@@ -53,6 +53,9 @@ class Live:
         if not self._console.is_terminal and step % EVERY == 0:
             self._console.print(f"step {step}: {line}", soft_wrap=True)
 
+    def tell(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True)
+
 
 def figures(metrics: Mapping[str, float]) -> str:
     """Reward, EM, searches and speed of a step, in one line."""

@@ -10,6 +10,7 @@ from sleuth import __version__
 from sleuth.cli import bench, index, serve, world
 from sleuth.cli.ask import ask
 from sleuth.cli.coldstart import coldstart
+from sleuth.cli.doctor import doctor
 from sleuth.cli.evaluate import evaluate
 from sleuth.cli.knobs import knobs
 from sleuth.cli.search import search
@@ -17,7 +18,7 @@ from sleuth.cli.train import train
 from sleuth.errors import TrainingStopped, UserError
 
 GROUPS: dict[str, typer.Typer] = {"world": world.app, "index": index.app, "serve": serve.app, "bench": bench.app}
-COMMANDS: tuple[Callable[..., None], ...] = (train, ask, evaluate, search, knobs, coldstart)
+COMMANDS: tuple[Callable[..., None], ...] = (train, ask, evaluate, search, doctor, knobs, coldstart)
 
 STOPPED = 1
 USER_ERROR = 2

@@ -24,18 +24,33 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample; temperature 0 is greedy, and the same seed gives the same tokens."""
+    """How to sample; temperature 0 is greedy, and the same seed gives the same tokens.
+
+    Tokens are drawn from the distribution at that temperature, cut in this order: `top_k` keeps the k likeliest (0:
+    all) and those as likely as the last of them; `top_p` keeps the fewest of these whose share of their total reaches
+    p, and those as likely as the last; `min_p` keeps what has at least min_p times the probability of the likeliest.
+    Logprobs stay those of the whole distribution (at temperature 1 for greedy), whatever is cut.
+    """
 
     max_tokens: int
     temperature: float = 1.0
     stops: tuple[str, ...] = ()
     seed: int = 0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1 or self.seed < 0 or "" in self.stops:
             raise ValueError(f"{self}: expected a token or more, a seed of 0 or more, and stops that are not empty")
         if not (isfinite(self.temperature) and self.temperature >= 0):
             raise ValueError(f"the temperature is {self.temperature}, expected 0 or more")
+        if self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k}, expected 1 or more, or 0 to keep every token")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}, expected more than 0 and at most 1 (which keeps every token)")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p is {self.min_p}, expected at least 0 (which keeps every token) and at most 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ and made again in the backward pass.
 Suffixes: S scored tokens, V vocabulary, W model width.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -14,6 +16,7 @@ from transformers import PreTrainedModel
 from sleuth.errors import InputError
 
 CHUNK = 4096
+HALVES = (torch.bfloat16, torch.float16)
 
 
 def projection(model: PreTrainedModel) -> nn.Linear:
@@ -44,9 +47,34 @@ def scores(
 
 
 def logits(hidden_SW: Tensor, weight_VW: Tensor, bias_V: Tensor | None) -> Tensor:
-    """The fp32 logits that engine and trainer both start from."""
-    out = (hidden_SW @ weight_VW.t()).float()
+    """The fp32 logits that engine and trainer both start from, never rounded to less on the way."""
+    out = _product(hidden_SW, weight_VW)
     return out if bias_V is None else out + bias_V.float()
+
+
+def _product(hidden_SW: Tensor, weight_VW: Tensor) -> Tensor:
+    if weight_VW.dtype not in HALVES:
+        return (hidden_SW @ weight_VW.t()).float()
+    if not weight_VW.is_cuda:
+        return hidden_SW.float() @ weight_VW.float().t()
+    out: Tensor = _Wide.apply(hidden_SW, weight_VW)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Wide(torch.autograd.Function):
+    """The product of half-precision matrices summed and left in fp32, which torch computes but does not derive."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_SW: Tensor, weight_VW: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden_SW, weight_VW)
+        return torch.mm(hidden_SW, weight_VW.t(), out_dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        hidden_SW, weight_VW = ctx.saved_tensors
+        of_hidden, of_weight = ctx.needs_input_grad
+        gradient_SV = gradients[0].to(weight_VW.dtype)
+        return gradient_SV @ weight_VW if of_hidden else None, gradient_SV.t() @ hidden_SW if of_weight else None
 
 
 def _chunk_scores(

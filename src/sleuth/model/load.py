@@ -15,6 +15,9 @@ from sleuth.model import attention, head
 
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 SCALES = ("logits_scaling", "logit_scale")
+# Rotations that are chosen by the longest sequence of the call: cached keys of a short batch would not fit a long one.
+# Phi-3 once wrote "su" for longrope.
+ROTATIONS = ("dynamic", "longrope", "su")
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -40,7 +43,20 @@ def unservable(settings: Mapping[str, object]) -> str | None:
     for key in SCALES:
         if settings.get(key) not in (None, 1):
             return f"it scales its logits ({key})"
+    if moving := sorted(_rotations(settings) & set(ROTATIONS)):
+        return f"its rotary positions ({moving[0]}) depend on the longest sequence beside them"
     return None
+
+
+def _rotations(settings: Mapping[str, object]) -> set[str]:
+    """The kinds of rotary positions: of the whole model, or of each kind of layer."""
+    named: set[str] = set()
+    for key in ("rope_parameters", "rope_scaling"):
+        table = settings.get(key)
+        if isinstance(table, Mapping):
+            inner = [each for each in table.values() if isinstance(each, Mapping)]
+            named |= {str(each.get("rope_type", each.get("type"))) for each in (table, *inner)}
+    return named
 
 
 def _settings(folder: Path) -> Mapping[str, object]:

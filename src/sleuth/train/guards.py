@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from typing import NoReturn
 
-from sleuth.errors import TrainingStopped
+from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
 
 BROKEN = "begin a new run with a lower train.learning_rate"
@@ -25,6 +26,11 @@ def episodes(trajectories: Sequence[Trajectory], search_failures: float) -> None
         raise TrainingStopped(
             f"no episode was usable ({reasons}){cause}; mend what failed and resume the run, or {BROKEN}"
         )
+
+
+def engine(failure: EngineFailure) -> NoReturn:
+    """An engine that breaks before the first question is asked."""
+    raise TrainingStopped(f"{failure}; mend what failed and resume the run, or {BROKEN}") from failure
 
 
 def gradient(norm: float) -> None:

@@ -6,15 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sleuth.agent import prompts
 from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Task
+from sleuth.errors import EngineFailure
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import row
-from sleuth.train import checkpoint, guards
+from sleuth.train import checkpoint, guards, parity
 from sleuth.train.assemble import Parts
 from sleuth.train.checkpoint import Progress
+from sleuth.train.parity import Parity
 from sleuth.train.watch import Watch
 
 
@@ -38,10 +41,13 @@ class Outcome:
 def train(parts: Parts, watch: Watch, started: float) -> Outcome:
     """Runs the whole training, from the newest checkpoint where there is one."""
     with parts.run.held(), asyncio.Runner() as runner:
+        proof = _prove(parts, watch, runner, 0)
         before = _measure(parts, watch, runner, 0, "asking the held-out questions before")
         progress = _restore(parts)
         if progress.step == 0:
-            parts.run.append_metrics(0, before.greedy.metrics("evaluate"))
+            parts.run.append_metrics(0, {**proof.metrics(), **before.greedy.metrics("evaluate")})
+        else:
+            _prove(parts, watch, runner, progress.step)
         clock = started - progress.seconds
         watch.begin("training", parts.config.train.steps)
         watch.advance(progress.step)
@@ -53,6 +59,35 @@ def train(parts: Parts, watch: Watch, started: float) -> Outcome:
             _record(parts, runner, watch, progress, metrics)
         after = _measure(parts, watch, runner, progress.step, "asking the held-out questions after")
         return Outcome(before, after, Progress(progress.step, time.monotonic() - clock, progress.tokens))
+
+
+def _prove(parts: Parts, watch: Watch, runner: asyncio.Runner, step: int) -> Parity:
+    """Holds the engine against the trainer, and refuses what differs too much; the engine is left as after a start."""
+    watch.begin("checking the engine against the trainer", 1)
+    try:
+        found = runner.run(_parity(parts))
+    except EngineFailure as failure:
+        guards.engine(failure)
+    parts.engine.publish(None, step)
+    parts.run.write_json(parity.FILE, {"step": step, **found.as_json()})
+    watch.tell(found.line())
+    parity.require(found, parts.config.engine.parity, parts.config.model.policy)
+    return found
+
+
+async def _parity(parts: Parts) -> Parity:
+    """Measured on questions of the run, as its episodes begin with them."""
+    agent, config = parts.agent, parts.config
+    asked = parts.stream.questions[: parity.PROMPTS]
+    return await parity.measure(
+        parts.engine,
+        parts.learner.policy,
+        [prompts.render(each, agent.config.prompt, agent.protocol, agent.tokens) for each in asked],
+        context=agent.config.context_tokens,
+        concurrent=config.engine.slots,
+        temperature=config.train.temperature,
+        seed=config.train.seed,
+    )
 
 
 def _step(parts: Parts, runner: asyncio.Runner, step: int) -> dict[str, float]:

@@ -19,6 +19,10 @@ class Watch(Protocol):
         """A training step is recorded."""
         ...
 
+    def tell(self, line: str) -> None:
+        """Something was found that a person should read."""
+        ...
+
 
 class Silent:
     """Tells nobody."""
@@ -30,4 +34,7 @@ class Silent:
         """Not told."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Not told."""
+
+    def tell(self, line: str) -> None:
         """Not told."""

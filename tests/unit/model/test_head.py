@@ -69,6 +69,45 @@ def test_scores_are_fp32_whatever_the_weights() -> None:
     assert [scores.dtype for scores in found] == [torch.float32] * 2
 
 
+def test_fp32_logits_are_the_plain_product_bit_for_bit() -> None:
+    hidden, weight, bias, _ = inputs(9, biased=True)
+    assert bias is not None
+    assert torch.equal(head.logits(hidden, weight, None), hidden @ weight.t())
+    assert torch.equal(head.logits(hidden, weight, bias), hidden @ weight.t() + bias)
+
+
+@pytest.mark.parametrize("half", head.HALVES)
+def test_logits_of_half_precision_are_not_rounded_to_it(half: torch.dtype) -> None:
+    hidden, weight, _, _ = (None if each is None else each.detach() for each in inputs(9, biased=False))
+    assert hidden is not None
+    assert weight is not None
+    hidden, weight = hidden.to(half), weight.to(half)
+    found = head.logits(hidden, weight, None)
+    torch.testing.assert_close(found.double(), hidden.double() @ weight.double().t(), atol=1e-5, rtol=1e-5)
+    assert not torch.equal(found, found.to(half).float())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [0, 1, 77])
+@pytest.mark.parametrize("half", head.HALVES)
+def test_logits_and_gradients_of_half_precision_on_a_gpu(count: int, half: torch.dtype) -> None:
+    dice = torch.Generator(device="cuda").manual_seed(count)
+    width, words = 576, 1000
+    hidden = torch.randn(count, width, generator=dice, device="cuda").to(half).requires_grad_()
+    weight = torch.randn(words, width, generator=dice, device="cuda").mul(0.05).to(half).requires_grad_()
+    found = head.logits(hidden, weight, None)
+    expected = hidden.double() @ weight.double().t()
+    assert found.dtype == torch.float32
+    # Sums of 576 products in fp32: a bf16 result would be off by up to 2 ** -8 of itself.
+    torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=1e-5)
+    factors = torch.randn(found.shape, generator=dice, device="cuda")
+    mine = torch.autograd.grad((found * factors).sum(), [hidden, weight])
+    theirs = torch.autograd.grad((expected * factors.double()).sum(), [hidden, weight])
+    for ours, exact in zip(mine, theirs, strict=True):
+        assert ours.dtype == half
+        torch.testing.assert_close(ours, exact, atol=0.1, rtol=0.02)
+
+
 def test_the_whole_vocabulary_of_all_tokens_is_never_held() -> None:
     """The graph of a pass keeps the hidden states of each chunk, not its logits."""
     hidden, weight, _, target = inputs(2 * head.CHUNK, biased=False)

@@ -46,6 +46,10 @@ def test_the_type_asked_for(folder: Path) -> None:
         ({"logits_scaling": 8.0}, "scales its logits (logits_scaling)"),
         ({"logit_scale": 0.0625}, "scales its logits (logit_scale)"),
         ({"layer_types": ["full_attention", "linear_attention"]}, "layers of linear_attention"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "positions (dynamic) depend on the longest"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, "positions (longrope) depend on"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "positions (dynamic) depend on the longest sequence"),
+        ({"rope_scaling": {"type": "su"}}, "positions (su) depend on the longest sequence"),
     ],
 )
 def test_models_of_another_meaning_are_refused(folder: Path, settings: dict[str, object], reason: str) -> None:
@@ -65,6 +69,8 @@ def test_models_of_another_meaning_are_refused(folder: Path, settings: dict[str,
         {"sliding_window": 4096, "use_sliding_window": False},
         {"layer_types": ["full_attention"] * 2},
         {"final_logit_softcapping": None, "logits_scaling": 1.0},
+        {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}, "rope_scaling": None},
+        {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
     ],
 )
 def test_models_of_plain_meaning_are_served(settings: dict[str, object]) -> None:

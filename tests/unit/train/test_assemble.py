@@ -34,6 +34,9 @@ class Stages:
     def step(self, step: int, metrics: object) -> None:
         """Not remembered."""
 
+    def tell(self, line: str) -> None:
+        """Not remembered."""
+
 
 @pytest.fixture
 def home(tmp_path: Path, policy: Callable[..., Policy], monkeypatch: pytest.MonkeyPatch) -> Path:

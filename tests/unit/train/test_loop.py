@@ -186,9 +186,7 @@ def test_policy_that_is_broken_ends_the_run(parts: Making, tmp_path: Path, polic
     broken = policy()
     with torch.no_grad():
         next(broken.model.parameters()).fill_(math.nan)
-    with pytest.raises(
-        TrainingStopped, match=r"\(3 engine_failed\), for example: .* not finite; .* a lower train\.learning_rate"
-    ):
+    with pytest.raises(TrainingStopped, match=r"not finite; .* a lower train\.learning_rate"):
         trained(parts(tmp_path / "run", learning=broken))
 
 

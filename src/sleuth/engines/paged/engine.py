@@ -1,55 +1,99 @@
 """The embedded engine: it shares the policy's parameters and batches whoever is asking.
 
-Work goes in bursts of a few decode steps. Between two bursts finished sequences are handed back and waiting ones
-join in the order of their seats, so a finished sequence makes room for the next.
+A step computes one token of every row that is decoding and a bounded number of given tokens of rows that are new. On a
+GPU steps are launched ahead of what is known: stops are looked at in arrears, and what was sampled past one is dropped.
 """
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import isfinite
+from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.engines.base import Completion, Finish, Listener, Sampling, Seat
-from sleuth.engines.paged.pool import Cached, Pool
-from sleuth.engines.paged.row import Row, batches
-from sleuth.engines.paged.sampler import sample, uniforms
-from sleuth.engines.paged.stops import Stops
+from sleuth.engines.base import Completion, Listener, Sampling, Seat
+from sleuth.engines.paged.budget import pages_for
+from sleuth.engines.paged.pages import PAGE
+from sleuth.engines.paged.row import Row
+from sleuth.engines.paged.runner import Backend, Drawn, Runner
+from sleuth.engines.paged.schedule import Schedule, Shortage, Step, Tally
+from sleuth.engines.paged.watch import Watch
 from sleuth.errors import EngineFailure
-from sleuth.model import head
 from sleuth.model.tokens import Tokens
 
+# With lockstep, steps between two looks at who is there.
 BURST = 4
+# Steps launched before the oldest is looked at: enough to keep a GPU busy, few enough to waste little past a stop.
+AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step that was launched: for whom it samples, with which weights, and what comes of it."""
+
+    slots_M: np.ndarray
+    tenants_M: np.ndarray
+    version: int
+    drawn: Drawn
 
 
 class Paged:
-    """Continuous batching over a pool of cached keys and values.
+    """Continuous batching over pages of cached keys and values.
 
-    With `lockstep`, a burst starts only when every seated caller is waiting in it. Batches then do not depend on how
-    long a search took, and a run with the same seed gives the same numbers bit for bit.
+    `memory` is the share of the device's memory that pages may take. With `lockstep`, steps go on only when every
+    seated caller is waiting in them: batches then do not depend on how long a search took, and on a CPU a run with the
+    same seed gives the same numbers bit for bit. `keep_stale` lets rows go on with keys and values of older weights.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokens: Tokens, *, slots: int, context: int, lockstep: bool = False
+        self,
+        model: PreTrainedModel,
+        tokens: Tokens | None,
+        *,
+        slots: int,
+        context: int,
+        memory: float = 0.3,
+        prefill_tokens: int = 16384,
+        keep_stale: bool = False,
+        lockstep: bool = False,
+        backend: Backend | None = None,
     ) -> None:
-        parameter = next(model.parameters())
-        self._model = model
-        self._pool = Pool(model.config, slots, context, parameter.device, parameter.dtype)
-        self._stops = Stops(tokens)
-        self._ends = _end_ids(model, tokens)
-        self._lockstep = lockstep
+        device = next(model.parameters()).device
+        pages = pages_for(model, slots=slots, context=context, share=memory)
+        on_gpu = device.type == "cuda"
+        backend = backend or ("triton" if on_gpu else "plain")
+        self._runner = Runner(model, pages=pages, slots=slots, context=context, backend=backend, graphs=on_gpu)
+        self._fresh = partial(Schedule, pages, slots, prefill_tokens)
+        self._schedule = self._fresh()
+        self._ahead = AHEAD if on_gpu else 0
+        self._model, self._context = model, context
+        self._watch = Watch(model, tokens)
+        self._keep_stale, self._lockstep = keep_stale, lockstep
         self._version = 0
         self._arrivals = 0
+        self._arrived: deque[Row] = deque()
+        self._left: deque[Row] = deque()
+        self._flying: deque[Flight] = deque()
         self._seats: set[Seat] = set()
-        self._waiting: list[Row] = []
-        self._running: list[Row] = []
         self._changed = asyncio.Event()
         self._driver: asyncio.Task[None] | None = None
-        self._weights = threading.Lock()
+        self._turn, self._steps = threading.Lock(), threading.Lock()
+
+    @property
+    def tally(self) -> Tally:
+        """What was computed, reused, dropped and preempted so far."""
+        return self._schedule.tally
+
+    @property
+    def pages_held(self) -> int:
+        """Pages that belong to rows on their way; 0 when nobody is asking."""
+        return self._schedule.pages.held
 
     @contextmanager
     def seat(self, order: int) -> Iterator[Seat]:
@@ -59,32 +103,46 @@ class Paged:
             yield seat
         finally:
             self._seats.remove(seat)
-            self._pool.leave(seat)
             self._changed.set()
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
     ) -> Completion:
-        room = self._room(ids)
+        limit = min(sampling.max_tokens, self._room(ids))
         self._arrivals += 1
         order = (seat.order if seat is not None else 0, self._arrivals)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        random = uniforms(sampling.seed, min(sampling.max_tokens, room))
-        self._waiting.append(Row(list(ids), len(ids), sampling, order, seat, listen, future, random))
+        kind = self._watch.kind(sampling.stops)
+        row = Row(list(ids), len(ids), sampling, limit, kind, order, seat, listen, future)
+        self._arrived.append(row)
         self._changed.set()
         if self._driver is None or self._driver.done():
             self._changed = asyncio.Event()
             self._driver = asyncio.create_task(self._drive())
-        return await future
+        try:
+            return await future
+        except BaseException:
+            self._left.append(row)
+            raise
+        finally:
+            self._watch.leave(kind)
 
     def publish(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        with self._weights:
+        done = torch.cuda.current_stream().record_event() if self._runner.stream is not None else None
+        with self._between_steps(), self._runner.ready():
+            if done is not None:
+                torch.cuda.current_stream().wait_event(done)
+            self._land_all()
             if weights is not None:
                 self._load(weights)
+            if self._runner.moved():
+                raise EngineFailure(
+                    "the model's parameters moved to other storage after the engine was made; write them in place, "
+                    "or make a new engine"
+                )
             self._version = version
-            self._pool.forget()
-            for row in self._running:
-                row.computed = 0
+            if not self._keep_stale:
+                self._schedule.restart()
 
     async def close(self) -> None:
         if self._driver is not None and not self._driver.done():
@@ -93,12 +151,12 @@ class Paged:
 
     def _room(self, ids: Sequence[int]) -> int:
         """How many tokens fit after these; what would break the batch of everybody else is refused here."""
-        if not ids or len(ids) >= self._pool.context:
-            raise EngineFailure(f"a prompt of {len(ids)} tokens; expected 1 to {self._pool.context - 1}")
+        if not ids or len(ids) >= self._context:
+            raise EngineFailure(f"a prompt of {len(ids)} tokens; expected 1 to {self._context - 1}")
         known = self._model.config.vocab_size
         if min(ids) < 0 or max(ids) >= known:
             raise EngineFailure(f"a prompt with tokens {min(ids)} to {max(ids)}; the model knows 0 to {known - 1}")
-        return self._pool.context - len(ids)
+        return self._context - len(ids)
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
         """Some of the weights or all: tied ones need no entry of their own."""
@@ -106,15 +164,19 @@ class Paged:
             raise ValueError(f"the weight {unknown[0]} is published, and the model has none of that name")
         self._model.load_state_dict(weights, strict=False)
 
+    @property
+    def _busy(self) -> bool:
+        return bool(self._arrived or self._flying or self._schedule.busy)
+
     async def _drive(self) -> None:
+        """Lets a thread compute while there is something to compute; an error ends every request, not the engine."""
+        stopping = threading.Event()
         try:
-            while self._waiting or self._running:
+            while self._busy:
                 await self._everyone_here()
-                self._admit()
-                await asyncio.to_thread(self._burst)
-                self._hand_back()
-                await asyncio.sleep(0)
+                await asyncio.to_thread(self._burst, stopping)
         except BaseException as error:
+            stopping.set()
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
@@ -126,114 +188,132 @@ class Paged:
             await self._changed.wait()
 
     def _asking(self) -> set[Seat]:
-        rows = (*self._waiting, *self._running)
-        return {row.seat for row in rows if row.seat is not None and not row.future.done()}
+        rows = (*self._arrived, *self._schedule.rows)
+        return {row.seat for row in rows if row.seat is not None and not row.over}
 
-    def _admit(self) -> None:
-        """Seats as many waiting rows as there are slots, lowest order first."""
-        self._waiting.sort(key=lambda row: row.order)
-        while self._waiting:
-            row = self._waiting[0]
-            if row.future.done():
-                self._waiting.pop(0)
-                continue
-            # A seat may be left while a request made from it is still on its way.
-            taken = self._pool.take(row.ids, row.seat if row.seat in self._seats else None)
-            if taken is None:
-                return
-            row.slot, row.computed = taken
-            self._running.append(self._waiting.pop(0))
+    def _burst(self, stopping: threading.Event) -> None:
+        """Steps until nothing is left to compute; with lockstep a few, since then it is time to look who is there."""
+        steps = 0
+        self._take_in()
+        while not stopping.is_set() and (steps < BURST or not self._lockstep) and self._busy:
+            with self._between_steps(), self._runner.ready():
+                self._step()
+            steps += 1
+            if not self._lockstep:
+                self._take_in()
 
-    def _hand_back(self) -> None:
-        """Lets listeners hear, delivers what is finished, drops what was cancelled."""
-        for row in self._running:
-            row.tell()
-            row.deliver()
-        # Only now, since a listener may end the request of another.
-        for row in self._running:
-            if row.future.done():
-                self._pool.give_back(row.slot)
-        self._running = [row for row in self._running if not row.future.done()]
+    @contextmanager
+    def _between_steps(self) -> Iterator[None]:
+        """Alone with the engine. Whoever waits comes next, before the thread that steps takes its next turn."""
+        with self._turn:
+            self._steps.acquire()
+        try:
+            yield
+        finally:
+            self._steps.release()
+
+    def _take_in(self) -> None:
+        while self._arrived:
+            self._schedule.add(self._arrived.popleft())
+
+    def _step(self) -> None:
+        """Launches the next step, and looks at the oldest of those that are under way."""
+        if self._left:
+            self._schedule.remove([self._left.popleft() for _ in range(len(self._left))])
+        try:
+            step = self._schedule.plan()
+        except Shortage:
+            # Rows may have finished in what was launched but not looked at; only then does one give way.
+            if self._flying:
+                self._land(0)
+            else:
+                self._schedule.give_way()
+            return
+        if len(step.lanes_B) or step.segments:
+            self._flying.append(self._launch(step))
+            self._land(self._ahead)
+        else:
+            self._land(0)
+
+    def _launch(self, step: Step) -> Flight:
+        board, slots_M = self._schedule.board, step.sampled()
+        drawn = self._runner.launch(step, slots_M, board.seed_S[slots_M], board.drawn_S[slots_M] - 1)
+        return Flight(slots_M, board.tenant_S[slots_M], self._version, drawn)
+
+    def _land(self, ahead: int) -> None:
+        """Takes in what was sampled, until no more than `ahead` steps are under way."""
+        while len(self._flying) > ahead:
+            flight = self._flying.popleft()
+            touched = self._take(flight, *flight.drawn.wait())
+            _hand_out([row for row in touched if row.finish is not None or row.listen is not None])
+            self._schedule.remove([row for row in touched if row.finish is not None])
+
+    def _take(self, flight: Flight, tokens_M: np.ndarray, logprobs_M: np.ndarray) -> list[Row]:
+        """Keeps what a step sampled; the rows to which something happened by it: an end, a whole page, a listener."""
+        board, slots_M = self._schedule.board, flight.slots_M
+        there_M = board.tenant_S[slots_M] == flight.tenants_M
+        if not there_M.all():
+            self.tally.past_stop += int((~there_M).sum())
+            slots_M, tokens_M, logprobs_M = slots_M[there_M], tokens_M[there_M], logprobs_M[there_M]
+        if not np.isfinite(logprobs_M).all():
+            broken = logprobs_M[~np.isfinite(logprobs_M)][0]
+            raise EngineFailure(f"a logprob is {broken}: the weights, or what they computed, are not finite")
+        board.land(slots_M, tokens_M, logprobs_M, flight.version)
+        seen_M = board.seen_S[slots_M]
+        ending_M = self._watch.may_end(board.watch_S[slots_M], tokens_M) | (seen_M == board.limit_S[slots_M])
+        turning_M = (board.given_S[slots_M] + seen_M) % PAGE == 0
+        touched = np.flatnonzero(ending_M | turning_M | board.heard_S[slots_M])
+        return [self._look(slot, ending) for slot, ending in zip(slots_M[touched], ending_M[touched], strict=True)]
+
+    def _look(self, slot: int, ending: bool) -> Row:
+        row = self._schedule.board.rows[slot]
+        assert row is not None  # noqa: S101  the slot's tenant is the one it was sampled for
+        self._schedule.board.catch_up(row)
+        self._schedule.settle(row)
+        if ending:
+            self._watch.judge(row)
+        return row
+
+    def _land_all(self) -> None:
+        """Before weights change, what the old ones have sampled is taken in; what broke there breaks its requests."""
+        try:
+            self._land(0)
+        except EngineFailure as error:
+            self._reset(error)
 
     def _fail(self, error: BaseException) -> None:
+        with self._between_steps():
+            self._reset(error)
+
+    def _reset(self, error: BaseException) -> None:
         """Ends every request with an EngineFailure, and leaves the engine as after a start."""
-        rows = (*self._running, *self._waiting)
-        self._running, self._waiting = [], []
-        # When the driver is cancelled its burst goes on in a thread; what that still writes must not outlive clearing.
-        with self._weights:
-            self._pool.clear()
+        told = str(error) if isinstance(error, EngineFailure) else f"{type(error).__name__}: {error}"
+        failure = EngineFailure(f"generation broke: {told}")
+        failure.__cause__ = error
+        rows = [*self._arrived, *self._schedule.rows]
+        self._arrived.clear()
+        self._flying.clear()
+        tally, self._schedule = self._schedule.tally, self._fresh()
+        self._schedule.tally = tally
+        self._runner.clear()
         for row in rows:
-            told = str(error) if isinstance(error, EngineFailure) else f"{type(error).__name__}: {error}"
-            failure = EngineFailure(f"generation broke: {told}")
-            failure.__cause__ = error
-            row.fail(failure)
-
-    def _burst(self) -> None:
-        """A few decode steps; rows that have more than one token to compute catch up first."""
-        with self._weights, torch.inference_mode(), _evaluating(self._model):
-            for _ in range(BURST):
-                rows = [row for row in self._running if row.finish is None]
-                if not rows:
-                    return
-                for batch in batches(rows):
-                    self._advance(batch)
-
-    def _advance(self, rows: Sequence[Row]) -> None:
-        """Computes what each row has not computed yet, and samples its next token."""
-        fresh = [row.ids[row.computed :] for row in rows]
-        layout = Cached(
-            self._pool, [row.slot for row in rows], [row.computed for row in rows], [len(new) for new in fresh]
-        )
-        logits_RV = self._logits(torch.tensor([token for new in fresh for token in new]), layout)
-        temperature_R = torch.tensor([row.sampling.temperature for row in rows], device=logits_RV.device)
-        uniform_R = torch.tensor([row.random[len(row.logprobs)] for row in rows], device=logits_RV.device)
-        token_R, logprob_R = sample(logits_RV, temperature_R, uniform_R)
-        for row, new, token, logprob in zip(rows, fresh, token_R.tolist(), logprob_R.tolist(), strict=True):
-            if not isfinite(logprob):
-                raise EngineFailure(f"a logprob is {logprob}: the weights, or what they computed, are not finite")
-            self._pool.held[row.slot].extend(new)
-            row.computed += len(new)
-            row.ids.append(token)
-            row.logprobs.append(logprob)
-            row.versions.append(self._version)
-            self._judge(row)
-
-    def _logits(self, ids_N: Tensor, layout: Cached) -> Tensor:
-        device = layout.positions_N.device
-        hidden = self._model.base_model(
-            input_ids=ids_N.to(device)[None], position_ids=layout.positions_N[None], use_cache=False, layout=layout
-        ).last_hidden_state[0]
-        projection = head.projection(self._model)
-        return head.logits(hidden[layout.last_R], projection.weight, projection.bias)
-
-    def _judge(self, row: Row) -> None:
-        """Ends a row whose newest token is its last."""
-        row.stop = self._stops.matched(row.ids, row.given, row.sampling.stops)
-        if row.stop is not None:
-            row.finish = Finish.STOP
-        elif row.ids[-1] in self._ends:
-            row.finish = Finish.END
-        elif len(row.logprobs) >= row.sampling.max_tokens:
-            row.finish = Finish.LENGTH
-        elif len(row.ids) >= self._pool.context:
-            row.finish = Finish.CONTEXT
+            row.slot = -1
+            _soon(row.future.get_loop(), row.fail, failure)
 
 
-@contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Dropout and checkpointing are off while the engine computes, and afterwards as the trainer left them."""
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()
+def _hand_out(rows: Sequence[Row]) -> None:
+    """Lets listeners hear and delivers what is finished, in the loops that wait for it."""
+    for loop in {row.future.get_loop() for row in rows}:
+        _soon(loop, _deliver, [row for row in rows if row.future.get_loop() is loop])
 
 
-def _end_ids(model: PreTrainedModel, tokens: Tokens) -> frozenset[int]:
-    """The ids that end a text: those the model's generation settings name, and the tokenizer's own."""
-    named = getattr(model.generation_config, "eos_token_id", None)
-    listed = named if isinstance(named, list) else [named]
-    return frozenset(token for token in (*listed, tokens.end) if isinstance(token, int))
+def _deliver(rows: Sequence[Row]) -> None:
+    for row in rows:
+        row.tell()
+        row.deliver()
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
+    """Calls in the loop's own thread; in a loop that is closed nobody waits any more."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(call, *arguments)

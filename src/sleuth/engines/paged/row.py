@@ -1,30 +1,27 @@
-"""A request on its way through the engine, and which requests are computed together."""
+"""A request on its way through the engine."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from sleuth.engines.base import Completion, Finish, Listener, Sampling, Seat
-
-PREFILL_TOKENS = 8192
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A request: its tokens so far, and where its keys and values are."""
+    """A request: its tokens as far as they have been looked at, and where their keys and values are."""
 
     ids: list[int]
     given: int
     sampling: Sampling
+    limit: int
+    watch: int
     order: tuple[int, int]
     seat: Seat | None
     listen: Listener | None
     future: "asyncio.Future[Completion]"
-    random: np.ndarray
     slot: int = -1
-    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    cached: int = 0
     heard: int = 0
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -36,9 +33,9 @@ class Row:
         return self.ids[self.given :]
 
     @property
-    def behind(self) -> int:
-        """How many of its tokens are still to be computed."""
-        return len(self.ids) - self.computed
+    def over(self) -> bool:
+        """Nothing more is to be computed for it: it is finished, or nobody waits for it."""
+        return self.finish is not None or self.future.done()
 
     def tell(self) -> None:
         """Lets the listener hear what is new; its error is the caller's own and ends only this request."""
@@ -62,18 +59,3 @@ class Row:
         """Ends the request with an error, unless it has ended."""
         if not self.future.done():
             self.future.set_exception(error)
-
-
-def batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows that decode together, after the rows that catch up, in batches of like length and bounded size."""
-    decoding = [row for row in rows if row.behind == 1]
-    batch: list[Row] = []
-    for row in sorted((row for row in rows if row.behind > 1), key=lambda row: row.behind):
-        if batch and (len(batch) + 1) * row.behind > PREFILL_TOKENS:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
-    if decoding:
-        yield sorted(decoding, key=lambda row: row.slot)

@@ -11,11 +11,11 @@ class Stops:
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
-        self._ends = lru_cache(maxsize=64)(self._ending)
+        self.ending = lru_cache(maxsize=64)(self._ending)
 
     def matched(self, ids: Sequence[int], given: int, stops: tuple[str, ...]) -> str | None:
         """The stop that the last of the tokens sampled after the `given` ones completed: the one that ends first."""
-        if not stops or ids[-1] not in self._ends(stops):
+        if ids[-1] not in self.ending(stops):
             return None
         text = self._tokens.decode(ids[given:])
         found = [(text.index(stop) + len(stop), stop) for stop in stops if stop in text]
@@ -26,6 +26,8 @@ class Stops:
 
         Decoding is only needed after these, and they are few.
         """
+        if not stops:
+            return frozenset()
         marks = {stop[-1] for stop in stops} | {BROKEN}
         texts = self._tokens.texts()
         if any(mark.isspace() for mark in marks):

@@ -106,7 +106,7 @@ def test_later_turns(stock: PreTrainedModel, family: str, tiny: Tiny, tokens: To
     lengths = asyncio.run(main())
     # Where each caller keeps its slot, every token is computed once, and the very last sampled one never.
     once = sum(length - 1 for length in lengths)
-    assert computed.since() == once if slots == 8 else computed.since() > once
+    assert computed.since() == once if slots == 8 else computed.since() >= once
     assert sum(len(completion.ids) for _, completion in turns) > 100
     for ids, completion in turns:
         assert_parity(stock, ids, completion, 1.0)

@@ -4,25 +4,43 @@ import numpy as np
 import pytest
 import torch
 
-from sleuth.engines.paged.sampler import sample, uniforms
+from sleuth.engines.paged.sampler import sample, uniform
 
 LOGITS = torch.tensor([1.5, -2.0, 0.0, 0.7, -0.3, 2.0, -6.0])
 ALMOST_ONE = float(np.nextafter(1.0, 0.0))
 NEVER = float("-inf")
+WHOLE = (0, 1.0, 0.0)
+# Probabilities .05 .1 .4 .1 .05 .3
+SHARES = torch.tensor([0.05, 0.1, 0.4, 0.1, 0.05, 0.3]).log()
 
 
-def draw(logits: torch.Tensor, temperature: float, numbers: np.ndarray | list[float]) -> tuple[list[int], list[float]]:
+def numbers(seed: int, count: int) -> np.ndarray:
+    """The random numbers of one request, one a token."""
+    return uniform(np.full(count, seed, dtype=np.uint64), np.arange(count))
+
+
+def draw(
+    logits: torch.Tensor,
+    temperature: float,
+    numbers: np.ndarray | list[float],
+    cut: tuple[float, float, float] = WHOLE,
+) -> tuple[list[int], list[float]]:
     """The tokens and logprobs of one distribution at many random numbers."""
     rows = len(numbers)
-    uniform_R = torch.tensor(np.asarray(numbers))
-    token_R, logprob_R = sample(logits.expand(rows, -1), torch.full((rows,), temperature), uniform_R)
-    return token_R.tolist(), logprob_R.tolist()
+    settings_M4 = torch.tensor((temperature, *cut)).expand(rows, -1)
+    token_M, logprob_M = sample(logits.expand(rows, -1), settings_M4, torch.tensor(np.asarray(numbers)))
+    return token_M.tolist(), logprob_M.tolist()
+
+
+def kept(logits: torch.Tensor, temperature: float, cut: tuple[float, float, float]) -> set[int]:
+    """What a grid of numbers draws: every token that is kept and not very unlikely."""
+    return set(draw(logits, temperature, np.linspace(0, ALMOST_ONE, 2_000), cut)[0])
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.8])
 def test_many_draws_follow_the_distribution(temperature: float) -> None:
     """Chi-square with 6 degrees of freedom: above 22.46 in one of a thousand."""
-    tokens, _ = draw(LOGITS, temperature, uniforms(7, 50_000))
+    tokens, _ = draw(LOGITS, temperature, numbers(7, 50_000))
     expected = torch.softmax(LOGITS / temperature, -1).double().numpy() * 50_000
     counts = np.bincount(tokens, minlength=7)
     keep = expected > 5
@@ -32,23 +50,25 @@ def test_many_draws_follow_the_distribution(temperature: float) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 1.8])
 def test_a_logprob_is_of_the_whole_vocabulary_at_that_temperature(temperature: float) -> None:
-    tokens, logprobs = draw(LOGITS, temperature, uniforms(1, 200))
+    tokens, logprobs = draw(LOGITS, temperature, numbers(1, 200))
     expected = torch.log_softmax(LOGITS / (temperature or 1.0), -1)[tokens]
     assert logprobs == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 def test_temperature_zero_takes_the_best() -> None:
-    tokens, _ = draw(LOGITS, 0.0, uniforms(2, 50))
+    tokens, _ = draw(LOGITS, 0.0, numbers(2, 50))
     assert set(tokens) == {5}
 
 
-def test_rows_are_sampled_each_by_its_own_temperature_and_number() -> None:
+def test_rows_are_sampled_each_by_its_own_settings_and_number() -> None:
     logits = torch.stack([LOGITS, LOGITS.flip(0), LOGITS, LOGITS])
     numbers = torch.tensor([0.3, 0.3, 0.3, 0.9], dtype=torch.float64)
-    temperatures = torch.tensor([1.0, 1.0, 0.0, 0.5])
-    tokens, logprobs = sample(logits, temperatures, numbers)
+    cuts = [WHOLE, (2, 1.0, 0.0), (3, 0.5, 0.0), (0, 1.0, 0.3)]
+    temperatures = [1.0, 1.0, 0.0, 0.5]
+    settings = torch.tensor([(warmth, *cut) for warmth, cut in zip(temperatures, cuts, strict=True)])
+    tokens, logprobs = sample(logits, settings, numbers)
     for row in range(4):
-        (token,), (logprob,) = draw(logits[row], float(temperatures[row]), [float(numbers[row])])
+        (token,), (logprob,) = draw(logits[row], temperatures[row], [float(numbers[row])], cuts[row])
         assert int(tokens[row]) == token
         assert float(logprobs[row]) == pytest.approx(logprob)
 
@@ -74,9 +94,10 @@ def test_tokens_without_probability_are_never_drawn() -> None:
         never = torch.full((200, 2), NEVER)
         logits = torch.cat([never, inner, never], 1)
         for number in (0.0, 1e-300, 0.999999, ALMOST_ONE):
-            token_R, logprob_R = sample(logits, torch.ones(200), torch.full((200,), number, dtype=torch.float64))
-            assert torch.isfinite(logprob_R).all()
-            assert ((token_R >= 2) & (token_R < width + 2)).all()
+            settings = torch.tensor((1.0, *WHOLE)).expand(200, -1)
+            token_M, logprob_M = sample(logits, settings, torch.full((200,), number, dtype=torch.float64))
+            assert torch.isfinite(logprob_M).all()
+            assert ((token_M >= 2) & (token_M < width + 2)).all()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -85,8 +106,53 @@ def test_logits_that_are_no_numbers_show_in_the_logprob(temperature: float) -> N
     assert np.isnan(logprobs).all()
 
 
+@pytest.mark.parametrize(
+    ("cut", "expected"),
+    [
+        ((1, 1.0, 0.0), {2}),
+        ((2, 1.0, 0.0), {2, 5}),
+        ((3, 1.0, 0.0), {1, 2, 3, 5}),  # a tie with the third
+        ((100, 1.0, 0.0), {0, 1, 2, 3, 4, 5}),
+        ((0, 1e-9, 0.0), {2}),
+        ((0, 0.39, 0.0), {2}),
+        ((0, 0.6, 0.0), {2, 5}),
+        ((0, 0.75, 0.0), {1, 2, 3, 5}),
+        ((0, 0.92, 0.0), {0, 1, 2, 3, 4, 5}),
+        ((2, 0.57, 0.0), {2}),  # .4 of .7 is .571
+        ((2, 0.6, 0.0), {2, 5}),
+        ((0, 1.0, 0.7), {2, 5}),
+        ((0, 1.0, 0.2), {1, 2, 3, 5}),
+        ((0, 1.0, 1.0), {2}),
+        ((3, 0.99, 0.7), {2, 5}),
+    ],
+)
+def test_truncation_keeps_what_it_says(cut: tuple[float, float, float], expected: set[int]) -> None:
+    assert kept(SHARES, 1.0, cut) == expected
+    assert kept(SHARES / 2, 0.5, cut) == expected  # the distribution at the temperature is what counts
+
+
+def test_what_is_kept_keeps_its_proportions_and_its_whole_logprob() -> None:
+    tokens, logprobs = draw(SHARES, 1.0, (np.arange(7_000) + 0.5) / 7_000, (2, 1.0, 0.0))
+    assert np.bincount(tokens, minlength=6).tolist() == [0, 0, 4_000, 0, 0, 3_000]
+    assert logprobs == pytest.approx(SHARES[tokens].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("cut", [(1, 1.0, 0.0), (0, 0.1, 0.0), (0, 1.0, 1.0)])
+def test_a_number_rounded_up_to_one_draws_what_is_kept(cut: tuple[float, float, float]) -> None:
+    assert draw(SHARES, 1.0, [1.0, 0.0], cut)[0] == [2, 2]
+
+
+def test_truncation_leaves_greedy_rows_alone() -> None:
+    assert draw(LOGITS, 0.0, [0.9], (3, 0.5, 0.1)) == draw(LOGITS, 0.0, [0.9])
+
+
+def test_the_lowest_temperatures_take_the_best() -> None:
+    assert draw(LOGITS, 1e-38, [0.0, 0.5, ALMOST_ONE]) == ([5, 5, 5], [0.0, 0.0, 0.0])
+
+
 def test_numbers_depend_on_the_seed_alone() -> None:
-    assert uniforms(3, 100)[:10].tolist() == uniforms(3, 10).tolist()
-    assert uniforms(3, 10).tolist() != uniforms(4, 10).tolist()
-    numbers = uniforms(2**64 - 1, 1000)
-    assert ((numbers >= 0) & (numbers < 1)).all()
+    assert numbers(3, 100)[:10].tolist() == numbers(3, 10).tolist()
+    assert numbers(3, 10).tolist() != numbers(4, 10).tolist()
+    many = numbers(2**64 - 1, 100_000)
+    assert ((many >= 0) & (many < 1)).all()
+    assert np.histogram(many, 20, (0, 1))[0] == pytest.approx(5000, abs=350)

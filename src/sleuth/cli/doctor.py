@@ -1,0 +1,70 @@
+"""sleuth doctor: is this machine sound, and does the engine compute what the trainer does?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sleuth import recipe
+from sleuth.cli.printed import printed
+
+if TYPE_CHECKING:
+    import torch
+
+    from sleuth.doctor.environment import Finding
+    from sleuth.train.parity import Parity
+
+UNSOUND = 1
+
+
+def doctor(
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="a Hugging Face folder with model and tokenizer")
+    ] = "quickstart",
+    dtype: Annotated[
+        Literal["float32", "bfloat16"] | None,
+        typer.Option(help="precision of the check; default: both on a GPU, float32 on a CPU"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="where the engine is checked: auto, cpu, cuda, cuda:0")] = "auto",
+    tokens: Annotated[int, typer.Option(min=1, max=256, help="tokens sampled in a turn; more make it surer")] = 16,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON document instead of tables")] = False,
+) -> None:
+    """Check the environment, and the engine's logprobs against the trainer's; exits with 1 when something is bad."""
+    folder = recipe.resolve_policy(model)
+    from sleuth.cli.quiet import quiet
+    from sleuth.doctor import report
+    from sleuth.doctor.checkup import device_of, dtypes_of
+    from sleuth.doctor.environment import Verdict, findings
+    from sleuth.doctor.machine import look
+
+    quiet()
+    where = device_of(device)
+    dtypes = dtypes_of(dtype, where)
+    found = findings(look(Path.cwd()))
+    if not as_json:
+        # Before the engine is tried: a broken driver may end the process there.
+        printed(report.markdown("Environment", found))
+    checked, parities = _checked(folder, where, dtypes, tokens)
+    if as_json:
+        typer.echo(report.json_text([*found, *checked], parities), nl=False)
+    else:
+        printed("\n" + report.markdown(f"Logprobs of engine and trainer apart: {model}", checked))
+    if report.worst([*found, *checked]) is Verdict.BAD:
+        raise typer.Exit(UNSOUND)
+
+
+def _checked(
+    folder: Path, device: "torch.device", dtypes: "list[torch.dtype]", tokens: int
+) -> "tuple[list[Finding], list[Parity]]":
+    """The engine in each precision; one that breaks is a row like the others."""
+    from sleuth.doctor.checkup import check, failed, finding
+    from sleuth.errors import EngineFailure
+
+    rows, parities = [], []
+    for dtype in dtypes:
+        try:
+            parities.append(check(folder, device, dtype, tokens))
+            rows.append(finding(parities[-1]))
+        except EngineFailure as failure:
+            rows.append(failed(device, dtype, failure))
+    return rows, parities

@@ -1,0 +1,253 @@
+"""Triton kernels that sample one token a row, with its logprob: the logits are read once, and one block of them again.
+
+A block of the vocabulary leaves its highest logit and its sum of exponentials; the draw picks a block by these, then a
+token inside it. Rows that truncate (top-k, top-p, min-p) first search the lowest logit they keep, in some more passes.
+Everything kept is "all logits of at least a threshold", so that ties stay together.
+
+Suffixes: M tokens to sample, V vocabulary, S slots, B blocks of the vocabulary, W places a search tries at once,
+T tile, 4 settings: temperature, top_k, top_p, min_p.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 4096  # logits that one program sums, and among which one draws
+TILE = 1024  # logits that a search looks at at once
+WAYS = 8  # thresholds that one pass of a search tries: more cost more arithmetic, fewer more passes
+WARPS = 16  # of the search: its sums of all ways are held in registers
+
+
+@triton.jit
+def _temperature(settings):
+    """1 for greedy rows; never so low that its inverse is infinite."""
+    temperature = tl.load(settings)
+    return tl.where(temperature > 0, tl.maximum(temperature, 1e-30), 1.0)
+
+
+@triton.jit
+def _truncates(settings, V: tl.constexpr):
+    top_k, top_p, min_p = tl.load(settings + 1), tl.load(settings + 2), tl.load(settings + 3)
+    return (tl.load(settings) > 0) & (((top_k > 0) & (top_k < V)) | (top_p < 1) | (min_p > 0))
+
+
+@triton.jit
+def _exponentials(logits, highest, inverse):
+    """Relative to the highest; 0 where even that one has no probability."""
+    return tl.exp((logits - tl.where(highest > float("-inf"), highest, 0.0)) * inverse)
+
+
+@triton.jit
+def _ordered(number):
+    """Floats and integers, either way: bits that compare as the floats do."""
+    bits = number.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _float(ordered):
+    bits = ordered.to(tl.int32)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _sum_blocks(
+    logits, stride, settings, slots, maxima, minima, sums,
+    V: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    block, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    inverse = 1.0 / _temperature(settings + tl.load(slots + row).to(tl.int64) * 4)
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(logits + row * stride + place, place < V, float("-inf"))
+    highest = tl.max(values, 0)
+    out = row * BLOCKS + block
+    tl.store(maxima + out, highest)
+    tl.store(minima + out, tl.min(tl.where(values > float("-inf"), values, float("inf")), 0))
+    tl.store(sums + out, tl.sum(_exponentials(values, highest, inverse), 0))
+
+
+@triton.jit
+def _split(low, high, by_value, WAYS: tl.constexpr):
+    """Places in (low, high], `high` among them: evenly by the floats' values, or by their bits."""
+    part_W = tl.arange(0, WAYS) + 1
+    share_W = part_W.to(tl.float32) / WAYS
+    values_W = _ordered(_float(low) * (1 - share_W) + _float(high) * share_W).to(tl.int64)
+    bits_W = low + ((high - low) * part_W + (WAYS - 1)) // WAYS
+    return tl.where(by_value, tl.minimum(tl.maximum(values_W, low + 1), high), bits_W)
+
+
+@triton.jit
+def _search(
+    logits, lowest, highest, inverse, needed, mass,
+    BY_COUNT: tl.constexpr, V: tl.constexpr, TILE: tl.constexpr, WAYS: tl.constexpr,
+):  # fmt: skip
+    """The highest threshold in [lowest, highest] above which lies what is needed, with the mass above it.
+
+    `lowest` is taken to reach it, with `mass`. Exact: it ends when one logit, or one float, is between the bounds.
+    """
+    low, high = _ordered(lowest).to(tl.int64), _ordered(highest).to(tl.int64)
+    least = tl.full((), V, tl.int32)  # logits at or above `low`, at most
+    above = tl.full((), 0, tl.int32)  # logits above `high`
+    passes = tl.full((), 0, tl.int32)
+    while (low < high) & (least - above > 1):
+        # By value at first: half of all floats lie between -1 and 1, most of them where no logit is.
+        tried_W = _split(low, high, passes < 6, WAYS)
+        counts_WT = tl.zeros((WAYS, TILE), tl.int32)
+        masses_WT = tl.zeros((WAYS, TILE), tl.float32)
+        for start in range(0, V, TILE):
+            # Of two dimensions from the start, so that what a thread reads is what it adds up.
+            place_1T = start + tl.arange(0, TILE)[None, :]
+            values_1T = tl.load(logits + place_1T, place_1T < V, float("-inf"))
+            kept_WT = values_1T >= _float(tried_W)[:, None]
+            counts_WT += kept_WT.to(tl.int32)
+            masses_WT += tl.where(kept_WT, _exponentials(values_1T, highest, inverse), 0.0)
+        count_W, mass_W = tl.sum(counts_WT, 1), tl.sum(masses_WT, 1)
+        reached_W = (count_W if BY_COUNT else mass_W) >= needed
+        # Counts and masses fall as thresholds rise, so the least of those that reach belong to the highest.
+        least = tl.min(tl.where(reached_W, count_W, least), 0)
+        mass = tl.min(tl.where(reached_W, mass_W, mass), 0)
+        above = tl.max(tl.where(reached_W, above, count_W), 0)
+        low, high = (
+            tl.max(tl.where(reached_W, tried_W, low), 0),
+            tl.min(tl.where(reached_W, high, tried_W - 1), 0),
+        )
+        passes += 1
+    return _float(low), mass
+
+
+@triton.jit
+def _threshold(
+    logits, settings, lowest, highest, total, temperature,
+    V: tl.constexpr, TILE: tl.constexpr, WAYS: tl.constexpr,
+):  # fmt: skip
+    """The lowest logit of a row that may be drawn."""
+    top_k, top_p, min_p = tl.load(settings + 1), tl.load(settings + 2), tl.load(settings + 3)
+    inverse = 1.0 / temperature
+    mass = total
+    if (top_k > 0) & (top_k < V):
+        lowest, mass = _search(
+            logits, lowest, highest, inverse, top_k.to(tl.int32), mass, BY_COUNT=True, V=V, TILE=TILE, WAYS=WAYS
+        )
+    if top_p < 1:
+        # All logits below this one together have less than the share 1 - top_p: the search may start there.
+        sure = highest + temperature * (tl.log((1 - top_p) / V) - 0.1)
+        lowest, mass = _search(
+            logits, tl.maximum(lowest, sure), highest, inverse, top_p * mass, mass,
+            BY_COUNT=False, V=V, TILE=TILE, WAYS=WAYS,
+        )  # fmt: skip
+    if min_p > 0:
+        lowest = tl.maximum(lowest, highest + temperature * tl.log(min_p))
+    return lowest
+
+
+@triton.jit
+def _truncate(
+    logits, stride, settings, slots, maxima, minima, sums, kept, thresholds,
+    V: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, TILE: tl.constexpr, WAYS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    settings += tl.load(slots + row).to(tl.int64) * 4
+    if _truncates(settings, V):
+        logits += row * stride
+        block_B = tl.arange(0, BLOCKS)
+        there_B = block_B * BLOCK < V
+        maxima_B = tl.load(maxima + row * BLOCKS + block_B, there_B, float("-inf"))
+        highest = tl.max(maxima_B, 0)
+        lowest = tl.min(tl.load(minima + row * BLOCKS + block_B, there_B, float("inf")), 0)
+        temperature = _temperature(settings)
+        inverse = 1.0 / temperature
+        sums_B = tl.load(sums + row * BLOCKS + block_B, there_B, 0.0)
+        total = tl.sum(sums_B * _exponentials(maxima_B, highest, inverse), 0)
+        threshold = tl.full((), float("-inf"), tl.float32)
+        if total > 0:  # not so where logits are no numbers
+            threshold = _threshold(logits, settings, lowest, highest, total, temperature, V=V, TILE=TILE, WAYS=WAYS)
+        tl.store(thresholds + row, threshold)
+        for block in range(0, BLOCKS):
+            place = block * BLOCK + tl.arange(0, BLOCK)
+            values = tl.load(logits + place, place < V, float("-inf"))
+            of_block = tl.load(maxima + row * BLOCKS + block, block * BLOCK < V, float("-inf"))
+            shares = tl.where(values >= threshold, _exponentials(values, of_block, inverse), 0.0)
+            tl.store(kept + row * BLOCKS + block, tl.sum(shares, 0))
+
+
+@triton.jit
+def _draw(
+    logits, stride, settings, slots, uniform, maxima, sums, kept, thresholds, tokens, out, logprobs,
+    V: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + row).to(tl.int64)
+    settings += slot * 4
+    temperature = _temperature(settings)
+    inverse = 1.0 / temperature
+    block_B = tl.arange(0, BLOCKS)
+    there_B = block_B * BLOCK < V
+    maxima_B = tl.load(maxima + row * BLOCKS + block_B, there_B, float("-inf"))
+    sums_B = tl.load(sums + row * BLOCKS + block_B, there_B, 0.0)
+    kept_B = sums_B
+    threshold = tl.full((), float("-inf"), tl.float32)
+    if _truncates(settings, V):
+        kept_B = tl.load(kept + row * BLOCKS + block_B, there_B, 0.0)
+        threshold = tl.load(thresholds + row)
+    highest = tl.max(maxima_B, 0)
+
+    scale_B = _exponentials(maxima_B, highest, inverse).to(tl.float64)
+    total = tl.sum(sums_B.to(tl.float64) * scale_B, 0)
+    mass_B = kept_B.to(tl.float64) * scale_B
+    share = tl.minimum(tl.load(uniform + row), 0.99999994).to(tl.float64)  # a number rounded up to 1 passes everything
+    target = share * tl.sum(mass_B, 0)
+    passing_B = (tl.cumsum(mass_B, 0) > target) & (mass_B > 0)
+    block = tl.min(tl.where(passing_B, block_B, BLOCKS), 0)
+    block = tl.where(block < BLOCKS, block, tl.max(tl.where(mass_B > 0, block_B, 0), 0))
+    greedy = tl.load(settings) <= 0
+    block = tl.where(greedy, tl.min(tl.where(maxima_B == highest, block_B, BLOCKS - 1), 0), block)
+
+    inside = tl.arange(0, BLOCK)
+    place = block * BLOCK + inside
+    logits += row * stride
+    values = tl.load(logits + place, place < V, float("-inf"))
+    best = tl.max(tl.where(block_B == block, maxima_B, float("-inf")), 0)
+    shares = tl.where(values >= threshold, _exponentials(values, best, inverse), 0.0).to(tl.float64)
+    before = tl.sum(tl.where(block_B < block, mass_B, 0.0), 0)
+    scale = tl.sum(tl.where(block_B == block, scale_B, 0.0), 0)
+    passing = (tl.cumsum(shares, 0) * scale > target - before) & (shares > 0)
+    drawn = tl.min(tl.where(passing, inside, BLOCK), 0)
+    # Rounding may leave the sum of a block short of the target: then its last token that may be drawn.
+    drawn = tl.where(drawn < BLOCK, drawn, tl.max(tl.where(shares > 0, inside, 0), 0))
+    drawn = tl.where(greedy, tl.min(tl.where(values == highest, inside, BLOCK - 1), 0), drawn)
+    token = tl.minimum(block * BLOCK + drawn, V - 1)  # past the end only where the logits are no numbers
+    logit = tl.load(logits + token)
+    tl.store(tokens + slot, token)
+    tl.store(out + row, token)
+    tl.store(logprobs + row, (logit - highest) / temperature - tl.log(total.to(tl.float32)))
+
+
+def sample(
+    logits_MV: Tensor,
+    settings_S4: Tensor,
+    slots_M: Tensor,
+    uniform_M: Tensor,
+    tokens_S: Tensor,
+    out_M: Tensor,
+    logprob_M: Tensor,
+) -> None:
+    """Draws a token for each row by the settings of its slot: into `tokens_S` at the slot, `out_M`, `logprob_M`.
+
+    Logits that are no numbers give a logprob that is none, and some token.
+    """
+    rows, vocabulary = logits_MV.shape
+    blocks = triton.cdiv(vocabulary, BLOCK)
+    padded = triton.next_power_of_2(blocks)
+    partial_4MB = torch.empty(4, rows, padded, dtype=torch.float32, device=logits_MV.device)
+    maxima_MB, minima_MB, sums_MB, kept_MB = partial_4MB.unbind()
+    threshold_M = torch.empty(rows, dtype=torch.float32, device=logits_MV.device)
+    given = (logits_MV, logits_MV.stride(0), settings_S4, slots_M)
+    sizes = {"V": vocabulary, "BLOCK": BLOCK, "BLOCKS": padded}
+    _sum_blocks[(blocks, rows)](*given, maxima_MB, minima_MB, sums_MB, **sizes, num_warps=4)
+    _truncate[(rows,)](
+        *given, maxima_MB, minima_MB, sums_MB, kept_MB, threshold_M, **sizes, TILE=TILE, WAYS=WAYS, num_warps=WARPS
+    )
+    _draw[(rows,)](
+        *given, uniform_M, maxima_MB, sums_MB, kept_MB, threshold_M, tokens_S, out_M, logprob_M, **sizes, num_warps=8
+    )

@@ -1,0 +1,238 @@
+"""Steps on a device: what a step needs is sent there, computed without waiting, and fetched in arrears.
+
+Suffixes: N packed tokens, B lanes, M sampled rows, S slots, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sleuth.engines.paged import gathered, plain, upload
+from sleuth.engines.paged.batch import Batch, Tiles
+from sleuth.engines.paged.cache import Cache, Shape
+from sleuth.engines.paged.graphs import Graphs
+from sleuth.engines.paged.layout import Pagewise
+from sleuth.engines.paged.pages import PAGE
+from sleuth.engines.paged.sampler import uniform
+from sleuth.engines.paged.schedule import Segment, Step
+from sleuth.model import head
+
+if TYPE_CHECKING:
+    from sleuth.engines.paged.decoder import Decoder
+
+Backend = Literal["plain", "triton"]
+# The largest uniform number below 1 that 32 bits hold.
+BELOW_ONE = np.float32(1 - 2**-24)
+
+
+class Drawn:
+    """Tokens and logprobs of one step, on their way to the host."""
+
+    def __init__(self, results_2M: Tensor, count: int) -> None:
+        self._count = count
+        self._host = results_2M.to("cpu", non_blocking=True, copy=True)
+        self._done = torch.cuda.Event() if results_2M.is_cuda else None
+        if self._done is not None:
+            self._done.record()
+
+    def wait(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._done is not None:
+            self._done.synchronize()
+        tokens_M, bits_M = self._host.numpy()[:, : self._count]
+        return tokens_M, bits_M.view(np.float32)
+
+
+class Runner:
+    """The model, the cache and what each slot needs to go on by itself: its newest token, length and settings."""
+
+    def __init__(
+        self, model: PreTrainedModel, *, pages: int, slots: int, context: int, backend: Backend, graphs: bool
+    ) -> None:
+        parameter = next(model.parameters())
+        self.device = parameter.device
+        self.shape = Shape.of(model.config, parameter.dtype)
+        self.cache = Cache(self.shape, pages, slots, context, self.device)
+        self._model = model
+        self._projection = head.projection(model)
+        self._attention, self._inputs, self._sample = _computations(backend)
+        self._decoder = _decoder(model, context) if backend == "triton" else None
+        self._graphs = Graphs(self._decode, self._idle, slots, self.device) if graphs else None
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        width = self._graphs.most if self._graphs else slots
+        self._tokens_S = torch.zeros(slots + 1, dtype=torch.int32, device=self.device)
+        self._settings_S4 = torch.tensor([[1.0, 0.0, 1.0, 0.0]], device=self.device).repeat(slots + 1, 1)
+        self._fixed_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
+        self._results_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """On the engine's own stream, without gradients, with dropout off; afterwards as the trainer left it."""
+        training = self._model.training
+        self._model.eval()
+        on_stream = torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
+        try:
+            with on_stream, torch.inference_mode():
+                yield
+        finally:
+            self._model.train(training)
+
+    def launch(self, step: Step, slots_M: np.ndarray, seeds_M: np.ndarray, draws_M: np.ndarray) -> Drawn:
+        """Starts a step that samples for some slots; where the device is a GPU this returns long before it is done."""
+        lanes, sampled = len(step.lanes_B), len(slots_M)
+        graph = self._graphs.of(lanes) if self._graphs is not None and not step.segments else None
+        self._tell(step, slots_M, uniform(seeds_M, draws_M))
+        if graph is not None:
+            graph.replay()
+        else:
+            self._mixed(step, sampled)
+        return Drawn(self._results_2M, sampled)
+
+    def clear(self) -> None:
+        """The state after a start; what is still under way is waited for, or it would write afterwards."""
+        if self.stream is not None:
+            self.stream.synchronize()
+        self.cache.clear()
+        self._tokens_S.zero_()
+
+    def moved(self) -> bool:
+        """Whether the model's parameters are no longer where graphs and joined weights expect them."""
+        return self._decoder is not None and self._decoder.moved()
+
+    def _idle(self) -> None:
+        """Every lane is nobody's."""
+        self._fixed_2M.fill_(self.cache.nobody)
+
+    def _tell(self, step: Step, slots_M: np.ndarray, uniform_M: np.ndarray) -> None:
+        """Slots and random numbers of the rows that are sampled, pages that were placed, settings of new rows."""
+        width = self._fixed_2M.shape[1]
+        fixed_2M = np.full((2, width), self.cache.nobody, dtype=np.int32)
+        fixed_2M[0, : len(slots_M)] = slots_M
+        fixed_2M[1, : len(slots_M)] = np.minimum(uniform_M.astype(np.float32), BELOW_ONE).view(np.int32)
+        sent: list[np.ndarray] = [fixed_2M]
+        if step.placed:
+            places = np.array([*step.placed], dtype=np.int64) @ [self.cache.table_SX.shape[1], 1]
+            sent += [places, np.array([*step.placed.values()])]
+        if step.opened:
+            sent += [np.array([row.slot for row in step.opened]), _settings(step)]
+        fixed, *rest = upload.send(sent, self.device)
+        self._fixed_2M.copy_(fixed.view(2, width))
+        if step.placed:
+            index, pages, *rest = rest
+            self.cache.table_SX.view(-1).index_copy_(0, index.long(), pages)
+        if step.opened:
+            slots, settings = rest
+            self._settings_S4.index_copy_(0, slots.long(), settings.view(torch.float32).view(-1, 4))
+
+    def _mixed(self, step: Step, sampled: int) -> None:
+        """A step whose shape no graph was captured for: segments beside lanes."""
+        lanes = len(step.lanes_B)
+        ids, positions, addresses, ends, last, tiles = _packed(step, self._tile_queries())
+        sent = upload.send([ids, positions, addresses, ends, last, tiles], self.device)
+        ids_N, positions_N, addresses_N, ends_2T, last_M, tiles_4T = sent
+        batch = Batch(ids_N, positions_N, addresses_N, self._fixed_2M[0, :lanes])
+        if step.segments:
+            slots, lengths = ends_2T.view(2, -1)
+            self.cache.lengths_S.index_copy_(0, slots.long(), lengths)
+            batch = Batch(ids_N, positions_N, addresses_N, batch.slots_B, Tiles(*tiles_4T.view(4, -1)), last_M)
+        self._forward(batch, sampled)
+
+    def _decode(self, lanes: int) -> None:
+        """A step of lanes alone, which reads only what lies at fixed places: this is what graphs capture."""
+        ids_N, positions_N, addresses_N = torch.empty(3, lanes, dtype=torch.int32, device=self.device)
+        self._forward(Batch(ids_N, positions_N, addresses_N, self._fixed_2M[0, :lanes]), lanes)
+
+    def _forward(self, batch: Batch, sampled: int) -> None:
+        cache = self.cache
+        if len(batch.slots_B):
+            self._inputs(
+                batch.slots_B, self._tokens_S, cache.lengths_S, cache.table_SX,
+                batch.ids_N, batch.positions_N, batch.addresses_N,
+            )  # fmt: skip
+        hidden_NW = self._hidden(batch)
+        if not sampled:
+            return
+        hidden_MW = hidden_NW if batch.last_M is None else hidden_NW.index_select(0, batch.last_M)
+        logits_MV = head.logits(hidden_MW, self._projection.weight, self._projection.bias)
+        slots_M, uniform_M = self._fixed_2M[:, :sampled]
+        out_M, logprob_M = self._results_2M[:, :sampled]
+        self._sample(
+            logits_MV, self._settings_S4, slots_M, uniform_M.view(torch.float32),
+            self._tokens_S, out_M, logprob_M.view(torch.float32),
+        )  # fmt: skip
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        if self._decoder is not None:
+            return self._decoder.hidden(batch, self.cache)
+        layout = Pagewise(self._attention, batch, self.cache)
+        hidden: Tensor = self._model.base_model(
+            input_ids=batch.ids_N[None], position_ids=batch.positions_N[None], use_cache=False, layout=layout
+        ).last_hidden_state[0]
+        return hidden
+
+    def _tile_queries(self) -> int:
+        queries: int = self._attention.tile_queries(self.shape.heads, self.shape.key_heads)
+        return queries
+
+
+def _decoder(model: PreTrainedModel, context: int) -> "Decoder | None":
+    """The fused forward pass, where it knows the model; others run through their own modules."""
+    from sleuth.engines.paged import decoder
+
+    return decoder.Decoder(model, context) if decoder.recognised(model) is None else None
+
+
+def _computations(backend: Backend) -> tuple[ModuleType, Callable[..., None], Callable[..., None]]:
+    """Attention, inputs and sampler; Triton is imported only where it is used."""
+    if backend == "plain":
+        return gathered, plain.inputs, plain.sample
+    from sleuth.engines.paged.kernels import attention, pointwise, sampling
+
+    return attention, pointwise.inputs, sampling.sample
+
+
+def _settings(step: Step) -> np.ndarray:
+    """Temperature, top_k, top_p, min_p of the new rows."""
+    each = [row.sampling for row in step.opened]
+    return np.array([(one.temperature, one.top_k, one.top_p, one.min_p) for one in each], dtype=np.float32)
+
+
+def _packed(step: Step, queries: int) -> list[np.ndarray]:
+    """Ids, positions, addresses; slots and lengths of the segments; places to sample at; tiles."""
+    lanes = len(step.lanes_B)
+    blank = np.zeros(lanes, dtype=np.int32)
+    ids, positions, addresses = [blank], [blank], [blank]
+    tiles: list[np.ndarray] = []
+    last = list(range(lanes))
+    first = lanes
+    for segment in step.segments:
+        position, address = _places(segment)
+        ids.append(np.array(segment.row.ids[segment.start : segment.end], dtype=np.int32))
+        positions.append(position)
+        addresses.append(address)
+        tiles.append(_tiles(segment, first, queries))
+        first += len(position)
+        if segment.whole:
+            last.append(first - 1)
+    ends = np.array([[segment.row.slot for segment in step.segments], [segment.end for segment in step.segments]])
+    every = np.concatenate(tiles, axis=1) if tiles else np.zeros((4, 0), dtype=np.int32)
+    return [np.concatenate(ids), np.concatenate(positions), np.concatenate(addresses), ends, np.array(last), every]
+
+
+def _places(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+    """Where each token of a segment stands in its sequence, and where its key goes."""
+    position = np.arange(segment.start, segment.end, dtype=np.int32)
+    pages = np.array(segment.row.pages, dtype=np.int32)
+    return position, pages[position // PAGE] * PAGE + position % PAGE
+
+
+def _tiles(segment: Segment, first: int, queries: int) -> np.ndarray:
+    """First place, slot, first position and count of each tile of a segment."""
+    offset = np.arange(0, segment.end - segment.start, queries, dtype=np.int32)
+    count = np.minimum(queries, segment.end - segment.start - offset)
+    return np.stack([first + offset, np.full_like(offset, segment.row.slot), segment.start + offset, count])

@@ -1,11 +1,11 @@
 """What every engine promises, over every implementation."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.engines.base import Completion, Engine, Finish, Sampling
 from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.scripted import Scripted
 from sleuth.errors import EngineFailure
 from sleuth.model.load import load
@@ -43,6 +44,7 @@ class Home(NamedTuple):
 
 
 Opener = Callable[[Path, int, int], AbstractAsyncContextManager[Engine]]
+PagedOpener = Callable[[Path, int, int], AbstractAsyncContextManager[Paged]]
 
 
 @asynccontextmanager
@@ -60,18 +62,34 @@ async def scripted(folder: Path, slots: int, context: int) -> AsyncIterator[Engi
 
 
 @asynccontextmanager
-async def paged(folder: Path, slots: int, context: int, *, lockstep: bool = False) -> AsyncIterator[Engine]:
-    model = load(folder, torch.device("cpu"), torch.float32)
-    engine = Paged(model, Tokens.load(folder), slots=slots, context=context, lockstep=lockstep)
+async def paged(
+    folder: Path, slots: int, context: int, *, device: str = "cpu", **settings: Any
+) -> AsyncIterator[Paged]:
+    model = load(folder, torch.device(device), torch.float32)
+    engine = Paged(model, Tokens.load(folder), slots=slots, context=context, **settings)
     yield engine
     await engine.close()
 
 
-SAMPLING: dict[str, Opener] = {"paged": paged, "paged, in lockstep": partial(paged, lockstep=True)}
-IMPLEMENTATIONS: dict[str, Opener] = {"scripted": scripted, **SAMPLING}
+def on_gpu(**settings: Any) -> Any:
+    return pytest.param(partial(paged, device="cuda", **settings), id="paged, on a GPU", marks=pytest.mark.gpu)
 
-any_engine = pytest.mark.parametrize("opener", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
-sampling_engine = pytest.mark.parametrize("opener", SAMPLING.values(), ids=SAMPLING)
+
+def named(openers: Mapping[str, Opener]) -> list[Any]:
+    return [pytest.param(opener, id=name) for name, opener in openers.items()]
+
+
+SAMPLING = [*named({"paged": paged, "paged, in lockstep": partial(paged, lockstep=True)}), on_gpu()]
+# Interpreted, operation by operation: only what a few tokens show.
+BY_KERNELS = pytest.param(partial(paged, backend="triton"), id="paged, by its kernels")
+
+any_engine = pytest.mark.parametrize("opener", [*named({"scripted": scripted}), *SAMPLING])
+sampling_engine = pytest.mark.parametrize("opener", SAMPLING)
+sampling_engine_and_kernels = pytest.mark.parametrize("opener", [*SAMPLING, BY_KERNELS])
+paged_engine = pytest.mark.parametrize("opener", [pytest.param(paged, id="paged"), on_gpu()])
+stale_engine = pytest.mark.parametrize(
+    "opener", [pytest.param(partial(paged, keep_stale=True), id="paged"), on_gpu(keep_stale=True)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +107,13 @@ def home(
 def wild(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> Home:
     """A model with random weights, which says anything."""
     return _saved(tmp_path_factory.mktemp("wild"), tiny(), tokens)
+
+
+@pytest.fixture(scope="module")
+def stock(wild: Home) -> PreTrainedModel:
+    """The model of `wild` as Hugging Face runs it."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(wild.folder, attn_implementation="eager")
+    return model
 
 
 def _saved(folder: Path, model: PreTrainedModel, tokens: Tokens) -> Home:
@@ -115,6 +140,21 @@ def together(
             return await asyncio.gather(*(engine.generate(ids, sampling) for ids, sampling in calls))
 
     return asyncio.run(main())
+
+
+@torch.no_grad()
+def logits_after(model: PreTrainedModel, prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
+    """What a plain forward pass finds at the place of each token that was sampled."""
+    logits: torch.Tensor = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+    return logits
+
+
+def logprobs_after(
+    model: PreTrainedModel, prompt: Sequence[int], ids: Sequence[int], temperature: float
+) -> list[float]:
+    logprobs = torch.log_softmax(logits_after(model, prompt, ids) / temperature, -1)
+    found: list[float] = logprobs[range(len(ids)), list(ids)].tolist()
+    return found
 
 
 @any_engine
@@ -176,7 +216,7 @@ def test_a_seat_serves_turn_after_turn(opener: Opener, home: Home) -> None:
     assert asyncio.run(main()) == ["think ", "so."]
 
 
-@any_engine
+@pytest.mark.parametrize("opener", [*named({"scripted": scripted}), *SAMPLING, BY_KERNELS])
 def test_tokens_carry_the_version_that_was_published_before_them(opener: Opener, home: Home) -> None:
     async def main() -> list[tuple[int, ...]]:
         async with opener(home.folder, 4, 64) as engine:
@@ -198,7 +238,7 @@ def test_an_engine_can_be_closed_twice_or_unused(opener: Opener, home: Home) -> 
     asyncio.run(main())
 
 
-@sampling_engine
+@sampling_engine_and_kernels
 @pytest.mark.parametrize(
     ("prompt", "text", "stop"),
     [
@@ -271,14 +311,22 @@ def test_a_prompt_the_model_cannot_read_fails_alone(opener: Opener, home: Home, 
 
 
 @sampling_engine
-def test_a_logprob_is_that_of_a_plain_forward_pass(opener: Opener, wild: Home) -> None:
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_a_logprob_is_that_of_a_plain_forward_pass(
+    opener: Opener, wild: Home, stock: PreTrainedModel, temperature: float
+) -> None:
     prompt = wild.ids("Question: Who wrote the book?\n")
-    stock = AutoModelForCausalLM.from_pretrained(wild.folder, attn_implementation="eager")
-    for temperature in (0.5, 1.0, 2.0):
-        completion = said(opener, wild, prompt, Sampling(20, temperature, seed=5))
-        logits = stock(torch.tensor([[*prompt, *completion.ids]])).logits[0, len(prompt) - 1 : -1]
-        expected = torch.log_softmax(logits / temperature, -1)[range(len(completion.ids)), completion.ids]
-        assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    completion = said(opener, wild, prompt, Sampling(20, temperature, seed=5))
+    expected = logprobs_after(stock, prompt, completion.ids, temperature)
+    assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+@sampling_engine_and_kernels
+def test_a_row_is_what_it_is_beside_another(opener: Opener, wild: Home, stock: PreTrainedModel) -> None:
+    calls = [(wild.ids("Who wrote the book?"), Sampling(3, seed=5)), (wild.ids("Oslo"), Sampling(5, 0.5, seed=6))]
+    for (prompt, sampling), completion in zip(calls, together(opener, wild, calls, slots=2), strict=True):
+        expected = logprobs_after(stock, prompt, completion.ids, sampling.temperature)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 
 @sampling_engine
@@ -301,15 +349,54 @@ def test_other_seeds_say_other_things(opener: Opener, wild: Home) -> None:
 
 
 @sampling_engine
-def test_temperature_zero_takes_the_best_whatever_the_seed(opener: Opener, wild: Home) -> None:
+def test_temperature_zero_takes_the_best_whatever_the_seed(opener: Opener, wild: Home, stock: PreTrainedModel) -> None:
     prompt = wild.ids("Who wrote the book?")
     calls = [(prompt, Sampling(16, temperature=0.0, seed=seed)) for seed in range(3)]
     first, *others = together(opener, wild, calls)
-    stock = AutoModelForCausalLM.from_pretrained(wild.folder, attn_implementation="eager")
-    logits = stock(torch.tensor([[*prompt, *first.ids]])).logits[0, len(prompt) - 1 : -1]
+    logits = logits_after(stock, prompt, first.ids)
     assert list(first.ids) == logits.argmax(-1).tolist()
     assert first.logprobs == pytest.approx(torch.log_softmax(logits, -1).amax(-1).tolist(), abs=1e-4)
     assert {other.ids for other in others} == {first.ids}
+
+
+@sampling_engine_and_kernels
+def test_top_k_of_one_is_greedy_whatever_the_temperature(opener: Opener, wild: Home, stock: PreTrainedModel) -> None:
+    prompt = wild.ids("Who wrote the book?")
+    calls = [(prompt, Sampling(6, temperature, seed=7, top_k=1)) for temperature in (0.7, 2.0)]
+    best, warm = together(opener, wild, calls)
+    assert best.ids == warm.ids
+    assert list(best.ids) == logits_after(stock, prompt, best.ids).argmax(-1).tolist()
+    assert warm.logprobs == pytest.approx(logprobs_after(stock, prompt, warm.ids, 2.0), abs=1e-4)
+
+
+@sampling_engine
+@pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.4}, {"min_p": 0.2}, {"top_k": 20, "top_p": 0.7}])
+def test_only_what_is_kept_is_sampled_with_the_logprob_of_the_whole(
+    opener: Opener, wild: Home, stock: PreTrainedModel, cut: dict[str, Any]
+) -> None:
+    prompt, temperature = wild.ids("Who wrote the book?"), 1.5
+    calls = [(prompt, Sampling(16, temperature, seed=seed, **cut)) for seed in range(4)]
+    beyond_the_best = 0
+    for completion in together(opener, wild, calls):
+        shares = torch.softmax(logits_after(stock, prompt, completion.ids).double() / temperature, -1)
+        for token, share in zip(completion.ids, shares, strict=True):
+            assert token in _kept(share, **cut)
+            beyond_the_best += token != int(share.argmax())
+        expected = logprobs_after(stock, prompt, completion.ids, temperature)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+    assert beyond_the_best > 5
+
+
+def _kept(share: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> set[int]:
+    """The tokens that may be drawn: by count, then by their share of what that leaves, then by the best one's share."""
+    order = share.argsort(descending=True)[: top_k or None].tolist()
+    total, reached, kept = float(share[order].sum()), 0.0, set()
+    for token in order:
+        # A rounding apart: the engine's shares are of 32 bits.
+        if reached < top_p * total + 1e-5 and float(share[token]) >= min_p * float(share.max()) - 1e-6:
+            kept.add(token)
+        reached += float(share[token])
+    return kept
 
 
 @sampling_engine
@@ -334,33 +421,95 @@ def test_a_cancelled_call_makes_room_and_the_others_go_on(opener: Opener, wild: 
     assert [completion.ids for completion in asyncio.run(main())] == [expected.ids] * 2
 
 
+async def changed_on_the_way(engine: Engine, prompt: Sequence[int], new: PreTrainedModel) -> Completion:
+    """Other weights are published when eight tokens have been heard."""
+    heard: list[int] = []
+
+    def listen(ids: Sequence[int]) -> None:
+        heard.extend(ids)
+        if len(heard) >= 8:
+            engine.publish(new.state_dict(), 1)
+
+    completion = await engine.generate(prompt, Sampling(48, seed=2), None, listen)
+    before = completion.versions.count(0)
+    assert 8 <= before < 48
+    assert completion.versions == (0,) * before + (1,) * (48 - before)
+    return completion
+
+
 @sampling_engine
 def test_weights_published_on_the_way_make_the_tokens_after_them(
-    opener: Opener, wild: Home, tiny: Callable[..., PreTrainedModel]
+    opener: Opener, wild: Home, stock: PreTrainedModel, tiny: Callable[..., PreTrainedModel]
 ) -> None:
     prompt, new = wild.ids("Who wrote the book?"), tiny(seed=1, attention="eager")
 
     async def main() -> Completion:
         async with opener(wild.folder, 2, 64) as engine:
-            heard: list[int] = []
-
-            def listen(ids: Sequence[int]) -> None:
-                heard.extend(ids)
-                if len(heard) >= 8:
-                    engine.publish(new.state_dict(), 1)
-
-            return await engine.generate(prompt, Sampling(24, seed=2), None, listen)
+            return await changed_on_the_way(engine, prompt, new)
 
     completion = asyncio.run(main())
     before = completion.versions.count(0)
-    assert before >= 8
-    assert completion.versions == (0,) * before + (1,) * (24 - before)
-    assert before < 24
-    old = AutoModelForCausalLM.from_pretrained(wild.folder, attn_implementation="eager")
-    for model, part in ((old, slice(0, before)), (new, slice(before, 24))):
-        logits = model(torch.tensor([[*prompt, *completion.ids]])).logits[0, len(prompt) - 1 : -1]
-        expected = torch.log_softmax(logits, -1)[range(24), completion.ids]
-        assert completion.logprobs[part] == pytest.approx(expected[part].tolist(), abs=1e-4)
+    for model, part in ((stock, slice(0, before)), (new, slice(before, 48))):
+        expected = logprobs_after(model, prompt, completion.ids, 1.0)
+        assert completion.logprobs[part] == pytest.approx(expected[part], abs=1e-4)
+
+
+@stale_engine
+def test_keys_of_older_weights_are_kept_where_that_is_asked_for(
+    opener: PagedOpener, wild: Home, tiny: Callable[..., PreTrainedModel]
+) -> None:
+    prompt, new = wild.ids("Who wrote the book?"), tiny(seed=1, attention="eager")
+
+    async def main() -> tuple[Completion, int]:
+        async with opener(wild.folder, 2, 64) as engine:
+            return await changed_on_the_way(engine, prompt, new), engine.tally.prefilled
+
+    completion, prefilled = asyncio.run(main())
+    assert prefilled == len(prompt)
+    # The first token after the change is of the new weights, but what it looks back on is not.
+    before = completion.versions.count(0)
+    expected = logprobs_after(new, prompt, completion.ids, 1.0)
+    assert completion.logprobs[before:] != pytest.approx(expected[before:], abs=1e-2)
+
+
+@paged_engine
+@pytest.mark.parametrize("length", [5, 16, 40])
+def test_a_group_computes_its_prompt_once(opener: PagedOpener, wild: Home, length: int) -> None:
+    prompt = (wild.ids("Question: Who wrote the book that Ada Lovelace read in Oslo?\n") * 4)[:length]
+
+    async def main() -> tuple[list[Completion], int, int]:
+        async with opener(wild.folder, 8, 64) as engine:
+            calls = [engine.generate(prompt, Sampling(6, seed=seed)) for seed in range(8)]
+            return await asyncio.gather(*calls), engine.tally.prefilled, engine.tally.reused
+
+    completions, prefilled, reused = asyncio.run(main())
+    alone = together(paged, wild, [(prompt, Sampling(6, seed=seed)) for seed in range(8)], slots=1)
+    assert [completion.ids for completion in completions] == [completion.ids for completion in alone]
+    # Whole pages are shared; what is left of the prompt, a token at least, each computes for itself.
+    shared = (length - 1) // PAGE * PAGE
+    assert (prefilled, reused) == (length + 7 * (length - shared), 7 * shared)
+
+
+@paged_engine
+def test_the_next_turn_pays_only_for_its_new_tokens(opener: PagedOpener, wild: Home) -> None:
+    prompt, observation = wild.ids("Who wrote the book that Ada read?") * 3, wild.ids("\n\n<information>Doc 1")
+
+    async def main() -> list[tuple[int, int]]:
+        async with opener(wild.folder, 2, 256) as engine:
+            paid: list[tuple[int, int]] = []
+            with engine.seat(0) as seat:
+                ids = prompt
+                for turn in range(3):
+                    before = engine.tally.prefilled
+                    completion = await engine.generate(ids, Sampling(7, seed=turn), seat)
+                    paid.append((engine.tally.prefilled - before, len(ids)))
+                    ids = [*ids, *completion.ids, *observation]
+            return paid
+
+    first, *later = asyncio.run(main())
+    assert first == (len(prompt), len(prompt))
+    # The last sampled token of a turn is computed with the next.
+    assert [paid for paid, _ in later] == [1 + len(observation)] * 2
 
 
 @sampling_engine

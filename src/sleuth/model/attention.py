@@ -7,12 +7,15 @@ Suffixes: N packed tokens, R rows (sequences), L tokens of the longest row, H he
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from sleuth.model import flash
 
 NAME = "sleuth"
 LIKENESS = 1.25
@@ -51,18 +54,29 @@ def attention(
 class Packed:
     """Sequences laid end to end without padding; each token sees itself and what precedes it in its sequence.
 
-    Linear layers run on the packed tokens. Only here are rows padded, and only to the longest of those beside them that
-    are of like length: a kernel call for each such block wastes little on padding and few calls on short rows.
+    On a GPU in half precision the engine's own kernel attends. Elsewhere rows are padded, and only to the longest of those
+    beside them that are of like length: a kernel call for each such block wastes little on padding and few calls on
+    short rows.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        self._blocks = [_Block(block, device) for block in _alike(lengths)]
-        self._tokens = [block.tokens for block in self._blocks]
-        self.positions_N = torch.cat([block.positions_N for block in self._blocks])
+        self._lengths, self._device = lengths, device
+        self.positions_N = torch.cat([torch.arange(length, device=device) for length in lengths])
 
     def attend(self, layer: int, query_NHD: Tensor, key_NHD: Tensor, value_NHD: Tensor, scale: float) -> Tensor:  # noqa: ARG002
-        parts = (states.split(self._tokens) for states in (query_NHD, key_NHD, value_NHD))
+        if flash.takes(query_NHD):
+            return self._flash.attend(query_NHD, key_NHD, value_NHD, scale)
+        tokens = [block.tokens for block in self._blocks]
+        parts = (states.split(tokens) for states in (query_NHD, key_NHD, value_NHD))
         return torch.cat([block.attend(*states, scale) for block, *states in zip(self._blocks, *parts, strict=True)])
+
+    @cached_property
+    def _flash(self) -> flash.Flash:
+        return flash.Flash(self._lengths, self._device)
+
+    @cached_property
+    def _blocks(self) -> "list[_Block]":
+        return [_Block(block, self._device) for block in _alike(self._lengths)]
 
 
 class _Block:
@@ -74,8 +88,7 @@ class _Block:
         self._rows, self._longest = len(lengths), max(lengths)
         row_N = torch.repeat_interleave(torch.arange(self._rows, device=device), lengths_R)
         offsets_R = torch.cumsum(lengths_R, 0) - lengths_R
-        self.positions_N = torch.arange(self.tokens, device=device) - offsets_R[row_N]
-        self._place_N = row_N * self._longest + self.positions_N
+        self._place_N = row_N * self._longest + torch.arange(self.tokens, device=device) - offsets_R[row_N]
 
     def attend(self, query_NHD: Tensor, key_NHD: Tensor, value_NHD: Tensor, scale: float) -> Tensor:
         query_RHLD, key_RHLD, value_RHLD = (self._pad(states) for states in (query_NHD, key_NHD, value_NHD))

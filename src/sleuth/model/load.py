@@ -11,7 +11,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.errors import InputError
-from sleuth.model import attention, head
+from sleuth.model import alike, attention, head
+from sleuth.model.exactness import exact_sums
 
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 SCALES = ("logits_scaling", "logit_scale")
@@ -24,8 +25,10 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedMo
     """The causal model of a folder, ready for packed training and for the embedded engine."""
     if reason := unservable(_settings(folder)):
         raise InputError(f"{folder} cannot be served exactly: {reason}; choose a model with plain causal attention")
+    exact_sums()
     model = _read(folder, dtype)
     head.projection(model)
+    alike.install(model)
     nn.Module.to(model, device)
     return model
 

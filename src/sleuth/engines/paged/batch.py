@@ -1,25 +1,13 @@
 """The tokens of one forward pass.
 
-Suffixes: N packed tokens, B decoding lanes, T tiles, M tokens to sample.
+Suffixes: N packed tokens, B decoding lanes, M tokens to sample.
 """
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Prefilled tokens cut into tiles of queries that one program attends for; all int32.
-
-    A tile has `count_T` queries, packed from `first_T` on, of the sequence in slot `slot_T`; the first of them stands
-    at position `position_T`, and each sees its sequence up to itself, from the cached pages.
-    """
-
-    first_T: Tensor
-    slot_T: Tensor
-    position_T: Tensor
-    count_T: Tensor
+from sleuth.model.tiles import Tiles
 
 
 @dataclass(frozen=True, slots=True)

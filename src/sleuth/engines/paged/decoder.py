@@ -17,9 +17,12 @@ from transformers.activations import SiLUActivation
 
 from sleuth.engines.paged.batch import Batch
 from sleuth.engines.paged.cache import Cache, Shape
-from sleuth.engines.paged.kernels import attention, pointwise
+from sleuth.engines.paged.kernels import pointwise
+from sleuth.engines.paged.layout import attend
 from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.paged.projection import Projection, joined
+from sleuth.model.kernels import attention
+from sleuth.model.kernels import pointwise as shared
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 # Where the angle of a token depends on its position alone, not on how long its sequence is.
@@ -94,7 +97,7 @@ class _Norm:
         return cls(module.weight, module.variance_epsilon)
 
     def __call__(self, delta_NW: Tensor | None, residual_NW: Tensor) -> Tensor:
-        return pointwise.add_norm(delta_NW, residual_NW, self.weight, self.eps)
+        return shared.add_norm(delta_NW, residual_NW, self.weight, self.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +158,11 @@ class Decoder:
         for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
             normed_NW = layer.before_attention(delta_NW, residual_NW)
             query_NHD = self._rotate_and_store(layer, layer.queries_keys_values(normed_NW), batch, keys, values)
-            delta_NW = layer.after_attention(self._attend(query_NHD, keys, values, batch, cache).flatten(1))
+            delta_NW = layer.after_attention(
+                attend(attention, query_NHD, keys, values, batch, cache, self._scale).flatten(1)
+            )
             normed_NW = layer.before_mlp(delta_NW, residual_NW)
-            delta_NW = layer.down(pointwise.silu_mul(layer.gate_and_up(normed_NW)))
+            delta_NW = layer.down(shared.silu_mul(layer.gate_and_up(normed_NW)))
         return self._norm(delta_NW, residual_NW)
 
     def _rotate_and_store(self, layer: _Layer, qkv_NX: Tensor, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
@@ -176,18 +181,6 @@ class Decoder:
             self._shape.heads,
             self._shape.key_heads,
         )
-
-    def _attend(self, query_NHD: Tensor, keys: Tensor, values: Tensor, batch: Batch, cache: Cache) -> Tensor:
-        """Lanes first, tiles after them."""
-        out_NHD = torch.empty_like(query_NHD)
-        if lanes := len(batch.slots_B):
-            attention.decode(
-                query_NHD[:lanes], keys, values, cache.table_SX, batch.slots_B, cache.lengths_S, self._scale,
-                out_NHD[:lanes],
-            )  # fmt: skip
-        if batch.tiles is not None:
-            attention.prefill(query_NHD, out_NHD, keys, values, cache.table_SX, batch.tiles, self._scale)
-        return out_NHD
 
 
 def _addresses(model: PreTrainedModel) -> list[int]:

@@ -160,8 +160,13 @@ class Paged:
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
         """Some of the weights or all: tied ones need no entry of their own."""
-        if unknown := sorted(weights.keys() - self._model.state_dict().keys()):
+        own = self._model.state_dict()
+        if unknown := sorted(weights.keys() - own.keys()):
             raise ValueError(f"the weight {unknown[0]} is published, and the model has none of that name")
+        # Found before any is written: half of the new weights would be neither version.
+        for name, weight in weights.items():
+            if weight.shape != own[name].shape:
+                raise ValueError(f"the weight {name} is published as {[*weight.shape]}, expected {[*own[name].shape]}")
         self._model.load_state_dict(weights, strict=False)
 
     @property
@@ -194,13 +199,14 @@ class Paged:
     def _burst(self, stopping: threading.Event) -> None:
         """Steps until nothing is left to compute; with lockstep a few, since then it is time to look who is there."""
         steps = 0
-        self._take_in()
-        while not stopping.is_set() and (steps < BURST or not self._lockstep) and self._busy:
+        while (steps < BURST or not self._lockstep) and self._busy:
             with self._between_steps(), self._runner.ready():
+                if stopping.is_set():
+                    return
+                if not (self._lockstep and steps):
+                    self._take_in()
                 self._step()
             steps += 1
-            if not self._lockstep:
-                self._take_in()
 
     @contextmanager
     def _between_steps(self) -> Iterator[None]:
@@ -213,8 +219,11 @@ class Paged:
             self._steps.release()
 
     def _take_in(self) -> None:
+        """Whoever came and left before anybody looked is not taken in: nobody would take it out again."""
         while self._arrived:
-            self._schedule.add(self._arrived.popleft())
+            row = self._arrived.popleft()
+            if not row.over:
+                self._schedule.add(row)
 
     def _step(self) -> None:
         """Launches the next step, and looks at the oldest of those that are under way."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.engines.paged import gathered, plain, upload
-from sleuth.engines.paged.batch import Batch, Tiles
+from sleuth.engines.paged.batch import Batch
 from sleuth.engines.paged.cache import Cache, Shape
 from sleuth.engines.paged.graphs import Graphs
 from sleuth.engines.paged.layout import Pagewise
@@ -22,6 +22,8 @@ from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.paged.sampler import uniform
 from sleuth.engines.paged.schedule import Segment, Step
 from sleuth.model import head
+from sleuth.model.exactness import exact_sums
+from sleuth.model.tiles import Tiles, cut
 
 if TYPE_CHECKING:
     from sleuth.engines.paged.decoder import Decoder
@@ -54,6 +56,7 @@ class Runner:
     def __init__(
         self, model: PreTrainedModel, *, pages: int, slots: int, context: int, backend: Backend, graphs: bool
     ) -> None:
+        exact_sums()
         parameter = next(model.parameters())
         self.device = parameter.device
         self.shape = Shape.of(model.config, parameter.dtype)
@@ -63,6 +66,7 @@ class Runner:
         self._attention, self._inputs, self._sample = _computations(backend)
         self._decoder = _decoder(model, context) if backend == "triton" else None
         self._graphs = Graphs(self._decode, self._idle, slots, self.device) if graphs else None
+        self._addresses = _addresses(model)
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         width = self._graphs.most if self._graphs else slots
         self._tokens_S = torch.zeros(slots + 1, dtype=torch.int32, device=self.device)
@@ -74,13 +78,16 @@ class Runner:
     def ready(self) -> Iterator[None]:
         """On the engine's own stream, without gradients, with dropout off; afterwards as the trainer left it."""
         training = self._model.training
-        self._model.eval()
+        # Only where it is needed: a model of many modules takes a millisecond to tell them all.
+        if training:
+            self._model.eval()
         on_stream = torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
         try:
             with on_stream, torch.inference_mode():
                 yield
         finally:
-            self._model.train(training)
+            if training:
+                self._model.train()
 
     def launch(self, step: Step, slots_M: np.ndarray, seeds_M: np.ndarray, draws_M: np.ndarray) -> Drawn:
         """Starts a step that samples for some slots; where the device is a GPU this returns long before it is done."""
@@ -102,7 +109,9 @@ class Runner:
 
     def moved(self) -> bool:
         """Whether the model's parameters are no longer where graphs and joined weights expect them."""
-        return self._decoder is not None and self._decoder.moved()
+        if self._decoder is not None:
+            return self._decoder.moved()
+        return self._graphs is not None and self._addresses != _addresses(self._model)
 
     def _idle(self) -> None:
         """Every lane is nobody's."""
@@ -180,6 +189,10 @@ class Runner:
         return queries
 
 
+def _addresses(model: PreTrainedModel) -> list[int]:
+    return [parameter.data_ptr() for parameter in model.parameters()]
+
+
 def _decoder(model: PreTrainedModel, context: int) -> "Decoder | None":
     """The fused forward pass, where it knows the model; others run through their own modules."""
     from sleuth.engines.paged import decoder
@@ -191,7 +204,8 @@ def _computations(backend: Backend) -> tuple[ModuleType, Callable[..., None], Ca
     """Attention, inputs and sampler; Triton is imported only where it is used."""
     if backend == "plain":
         return gathered, plain.inputs, plain.sample
-    from sleuth.engines.paged.kernels import attention, pointwise, sampling
+    from sleuth.engines.paged.kernels import pointwise, sampling
+    from sleuth.model.kernels import attention
 
     return attention, pointwise.inputs, sampling.sample
 
@@ -215,7 +229,7 @@ def _packed(step: Step, queries: int) -> list[np.ndarray]:
         ids.append(np.array(segment.row.ids[segment.start : segment.end], dtype=np.int32))
         positions.append(position)
         addresses.append(address)
-        tiles.append(_tiles(segment, first, queries))
+        tiles.append(cut(first, segment.row.slot, segment.start, len(position), queries))
         first += len(position)
         if segment.whole:
             last.append(first - 1)
@@ -229,10 +243,3 @@ def _places(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
     position = np.arange(segment.start, segment.end, dtype=np.int32)
     pages = np.array(segment.row.pages, dtype=np.int32)
     return position, pages[position // PAGE] * PAGE + position % PAGE
-
-
-def _tiles(segment: Segment, first: int, queries: int) -> np.ndarray:
-    """First place, slot, first position and count of each tile of a segment."""
-    offset = np.arange(0, segment.end - segment.start, queries, dtype=np.int32)
-    count = np.minimum(queries, segment.end - segment.start - offset)
-    return np.stack([first + offset, np.full_like(offset, segment.row.slot), segment.start + offset, count])

@@ -114,10 +114,16 @@ class Schedule:
 
     def remove(self, rows: Iterable[Row]) -> None:
         """Takes out rows that are over; what their pages hold stays until someone needs the room."""
-        for row in rows:
-            if row.slot >= 0:
-                self._vacate(row, self.board.known(row))
+        rows = list(rows)
+        if not rows:
+            return
+        seated = [row for row in rows if row.slot >= 0]
+        for row in seated:
+            self._vacate(row, self.board.known(row))
         self._reseat()
+        if len(seated) < len(rows):
+            # The queue may be long, so it is looked through only when somebody may have left it.
+            self.waiting = [row for row in self.waiting if not row.over]
 
     def give_way(self) -> None:
         """Takes the row with the highest order out of its slot; its tokens are computed again later."""
@@ -153,10 +159,9 @@ class Schedule:
         row.slot, row.pages, row.cached = -1, [], 0
 
     def _reseat(self) -> None:
-        """Forgets those that have left, and those in the queue whom nobody waits for."""
+        """Forgets those that have left their slots."""
         self.decoding = [row for row in self.decoding if row.slot >= 0]
         self.filling = [row for row in self.filling if row.slot >= 0]
-        self.waiting = [row for row in self.waiting if not row.over]
         self._lanes_B = None
 
     def _turn_page(self, slot: int) -> None:

@@ -12,11 +12,12 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config
 
-from sleuth.engines.paged.batch import Batch, Tiles
+from sleuth.engines.paged.batch import Batch
 from sleuth.engines.paged.cache import Cache, Shape
 from sleuth.engines.paged.decoder import Decoder, recognised
-from sleuth.engines.paged.kernels.attention import tile_queries
 from sleuth.engines.paged.pages import PAGE
+from sleuth.model.kernels.attention import tile_queries
+from sleuth.model.tiles import Tiles
 
 CONTEXT = 32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

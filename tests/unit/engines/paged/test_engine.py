@@ -41,6 +41,12 @@ def before_each_pass(model: PreTrainedModel, act: Callable[[list[int]], None]) -
     hook.remove()
 
 
+async def idle(engine: Paged) -> None:
+    """Waits until the engine holds no page for anybody."""
+    while engine.pages_held:  # noqa: ASYNC110  nobody is told when the last page is given back
+        await asyncio.sleep(0.005)
+
+
 def burst_into_flames(_ids: list[int]) -> None:
     raise MemoryError("no more")
 
@@ -293,7 +299,37 @@ def test_weights_of_another_name_are_refused(engine: Paged, prompt: list[int]) -
     assert asyncio.run(engine.generate(prompt, Sampling(5))).versions == before.versions
 
 
+def test_weights_of_another_shape_are_refused_before_any_is_written(
+    engine: Paged, model: PreTrainedModel, tiny: Tiny, prompt: list[int]
+) -> None:
+    before = asyncio.run(engine.generate(prompt, Sampling(5)))
+    new = dict(tiny(seed=1).state_dict())
+    new["lm_head.weight"] = new["lm_head.weight"][1:]
+    with pytest.raises(ValueError, match=r"weight lm_head\.weight is published as \[\d+, 32\], expected \["):
+        engine.publish(new, 1)
+    engine.publish(None, 0)
+    assert asyncio.run(engine.generate(prompt, Sampling(5))) == before
+
+
 def test_a_great_many_tokens_may_be_asked_for(engine: Paged, prompt: list[int]) -> None:
     """Only as many random numbers are drawn as there is room for tokens."""
     completion = asyncio.run(engine.generate(prompt, Sampling(10**12, stops=("e",))))
     assert completion.ids
+
+
+def test_a_call_that_came_and_left_between_two_looks_is_not_computed(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    async def main() -> None:
+        beginning = asyncio.Event()
+        with before_each_pass(model, lambda _ids: time.sleep(0.01)):
+            whole = asyncio.create_task(engine.generate(prompt, Sampling(16), None, lambda _ids: beginning.set()))
+            await beginning.wait()
+            brief = asyncio.create_task(engine.generate(prompt, Sampling(100)))
+            await asyncio.sleep(0)
+            brief.cancel()
+            await whole
+            await idle(engine)
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert engine.tally.sampled == 16

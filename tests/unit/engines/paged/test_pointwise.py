@@ -8,6 +8,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 
 from sleuth.engines.paged.kernels import pointwise
 from sleuth.engines.paged.pages import PAGE
+from sleuth.model.kernels import pointwise as shared
 
 # Triton's interpreter cuts bf16 off where a GPU rounds it; what rounds fp16 is the same code.
 DTYPES = (torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu))
@@ -39,11 +40,11 @@ def test_add_norm(width: int, dtype: torch.dtype) -> None:
     residual, delta = drawn(3, width, dtype=dtype), drawn(3, width, dtype=dtype, seed=1)
     weight = drawn(width, dtype=dtype, seed=2) / 3
     module = norm(weight, 1e-5)
-    first = pointwise.add_norm(None, residual, weight, 1e-5)
+    first = shared.add_norm(None, residual, weight, 1e-5)
     assert ulps(first, module(residual)).max() <= (dtype == torch.float32)
     summed = residual + delta
     out = torch.empty_like(residual)
-    second = pointwise.add_norm(delta, residual, weight, 1e-5, out)
+    second = shared.add_norm(delta, residual, weight, 1e-5, out)
     assert second is out
     assert torch.equal(residual, summed)
     assert ulps(second, module(summed)).max() <= (dtype == torch.float32)
@@ -91,7 +92,7 @@ def test_rotate_and_store(heads: int, key_heads: int, width: int, normed: bool, 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_silu_mul(dtype: torch.dtype) -> None:
     both = torch.randn(3, 2 * 2100, generator=torch.Generator().manual_seed(0)).mul(4).to(dtype).to(DEVICE)
-    found = pointwise.silu_mul(both)
+    found = shared.silu_mul(both)
     gate, up = both.chunk(2, 1)
     apart = ulps(found, silu(gate) * up)
     # The exponential of one library is not that of another to the last bit of fp32: a rounding may fall otherwise.

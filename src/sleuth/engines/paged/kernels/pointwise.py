@@ -1,11 +1,11 @@
-"""Triton kernels for what stands between the matrix products of a decoder.
+"""Triton kernels around attention: a step's inputs, and queries and keys rotated on their way to the pages.
 
 Each rounds where transformers' modules round, and nowhere else: to the model's dtype after every operation, with no
 multiplication and addition fused, so that engine and training forward differ by the order of sums in matrix products
 alone. Every number is read and written once.
 
-Suffixes: N packed tokens, W model width, X query, key and value heads side by side, H query heads, D head width,
-C positions, I intermediate width, B decoding lanes, S slots, P pages.
+Suffixes: N packed tokens, X query, key and value heads side by side, H query heads, D head width,
+C positions, B decoding lanes, S slots, P pages.
 """
 
 import torch
@@ -16,22 +16,6 @@ from torch import Tensor
 from sleuth.engines.paged.pages import PAGE
 
 LANES = 128  # that one program prepares
-COLUMNS = 2048  # of the intermediate width that one program multiplies
-
-
-@triton.jit
-def _add_norm(delta, residual, weight, out, eps, width: tl.constexpr, WIDTH: tl.constexpr):
-    dtype: tl.constexpr = residual.dtype.element_ty
-    column = tl.arange(0, WIDTH)
-    inside = column < width
-    place = tl.program_id(0).to(tl.int64) * width + column
-    x = tl.load(residual + place, inside, 0.0).to(tl.float32)
-    if delta is not None:
-        x = (x + tl.load(delta + place, inside, 0.0).to(tl.float32)).to(dtype).to(tl.float32)
-        tl.store(residual + place, x.to(dtype), inside)
-    scale = tl.rsqrt(tl.sum(x * x, 0) * (1.0 / width) + eps)
-    normed = tl.load(weight + column, inside, 0.0).to(tl.float32) * (x * scale).to(dtype).to(tl.float32)
-    tl.store(out + place, normed.to(dtype), inside)
 
 
 @triton.jit
@@ -46,8 +30,9 @@ def _turned(
     left = tl.load(place, inside, 0.0).to(tl.float32)
     right = tl.load(place + half, inside, 0.0).to(tl.float32)
     if norm is not None:
-        squares = tl.sum(left * left + right * right, 1)
-        scale = tl.rsqrt(squares * (1.0 / (2 * half)) + eps)[:, None]
+        # Squares of half precision summed in fp64 are exact, in whatever order, as in the norm of `model.kernels`.
+        squares = tl.sum((left * left).to(tl.float64) + (right * right).to(tl.float64), 1)
+        scale = tl.rsqrt((squares / (2 * half)).to(tl.float32) + eps)[:, None]
         first = tl.load(norm + column, column < half, 0.0).to(tl.float32)
         second = tl.load(norm + half + column, column < half, 0.0).to(tl.float32)
         left = (first * (left * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
@@ -95,18 +80,6 @@ def _rotate_and_store(
         tl.store(values + page + half, tl.load(value + half, present), present)
 
 
-@triton.jit
-def _silu_mul(both, out, width: tl.constexpr, COLUMNS: tl.constexpr):
-    dtype: tl.constexpr = both.dtype.element_ty
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < width
-    gate = tl.load(both + row * (2 * width) + column, inside, 0.0).to(tl.float32)
-    up = tl.load(both + row * (2 * width) + width + column, inside, 0.0).to(tl.float32)
-    activated = tl.div_rn(gate, 1.0 + tl.exp(-gate)).to(dtype).to(tl.float32)
-    tl.store(out + row * width + column, (activated * up).to(dtype), inside)
-
-
 @triton.jit(do_not_specialize=["lanes"], do_not_specialize_on_alignment=["slots", "ids", "positions", "addresses"])
 def _inputs(
     slots, tokens, lengths, table, ids, positions, addresses, lanes,
@@ -124,20 +97,6 @@ def _inputs(
     tl.store(ids + lane, tl.load(tokens + slot, there, 0), there)
     tl.store(positions + lane, position, there)
     tl.store(addresses + lane, tl.where(grows, page * PAGE + position % PAGE, -1), there)
-
-
-def add_norm(
-    delta_NW: Tensor | None, residual_NW: Tensor, weight_W: Tensor, eps: float, out_NW: Tensor | None = None
-) -> Tensor:
-    """RMSNorm of the residual stream, to which `delta_NW` is added in place first."""
-    rows, width = residual_NW.shape
-    out_NW = torch.empty_like(residual_NW) if out_NW is None else out_NW
-    padded = triton.next_power_of_2(width)
-    _add_norm[(rows,)](
-        delta_NW, residual_NW, weight_W, out_NW, eps, width, padded,
-        num_warps=min(8, max(1, padded // 512)), enable_fp_fusion=False,
-    )  # fmt: skip
-    return out_NW
 
 
 def rotate_and_store(
@@ -167,16 +126,6 @@ def rotate_and_store(
         num_warps=min(8, max(1, padded_heads * padded_half // 256)), enable_fp_fusion=False,
     )  # fmt: skip
     return query_NHD
-
-
-def silu_mul(both_N2I: Tensor) -> Tensor:
-    """silu of the first half of each row times its second half."""
-    rows, width = both_N2I.shape[0], both_N2I.shape[1] // 2
-    out_NI = torch.empty(rows, width, dtype=both_N2I.dtype, device=both_N2I.device)
-    _silu_mul[(rows, triton.cdiv(width, COLUMNS))](
-        both_N2I, out_NI, width, COLUMNS, num_warps=4, enable_fp_fusion=False
-    )
-    return out_NI
 
 
 def inputs(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sleuth.engines.paged import gathered
-from sleuth.engines.paged.batch import Tiles
-from sleuth.engines.paged.kernels import attention
+from sleuth.model.kernels import attention
+from sleuth.model.tiles import Tiles
 
 PAGE = 16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -213,9 +213,10 @@ def test_a_tile_fills_the_rows_of_a_product(heads: int, key_heads: int, most: in
     assert attention.tile_queries(heads, key_heads) == most
 
 
-def test_few_lanes_share_their_tokens_among_more_programs() -> None:
+def test_tokens_are_shared_among_programs_only_where_contexts_are_long() -> None:
     device = torch.device("cpu")  # counts as one multiprocessor
-    assert [attention.splits_for(programs, device) for programs in (1, 2, 3, 8, 1024)] == [8, 4, 2, 1, 1]
+    assert [attention.splits_for(1, context, device) for context in (16, 4096, 4112)] == [1, 1, 1]
+    assert attention.splits_for(2, 10**6, device) == 1
 
 
 REAL = [Heads(9, 3, 64), Heads(16, 2, 128), Heads(32, 8, 96), Heads(8, 4, 256), Heads(4, 2, 16)]

@@ -3,7 +3,7 @@
 The query heads that share a key head are rows of one matrix product, so that keys and values are read once a group.
 
 Suffixes: N packed tokens, B lanes, T tiles, H heads, K key heads, D head width, S slots, X pages of the longest
-sequence; in kernels R rows (queries x heads of a group), C tokens of a block.
+sequence; in kernels R rows (queries x heads of a group), C tokens of a block, O ones.
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sleuth.engines.paged.batch import Tiles
+from sleuth.model.tiles import Tiles
 
-LOG2_E = 1.4426950408889634
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 ROWS = 128  # of a prefill tile, at most
 LEAST = 16  # rows or columns that a matrix product takes
-BUSY = 8  # decode programs a multiprocessor
+ONES: tl.constexpr = tl.constexpr(16)
 SPLITS = 32  # of one lane's tokens, at most
+UNSPLIT = 4096  # tokens of a context that one program always attends to alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,9 @@ class Plan:
     rows: int = ROWS
 
 
-# By the bytes of one token's key, at most; the fastest of some dozens on an H200. Without tensor cores rows are dear:
-# products of fp32 are exact.
+# By the bytes of one token's key, at most; the fastest of some dozens on an H200, FEW for few programs. Without tensor
+# cores rows are dear: products of fp32 are exact.
+FEW = ((256, Plan(128, 4, 3)), (512, Plan(32, 4, 2)))
 DECODE = ((256, Plan(32, 1, 3)), (512, Plan(32, 4, 2)))
 PREFILL = ((256, Plan(32, 4, 2, rows=64)), (512, Plan(32, 8, 2)))
 PREFILL_FP32 = ((128, Plan(32, 4, 2, rows=32)), (256, Plan(32, 4, 2, rows=32)), (512, Plan(32, 8, 2, rows=32)))
@@ -47,15 +49,18 @@ def plan_for(plans: tuple[tuple[int, Plan], ...], keys: Tensor) -> Plan:
     return next((plan for most, plan in plans if size <= most), WIDE)
 
 
-def splits_for(programs: int, device: torch.device) -> int:
-    """How many share the tokens of one lane, so that few lanes too keep the device busy: known without lengths."""
-    most = max(1, min(SPLITS, BUSY * _processors(device) // programs))
+def splits_for(programs: int, context: int, device: torch.device) -> int:
+    """How many share the tokens of one lane: several only where few lanes have very long contexts.
+
+    What is summed in parts differs in its last bits from training; known without lengths, for captured graphs.
+    """
+    most = max(1, min(SPLITS, _processors(device) // programs)) if context > UNSPLIT else 1
     return 1 << most.bit_length() - 1  # few numbers, as each is compiled for
 
 
 @triton.jit
 def _step(
-    query_RD, highest_R, total_R, sum_RD, keys, values, table, head, start, end, position_R, scale,
+    query_RD, highest_R, total_RO, sum_RD, keys, values, table, head, start, end, position_R, scale,
     KEY_HEADS: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Softmax carried on over the tokens of one block: rows see those before `end`, or up to their own position."""
@@ -71,13 +76,18 @@ def _step(
         score_RC = tl.where(token_C[None, :] <= position_R[:, None], score_RC, float("-inf"))
     else:
         score_RC = tl.where(there_C[None, :], score_RC, float("-inf"))
-    higher_R = tl.maximum(highest_R, tl.max(score_RC, 1))
+    # Whole numbers: weights then round to the dtype of values alike, and sums scale without rounding, whichever block
+    # saw the highest score. Training, prefill and decode end with the same bits.
+    higher_R = tl.maximum(highest_R, tl.ceil(tl.max(score_RC, 1)))
     weight_RC = tl.exp2(score_RC - higher_R[:, None])
     fade_R = tl.exp2(highest_R - higher_R)
-    total_R = total_R * fade_R + tl.sum(weight_RC, 1)
     value_CD = tl.load(values + place_CD, there_CD, 0.0)
-    sum_RD = tl.dot(weight_RC.to(value_CD.dtype), value_CD, sum_RD * fade_R[:, None], input_precision="ieee")
-    return higher_R, total_R, sum_RD
+    weight_RC = weight_RC.to(value_CD.dtype)
+    sum_RD = tl.dot(weight_RC, value_CD, sum_RD * fade_R[:, None], input_precision="ieee")
+    # A product with ones: the order of its sum is the matrix unit's, the same in every kernel.
+    ones_CO = tl.full((BLOCK, total_RO.shape[1]), 1.0, value_CD.dtype)
+    total_RO = tl.dot(weight_RC, ones_CO, total_RO * fade_R[:, None], input_precision="ieee")
+    return higher_R, total_RO, sum_RD
 
 
 @triton.jit
@@ -100,13 +110,14 @@ def _decode(
     query_RD = tl.load(query + lane * lane_stride + head_R[:, None] * head_stride + column_D[None, :], there_RD, 0.0)
     # Low, but a number: where nothing is seen, differences are 0 and never undefined.
     highest_R = tl.full((ROWS,), -1e30, tl.float32)
-    total_R = tl.zeros((ROWS,), tl.float32)
+    total_RO = tl.zeros((ROWS, ONES), tl.float32)
     sum_RD = tl.zeros((ROWS, WIDTH), tl.float32)
     for first in range(start, end, BLOCK):
-        highest_R, total_R, sum_RD = _step(
-            query_RD, highest_R, total_R, sum_RD, keys, values, table + slot * table_stride, head, first, end, row_R,
+        highest_R, total_RO, sum_RD = _step(
+            query_RD, highest_R, total_RO, sum_RD, keys, values, table + slot * table_stride, head, first, end, row_R,
             scale, KEY_HEADS, PAGE, D, BLOCK, CAUSAL=False,
         )  # fmt: skip
+    total_R = tl.max(total_RO, 1)
     seen_R = total_R > 0
     out_RD = sum_RD / tl.where(seen_R, total_R, 1.0)[:, None]
     if WHOLE:
@@ -140,8 +151,8 @@ def _combine(
 
 @triton.jit
 def _prefill(
-    query, out, keys, values, table, first, slot, position, count, scale,
-    token_stride, head_stride, out_token_stride, out_head_stride, table_stride,
+    query, out, logs, keys, values, table, first, slot, position, count, scale,
+    token_stride, head_stride, out_token_stride, out_head_stride, table_stride, logs_stride,
     KEY_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -158,25 +169,29 @@ def _prefill(
     query_RD = tl.load(query + query_R[:, None] + column_D[None, :], there_RD, 0.0)
     position_R = before + token_R
     highest_R = tl.full((ROWS,), -1e30, tl.float32)
-    total_R = tl.zeros((ROWS,), tl.float32)
+    total_RO = tl.zeros((ROWS, ONES), tl.float32)
     sum_RD = tl.zeros((ROWS, WIDTH), tl.float32)
     # Blocks that every query sees whole need no comparison of positions; rows past the tile's queries need no blocks.
     begun = tl.program_id(2) * ROWS < queries * GROUP
     whole = tl.where(begun, (before + 1) // BLOCK * BLOCK, 0)
     end = tl.where(begun, before + tl.minimum(queries, (tl.program_id(2) + 1) * ROWS // GROUP + 1), 0)
     for start in range(0, whole, BLOCK):
-        highest_R, total_R, sum_RD = _step(
-            query_RD, highest_R, total_R, sum_RD, keys, values, pages, head, start, whole, position_R,
+        highest_R, total_RO, sum_RD = _step(
+            query_RD, highest_R, total_RO, sum_RD, keys, values, pages, head, start, whole, position_R,
             scale, KEY_HEADS, PAGE, D, BLOCK, CAUSAL=False,
         )  # fmt: skip
     for start in range(whole, end, BLOCK):
-        highest_R, total_R, sum_RD = _step(
-            query_RD, highest_R, total_R, sum_RD, keys, values, pages, head, start, end, position_R,
+        highest_R, total_RO, sum_RD = _step(
+            query_RD, highest_R, total_RO, sum_RD, keys, values, pages, head, start, end, position_R,
             scale, KEY_HEADS, PAGE, D, BLOCK, CAUSAL=True,
         )  # fmt: skip
+    total_R = tl.max(total_RO, 1)
     out_R = (packed + token_R) * out_token_stride + head_R * out_head_stride
     out_RD = (sum_RD / tl.where(total_R > 0, total_R, 1.0)[:, None]).to(out.dtype.element_ty)
     tl.store(out + out_R[:, None] + column_D[None, :], out_RD, there_RD)
+    if logs is not None:
+        log_R = (highest_R + tl.log2(tl.where(total_R > 0, total_R, 1.0))) / LOG2_E
+        tl.store(logs + head_R * logs_stride + packed + token_R, log_R, token_R < queries)
 
 
 @triton.jit
@@ -207,14 +222,16 @@ def decode(
         out_BHD = torch.empty((lanes, heads, width), dtype=query_BHD.dtype, device=query_BHD.device)
     if not lanes:
         return out_BHD
-    plan = plan or plan_for(DECODE, keys)
-    splits = splits or splits_for(lanes * key_heads, keys.device)
+    programs = lanes * key_heads
+    few = programs < 2 * _processors(keys.device) and keys.dtype != torch.float32
+    plan = plan or plan_for(FEW if few else DECODE, keys)
+    splits = splits or splits_for(programs, table_SX.shape[1] * page, keys.device)
     padded = max(LEAST, triton.next_power_of_2(width))
     scratch = (lanes, heads, splits) if splits > 1 else (0, 0, 0)
     partial = torch.empty((*scratch, width), dtype=torch.float32, device=keys.device)
     logs = torch.empty(scratch, dtype=torch.float32, device=keys.device)
     _decode[(lanes, key_heads, splits)](
-        query_BHD, keys, values, table_SX, slots_B, lengths_S, out_BHD, partial, logs, scale * LOG2_E,
+        query_BHD, keys, values, table_SX, slots_B, lengths_S, out_BHD, partial, logs, scale * LOG2_E.value,
         *query_BHD.stride()[:2], *out_BHD.stride()[:2], table_SX.stride(0),
         KEY_HEADS=key_heads, GROUP=heads // key_heads, PAGE=page, D=width, WIDTH=padded, BLOCK=plan.block,
         ROWS=max(LEAST, triton.next_power_of_2(heads // key_heads)), WHOLE=splits == 1,
@@ -235,16 +252,20 @@ def tile_queries(heads: int, key_heads: int) -> int:
 
 def prefill(
     query_NHD: Tensor, out_NHD: Tensor, keys: Tensor, values: Tensor, table_SX: Tensor, tiles: Tiles,
-    scale: float, *, plan: Plan | None = None,
+    scale: float, logs_HN: Tensor | None = None, *, plan: Plan | None = None,
 ) -> None:  # fmt: skip
-    """Writes, for the queries of the tiles alone, what each sees of its slot's tokens up to its own position."""
+    """Writes, for the queries of the tiles alone, what each sees of its slot's tokens up to its own position.
+
+    `logs_HN` receives the logarithm of each softmax's sum, which a backward pass needs.
+    """
     (_, heads, width), (_, key_heads, page, _) = query_NHD.shape, keys.shape
     plan = plan or plan_for(PREFILL_FP32 if keys.dtype == torch.float32 else PREFILL, keys)
     rows = triton.next_power_of_2(tile_queries(heads, key_heads) * heads // key_heads)
     own = min(rows, plan.rows)
     _prefill[(len(tiles.first_T), key_heads, rows // own)](
-        query_NHD, out_NHD, keys, values, table_SX, tiles.first_T, tiles.slot_T, tiles.position_T, tiles.count_T,
-        scale * LOG2_E, *query_NHD.stride()[:2], *out_NHD.stride()[:2], table_SX.stride(0),
+        query_NHD, out_NHD, logs_HN, keys, values, table_SX,
+        tiles.first_T, tiles.slot_T, tiles.position_T, tiles.count_T, scale * LOG2_E.value,
+        *query_NHD.stride()[:2], *out_NHD.stride()[:2], table_SX.stride(0), len(query_NHD),
         KEY_HEADS=key_heads, GROUP=heads // key_heads, ROWS=own, PAGE=page, D=width,
         WIDTH=max(LEAST, triton.next_power_of_2(width)), BLOCK=plan.block, num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip

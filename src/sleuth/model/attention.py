@@ -36,13 +36,15 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001  the layout decides what is seen
+    attention_mask: Tensor | None,
     *,
     layout: Layout,
     scaling: float,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Hugging Face's attention signature for one packed row (batch of 1): heads before tokens in, after them out."""
+    if attention_mask is not None:
+        raise ValueError("the model masks attention in a way of its own, which is not computed here")
     if meant := [name for name in UNKNOWN if others.get(name) is not None]:
         raise ValueError(f"the model's attention asks for {', '.join(meant)}, which is not computed here")
     query_NHD, key_NHD, value_NHD = (states[0].transpose(0, 1) for states in (query, key, value))
@@ -54,9 +56,9 @@ def attention(
 class Packed:
     """Sequences laid end to end without padding; each token sees itself and what precedes it in its sequence.
 
-    On a GPU in half precision the engine's own kernel attends. Elsewhere rows are padded, and only to the longest of those
-    beside them that are of like length: a kernel call for each such block wastes little on padding and few calls on
-    short rows.
+    On a GPU in half precision the engine's own kernel attends. Elsewhere rows are padded, and only to the longest of
+    those beside them that are of like length: a kernel call for each such block wastes little on padding and few calls
+    on short rows.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.errors import InputError
-from sleuth.model import alike, attention, head
+from sleuth.model import alike, attention, head, probe
 from sleuth.model.exactness import exact_sums
 
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
@@ -24,12 +24,15 @@ ROTATIONS = ("dynamic", "longrope", "su")
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """The causal model of a folder, ready for packed training and for the embedded engine."""
     if reason := unservable(_settings(folder)):
-        raise InputError(f"{folder} cannot be served exactly: {reason}; choose a model with plain causal attention")
+        raise _refusal(folder, reason)
     exact_sums()
     model = _read(folder, dtype)
     head.projection(model)
     alike.install(model)
     nn.Module.to(model, device)
+    # Not every CPU can multiply halves, and nobody computes with them there.
+    if (device.type == "cuda" or dtype is torch.float32) and (reason := probe.strange(model)):
+        raise _refusal(folder, reason)
     return model
 
 
@@ -49,6 +52,10 @@ def unservable(settings: Mapping[str, object]) -> str | None:
     if moving := sorted(_rotations(settings) & set(ROTATIONS)):
         return f"its rotary positions ({moving[0]}) depend on the longest sequence beside them"
     return None
+
+
+def _refusal(folder: Path, reason: str) -> InputError:
+    return InputError(f"{folder} cannot be served exactly: {reason}; choose a model with plain causal attention")
 
 
 def _rotations(settings: Mapping[str, object]) -> set[str]:

@@ -133,7 +133,11 @@ def agent_of(config: Config, policy: Policy, folder: Path, recording: Path) -> t
         policy.tokens,
         slots=config.engine.slots,
         context=config.agent.context_tokens + 1,
-        lockstep=True,
+        memory=config.engine.memory,
+        prefill_tokens=config.engine.prefill_tokens,
+        keep_stale=config.engine.stale_cache == "keep",
+        # Bit for bit the same run again is a promise for CPUs only, and waiting for everyone is dear on a GPU.
+        lockstep=policy.device.type == "cpu",
     )
     tool = SearchTool(opened(config.retrieval, folder, recording), config.retrieval.k)
     return engine, Agent(engine, policy.tokens, protocol.named(config.agent.protocol), tool, config.agent)

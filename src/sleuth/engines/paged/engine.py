@@ -5,42 +5,46 @@ GPU steps are launched ahead of what is known: stops are looked at in arrears, a
 """
 
 import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Listener, Sampling, Seat
 from sleuth.engines.paged.budget import pages_for
-from sleuth.engines.paged.pages import PAGE
+from sleuth.engines.paged.core import Core
 from sleuth.engines.paged.row import Row
-from sleuth.engines.paged.runner import Backend, Drawn, Runner
-from sleuth.engines.paged.schedule import Schedule, Shortage, Step, Tally
+from sleuth.engines.paged.runner import Backend, Runner
+from sleuth.engines.paged.schedule import Schedule, Tally
 from sleuth.engines.paged.watch import Watch
 from sleuth.errors import EngineFailure
 from sleuth.model.tokens import Tokens
 
 # With lockstep, steps between two looks at who is there.
 BURST = 4
-# Steps launched before the oldest is looked at: enough to keep a GPU busy, few enough to waste little past a stop.
-AHEAD = 2
+# Seconds after which a busy thread lets another one go on.
+SWITCH = 1e-4
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A step that was launched: for whom it samples, with which weights, and what comes of it."""
+@contextmanager
+def _switching_often() -> Iterator[None]:
+    """Lets threads take turns more often than Python does by itself.
 
-    slots_M: np.ndarray
-    tenants_M: np.ndarray
-    version: int
-    drawn: Drawn
+    Every tensor operation gives the interpreter away for a moment. While episodes keep the event loop busy it would
+    come back 5 ms later each time, and a GPU would wait for its next step.
+    """
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 class Paged:
@@ -65,21 +69,17 @@ class Paged:
         backend: Backend | None = None,
     ) -> None:
         device = next(model.parameters()).device
-        pages = pages_for(model, slots=slots, context=context, share=memory)
+        pages = pages_for(model, slots=slots, context=context, share=memory, prefill_tokens=prefill_tokens)
         on_gpu = device.type == "cuda"
         backend = backend or ("triton" if on_gpu else "plain")
-        self._runner = Runner(model, pages=pages, slots=slots, context=context, backend=backend, graphs=on_gpu)
-        self._fresh = partial(Schedule, pages, slots, prefill_tokens)
-        self._schedule = self._fresh()
-        self._ahead = AHEAD if on_gpu else 0
-        self._model, self._context = model, context
+        runner = Runner(model, pages=pages, slots=slots, context=context, backend=backend, graphs=on_gpu)
         self._watch = Watch(model, tokens)
+        self._core = Core(runner, self._watch, partial(Schedule, pages, slots, prefill_tokens), _hand_out)
+        self._model, self._context = model, context
         self._keep_stale, self._lockstep = keep_stale, lockstep
-        self._version = 0
         self._arrivals = 0
         self._arrived: deque[Row] = deque()
         self._left: deque[Row] = deque()
-        self._flying: deque[Flight] = deque()
         self._seats: set[Seat] = set()
         self._changed = asyncio.Event()
         self._driver: asyncio.Task[None] | None = None
@@ -88,12 +88,12 @@ class Paged:
     @property
     def tally(self) -> Tally:
         """What was computed, reused, dropped and preempted so far."""
-        return self._schedule.tally
+        return self._core.tally
 
     @property
     def pages_held(self) -> int:
         """Pages that belong to rows on their way; 0 when nobody is asking."""
-        return self._schedule.pages.held
+        return self._core.schedule.pages.held
 
     @contextmanager
     def seat(self, order: int) -> Iterator[Seat]:
@@ -128,21 +128,22 @@ class Paged:
             self._watch.leave(kind)
 
     def publish(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
-        done = torch.cuda.current_stream().record_event() if self._runner.stream is not None else None
-        with self._between_steps(), self._runner.ready():
-            if done is not None:
-                torch.cuda.current_stream().wait_event(done)
-            self._land_all()
+        core = self._core
+        written = torch.cuda.current_stream().record_event() if core.runner.stream is not None else None
+        with self._between_steps(), core.runner.ready():
+            if written is not None:
+                torch.cuda.current_stream().wait_event(written)
+            self._land()
             if weights is not None:
                 self._load(weights)
-            if self._runner.moved():
+            if core.runner.moved():
                 raise EngineFailure(
                     "the model's parameters moved to other storage after the engine was made; write them in place, "
                     "or make a new engine"
                 )
-            self._version = version
+            core.version = version
             if not self._keep_stale:
-                self._schedule.restart()
+                core.schedule.restart()
 
     async def close(self) -> None:
         if self._driver is not None and not self._driver.done():
@@ -171,7 +172,7 @@ class Paged:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._arrived or self._flying or self._schedule.busy)
+        return bool(self._arrived) or self._core.busy
 
     async def _drive(self) -> None:
         """Lets a thread compute while there is something to compute; an error ends every request, not the engine."""
@@ -193,19 +194,22 @@ class Paged:
             await self._changed.wait()
 
     def _asking(self) -> set[Seat]:
-        rows = (*self._arrived, *self._schedule.rows)
+        rows = (*self._arrived, *self._core.schedule.rows)
         return {row.seat for row in rows if row.seat is not None and not row.over}
 
+    @_switching_often()
     def _burst(self, stopping: threading.Event) -> None:
         """Steps until nothing is left to compute; with lockstep a few, since then it is time to look who is there."""
         steps = 0
         while (steps < BURST or not self._lockstep) and self._busy:
-            with self._between_steps(), self._runner.ready():
+            with self._between_steps(), self._core.runner.ready():
                 if stopping.is_set():
                     return
                 if not (self._lockstep and steps):
                     self._take_in()
-                self._step()
+                if self._left:
+                    self._core.schedule.remove([self._left.popleft() for _ in range(len(self._left))])
+                self._core.step()
             steps += 1
 
     @contextmanager
@@ -223,70 +227,12 @@ class Paged:
         while self._arrived:
             row = self._arrived.popleft()
             if not row.over:
-                self._schedule.add(row)
+                self._core.schedule.add(row)
 
-    def _step(self) -> None:
-        """Launches the next step, and looks at the oldest of those that are under way."""
-        if self._left:
-            self._schedule.remove([self._left.popleft() for _ in range(len(self._left))])
-        try:
-            step = self._schedule.plan()
-        except Shortage:
-            # Rows may have finished in what was launched but not looked at; only then does one give way.
-            if self._flying:
-                self._land(0)
-            else:
-                self._schedule.give_way()
-            return
-        if len(step.lanes_B) or step.segments:
-            self._flying.append(self._launch(step))
-            self._land(self._ahead)
-        else:
-            self._land(0)
-
-    def _launch(self, step: Step) -> Flight:
-        board, slots_M = self._schedule.board, step.sampled()
-        drawn = self._runner.launch(step, slots_M, board.seed_S[slots_M], board.drawn_S[slots_M] - 1)
-        return Flight(slots_M, board.tenant_S[slots_M], self._version, drawn)
-
-    def _land(self, ahead: int) -> None:
-        """Takes in what was sampled, until no more than `ahead` steps are under way."""
-        while len(self._flying) > ahead:
-            flight = self._flying.popleft()
-            touched = self._take(flight, *flight.drawn.wait())
-            _hand_out([row for row in touched if row.finish is not None or row.listen is not None])
-            self._schedule.remove([row for row in touched if row.finish is not None])
-
-    def _take(self, flight: Flight, tokens_M: np.ndarray, logprobs_M: np.ndarray) -> list[Row]:
-        """Keeps what a step sampled; the rows to which something happened by it: an end, a whole page, a listener."""
-        board, slots_M = self._schedule.board, flight.slots_M
-        there_M = board.tenant_S[slots_M] == flight.tenants_M
-        if not there_M.all():
-            self.tally.past_stop += int((~there_M).sum())
-            slots_M, tokens_M, logprobs_M = slots_M[there_M], tokens_M[there_M], logprobs_M[there_M]
-        if not np.isfinite(logprobs_M).all():
-            broken = logprobs_M[~np.isfinite(logprobs_M)][0]
-            raise EngineFailure(f"a logprob is {broken}: the weights, or what they computed, are not finite")
-        board.land(slots_M, tokens_M, logprobs_M, flight.version)
-        seen_M = board.seen_S[slots_M]
-        ending_M = self._watch.may_end(board.watch_S[slots_M], tokens_M) | (seen_M == board.limit_S[slots_M])
-        turning_M = (board.given_S[slots_M] + seen_M) % PAGE == 0
-        touched = np.flatnonzero(ending_M | turning_M | board.heard_S[slots_M])
-        return [self._look(slot, ending) for slot, ending in zip(slots_M[touched], ending_M[touched], strict=True)]
-
-    def _look(self, slot: int, ending: bool) -> Row:
-        row = self._schedule.board.rows[slot]
-        assert row is not None  # noqa: S101  the slot's tenant is the one it was sampled for
-        self._schedule.board.catch_up(row)
-        self._schedule.settle(row)
-        if ending:
-            self._watch.judge(row)
-        return row
-
-    def _land_all(self) -> None:
+    def _land(self) -> None:
         """Before weights change, what the old ones have sampled is taken in; what broke there breaks its requests."""
         try:
-            self._land(0)
+            self._core.land()
         except EngineFailure as error:
             self._reset(error)
 
@@ -299,14 +245,9 @@ class Paged:
         told = str(error) if isinstance(error, EngineFailure) else f"{type(error).__name__}: {error}"
         failure = EngineFailure(f"generation broke: {told}")
         failure.__cause__ = error
-        rows = [*self._arrived, *self._schedule.rows]
+        rows = [*self._arrived, *self._core.reset()]
         self._arrived.clear()
-        self._flying.clear()
-        tally, self._schedule = self._schedule.tally, self._fresh()
-        self._schedule.tally = tally
-        self._runner.clear()
         for row in rows:
-            row.slot = -1
             _soon(row.future.get_loop(), row.fail, failure)
 
 

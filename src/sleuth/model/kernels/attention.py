@@ -36,8 +36,8 @@ class Plan:
 
 # By the bytes of one token's key, at most; the fastest of some dozens on an H200, FEW for few programs. Without tensor
 # cores rows are dear: products of fp32 are exact.
-FEW = ((256, Plan(128, 4, 3)), (512, Plan(32, 4, 2)))
-DECODE = ((256, Plan(32, 1, 3)), (512, Plan(32, 4, 2)))
+FEW = ((256, Plan(64, 4, 3)), (512, Plan(16, 4, 2)))
+DECODE = ((256, Plan(32, 1, 3)), (512, Plan(16, 4, 2)))
 PREFILL = ((256, Plan(32, 4, 2, rows=64)), (512, Plan(32, 8, 2)))
 PREFILL_FP32 = ((128, Plan(32, 4, 2, rows=32)), (256, Plan(32, 4, 2, rows=32)), (512, Plan(32, 8, 2, rows=32)))
 WIDE = Plan(16, 8, 1, rows=16)
@@ -149,7 +149,11 @@ def _combine(
     tl.store(out + place_D, out_D.to(out.dtype.element_ty), column_D < D)
 
 
-@triton.jit
+# Numbers of one batch: a kernel compiled anew for those that divide by 16 would stall a step, or a pack.
+@triton.jit(
+    do_not_specialize=["table_stride", "logs_stride"],
+    do_not_specialize_on_alignment=["first", "slot", "position", "count"],
+)
 def _prefill(
     query, out, logs, keys, values, table, first, slot, position, count, scale,
     token_stride, head_stride, out_token_stride, out_head_stride, table_stride, logs_stride,
@@ -235,12 +239,13 @@ def decode(
         *query_BHD.stride()[:2], *out_BHD.stride()[:2], table_SX.stride(0),
         KEY_HEADS=key_heads, GROUP=heads // key_heads, PAGE=page, D=width, WIDTH=padded, BLOCK=plan.block,
         ROWS=max(LEAST, triton.next_power_of_2(heads // key_heads)), WHOLE=splits == 1,
-        num_warps=plan.warps, num_stages=plan.stages,
+        num_warps=plan.warps, num_stages=plan.stages, enable_fp_fusion=False,
     )  # fmt: skip
     if splits > 1:
         _combine[(lanes, heads)](
             partial, logs, out_BHD, *out_BHD.stride()[:2],
-            HEADS=heads, D=width, WIDTH=padded, SPLITS=splits, PARTS=triton.next_power_of_2(splits), num_warps=2,
+            HEADS=heads, D=width, WIDTH=padded, SPLITS=splits, PARTS=triton.next_power_of_2(splits),
+            num_warps=2, enable_fp_fusion=False,
         )  # fmt: skip
     return out_BHD
 
@@ -267,7 +272,8 @@ def prefill(
         tiles.first_T, tiles.slot_T, tiles.position_T, tiles.count_T, scale * LOG2_E.value,
         *query_NHD.stride()[:2], *out_NHD.stride()[:2], table_SX.stride(0), len(query_NHD),
         KEY_HEADS=key_heads, GROUP=heads // key_heads, ROWS=own, PAGE=page, D=width,
-        WIDTH=max(LEAST, triton.next_power_of_2(width)), BLOCK=plan.block, num_warps=plan.warps, num_stages=plan.stages,
+        WIDTH=max(LEAST, triton.next_power_of_2(width)), BLOCK=plan.block,
+        num_warps=plan.warps, num_stages=plan.stages, enable_fp_fusion=False,
     )  # fmt: skip
 
 

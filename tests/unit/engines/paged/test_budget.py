@@ -1,6 +1,5 @@
 """How many pages the engine may have, and what it says where that cannot be."""
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -11,9 +10,10 @@ from sleuth.engines.paged.budget import pages_for
 from sleuth.engines.paged.cache import Shape
 from sleuth.engines.paged.engine import Paged
 from sleuth.errors import ConfigError
+from sleuth.model.memory import of_host
 
 Tiny = Callable[..., PreTrainedModel]
-TOTAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+TOTAL, _ = of_host()
 
 
 @pytest.fixture
@@ -28,13 +28,13 @@ def test_a_page_holds_keys_and_values_of_all_layers(page_bytes: int) -> None:
 
 @pytest.mark.parametrize(("slots", "context", "pages"), [(1, 1, 1), (1, 16, 1), (1, 17, 2), (8, 100, 56)])
 def test_no_more_than_all_slots_can_fill(tiny: Tiny, slots: int, context: int, pages: int) -> None:
-    assert pages_for(tiny(), slots=slots, context=context, share=0.3) == pages
+    assert pages_for(tiny(), slots=slots, context=context, share=0.3, prefill_tokens=64) == pages
 
 
 @pytest.mark.parametrize("pages", [7, 8, 55])
 def test_no_more_than_the_share_holds(tiny: Tiny, page_bytes: int, pages: int) -> None:
     share = (pages + 0.5) * page_bytes / TOTAL
-    assert pages_for(tiny(), slots=8, context=100, share=share) == pages
+    assert pages_for(tiny(), slots=8, context=100, share=share, prefill_tokens=64) == pages
 
 
 def test_a_share_too_small_for_one_context_is_refused(tiny: Tiny, page_bytes: int) -> None:
@@ -48,5 +48,7 @@ def test_a_share_too_small_for_one_context_is_refused(tiny: Tiny, page_bytes: in
 def test_more_than_is_free_is_refused_before_anything_is_taken(tiny: Tiny, page_bytes: int) -> None:
     context = 2**20
     slots = 1 + 2 * TOTAL // (page_bytes * context // 16)
-    with pytest.raises(ConfigError, match=r"asks for .* GiB of keys and values, and .* GiB are free: lower it"):
+    with pytest.raises(
+        ConfigError, match=r"asks for .* GiB of keys and values, beside .* and .* GiB are free: lower it"
+    ):
         Paged(tiny(), None, slots=slots, context=context, memory=1.0)

@@ -1,14 +1,12 @@
-"""The kernels between matrix products are transformers' own modules, rounding by rounding."""
+"""The kernels around attention are transformers' own modules, rounding by rounding, and the plain inputs of a step."""
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
 from sleuth.engines.paged.kernels import pointwise
 from sleuth.engines.paged.pages import PAGE
-from sleuth.model.kernels import pointwise as shared
 
 # Triton's interpreter cuts bf16 off where a GPU rounds it; what rounds fp16 is the same code.
 DTYPES = (torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu))
@@ -25,29 +23,6 @@ def norm(weight: Tensor, eps: float) -> LlamaRMSNorm:
     module = LlamaRMSNorm(len(weight), eps).to(DEVICE)
     module.weight.data = weight
     return module
-
-
-def ulps(mine: Tensor, theirs: Tensor) -> Tensor:
-    """How many numbers of the dtype lie between two tensors."""
-    integers = {2: torch.int16, 4: torch.int32}[mine.element_size()]
-    return (mine.contiguous().view(integers).long() - theirs.contiguous().view(integers).long()).abs()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [8, 576, 1024])
-@torch.no_grad()
-def test_add_norm(width: int, dtype: torch.dtype) -> None:
-    residual, delta = drawn(3, width, dtype=dtype), drawn(3, width, dtype=dtype, seed=1)
-    weight = drawn(width, dtype=dtype, seed=2) / 3
-    module = norm(weight, 1e-5)
-    first = shared.add_norm(None, residual, weight, 1e-5)
-    assert ulps(first, module(residual)).max() <= (dtype == torch.float32)
-    summed = residual + delta
-    out = torch.empty_like(residual)
-    second = shared.add_norm(delta, residual, weight, 1e-5, out)
-    assert second is out
-    assert torch.equal(residual, summed)
-    assert ulps(second, module(summed)).max() <= (dtype == torch.float32)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -87,17 +62,6 @@ def test_rotate_and_store(heads: int, key_heads: int, width: int, normed: bool, 
     else:
         assert torch.equal(found, query)
         assert torch.equal(keys, expected_keys)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_silu_mul(dtype: torch.dtype) -> None:
-    both = torch.randn(3, 2 * 2100, generator=torch.Generator().manual_seed(0)).mul(4).to(dtype).to(DEVICE)
-    found = shared.silu_mul(both)
-    gate, up = both.chunk(2, 1)
-    apart = ulps(found, silu(gate) * up)
-    # The exponential of one library is not that of another to the last bit of fp32: a rounding may fall otherwise.
-    assert apart.max() <= (4 if dtype == torch.float32 else 2)
-    assert dtype == torch.float32 or (apart > 0).float().mean() < 1e-3
 
 
 def test_inputs() -> None:

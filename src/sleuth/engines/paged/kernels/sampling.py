@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 4096  # logits that one program sums, and among which one draws
-TILE = 1024  # logits that a search looks at at once
-WAYS = 8  # thresholds that one pass of a search tries: more cost more arithmetic, fewer more passes
+TILE = 2048  # logits that a search looks at at once
+WAYS = 4  # thresholds that one pass of a search tries: more cost more arithmetic, fewer more passes
 WARPS = 16  # of the search: its sums of all ways are held in registers
 
 
@@ -244,10 +244,31 @@ def sample(
     threshold_M = torch.empty(rows, dtype=torch.float32, device=logits_MV.device)
     given = (logits_MV, logits_MV.stride(0), settings_S4, slots_M)
     sizes = {"V": vocabulary, "BLOCK": BLOCK, "BLOCKS": padded}
-    _sum_blocks[(blocks, rows)](*given, maxima_MB, minima_MB, sums_MB, **sizes, num_warps=4)
+    _sum_blocks[(blocks, rows)](*given, maxima_MB, minima_MB, sums_MB, **sizes, num_warps=4, enable_fp_fusion=False)
     _truncate[(rows,)](
-        *given, maxima_MB, minima_MB, sums_MB, kept_MB, threshold_M, **sizes, TILE=TILE, WAYS=WAYS, num_warps=WARPS
+        *given,
+        maxima_MB,
+        minima_MB,
+        sums_MB,
+        kept_MB,
+        threshold_M,
+        **sizes,
+        TILE=TILE,
+        WAYS=WAYS,
+        num_warps=WARPS,
+        enable_fp_fusion=False,
     )
     _draw[(rows,)](
-        *given, uniform_M, maxima_MB, sums_MB, kept_MB, threshold_M, tokens_S, out_M, logprob_M, **sizes, num_warps=8
+        *given,
+        uniform_M,
+        maxima_MB,
+        sums_MB,
+        kept_MB,
+        threshold_M,
+        tokens_S,
+        out_M,
+        logprob_M,
+        **sizes,
+        num_warps=8,
+        enable_fp_fusion=False,
     )

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-SMALL = (1, 2, 4, 8, 16, 32, 64, 96, 128)
-# Above these, matrix products are cut into tiles of this many rows anyway.
+# Products are cut into tiles of this many rows anyway; fewer are no faster where sums are not split.
 STRIDE = 64
 
 
@@ -16,9 +15,7 @@ class Graphs:
     def __init__(
         self, decode: Callable[[int], None], idle: Callable[[], None], lanes: int, device: torch.device
     ) -> None:
-        large = range(SMALL[-1] + STRIDE, lanes + STRIDE, STRIDE)
-        sizes = [*SMALL, *large]
-        self._sizes: list[int] = sizes[: bisect_left(sizes, lanes) + 1]
+        self._sizes = [*range(STRIDE, lanes + STRIDE, STRIDE)]
         self._decode = decode
         self._idle = idle
         self._device = device

@@ -70,9 +70,8 @@ class Paged:
     ) -> None:
         device = next(model.parameters()).device
         pages = pages_for(model, slots=slots, context=context, share=memory, prefill_tokens=prefill_tokens)
-        on_gpu = device.type == "cuda"
-        backend = backend or ("triton" if on_gpu else "plain")
-        runner = Runner(model, pages=pages, slots=slots, context=context, backend=backend, graphs=on_gpu)
+        backend = backend or ("triton" if device.type == "cuda" else "plain")
+        runner = Runner(model, pages=pages, slots=slots, context=context, backend=backend)
         self._watch = Watch(model, tokens)
         self._core = Core(runner, self._watch, partial(Schedule, pages, slots, prefill_tokens), _hand_out)
         self._model, self._context = model, context

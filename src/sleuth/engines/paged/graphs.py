@@ -15,7 +15,7 @@ class Graphs:
     def __init__(
         self, decode: Callable[[int], None], idle: Callable[[], None], lanes: int, device: torch.device
     ) -> None:
-        self._sizes = [*range(STRIDE, lanes + STRIDE, STRIDE)]
+        self._sizes: list[int] = [*range(STRIDE, lanes + STRIDE, STRIDE)]
         self._decode = decode
         self._idle = idle
         self._device = device

@@ -53,9 +53,7 @@ class Drawn:
 class Runner:
     """The model, the cache and what each slot needs to go on by itself: its newest token, length and settings."""
 
-    def __init__(
-        self, model: PreTrainedModel, *, pages: int, slots: int, context: int, backend: Backend, graphs: bool
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, *, pages: int, slots: int, context: int, backend: Backend) -> None:
         exact_sums()
         parameter = next(model.parameters())
         self.device = parameter.device
@@ -65,8 +63,9 @@ class Runner:
         self._projection = head.projection(model)
         self._attention, self._inputs, self._sample = _computations(backend)
         self._decoder = _decoder(model, context) if backend == "triton" else None
-        self._graphs = Graphs(self._decode, self._idle, slots, self.device) if graphs else None
-        self._addresses = _addresses(model)
+        # What the modules of other models do (a copy from the host, a look at a value) a capture may not allow.
+        captured = self._decoder is not None and self.device.type == "cuda"
+        self._graphs = Graphs(self._decode, self._idle, slots, self.device) if captured else None
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         width = self._graphs.most if self._graphs else slots
         self._tokens_S = torch.zeros(slots + 1, dtype=torch.int32, device=self.device)
@@ -109,9 +108,7 @@ class Runner:
 
     def moved(self) -> bool:
         """Whether the model's parameters are no longer where graphs and joined weights expect them."""
-        if self._decoder is not None:
-            return self._decoder.moved()
-        return self._graphs is not None and self._addresses != _addresses(self._model)
+        return self._decoder is not None and self._decoder.moved()
 
     def _idle(self) -> None:
         """Every lane is nobody's."""
@@ -187,10 +184,6 @@ class Runner:
     def _tile_queries(self) -> int:
         queries: int = self._attention.tile_queries(self.shape.heads, self.shape.key_heads)
         return queries
-
-
-def _addresses(model: PreTrainedModel) -> list[int]:
-    return [parameter.data_ptr() for parameter in model.parameters()]
 
 
 def _decoder(model: PreTrainedModel, context: int) -> "Decoder | None":

@@ -237,7 +237,12 @@ class Paged:
 
     def _fail(self, error: BaseException) -> None:
         with self._between_steps():
-            self._reset(error)
+            rows = [*self._core.schedule.rows]
+            if isinstance(error, asyncio.CancelledError) and all(row.over for row in (*self._arrived, *rows)):
+                # A loop that ends right after its last completion takes nothing from anybody: the cache stays.
+                self._core.schedule.remove(rows)
+            else:
+                self._reset(error)
 
     def _reset(self, error: BaseException) -> None:
         """Ends every request with an EngineFailure, and leaves the engine as after a start."""

@@ -4,7 +4,7 @@ Suffixes: S slots, M sampled rows.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -78,16 +78,14 @@ class Core:
             self._tell([row for row in touched if row.finish is not None or row.listen is not None])
             self.schedule.remove([row for row in touched if row.finish is not None])
 
-    def reset(self) -> Iterable[Row]:
-        """The state after a start; the rows that are lost by it."""
-        rows = [*self.schedule.rows]
+    def reset(self) -> None:
+        """The state after a start; rows that were there are lost."""
+        for row in self.schedule.rows:
+            row.slot = -1
         self._flying.clear()
         tally, self.schedule = self.schedule.tally, self._fresh()
         self.schedule.tally = tally
         self.runner.clear()
-        for row in rows:
-            row.slot = -1
-        return rows
 
     def _launch(self, step: Step) -> Flight:
         board, slots_M = self.schedule.board, step.sampled()

@@ -128,18 +128,15 @@ class Paged:
 
     def publish(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
         core = self._core
-        written = torch.cuda.current_stream().record_event() if core.runner.stream is not None else None
-        with self._between_steps(), core.runner.ready():
-            if written is not None:
-                torch.cuda.current_stream().wait_event(written)
+        with self._between_steps(), core.runner.after_the_caller(), core.runner.ready():
             self._land()
-            if weights is not None:
-                self._load(weights)
             if core.runner.moved():
                 raise EngineFailure(
                     "the model's parameters moved to other storage after the engine was made; write them in place, "
                     "or make a new engine"
                 )
+            if weights is not None:
+                self._load(weights)
             core.version = version
             if not self._keep_stale:
                 core.schedule.restart()
@@ -249,10 +246,12 @@ class Paged:
         told = str(error) if isinstance(error, EngineFailure) else f"{type(error).__name__}: {error}"
         failure = EngineFailure(f"generation broke: {told}")
         failure.__cause__ = error
-        rows = [*self._arrived, *self._core.reset()]
+        rows = [*self._arrived, *self._core.schedule.rows]
         self._arrived.clear()
+        # Told first: what broke may be the device itself, and then it cannot be cleared either.
         for row in rows:
             _soon(row.future.get_loop(), row.fail, failure)
+        self._core.reset()
 
 
 def _hand_out(rows: Sequence[Row]) -> None:

@@ -72,6 +72,18 @@ class Runner:
         self._settings_S4 = torch.tensor([[1.0, 0.0, 1.0, 0.0]], device=self.device).repeat(slots + 1, 1)
         self._fixed_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
         self._results_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
+        if self.stream is not None:
+            # Zeros, joined weights and rotary tables were begun on the caller's stream.
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+
+    @contextmanager
+    def after_the_caller(self) -> Iterator[None]:
+        """What the caller's stream was given before is done first; what is done here, before what it is given next."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        yield
+        if self.stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -100,11 +112,12 @@ class Runner:
         return Drawn(self._results_2M, sampled)
 
     def clear(self) -> None:
-        """The state after a start; what is still under way is waited for, or it would write afterwards."""
+        """The state after a start; what is still under way would write afterwards, so that both are waited for."""
+        with self.ready():
+            self.cache.clear()
+            self._tokens_S.zero_()
         if self.stream is not None:
             self.stream.synchronize()
-        self.cache.clear()
-        self._tokens_S.zero_()
 
     def moved(self) -> bool:
         """Whether the model's parameters are no longer where graphs and joined weights expect them."""

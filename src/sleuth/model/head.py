@@ -17,6 +17,7 @@ from sleuth.errors import InputError
 
 CHUNK = 4096
 HALVES = (torch.bfloat16, torch.float16)
+ALIGNED = 8  # numbers of half precision in 16 bytes
 
 
 def projection(model: PreTrainedModel) -> nn.Linear:
@@ -67,14 +68,23 @@ class _Wide(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_SW: Tensor, weight_VW: Tensor) -> Tensor:
         ctx.save_for_backward(hidden_SW, weight_VW)
-        return torch.mm(hidden_SW, weight_VW.t(), out_dtype=torch.float32)
+        out_SV = _aligned(len(hidden_SW), len(weight_VW), torch.float32, hidden_SW.device)
+        return torch.mm(hidden_SW, weight_VW.t(), out_dtype=torch.float32, out=out_SV)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         hidden_SW, weight_VW = ctx.saved_tensors
         of_hidden, of_weight = ctx.needs_input_grad
-        gradient_SV = gradients[0].to(weight_VW.dtype)
+        gradient_SV = _aligned(len(hidden_SW), len(weight_VW), weight_VW.dtype, hidden_SW.device).copy_(gradients[0])
         return gradient_SV @ weight_VW if of_hidden else None, gradient_SV.t() @ hidden_SW if of_weight else None
+
+
+def _aligned(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An empty matrix whose rows begin at multiples of 16 bytes, of whatever many columns.
+
+    Products of rows that begin elsewhere, as those of an odd vocabulary, are computed by other kernels, and few.
+    """
+    return torch.empty(rows, -(-columns // ALIGNED) * ALIGNED, dtype=dtype, device=device)[:, :columns]
 
 
 def _chunk_scores(

@@ -9,6 +9,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 
 from sleuth.errors import InputError
 from sleuth.model import head
+from sleuth.model.exactness import exact_sums
 
 WIDTH, WORDS = 6, 11
 
@@ -90,9 +91,11 @@ def test_logits_of_half_precision_are_not_rounded_to_it(half: torch.dtype) -> No
 @pytest.mark.gpu
 @pytest.mark.parametrize("count", [0, 1, 77])
 @pytest.mark.parametrize("half", head.HALVES)
-def test_logits_and_gradients_of_half_precision_on_a_gpu(count: int, half: torch.dtype) -> None:
+@pytest.mark.parametrize("words", [1000, 1253])
+def test_logits_and_gradients_of_half_precision_on_a_gpu(words: int, count: int, half: torch.dtype) -> None:
+    exact_sums()
     dice = torch.Generator(device="cuda").manual_seed(count)
-    width, words = 576, 1000
+    width = 576
     hidden = torch.randn(count, width, generator=dice, device="cuda").to(half).requires_grad_()
     weight = torch.randn(words, width, generator=dice, device="cuda").mul(0.05).to(half).requires_grad_()
     found = head.logits(hidden, weight, None)

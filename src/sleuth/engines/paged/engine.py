@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 

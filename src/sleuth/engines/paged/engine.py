@@ -237,6 +237,8 @@ class Paged:
             if isinstance(error, asyncio.CancelledError) and all(row.over for row in (*self._arrived, *rows)):
                 # A loop that ends right after its last completion takes nothing from anybody: the cache stays.
                 self._core.schedule.remove(rows)
+                # Steps under way are waited for: without its engine, the memory they write is soon somebody else's.
+                self._core.land()
             else:
                 self._reset(error)
 

@@ -147,7 +147,10 @@ class EngineConfig(Section):
         float,
         Field(gt=0, lt=1, description="share of the device's memory for keys and values at most, taken at the start"),
     ] = 0.3
-    prefill_tokens: Annotated[Positive, Field(description="given tokens computed in one step at most")] = 16384
+    prefill_tokens: Annotated[
+        Positive | None,
+        Field(description="given tokens computed in one step at most; none: 16,384 on a GPU, 2,048 on a CPU"),
+    ] = None
     stale_cache: Annotated[
         Literal["drop", "keep"],
         Field(description="keys and values of older weights: drop and compute again, or keep, which is not exact"),

@@ -81,9 +81,11 @@ def resolve_policy(name: str) -> Path:
     """The model folder a policy names: one shipped in the package, or the user's own, with model and tokenizer."""
     folder = SHIPPED / name if name in _packaged() else Path(name)
     if not folder.is_dir():
-        raise InputError(f"no model folder at {folder}; model.policy takes 'quickstart' or a Hugging Face model folder")
+        raise InputError(
+            f"no model folder at {folder}; expected 'quickstart' or a Hugging Face model folder: download one first"
+        )
     if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} holds no config.json; model.policy takes a Hugging Face model folder")
+        raise InputError(f"{folder} holds no config.json; expected a Hugging Face model folder")
     if not any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
         raise InputError(
             f"model folder without tokenizer: {folder} holds no tokenizer.json; save the model's tokenizer there"

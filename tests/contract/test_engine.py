@@ -404,9 +404,9 @@ def test_a_cancelled_call_makes_room_and_the_others_go_on(opener: Opener, wild: 
     asked = (wild.ids("Who wrote the book?"), Sampling(40, seed=3))
 
     async def main() -> list[Completion]:
-        async with opener(wild.folder, 1, 2000) as engine:
+        async with opener(wild.folder, 1, 500) as engine:
             started = asyncio.Event()
-            endless = Sampling(1900, stops=("no such text",))
+            endless = Sampling(480, stops=("no such text",))
             doomed = asyncio.create_task(
                 engine.generate(wild.ids("Oslo"), endless, None, lambda _ids: started.set()),
             )

@@ -26,6 +26,8 @@ class Finish(StrEnum):
 class Sampling:
     """How to sample; temperature 0 is greedy, and the same seed gives the same tokens.
 
+    Logprobs of the same tokens may differ in their last digits with what else is in the batch.
+
     Tokens are drawn from the distribution at that temperature, cut in this order: `top_k` keeps the k likeliest (0:
     all) and those as likely as the last of them; `top_p` keeps the fewest of these whose share of their total reaches
     p, and those as likely as the last; `min_p` keeps what has at least min_p times the probability of the likeliest.
@@ -41,8 +43,15 @@ class Sampling:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.seed < 0 or "" in self.stops:
-            raise ValueError(f"{self}: expected a token or more, a seed of 0 or more, and stops that are not empty")
+        for name in ("max_tokens", "seed", "top_k"):
+            if not hasattr(number := getattr(self, name), "__index__"):
+                raise ValueError(f"{name} is {number!r}, expected a whole number")
+        if not isinstance(self.stops, tuple) or not all(isinstance(stop, str) and stop for stop in self.stops):
+            raise ValueError(f"the stops are {self.stops!r}, expected a tuple of strings that are not empty")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens is {self.max_tokens}, expected 1 or more")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"the seed is {self.seed}, expected 0 or more, and less than 2**64")
         if not (isfinite(self.temperature) and self.temperature >= 0):
             raise ValueError(f"the temperature is {self.temperature}, expected 0 or more")
         if self.top_k < 0:
@@ -80,7 +89,7 @@ class Engine(Protocol):
     """Generates from token ids; stateless for the caller."""
 
     def seat(self, order: int) -> AbstractContextManager[Seat]:
-        """Announces a caller for the length of an episode: its cache is kept between its turns."""
+        """Announces a caller for the length of an episode; an engine may wait for it, or keep its cache by that."""
         ...
 
     async def generate(

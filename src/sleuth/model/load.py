@@ -88,7 +88,7 @@ def _read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation=attention.NAME, output_loading_info=True
         )
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+    except (KeyError, OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise InputError(f"no causal model can be loaded from {folder} ({error}); save the model again") from error
     model: PreTrainedModel
     model, report = loaded

@@ -37,14 +37,14 @@ class Board:
         self._landed = 0
 
     def move_in(self, row: Row) -> None:
-        """The row has its slot and pages; `row.filled` tokens of it are cached."""
+        """The row has its slot and pages; `row.cached` tokens of it are there already."""
         slot = row.slot
         self.rows[slot] = row
         self.computed_S[slot] = row.cached
         self.room_S[slot] = len(row.pages) * PAGE
         self.drawn_S[slot] = self.seen_S[slot] = len(row.logprobs)
         self.given_S[slot], self.limit_S[slot] = row.given, row.limit
-        self.seed_S[slot] = row.sampling.seed & (2**64 - 1)
+        self.seed_S[slot] = int(row.sampling.seed)
         self.watch_S[slot], self.heard_S[slot] = row.watch, row.listen is not None
 
     def move_out(self, row: Row) -> None:

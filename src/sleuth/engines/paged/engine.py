@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import index
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -22,28 +23,57 @@ from sleuth.engines.paged.row import Row
 from sleuth.engines.paged.runner import Backend, Runner
 from sleuth.engines.paged.schedule import Schedule, Tally
 from sleuth.engines.paged.watch import Watch
-from sleuth.errors import EngineFailure
+from sleuth.errors import ConfigError, EngineFailure
 from sleuth.model.tokens import Tokens
 
 # With lockstep, steps between two looks at who is there.
 BURST = 4
+# Given tokens in one step: as many as keep a GPU busy, and so few that a CPU is done in a moment.
+PREFILL_TOKENS = {"cuda": 16384, "cpu": 2048}
 # Seconds after which a busy thread lets another one go on.
 SWITCH = 1e-4
 
 
-@contextmanager
-def _switching_often() -> Iterator[None]:
-    """Lets threads take turns more often than Python does by itself.
+def _check(model: PreTrainedModel, *, slots: int, context: int, memory: float, prefill_tokens: int) -> None:
+    """What no engine can be made with; a run is told the same by its settings."""
+    known = getattr(model.config, "max_position_embeddings", None) or context
+    # The last token of a context is sampled and never computed.
+    if not 1 < context <= known + 1:
+        raise ConfigError(f"a context of {context} tokens, expected 2 to the {known + 1} of the model")
+    if slots < 1 or prefill_tokens < 1 or not 0 < memory <= 1:
+        raise ConfigError(
+            f"slots = {slots}, prefill_tokens = {prefill_tokens}, memory = {memory}; expected one or more of the first "
+            "two, and a share of the device's memory"
+        )
+
+
+class _Switching:
+    """Lets threads take turns more often than Python does by itself, while any engine steps.
 
     Every tensor operation gives the interpreter away for a moment. While episodes keep the event loop busy it would
     come back 5 ms later each time, and a GPU would wait for its next step.
     """
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._engines = 0
+        self._usual = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._engines:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(SWITCH)
+            self._engines += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._engines -= 1
+            if not self._engines:
+                sys.setswitchinterval(self._usual)
+
+
+SWITCHING = _Switching()
 
 
 class Paged:
@@ -52,6 +82,7 @@ class Paged:
     `memory` is the share of the device's memory that pages may take. With `lockstep`, steps go on only when every
     seated caller is waiting in them: batches then do not depend on how long a search took, and on a CPU a run with the
     same seed gives the same numbers bit for bit. `keep_stale` lets rows go on with keys and values of older weights.
+    `backend` and `graphs` are what the device asks for, unless they are given.
     """
 
     def __init__(
@@ -62,25 +93,37 @@ class Paged:
         slots: int,
         context: int,
         memory: float = 0.3,
-        prefill_tokens: int = 16384,
+        prefill_tokens: int | None = None,
         keep_stale: bool = False,
         lockstep: bool = False,
         backend: Backend | None = None,
+        graphs: bool | None = None,
     ) -> None:
         device = next(model.parameters()).device
+        prefill_tokens = prefill_tokens or PREFILL_TOKENS[device.type]
+        _check(model, slots=slots, context=context, memory=memory, prefill_tokens=prefill_tokens)
         pages = pages_for(model, slots=slots, context=context, share=memory, prefill_tokens=prefill_tokens)
-        backend = backend or ("triton" if device.type == "cuda" else "plain")
-        runner = Runner(model, pages=pages, slots=slots, context=context, backend=backend)
+        runner = Runner(
+            model,
+            pages=pages,
+            slots=slots,
+            context=context,
+            prefill_tokens=prefill_tokens,
+            backend=backend or ("triton" if device.type == "cuda" else "plain"),
+            graphs=device.type == "cuda" if graphs is None else graphs,
+        )
         self._watch = Watch(model, tokens)
         self._core = Core(runner, self._watch, partial(Schedule, pages, slots, prefill_tokens), _hand_out)
         self._model, self._context = model, context
         self._keep_stale, self._lockstep = keep_stale, lockstep
+        self._closed = False
         self._arrivals = 0
         self._arrived: deque[Row] = deque()
         self._left: deque[Row] = deque()
         self._seats: set[Seat] = set()
         self._changed = asyncio.Event()
         self._driver: asyncio.Task[None] | None = None
+        self._stopping = threading.Event()
         self._turn, self._steps = threading.Lock(), threading.Lock()
 
     @property
@@ -106,17 +149,16 @@ class Paged:
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
     ) -> Completion:
-        limit = min(sampling.max_tokens, self._room(ids))
+        ids = self._known(ids)
+        limit = min(sampling.max_tokens, self._context - len(ids))
+        self._start()
         self._arrivals += 1
         order = (seat.order if seat is not None else 0, self._arrivals)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         kind = self._watch.kind(sampling.stops)
-        row = Row(list(ids), len(ids), sampling, limit, kind, order, seat, listen, future)
+        row = Row(ids, len(ids), sampling, limit, kind, order, seat, listen, future)
         self._arrived.append(row)
         self._changed.set()
-        if self._driver is None or self._driver.done():
-            self._changed = asyncio.Event()
-            self._driver = asyncio.create_task(self._drive())
         try:
             return await future
         except BaseException:
@@ -141,18 +183,42 @@ class Paged:
                 core.schedule.restart()
 
     async def close(self) -> None:
+        self._closed = True
         if self._driver is not None and not self._driver.done():
             self._driver.cancel()
             await asyncio.wait([self._driver])
+        if self._busy:
+            # A driver that was cancelled before it began has told nobody.
+            self._fail(asyncio.CancelledError())
 
-    def _room(self, ids: Sequence[int]) -> int:
-        """How many tokens fit after these; what would break the batch of everybody else is refused here."""
-        if not ids or len(ids) >= self._context:
-            raise EngineFailure(f"a prompt of {len(ids)} tokens; expected 1 to {self._context - 1}")
-        known = self._model.config.vocab_size
-        if min(ids) < 0 or max(ids) >= known:
-            raise EngineFailure(f"a prompt with tokens {min(ids)} to {max(ids)}; the model knows 0 to {known - 1}")
-        return self._context - len(ids)
+    def _start(self) -> None:
+        """Makes sure that somebody computes, in the event loop of whoever asks."""
+        if self._closed:
+            raise EngineFailure("the engine was closed; make a new one")
+        if self._driver is not None and not self._driver.done():
+            theirs = self._driver.get_loop()
+            if theirs is asyncio.get_running_loop():
+                return
+            if theirs.is_running():
+                raise EngineFailure("the engine serves another event loop; ask from that one, or make a second engine")
+            # That loop stopped without ending its tasks, and nobody waits in it any more.
+            self._stopping.set()
+            self._fail(asyncio.CancelledError())
+        self._changed, self._stopping = asyncio.Event(), threading.Event()
+        self._driver = asyncio.create_task(self._drive(self._stopping))
+
+    def _known(self, ids: Sequence[int]) -> list[int]:
+        """The prompt as a list; what would break the batch of everybody else is refused here."""
+        try:
+            known = [*map(index, ids)]
+        except TypeError as error:
+            raise EngineFailure(f"a prompt of {ids!r}; expected whole numbers") from error
+        if not 0 < len(known) < self._context:
+            raise EngineFailure(f"a prompt of {len(known)} tokens; expected 1 to {self._context - 1}")
+        words = self._model.config.vocab_size
+        if min(known) < 0 or max(known) >= words:
+            raise EngineFailure(f"a prompt with tokens {min(known)} to {max(known)}; the model knows 0 to {words - 1}")
+        return known
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
         """Some of the weights or all: tied ones need no entry of their own."""
@@ -169,9 +235,8 @@ class Paged:
     def _busy(self) -> bool:
         return bool(self._arrived) or self._core.busy
 
-    async def _drive(self) -> None:
+    async def _drive(self, stopping: threading.Event) -> None:
         """Lets a thread compute while there is something to compute; an error ends every request, not the engine."""
-        stopping = threading.Event()
         try:
             while self._busy:
                 await self._everyone_here()
@@ -192,8 +257,15 @@ class Paged:
         rows = (*self._arrived, *self._core.schedule.rows)
         return {row.seat for row in rows if row.seat is not None and not row.over}
 
-    @_switching_often()
     def _burst(self, stopping: threading.Event) -> None:
+        """Steps, with threads that take turns often; what no future can carry is told as another error."""
+        try:
+            with SWITCHING:
+                self._steps_on(stopping)
+        except StopIteration as error:
+            raise RuntimeError("the model raised StopIteration") from error
+
+    def _steps_on(self, stopping: threading.Event) -> None:
         """Steps until nothing is left to compute; with lockstep a few, since then it is time to look who is there."""
         steps = 0
         while (steps < BURST or not self._lockstep) and self._busy:
@@ -245,6 +317,8 @@ class Paged:
     def _reset(self, error: BaseException) -> None:
         """Ends every request with an EngineFailure, and leaves the engine as after a start."""
         told = str(error) if isinstance(error, EngineFailure) else f"{type(error).__name__}: {error}"
+        if isinstance(error, asyncio.CancelledError):
+            told = "the engine was closed, or the event loop ended"
         failure = EngineFailure(f"generation broke: {told}")
         failure.__cause__ = error
         rows = [*self._arrived, *self._core.schedule.rows]

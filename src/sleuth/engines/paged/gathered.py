@@ -49,6 +49,8 @@ def prefill(
     grouped = (key_heads, heads // key_heads, -1, width)
     columns = (tiles.first_T, tiles.slot_T, tiles.position_T, tiles.count_T)
     for first, slot, position, count in zip(*(column.tolist() for column in columns), strict=True):
+        if not count:
+            continue
         seen = position + count
         rows_I = _rows(table_SX[slot : slot + 1, : -(-seen // page)], key_heads)
         key, value = (_gather(states, rows_I, 1)[0, :, None, :seen].expand(grouped) for states in (keys, values))

@@ -1,6 +1,5 @@
-"""Decode steps as CUDA graphs: one launch instead of hundreds, for a few numbers of lanes."""
+"""Steps as CUDA graphs: one launch instead of hundreds, for a few numbers of lanes."""
 
-from bisect import bisect_left
 from collections.abc import Callable
 
 import torch
@@ -9,41 +8,41 @@ import torch
 STRIDE = 64
 
 
-class Graphs:
-    """Captured when first needed; lanes are filled up to the next number a graph was captured for."""
+def filled_up(lanes: int) -> int:
+    """Lanes with the fillers that a captured step has."""
+    return -(-lanes // STRIDE) * STRIDE
 
-    def __init__(
-        self, decode: Callable[[int], None], idle: Callable[[], None], lanes: int, device: torch.device
-    ) -> None:
-        self._sizes: list[int] = [*range(STRIDE, lanes + STRIDE, STRIDE)]
-        self._decode = decode
+
+class Graphs:
+    """Captured when first needed, one for each number of lanes; `idle` makes every lane nobody's.
+
+    Without a GPU a step is run instead of replayed: padded alike, and slower.
+    """
+
+    def __init__(self, idle: Callable[[], None], device: torch.device) -> None:
         self._idle = idle
         self._device = device
-        self._captured: dict[int, torch.cuda.CUDAGraph] = {}
-        self._memory = torch.cuda.graph_pool_handle()
+        self._captured: dict[tuple[str, int], torch.cuda.CUDAGraph] = {}
+        self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
-    @property
-    def most(self) -> int:
-        """The largest number of lanes there is a graph for."""
-        return self._sizes[-1]
+    def prepare(self, name: str, lanes: int, step: Callable[[int], None]) -> Callable[[], None]:
+        """What replays the step of that name for so many lanes; to be called before its inputs are written."""
+        if self._memory is None:
+            return lambda: step(lanes)
+        if (name, lanes) not in self._captured:
+            self._captured[name, lanes] = self._capture(lambda: step(lanes))
+        return self._captured[name, lanes].replay
 
-    def of(self, lanes: int) -> torch.cuda.CUDAGraph:
-        """The graph of the smallest number of lanes that holds these."""
-        size = self._sizes[bisect_left(self._sizes, lanes)]
-        if size not in self._captured:
-            self._captured[size] = self._capture(size)
-        return self._captured[size]
-
-    def _capture(self, size: int) -> torch.cuda.CUDAGraph:
+    def _capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
         # Run once before, for nobody: kernels are compiled and libraries set up by that, which capture does not allow.
         self._idle()
-        self._decode(size)
+        step()
         torch.cuda.current_stream(self._device).synchronize()
         graph = torch.cuda.CUDAGraph()
         # Other threads (a retriever's encoder, say) may use the GPU meanwhile.
         graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
         try:
-            self._decode(size)
+            step()
         finally:
             graph.capture_end()
         return graph

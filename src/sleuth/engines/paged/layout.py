@@ -32,7 +32,10 @@ def attend(
 ) -> Tensor:
     """Attention over pages that hold the batch's own keys already: lanes by one kernel, segments by another."""
     lanes = len(batch.slots_B)
-    out_NHD = torch.empty(query_NHD.shape, dtype=query_NHD.dtype, device=query_NHD.device)
+    # Zeros, since tokens that fill up a chunk belong to no tile, and what was there before may be no numbers.
+    out_NHD = (torch.empty if batch.tiles is None else torch.zeros)(
+        query_NHD.shape, dtype=query_NHD.dtype, device=query_NHD.device
+    )
     if lanes:
         kernels.decode(
             query_NHD[:lanes], keys, values, cache.table_SX, batch.slots_B, cache.lengths_S, scale, out_NHD[:lanes]

@@ -16,13 +16,18 @@ def inputs(
     positions_N: Tensor,
     addresses_N: Tensor,
 ) -> None:
-    """Each lane's next token, its position and where its key goes; its length counts the token from now on."""
+    """Each lane's next token, its position and where its key goes; its length counts the token from now on.
+
+    Lanes of the last slot are nobody's: they go nowhere and do not grow.
+    """
     lanes = len(slots_B)
     slots = slots_B.long()
-    position_B = lengths_S[slots]
+    nobody_B = slots == len(lengths_S) - 1
+    position_B = lengths_S[slots].masked_fill(nobody_B, 0)
+    address_B = table_SX[slots, position_B // PAGE] * PAGE + position_B % PAGE
     ids_N[:lanes] = tokens_S[slots]
     positions_N[:lanes] = position_B
-    addresses_N[:lanes] = table_SX[slots, position_B // PAGE] * PAGE + position_B % PAGE
+    addresses_N[:lanes] = address_B.masked_fill(nobody_B, -1)
     lengths_S[slots] = position_B + 1
 
 

@@ -45,6 +45,8 @@ class Row:
         self.heard += len(new)
         try:
             self.listen(new)
+        except asyncio.CancelledError:
+            self.future.cancel()
         except Exception as error:
             self.fail(error)
 
@@ -57,5 +59,8 @@ class Row:
 
     def fail(self, error: Exception) -> None:
         """Ends the request with an error, unless it has ended."""
+        if isinstance(error, StopIteration):
+            # No future can carry it.
+            error = RuntimeError(f"{error!r} was raised")
         if not self.future.done():
             self.future.set_exception(error)

@@ -3,7 +3,7 @@
 Suffixes: N packed tokens, B lanes, M sampled rows, S slots, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
@@ -16,14 +16,14 @@ from transformers import PreTrainedModel
 from sleuth.engines.paged import gathered, plain, upload
 from sleuth.engines.paged.batch import Batch
 from sleuth.engines.paged.cache import Cache, Shape
-from sleuth.engines.paged.graphs import Graphs
+from sleuth.engines.paged.chunk import Chunk, most_tiles
+from sleuth.engines.paged.graphs import Graphs, filled_up
 from sleuth.engines.paged.layout import Pagewise
-from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.paged.sampler import uniform
-from sleuth.engines.paged.schedule import Segment, Step
+from sleuth.engines.paged.schedule import Step
 from sleuth.model import head
 from sleuth.model.exactness import exact_sums
-from sleuth.model.tiles import Tiles, cut
+from sleuth.model.tiles import Tiles
 
 if TYPE_CHECKING:
     from sleuth.engines.paged.decoder import Decoder
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 Backend = Literal["plain", "triton"]
 # The largest uniform number below 1 that 32 bits hold.
 BELOW_ONE = np.float32(1 - 2**-24)
+# The least part of a full chunk for which a captured one is replayed.
+FULL = 0.75
 
 
 class Drawn:
-    """Tokens and logprobs of one step, on their way to the host."""
+    """Tokens and logprobs of one step, on their way to the host; `places_M` are those of the rows that were sampled."""
 
-    def __init__(self, results_2M: Tensor, count: int) -> None:
-        self._count = count
+    def __init__(self, results_2M: Tensor, places_M: np.ndarray) -> None:
+        self._places_M = places_M
         self._host = results_2M.to("cpu", non_blocking=True, copy=True)
         self._done = torch.cuda.Event() if results_2M.is_cuda else None
         if self._done is not None:
@@ -46,14 +48,24 @@ class Drawn:
     def wait(self) -> tuple[np.ndarray, np.ndarray]:
         if self._done is not None:
             self._done.synchronize()
-        tokens_M, bits_M = self._host.numpy()[:, : self._count]
+        tokens_M, bits_M = self._host.numpy()[:, self._places_M]
         return tokens_M, bits_M.view(np.float32)
 
 
 class Runner:
     """The model, the cache and what each slot needs to go on by itself: its newest token, length and settings."""
 
-    def __init__(self, model: PreTrainedModel, *, pages: int, slots: int, context: int, backend: Backend) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        pages: int,
+        slots: int,
+        context: int,
+        prefill_tokens: int,
+        backend: Backend,
+        graphs: bool,
+    ) -> None:
         exact_sums()
         parameter = next(model.parameters())
         self.device = parameter.device
@@ -64,14 +76,20 @@ class Runner:
         self._attention, self._inputs, self._sample = _computations(backend)
         self._decoder = _decoder(model, context) if backend == "triton" else None
         # What the modules of other models do (a copy from the host, a look at a value) a capture may not allow.
-        captured = self._decoder is not None and self.device.type == "cuda"
-        self._graphs = Graphs(self._decode, self._idle, slots, self.device) if captured else None
+        capturable = self._decoder is not None or self.device.type == "cpu"
+        self._graphs = Graphs(self._idle, self.device) if graphs and capturable else None
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        width = self._graphs.most if self._graphs else slots
         self._tokens_S = torch.zeros(slots + 1, dtype=torch.int32, device=self.device)
         self._settings_S4 = torch.tensor([[1.0, 0.0, 1.0, 0.0]], device=self.device).repeat(slots + 1, 1)
+        # Lanes with fillers, and rows whose segments end.
+        width = filled_up(slots) + slots
         self._fixed_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
         self._results_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
+        self._queries: int = self._attention.tile_queries(self.shape.heads, self.shape.key_heads)
+        self._full = prefill_tokens
+        tiles = most_tiles(prefill_tokens, slots, self._queries)
+        sizes = (*[filled_up(slots) + prefill_tokens] * 3, 4 * tiles, width)
+        self._chunk = [torch.zeros(size, dtype=torch.int32, device=self.device) for size in sizes]
         if self.stream is not None:
             # Zeros, joined weights and rotary tables were begun on the caller's stream.
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -79,10 +97,13 @@ class Runner:
     @contextmanager
     def after_the_caller(self) -> Iterator[None]:
         """What the caller's stream was given before is done first; what is done here, before what it is given next."""
-        if self.stream is not None:
-            self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        yield
-        if self.stream is not None:
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        try:
+            yield
+        finally:
             torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
     @contextmanager
@@ -102,14 +123,22 @@ class Runner:
 
     def launch(self, step: Step, slots_M: np.ndarray, seeds_M: np.ndarray, draws_M: np.ndarray) -> Drawn:
         """Starts a step that samples for some slots; where the device is a GPU this returns long before it is done."""
-        lanes, sampled = len(step.lanes_B), len(slots_M)
-        graph = self._graphs.of(lanes) if self._graphs is not None and not step.segments else None
-        self._tell(step, slots_M, uniform(seeds_M, draws_M))
-        if graph is not None:
-            graph.replay()
+        lanes = len(step.lanes_B)
+        places_M = np.arange(len(slots_M))
+        replay = None
+        if self._graphs is not None and self._worth_replaying(step):
+            lanes = filled_up(lanes)
+            places_M[len(step.lanes_B) :] += lanes - len(step.lanes_B)
+            whole = self._filled if step.segments else self._decode
+            replay = self._graphs.prepare(whole.__name__, lanes, whole)
+        self._tell(step, slots_M, uniform(seeds_M, draws_M), places_M)
+        if step.segments:
+            self._prefill(step, lanes, len(slots_M), replay)
+        elif replay is not None:
+            replay()
         else:
-            self._mixed(step, sampled)
-        return Drawn(self._results_2M, sampled)
+            self._decode(lanes)
+        return Drawn(self._results_2M, places_M)
 
     def clear(self) -> None:
         """The state after a start; what is still under way would write afterwards, so that both are waited for."""
@@ -127,12 +156,17 @@ class Runner:
         """Every lane is nobody's."""
         self._fixed_2M.fill_(self.cache.nobody)
 
-    def _tell(self, step: Step, slots_M: np.ndarray, uniform_M: np.ndarray) -> None:
+    def _worth_replaying(self, step: Step) -> bool:
+        """Lanes alone always, segments where little of a full chunk would be computed for nobody."""
+        given = sum(segment.end - segment.start for segment in step.segments)
+        return not given or given >= FULL * self._full
+
+    def _tell(self, step: Step, slots_M: np.ndarray, uniform_M: np.ndarray, places_M: np.ndarray) -> None:
         """Slots and random numbers of the rows that are sampled, pages that were placed, settings of new rows."""
         width = self._fixed_2M.shape[1]
         fixed_2M = np.full((2, width), self.cache.nobody, dtype=np.int32)
-        fixed_2M[0, : len(slots_M)] = slots_M
-        fixed_2M[1, : len(slots_M)] = np.minimum(uniform_M.astype(np.float32), BELOW_ONE).view(np.int32)
+        fixed_2M[0, places_M] = slots_M
+        fixed_2M[1, places_M] = np.minimum(uniform_M.astype(np.float32), BELOW_ONE).view(np.int32)
         sent: list[np.ndarray] = [fixed_2M]
         if step.placed:
             places = np.array([*step.placed], dtype=np.int64) @ [self.cache.table_SX.shape[1], 1]
@@ -148,21 +182,36 @@ class Runner:
             slots, settings = rest
             self._settings_S4.index_copy_(0, slots.long(), settings.view(torch.float32).view(-1, 4))
 
-    def _mixed(self, step: Step, sampled: int) -> None:
-        """A step whose shape no graph was captured for: segments beside lanes."""
-        lanes = len(step.lanes_B)
-        ids, positions, addresses, ends, last, tiles = _packed(step, self._tile_queries())
-        sent = upload.send([ids, positions, addresses, ends, last, tiles], self.device)
-        ids_N, positions_N, addresses_N, ends_2T, last_M, tiles_4T = sent
-        batch = Batch(ids_N, positions_N, addresses_N, self._fixed_2M[0, :lanes])
-        if step.segments:
-            slots, lengths = ends_2T.view(2, -1)
-            self.cache.lengths_S.index_copy_(0, slots.long(), lengths)
-            batch = Batch(ids_N, positions_N, addresses_N, batch.slots_B, Tiles(*tiles_4T.view(4, -1)), last_M)
-        self._forward(batch, sampled)
+    def _prefill(self, step: Step, lanes: int, sampled: int, replay: Callable[[], None] | None) -> None:
+        """A step with segments beside its lanes."""
+        chunk = Chunk.of(step.segments, lanes, self._queries)
+        (ends_2G,) = upload.send([chunk.ends_2G], self.device)
+        slots, lengths = ends_2G.view(2, -1)
+        self.cache.lengths_S.index_copy_(0, slots.long(), lengths)
+        if replay is not None:
+            padded = chunk.padded(len(self._chunk[0]), len(self._chunk[3]) // 4, len(self._chunk[4]))
+            for there, sent in zip(self._chunk, upload.send(_arrays(padded), self.device), strict=True):
+                there.copy_(sent)
+            replay()
+        else:
+            if self.stream is not None:
+                # Few numbers of rows: products of others might be summed by kernels that no test has seen.
+                chunk = chunk.padded(filled_up(len(chunk.ids_N)), chunk.tiles_4T.shape[1], len(chunk.last_M))
+            self._mixed(upload.send(_arrays(chunk), self.device), lanes, sampled)
+
+    def _mixed(self, chunk: Sequence[Tensor], lanes: int, sampled: int) -> None:
+        ids_N, positions_N, addresses_N, tiles_4T, last_M = chunk
+        tiles = Tiles(*tiles_4T.view(4, -1))
+        self._forward(Batch(ids_N, positions_N, addresses_N, self._fixed_2M[0, :lanes], tiles, last_M), sampled)
+
+    def _filled(self, lanes: int) -> None:
+        """A full chunk beside its lanes, which reads only what lies at fixed places: this is what graphs capture."""
+        ids_N, positions_N, addresses_N, tiles_4T, last_M = self._chunk
+        packed = [each[: lanes + self._full] for each in (ids_N, positions_N, addresses_N)]
+        self._mixed([*packed, tiles_4T, last_M], lanes, len(last_M))
 
     def _decode(self, lanes: int) -> None:
-        """A step of lanes alone, which reads only what lies at fixed places: this is what graphs capture."""
+        """A step of lanes alone; as above."""
         ids_N, positions_N, addresses_N = torch.empty(3, lanes, dtype=torch.int32, device=self.device)
         self._forward(Batch(ids_N, positions_N, addresses_N, self._fixed_2M[0, :lanes]), lanes)
 
@@ -194,10 +243,6 @@ class Runner:
         ).last_hidden_state[0]
         return hidden
 
-    def _tile_queries(self) -> int:
-        queries: int = self._attention.tile_queries(self.shape.heads, self.shape.key_heads)
-        return queries
-
 
 def _decoder(model: PreTrainedModel, context: int) -> "Decoder | None":
     """The fused forward pass, where it knows the model; others run through their own modules."""
@@ -219,33 +264,11 @@ def _computations(backend: Backend) -> tuple[ModuleType, Callable[..., None], Ca
 def _settings(step: Step) -> np.ndarray:
     """Temperature, top_k, top_p, min_p of the new rows."""
     each = [row.sampling for row in step.opened]
-    return np.array([(one.temperature, one.top_k, one.top_p, one.min_p) for one in each], dtype=np.float32)
+    # Within what fp32 holds: a temperature that is not 0 stays so.
+    warm = [min(max(one.temperature, 1e-30), 1e30) if one.temperature else 0.0 for one in each]
+    kept = [(min(one.top_k, 2**24), one.top_p, one.min_p) for one in each]
+    return np.array([(temperature, *rest) for temperature, rest in zip(warm, kept, strict=True)], dtype=np.float32)
 
 
-def _packed(step: Step, queries: int) -> list[np.ndarray]:
-    """Ids, positions, addresses; slots and lengths of the segments; places to sample at; tiles."""
-    lanes = len(step.lanes_B)
-    blank = np.zeros(lanes, dtype=np.int32)
-    ids, positions, addresses = [blank], [blank], [blank]
-    tiles: list[np.ndarray] = []
-    last = list(range(lanes))
-    first = lanes
-    for segment in step.segments:
-        position, address = _places(segment)
-        ids.append(np.array(segment.row.ids[segment.start : segment.end], dtype=np.int32))
-        positions.append(position)
-        addresses.append(address)
-        tiles.append(cut(first, segment.row.slot, segment.start, len(position), queries))
-        first += len(position)
-        if segment.whole:
-            last.append(first - 1)
-    ends = np.array([[segment.row.slot for segment in step.segments], [segment.end for segment in step.segments]])
-    every = np.concatenate(tiles, axis=1) if tiles else np.zeros((4, 0), dtype=np.int32)
-    return [np.concatenate(ids), np.concatenate(positions), np.concatenate(addresses), ends, np.array(last), every]
-
-
-def _places(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
-    """Where each token of a segment stands in its sequence, and where its key goes."""
-    position = np.arange(segment.start, segment.end, dtype=np.int32)
-    pages = np.array(segment.row.pages, dtype=np.int32)
-    return position, pages[position // PAGE] * PAGE + position % PAGE
+def _arrays(chunk: Chunk) -> list[np.ndarray]:
+    return [chunk.ids_N, chunk.positions_N, chunk.addresses_N, chunk.tiles_4T, chunk.last_M]

@@ -140,9 +140,9 @@ class Schedule:
         for row in running:
             self.board.catch_up(row)
             self._vacate(row, 0)
+        # Waiting first: whoever looks from another thread never finds an engine that seems idle.
+        self.waiting = sorted([*self.waiting, *running], key=lambda each: each.order)
         self._reseat()
-        for row in running:
-            self.add(row)
         self.pages.forget()
         self._slots.sort()
 

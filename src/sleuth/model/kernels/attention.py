@@ -21,7 +21,7 @@ ROWS = 128  # of a prefill tile, at most
 LEAST = 16  # rows or columns that a matrix product takes
 ONES: tl.constexpr = tl.constexpr(16)
 SPLITS = 32  # of one lane's tokens, at most
-UNSPLIT = 4096  # tokens of a context that one program always attends to alone
+UNSPLIT = 4112  # tokens of a context that one program always attends to alone: 4,096, and the page after them
 
 
 @dataclass(frozen=True, slots=True)

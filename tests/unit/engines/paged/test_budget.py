@@ -51,4 +51,4 @@ def test_more_than_is_free_is_refused_before_anything_is_taken(tiny: Tiny, page_
     with pytest.raises(
         ConfigError, match=r"asks for .* GiB of keys and values, beside .* and .* GiB are free: lower it"
     ):
-        Paged(tiny(), None, slots=slots, context=context, memory=1.0)
+        pages_for(tiny(), slots=slots, context=context, share=1.0, prefill_tokens=64)

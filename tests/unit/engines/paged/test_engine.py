@@ -4,14 +4,16 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.paged.engine import Paged
-from sleuth.errors import EngineFailure
+from sleuth.errors import ConfigError, EngineFailure
 from sleuth.model.tokens import Tokens
 
 Tiny = Callable[..., PreTrainedModel]
@@ -159,35 +161,127 @@ def test_nothing_is_heard_after_a_call_is_cancelled(engine: Paged, prompt: list[
     assert len(heard) == count
 
 
-def test_a_closed_engine_fails_its_callers_and_serves_the_next(
+def test_a_closed_engine_fails_its_callers_and_is_closed(
     engine: Paged, model: PreTrainedModel, prompt: list[int]
 ) -> None:
-    """The burst that is running while the engine is closed must leave no tokens in slots that were cleared."""
-    passes: list[list[int]] = []
-
-    async def main() -> tuple[list[Completion | BaseException], list[int], Completion]:
+    async def main() -> list[Completion | BaseException]:
         loop, decoding = asyncio.get_running_loop(), asyncio.Event()
 
-        def slow(ids: list[int]) -> None:
-            passes.append(ids)
-            if len(passes) == 6:
-                loop.call_soon_threadsafe(decoding.set)
-            time.sleep(0.01)
+        def seen(_ids: list[int]) -> None:
+            loop.call_soon_threadsafe(decoding.set)
 
-        with before_each_pass(model, slow):
+        with before_each_pass(model, seen):
             calls = [asyncio.create_task(engine.generate(prompt, Sampling(200, seed=n))) for n in range(3)]
             await decoding.wait()
             await engine.close()
             ended = await asyncio.gather(*calls, return_exceptions=True)
-            await asyncio.sleep(0.02)
-        # A slot that still claimed the token it computed last would be taken for its keys.
-        follows = [passes[-1][0], *prompt]
-        return ended, follows, await engine.generate(follows, Sampling(12, seed=2))
+        with pytest.raises(EngineFailure, match="closed; make a new one"):
+            await engine.generate(prompt, Sampling(2))
+        return ended
 
-    ended, follows, after = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    ended = asyncio.run(asyncio.wait_for(main(), LIMIT))
     assert [type(each) for each in ended] == [EngineFailure] * 3
-    engine.publish(None, 0)
-    assert asyncio.run(engine.generate(follows, Sampling(12, seed=2))) == after
+    assert "the engine was closed" in str(ended[0])
+    assert engine.pages_held == 0
+
+
+def test_an_engine_closed_before_it_began_tells_its_callers(engine: Paged, prompt: list[int]) -> None:
+    async def main() -> None:
+        call = asyncio.create_task(engine.generate(prompt, Sampling(5)))
+        await asyncio.sleep(0)
+        await engine.close()
+        with pytest.raises(EngineFailure, match="closed"):
+            await call
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"), [(StopIteration(), RuntimeError), (asyncio.CancelledError(), asyncio.CancelledError)]
+)
+def test_what_a_listener_raises_ends_its_own_call_alone(
+    engine: Paged, prompt: list[int], raised: BaseException, told: type[BaseException]
+) -> None:
+    def listen(_ids: Sequence[int]) -> None:
+        raise raised
+
+    async def main() -> list[Completion | BaseException]:
+        calls = [engine.generate(prompt, Sampling(5), None, listen)]
+        calls += [engine.generate(prompt, Sampling(5, seed=n)) for n in range(3)]
+        return await asyncio.gather(*map(asyncio.ensure_future, calls), return_exceptions=True)
+
+    first, *others = asyncio.run(asyncio.wait_for(main(), LIMIT))
+    assert isinstance(first, told)
+    assert all(isinstance(each, Completion) for each in others)
+
+
+def test_a_model_that_raises_what_no_future_carries_fails_its_callers(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    def broken(_ids: list[int]) -> None:
+        raise StopIteration
+
+    async def main() -> Completion:
+        with before_each_pass(model, broken), pytest.raises(EngineFailure, match="StopIteration"):
+            await engine.generate(prompt, Sampling(5))
+        return await engine.generate(prompt, Sampling(5))
+
+    assert len(asyncio.run(asyncio.wait_for(main(), LIMIT)).ids) == 5
+
+
+def test_a_loop_that_stopped_without_ending_its_tasks_is_left_behind(engine: Paged, prompt: list[int]) -> None:
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+    before = first.run_until_complete(engine.generate(prompt, Sampling(5)))
+    after = second.run_until_complete(asyncio.wait_for(engine.generate(prompt, Sampling(5)), LIMIT))
+    assert after.ids == before.ids
+    for loop in (first, second):
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.05))
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def test_a_second_event_loop_at_the_same_time_is_refused(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    def elsewhere() -> Completion:
+        return asyncio.run(engine.generate(prompt, Sampling(5)))
+
+    async def main() -> None:
+        with before_each_pass(model, lambda _ids: time.sleep(0.005)):
+            call = asyncio.create_task(engine.generate(prompt, Sampling(60)))
+            await asyncio.sleep(0.02)
+            with pytest.raises(EngineFailure, match="another event loop"):
+                await asyncio.to_thread(elsewhere)
+            await call
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+@pytest.mark.parametrize("ids", [[1.7], [float("nan")], ["a"], [None]])
+def test_a_prompt_of_other_things_than_whole_numbers_is_refused(engine: Paged, ids: list[Any]) -> None:
+    with pytest.raises(EngineFailure, match="expected whole numbers"):
+        asyncio.run(engine.generate(ids, Sampling(3)))
+
+
+def test_a_prompt_of_numpy_numbers_is_the_same_prompt(engine: Paged, prompt: list[int]) -> None:
+    expected = asyncio.run(engine.generate(prompt, Sampling(3)))
+    assert asyncio.run(engine.generate(cast(Any, np.array(prompt)), Sampling(3))).ids == expected.ids
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"context": 5000}, "a context of 5000 tokens"),
+        ({"slots": 0}, "slots = 0"),
+        ({"memory": 2.0}, "memory = 2.0"),
+        ({"prefill_tokens": -1}, "prefill_tokens = -1"),
+    ],
+)
+def test_settings_no_engine_can_be_made_with(model: PreTrainedModel, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Paged(model, None, **{"slots": 2, "context": 64, **settings})
 
 
 def test_an_engine_outlives_the_event_loop_it_was_used_in(

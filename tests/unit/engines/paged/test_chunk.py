@@ -1,0 +1,91 @@
+"""Given tokens as arrays, and steps that are filled up as captured ones are."""
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from transformers import PreTrainedModel
+
+from sleuth.engines.base import Completion, Sampling
+from sleuth.engines.paged.chunk import Chunk, most_tiles
+from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.graphs import filled_up
+from sleuth.engines.paged.pages import PAGE
+from sleuth.engines.paged.row import Row
+from sleuth.engines.paged.schedule import Segment
+from sleuth.model.tokens import Tokens
+
+
+def row(ids: list[int], slot: int, pages: list[int]) -> Row:
+    loop = asyncio.new_event_loop()
+    future: asyncio.Future[Completion] = loop.create_future()
+    loop.close()
+    return Row(ids, len(ids), Sampling(1), 1, 0, (0, 0), None, None, future, slot, pages)
+
+
+@pytest.fixture
+def chunk() -> Chunk:
+    """Two lanes, the end of a row of 20 tokens, and the beginning of one of 40."""
+    first, second = row([*range(20)], 3, [7, 5]), row([*range(100, 140)], 1, [0, 2, 4])
+    return Chunk.of([Segment(first, 12, 20), Segment(second, 0, 9)], 2, 4)
+
+
+def test_segments_stand_behind_the_lanes(chunk: Chunk) -> None:
+    assert chunk.ids_N[2:].tolist() == [*range(12, 20), *range(100, 109)]
+    assert chunk.positions_N[2:].tolist() == [*range(12, 20), *range(9)]
+    assert chunk.addresses_N[2:].tolist() == [7 * PAGE + 12 + n for n in range(4)] + [
+        5 * PAGE + n for n in range(4)
+    ] + [*range(9)]
+    assert chunk.ends_2G.tolist() == [[3, 1], [20, 9]]
+
+
+def test_only_lanes_and_rows_that_end_are_sampled(chunk: Chunk) -> None:
+    assert chunk.last_M.tolist() == [0, 1, 9]
+
+
+def test_tiles_cover_every_given_token_once(chunk: Chunk) -> None:
+    first, slot, position, count = chunk.tiles_4T
+    assert [*zip(first.tolist(), slot.tolist(), position.tolist(), count.tolist(), strict=True)] == [
+        (2, 3, 12, 4),
+        (6, 3, 16, 4),
+        (10, 1, 0, 4),
+        (14, 1, 4, 4),
+        (18, 1, 8, 1),
+    ]
+    assert count.sum() == 17
+    assert len(count) <= most_tiles(17, 2, 4)
+
+
+def test_what_fills_up_goes_nowhere(chunk: Chunk) -> None:
+    full = chunk.padded(32, 9, 6)
+    assert [len(each) for each in (full.ids_N, full.positions_N, full.addresses_N, full.last_M)] == [32, 32, 32, 6]
+    assert full.tiles_4T.shape == (4, 9)
+    assert (full.addresses_N[19:] == -1).all()
+    assert (full.tiles_4T[3, 5:] == 0).all()
+    np.testing.assert_array_equal(full.ids_N[:19], chunk.ids_N)
+
+
+@pytest.mark.parametrize(("lanes", "filled"), [(0, 0), (1, 64), (64, 64), (65, 128)])
+def test_lanes_are_filled_up(lanes: int, filled: int) -> None:
+    assert filled_up(lanes) == filled
+
+
+@pytest.mark.parametrize("prefill_tokens", [16, 24, 100])
+def test_filled_up_steps_give_the_same(
+    tiny: Callable[..., PreTrainedModel], tokens: Tokens, prefill_tokens: int
+) -> None:
+    """On a CPU nothing is captured; fillers, full chunks and rows sampled for nobody are as on a GPU."""
+    prompts = [
+        tokens.encode("Who wrote the book that Ada read?" * n + " Oslo" * (n % 3)) for n in (1, 3, 3, 5, 2, 7, 1)
+    ]
+
+    async def said(graphs: bool) -> list[Completion]:
+        engine = Paged(tiny(), tokens, slots=5, context=200, prefill_tokens=prefill_tokens, graphs=graphs)
+        calls = [engine.generate(ids, Sampling(9 + n, seed=n, top_k=n)) for n, ids in enumerate(prompts)]
+        return await asyncio.gather(*calls)
+
+    plain, filled = asyncio.run(said(False)), asyncio.run(said(True))
+    for mine, theirs in zip(filled, plain, strict=True):
+        assert (mine.ids, mine.finish) == (theirs.ids, theirs.finish)
+        assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)

@@ -11,9 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Finish, Sampling
-from sleuth.engines.paged.cache import Shape
 from sleuth.engines.paged.engine import Paged
 from sleuth.engines.paged.pages import PAGE
+from sleuth.model.shape import Shape
 from sleuth.model.tokens import Tokens
 
 REQUESTS = 10_000
@@ -34,7 +34,7 @@ def share_of(pages: int, model: PreTrainedModel) -> float:
     else:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Half a page more, so that rounding takes none.
-    return (pages + 0.5) * Shape.of(model.config, parameter.dtype).page_bytes / total
+    return (pages + 0.5) * PAGE * Shape.of(model.config, parameter.dtype).token_bytes / total
 
 
 def calls(dice: random.Random, vocabulary: int) -> list[Call]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.model import head
+from sleuth.model.shape import Shape
 
 NEIGHBOURS = (0, 1)
 TOKEN = 2
@@ -44,21 +45,16 @@ def strange(model: PreTrainedModel) -> str | None:
         return f"its forward pass does not take what our attention needs ({type(error).__name__}: {error})"
     if len(shown) != layers:
         return f"{len(shown)} of its {layers} layers attend through the attention interface"
-    if strange := {tuple(key.shape) for key in shown.values()} - {_heads(model)}:
-        return f"its keys are of {strange.pop()} heads and numbers, where its config says {_heads(model)}"
+    shape = Shape.of(model.config, alone_W.dtype)
+    if others := {tuple(key.shape) for key in shown.values()} - {(shape.key_heads, shape.width)}:
+        told = f"{shape.key_heads} heads of {shape.width} numbers"
+        return f"its keys are of {others.pop()} heads and numbers, where its config says {told}"
     if not all(_alike(shown[layer], shown_beside[layer]) for layer in shown) or not _alike(alone_W, beside_W):
         return "its tokens see their neighbours, or their place, by other ways than attention and position"
     projection = head.projection(model)
     if not _alike(head.logits(alone_W[None], projection.weight, projection.bias)[0], logits_V):
         return "its logits are not those of one linear layer"
     return None
-
-
-def _heads(model: PreTrainedModel) -> tuple[int, int]:
-    """Key heads and their width, as the cache of an engine is made for them."""
-    config = model.config
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads, width
 
 
 def _seen(model: PreTrainedModel, before: tuple[int, ...]) -> tuple[Tensor, Tensor, dict[int, Tensor]]:

@@ -2,10 +2,10 @@
 
 from transformers import PreTrainedModel
 
-from sleuth.engines.paged.cache import Shape
 from sleuth.engines.paged.pages import PAGE
 from sleuth.errors import ConfigError
 from sleuth.model import memory
+from sleuth.model.shape import Shape
 
 GIB = 2**30
 
@@ -13,7 +13,7 @@ GIB = 2**30
 def pages_for(model: PreTrainedModel, *, slots: int, context: int, share: float, prefill_tokens: int) -> int:
     """As many pages as the share of memory holds, and no more than all slots could fill."""
     parameter = next(model.parameters())
-    each = Shape.of(model.config, parameter.dtype).page_bytes
+    each = PAGE * Shape.of(model.config, parameter.dtype).token_bytes
     sequence = -(-context // PAGE)
     total, free = memory.of_device(parameter.device)
     pages = min(int(share * total) // each, slots * sequence)

@@ -3,35 +3,11 @@
 Suffixes: L layers, P pages, K key heads, C tokens of a page, D head width, S slots, X pages of the longest sequence.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
 
 from sleuth.engines.paged.pages import PAGE
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What of a model decides how much a cached token takes."""
-
-    layers: int
-    heads: int
-    key_heads: int
-    width: int
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, config: PretrainedConfig, dtype: torch.dtype) -> "Shape":
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        key_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        return cls(config.num_hidden_layers, config.num_attention_heads, key_heads, width, dtype)
-
-    @property
-    def page_bytes(self) -> int:
-        """Keys and values of one page in all layers."""
-        return 2 * self.layers * self.key_heads * PAGE * self.width * self.dtype.itemsize
+from sleuth.model.shape import Shape
 
 
 class Cache:

@@ -16,13 +16,14 @@ from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 
 from sleuth.engines.paged.batch import Batch
-from sleuth.engines.paged.cache import Cache, Shape
+from sleuth.engines.paged.cache import Cache
 from sleuth.engines.paged.kernels import pointwise
 from sleuth.engines.paged.layout import attend
 from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.paged.projection import Projection, joined
 from sleuth.model.kernels import attention
 from sleuth.model.kernels import pointwise as shared
+from sleuth.model.shape import Shape
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 # Where the angle of a token depends on its position alone, not on how long its sequence is.

@@ -1,6 +1,7 @@
 """Steps as CUDA graphs: one launch instead of hundreds, for a few numbers of lanes."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -16,27 +17,27 @@ def filled_up(lanes: int) -> int:
 class Graphs:
     """Captured when first needed, one for each number of lanes; `idle` makes every lane nobody's.
 
-    Without a GPU a step is run instead of replayed: padded alike, and slower.
+    Without a GPU a step is rehearsed alike, and then run instead of replayed.
     """
 
     def __init__(self, idle: Callable[[], None], device: torch.device) -> None:
         self._idle = idle
         self._device = device
-        self._captured: dict[tuple[str, int], torch.cuda.CUDAGraph] = {}
+        self._ready: dict[tuple[str, int], Callable[[], None]] = {}
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def prepare(self, name: str, lanes: int, step: Callable[[int], None]) -> Callable[[], None]:
         """What replays the step of that name for so many lanes; to be called before its inputs are written."""
-        if self._memory is None:
-            return lambda: step(lanes)
-        if (name, lanes) not in self._captured:
-            self._captured[name, lanes] = self._capture(lambda: step(lanes))
-        return self._captured[name, lanes].replay
+        if (name, lanes) not in self._ready:
+            # Run once before, for nobody: kernels are compiled and libraries set up by that, which no capture allows.
+            self._idle()
+            step(lanes)
+            self._ready[name, lanes] = self._capture(partial(step, lanes))
+        return self._ready[name, lanes]
 
-    def _capture(self, step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        # Run once before, for nobody: kernels are compiled and libraries set up by that, which capture does not allow.
-        self._idle()
-        step()
+    def _capture(self, step: Callable[[], None]) -> Callable[[], None]:
+        if self._memory is None:
+            return step
         torch.cuda.current_stream(self._device).synchronize()
         graph = torch.cuda.CUDAGraph()
         # Other threads (a retriever's encoder, say) may use the GPU meanwhile.
@@ -45,4 +46,5 @@ class Graphs:
             step()
         finally:
             graph.capture_end()
-        return graph
+        replay: Callable[[], None] = graph.replay
+        return replay

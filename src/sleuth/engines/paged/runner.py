@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.paged import gathered, plain, upload
 from sleuth.engines.paged.batch import Batch
-from sleuth.engines.paged.cache import Cache, Shape
+from sleuth.engines.paged.cache import Cache
 from sleuth.engines.paged.chunk import Chunk, most_tiles
 from sleuth.engines.paged.graphs import Graphs, filled_up
 from sleuth.engines.paged.layout import Pagewise
@@ -23,6 +23,7 @@ from sleuth.engines.paged.sampler import uniform
 from sleuth.engines.paged.schedule import Step
 from sleuth.model import head
 from sleuth.model.exactness import exact_sums
+from sleuth.model.shape import Shape
 from sleuth.model.tiles import Tiles
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ class Runner:
     @contextmanager
     def ready(self) -> Iterator[None]:
         """On the engine's own stream, without gradients, with dropout off; afterwards as the trainer left it."""
-        training = self._model.training
-        # Only where it is needed: a model of many modules takes a millisecond to tell them all.
+        # Only where it is needed: a model of many modules takes a millisecond to ask them all.
+        training = [module for module in self._model.modules() if module.training] if self._model.training else []
         if training:
             self._model.eval()
         on_stream = torch.cuda.stream(self.stream) if self.stream is not None else nullcontext()
@@ -118,8 +119,8 @@ class Runner:
             with on_stream, torch.inference_mode():
                 yield
         finally:
-            if training:
-                self._model.train()
+            for module in training:
+                module.training = True
 
     def launch(self, step: Step, slots_M: np.ndarray, seeds_M: np.ndarray, draws_M: np.ndarray) -> Drawn:
         """Starts a step that samples for some slots; where the device is a GPU this returns long before it is done."""
@@ -153,8 +154,12 @@ class Runner:
         return self._decoder is not None and self._decoder.moved()
 
     def _idle(self) -> None:
-        """Every lane is nobody's."""
+        """Every lane is nobody's, and the chunk holds no tokens: a rehearsal must not write into anybody's pages."""
         self._fixed_2M.fill_(self.cache.nobody)
+        ids_N, positions_N, addresses_N, tiles_4T, last_M = self._chunk
+        addresses_N.fill_(-1)
+        for each in (ids_N, positions_N, tiles_4T, last_M):
+            each.zero_()
 
     def _worth_replaying(self, step: Step) -> bool:
         """Lanes alone always, segments where little of a full chunk would be computed for nobody."""

@@ -7,10 +7,11 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.paged.budget import pages_for
-from sleuth.engines.paged.cache import Shape
 from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.pages import PAGE
 from sleuth.errors import ConfigError
 from sleuth.model.memory import of_host
+from sleuth.model.shape import Shape
 
 Tiny = Callable[..., PreTrainedModel]
 TOTAL, _ = of_host()
@@ -18,7 +19,7 @@ TOTAL, _ = of_host()
 
 @pytest.fixture
 def page_bytes(tiny: Tiny) -> int:
-    return Shape.of(tiny().config, torch.float32).page_bytes
+    return PAGE * Shape.of(tiny().config, torch.float32).token_bytes
 
 
 def test_a_page_holds_keys_and_values_of_all_layers(page_bytes: int) -> None:

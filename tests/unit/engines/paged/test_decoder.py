@@ -13,10 +13,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config
 
 from sleuth.engines.paged.batch import Batch
-from sleuth.engines.paged.cache import Cache, Shape
+from sleuth.engines.paged.cache import Cache
 from sleuth.engines.paged.decoder import Decoder, recognised
 from sleuth.engines.paged.pages import PAGE
 from sleuth.model.kernels.attention import tile_queries
+from sleuth.model.shape import Shape
 from sleuth.model.tiles import Tiles
 
 CONTEXT = 32

@@ -429,3 +429,14 @@ def test_a_call_that_came_and_left_between_two_looks_is_not_computed(
 
     asyncio.run(asyncio.wait_for(main(), LIMIT))
     assert engine.tally.sampled == 16
+
+
+def test_a_model_in_training_is_left_as_the_trainer_had_it(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    frozen = model.get_input_embeddings()
+    model.train()
+    frozen.eval()
+    before = [module.training for module in model.modules()]
+    asyncio.run(engine.generate(prompt, Sampling(3)))
+    assert [module.training for module in model.modules()] == before

@@ -89,3 +89,18 @@ def test_filled_up_steps_give_the_same(
     for mine, theirs in zip(filled, plain, strict=True):
         assert (mine.ids, mine.finish) == (theirs.ids, theirs.finish)
         assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+
+
+def test_a_rehearsal_writes_into_nobodys_pages(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> None:
+    """A step is rehearsed before it is captured, while other rows' keys and values are cached."""
+    engine = Paged(tiny(), tokens, slots=5, context=200, prefill_tokens=16, graphs=True)
+    asyncio.run(engine.generate(tokens.encode("Who wrote the book that Ada read?" * 3), Sampling(5)))
+    runner = engine._core.runner
+    assert runner._graphs is not None
+    cached = (*runner.cache.keys, *runner.cache.values)
+    # As if the pages had other tenants by now.
+    for states in cached:
+        states.fill_(1.0)
+    with runner.ready():
+        runner._graphs.prepare("rehearsed anew", 64, runner._filled)
+    assert all((states == 1.0).all() for states in cached)

@@ -102,5 +102,5 @@ def test_a_rehearsal_writes_into_nobodys_pages(tiny: Callable[..., PreTrainedMod
     for states in cached:
         states.fill_(1.0)
     with runner.ready():
-        runner._graphs.prepare("rehearsed anew", 64, runner._filled)
+        runner._graphs.prepare("rehearsed anew", 0, runner._filled)
     assert all((states == 1.0).all() for states in cached)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,6 +108,14 @@ def home(
 def wild(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> Home:
     """A model with random weights, which says anything."""
     return _saved(tmp_path_factory.mktemp("wild"), tiny(), tokens)
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> Home:
+    """The model of `wild`, whose texts no token ends: they are as long as they are asked to be."""
+    model, tokenizer = tiny(), deepcopy(tokens.tokenizer)
+    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token = None
+    return _saved(tmp_path_factory.mktemp("endless"), model, Tokens(tokenizer))
 
 
 @pytest.fixture(scope="module")
@@ -439,12 +448,12 @@ async def changed_on_the_way(engine: Engine, prompt: Sequence[int], new: PreTrai
 
 @sampling_engine
 def test_weights_published_on_the_way_make_the_tokens_after_them(
-    opener: Opener, wild: Home, stock: PreTrainedModel, tiny: Callable[..., PreTrainedModel]
+    opener: Opener, endless: Home, stock: PreTrainedModel, tiny: Callable[..., PreTrainedModel]
 ) -> None:
-    prompt, new = wild.ids("Who wrote the book?"), tiny(seed=1, attention="eager")
+    prompt, new = endless.ids("Who wrote the book?"), tiny(seed=1, attention="eager")
 
     async def main() -> Completion:
-        async with opener(wild.folder, 2, 64) as engine:
+        async with opener(endless.folder, 2, 64) as engine:
             return await changed_on_the_way(engine, prompt, new)
 
     completion = asyncio.run(main())
@@ -456,12 +465,12 @@ def test_weights_published_on_the_way_make_the_tokens_after_them(
 
 @stale_engine
 def test_keys_of_older_weights_are_kept_where_that_is_asked_for(
-    opener: PagedOpener, wild: Home, tiny: Callable[..., PreTrainedModel]
+    opener: PagedOpener, endless: Home, tiny: Callable[..., PreTrainedModel]
 ) -> None:
-    prompt, new = wild.ids("Who wrote the book?"), tiny(seed=1, attention="eager")
+    prompt, new = endless.ids("Who wrote the book?"), tiny(seed=1, attention="eager")
 
     async def main() -> tuple[Completion, int]:
-        async with opener(wild.folder, 2, 64) as engine:
+        async with opener(endless.folder, 2, 64) as engine:
             return await changed_on_the_way(engine, prompt, new), engine.tally.prefilled
 
     completion, prefilled = asyncio.run(main())

@@ -123,7 +123,7 @@ def test_what_is_taken_on_a_gpu() -> None:
 
 
 def error(found: Tensor, exact: Tensor) -> float:
-    return float((found.float() - exact).norm() / exact.norm())
+    return float((found.float() - exact).detach().norm() / exact.detach().norm())
 
 
 @pytest.mark.gpu

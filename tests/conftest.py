@@ -43,6 +43,11 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "gpu": _has_gpu,
     "chromium": _has_browser,
     "vllm": lambda: find_spec("vllm") is not None,
+    "bitsandbytes": lambda: find_spec("bitsandbytes") is not None,
+    "wandb": lambda: find_spec("wandb") is not None,
+    "tensorboard": lambda: find_spec("tensorboard") is not None,
+    "trackio": lambda: find_spec("trackio") is not None,
+    "mlflow": lambda: find_spec("mlflow") is not None,
     "shared": SHARED.is_dir,
 }
 

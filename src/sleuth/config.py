@@ -10,6 +10,12 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 GROUPED = ("grpo", "dr_grpo", "rloo")  # advantages that compare the samples of one question with each other
 
+# Guards that see a step's episodes or its gradient can keep the step from being learned; the others come after it.
+EarlyAction = Literal["off", "warn", "skip", "rollback", "stop"]
+LateAction = Literal["off", "warn", "rollback", "stop"]
+WATCHED = ("gradient_norm", "entropy", "likelihood", "malformed", "answerless", "search_failures", "parity")
+TRACKERS = ("wandb", "tensorboard", "trackio", "mlflow")
+
 
 class Section(BaseModel):
     """A table of the recipe: unknown keys are refused, values are of the type declared."""
@@ -23,10 +29,29 @@ class Section(BaseModel):
                 raise ValueError(f"{table}{name} has no effect with {when}; remove it")
 
 
+class LoRAConfig(Section):
+    rank: Annotated[NonNegative, Field(description="of the adapters that are trained; 0: the whole model is")] = 0
+    alpha: Annotated[float, Field(gt=0, description="adapters weigh alpha / rank")] = 32.0
+    targets: Annotated[str, Field(description="layers that get one: all-linear, or names as q_proj,v_proj")] = (
+        "all-linear"
+    )
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        if not self.rank:
+            self._without_effect("model.lora.rank = 0", "alpha", "targets")
+        return self
+
+
 class ModelConfig(Section):
     policy: Annotated[str, Field(description="'quickstart' or a Hugging Face folder with model and tokenizer")] = (
         "quickstart"
     )
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Field(description="of the weights in use; auto: bfloat16 on a GPU, with fp32 masters, float32 on a CPU"),
+    ] = "auto"
+    lora: LoRAConfig = LoRAConfig()
 
 
 class WorldConfig(Section):
@@ -185,12 +210,18 @@ class KLConfig(Section):
         Literal["none", "loss", "reward"], Field(description="where the distance to the reference is charged")
     ] = "none"
     estimator: Annotated[Literal["k1", "k2", "k3"], Field(description="Schulman's estimators")] = "k3"
-    coefficient: Annotated[float, Field(gt=0, description="weight of the distance")] = 0.001
+    coefficient: Annotated[float, Field(gt=0, description="weight of the distance, at first where it adapts")] = 0.001
+    target: Annotated[
+        float | None, Field(gt=0, description="distance a token towards which the weight adapts; absent: it is fixed")
+    ] = None
+    horizon: Annotated[Positive, Field(description="episodes over which it adapts")] = 10_000
 
     @model_validator(mode="after")
     def _effective(self) -> Self:
         if self.place == "none":
-            self._without_effect("algorithm.kl.place = none", "estimator", "coefficient")
+            self._without_effect("algorithm.kl.place = none", "estimator", "coefficient", "target", "horizon")
+        if self.target is None:
+            self._without_effect("no algorithm.kl.target", "horizon")
         if self.place == "loss" and self.estimator == "k1":
             raise ValueError(
                 "estimator = k1 has no effect with algorithm.kl.place = loss, where its gradient is zero on average; "
@@ -199,24 +230,111 @@ class KLConfig(Section):
         return self
 
 
+class CorrectionConfig(Section):
+    level: Annotated[
+        Literal["none", "token", "sequence", "geometric"],
+        Field(description="what the ratio of trainer to engine is taken over; none: no correction"),
+    ] = "none"
+    action: Annotated[
+        Literal["truncate", "mask", "clip"],
+        Field(description="ratios outside the bounds: held below the upper, dropped, or held between both"),
+    ] = "truncate"
+    low: Annotated[float | None, Field(gt=0, description="lower bound of the ratio; absent: none")] = None
+    high: Annotated[float, Field(gt=0, description="upper bound of the ratio")] = 2.0
+    veto: Annotated[
+        float | None, Field(gt=0, description="a trajectory with one token's ratio below this is dropped; absent: none")
+    ] = None
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        if self.level == "none":
+            self._without_effect("algorithm.correction.level = none", "action", "low", "high", "veto")
+        if self.action == "truncate":
+            self._without_effect("algorithm.correction.action = truncate", "low")
+        if self.action == "clip" and self.low is None:
+            raise ValueError("action = clip holds the ratio between two bounds; give algorithm.correction.low too")
+        if self.low is not None and self.low >= self.high:
+            raise ValueError(f"low = {self.low:g} is not below high = {self.high:g}; lower it")
+        return self
+
+
+class CriticConfig(Section):
+    policy: Annotated[
+        str | None, Field(description="folder of the model the critic begins as; absent: that of model.policy")
+    ] = None
+    learning_rate: Annotated[float, Field(gt=0, description="of AdamW, for the critic")] = 1e-5
+    gamma: Annotated[Share, Field(description="what a later reward is worth, from one sampled token to the next")] = 1.0
+    lam: Annotated[Share, Field(description="1: advantages of whole returns; 0: of the critic's next value")] = 1.0
+    clip: Annotated[float, Field(gt=0, description="values move by at most this in one step")] = 0.5
+    warmup: Annotated[NonNegative, Field(description="steps in which the critic learns alone")] = 0
+
+
 class AlgorithmConfig(Section):
-    advantage: Annotated[str, Field(description="grpo, dr_grpo, rloo, reinforce, or import:package.function")] = "grpo"
-    loss: Annotated[str, Field(description="clipped, or import:package.function")] = "clipped"
+    advantage: Annotated[
+        str, Field(description="grpo, dr_grpo, rloo, reinforce, reinforce_pp, gae (PPO), or import:package.function")
+    ] = "grpo"
+    loss: Annotated[str, Field(description="clipped, gspo, cispo, or import:package.function")] = "clipped"
     clip_low: Annotated[float, Field(gt=0, lt=1, description="the ratio is held above 1 - clip_low")] = 0.2
     clip_high: Annotated[float, Field(gt=0, description="the ratio is held below 1 + clip_high")] = 0.2
+    clip_dual: Annotated[
+        float | None, Field(gt=1, description="losses of negative advantages are held below this ratio; absent: not")
+    ] = None
     negative_weight: Annotated[Share, Field(description="weight of tokens with a negative advantage")] = 1.0
+    entropy: Annotated[float, Field(ge=0, description="weight of the entropy bonus")] = 0.0
     normalise: Annotated[
         Literal["token", "sequence", "constant"], Field(description="what the summed token losses are divided by")
     ] = "token"
     constant: Annotated[Positive, Field(description="tokens a trajectory is divided by when normalise = constant")] = (
         1024
     )
+    overlong: Annotated[
+        Literal["keep", "filter", "shape"],
+        Field(description="episodes that ran out of tokens: kept, left out of the loss, or punished near the limit"),
+    ] = "keep"
+    overlong_tokens: Annotated[
+        Positive, Field(description="tokens before the end of the context over which the punishment rises to 1")
+    ] = 128
+    old: Annotated[
+        Literal["auto", "engine", "recompute"],
+        Field(description="logprobs of the policy that sampled; auto: the engine's, unless correction needs both"),
+    ] = "auto"
+    origin_mask: Annotated[
+        bool, Field(description="train on sampled tokens only; off, retrieved text is trained on too: an ablation")
+    ] = True
     kl: KLConfig = KLConfig()
+    correction: CorrectionConfig = CorrectionConfig()
+    critic: CriticConfig = CriticConfig()
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether old logprobs are those of a forward pass of the trainer."""
+        return self.old == "recompute" or self.correction.level != "none" or not self.origin_mask
 
     @model_validator(mode="after")
     def _effective(self) -> Self:
         if self.normalise != "constant":
             self._without_effect(f"algorithm.normalise = {self.normalise}", "constant")
+        if self.overlong != "shape":
+            self._without_effect(f"algorithm.overlong = {self.overlong}", "overlong_tokens")
+        if self.loss != "clipped":
+            self._without_effect(f"algorithm.loss = {self.loss}", "clip_dual")
+        if self.advantage != "gae":
+            self.critic._without_effect(
+                f"algorithm.advantage = {self.advantage}", *CriticConfig.model_fields, table="critic."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _old(self) -> Self:
+        if self.old == "engine" and self.correction.level != "none":
+            raise ValueError("old = engine leaves algorithm.correction nothing to correct; remove one of the two")
+        if not self.origin_mask and (
+            self.old == "engine" or self.correction.level != "none" or self.advantage == "gae"
+        ):
+            raise ValueError(
+                "origin_mask = false trains on tokens no engine sampled; remove algorithm.old = engine, "
+                "algorithm.correction and algorithm.advantage = gae"
+            )
         return self
 
 
@@ -225,7 +343,21 @@ class TrainConfig(Section):
     questions: Annotated[Positive, Field(description="questions a step")] = 16
     samples: Annotated[Positive, Field(description="episodes a question: the group")] = 8
     temperature: Annotated[float, Field(gt=0, description="of sampling, and of the logprobs trained on")] = 1.0
+    mode: Annotated[
+        Literal["sync", "ahead"],
+        Field(description="ahead: the next episodes are sampled while this step trains, by weights one version old"),
+    ] = "sync"
+    resample: Annotated[
+        NonNegative, Field(description="rounds in which groups without spread are replaced by new questions at most")
+    ] = 0
     updates: Annotated[Positive, Field(description="mini-batches a step; 1 is on-policy")] = 1
+    optimiser: Annotated[Literal["adamw", "adamw8bit"], Field(description="adamw8bit keeps its moments in 8 bits")] = (
+        "adamw"
+    )
+    offload: Annotated[bool, Field(description="masters and moments of the optimiser in host memory")] = False
+    recompute: Annotated[
+        Share, Field(description="share of the layers whose states are computed again backwards, to save memory")
+    ] = 0.0
     learning_rate: Annotated[float, Field(gt=0, description="of AdamW, at its highest")] = 1e-6
     warmup: Annotated[Share, Field(description="share of the steps over which the rate rises")] = 0.0
     decay: Annotated[
@@ -234,18 +366,95 @@ class TrainConfig(Section):
     weight_decay: Annotated[float, Field(ge=0, description="of AdamW")] = 0.01
     gradient_clip: Annotated[float, Field(gt=0, description="norm the gradient is scaled down to")] = 1.0
     pack_tokens: Annotated[Positive, Field(description="tokens of one packed forward pass")] = 16384
-    search_failures: Annotated[
-        Share, Field(description="share of a step's episodes lost to search above which the run stops")
-    ] = 0.05
     save_every: Annotated[Positive, Field(description="steps between checkpoints")] = 20
     keep: Annotated[Positive, Field(description="checkpoints kept, the newest")] = 2
+    keep_best: Annotated[bool, Field(description="and the one whose evaluation was best; needs evaluate.every")] = False
     threads: Annotated[int, Field(ge=0, le=1024, description="CPU threads of the run; 0 takes what torch takes")] = 0
     seed: Annotated[NonNegative, Field(description="of questions and sampling")] = 0
 
 
 class EvaluateConfig(Section):
-    questions: Annotated[Positive, Field(description="held-out questions asked before and after training")] = 200
+    questions: Annotated[Positive, Field(description="held-out questions asked in an evaluation")] = 200
     every: Annotated[NonNegative, Field(description="steps between evaluations during training; 0 for none")] = 0
+    before: Annotated[bool, Field(description="ask them before training too")] = True
+    after: Annotated[bool, Field(description="ask them after training too")] = True
+
+
+class GuardsConfig(Section):
+    """Thresholds stand beside what is done where they are crossed; docs/guards.md tells what each guard sees."""
+
+    non_finite: Annotated[
+        Literal["skip", "rollback", "stop"], Field(description="on a loss or a gradient that is no number")
+    ] = "rollback"
+    gradient_norm: Annotated[
+        float, Field(gt=1, description="times its median over the window that a gradient norm may be")
+    ] = 20.0
+    gradient_norm_action: Annotated[EarlyAction, Field(description="on a larger one")] = "skip"
+    entropy: Annotated[Share, Field(description="share of its first value that the entropy may fall to")] = 0.02
+    entropy_action: Annotated[LateAction, Field(description="on a lower one")] = "warn"
+    likelihood: Annotated[
+        float, Field(gt=0, description="nats that the mean logprob of the best answers may fall below its highest")
+    ] = 0.3
+    likelihood_action: Annotated[LateAction, Field(description="on a larger fall")] = "warn"
+    malformed: Annotated[
+        Share, Field(description="rise of the share of malformed episodes over its lowest that may be")
+    ] = 0.5
+    malformed_action: Annotated[EarlyAction, Field(description="on a larger rise")] = "rollback"
+    answerless: Annotated[
+        Share, Field(description="rise of the share of episodes without an answer over its lowest that may be")
+    ] = 0.5
+    answerless_action: Annotated[EarlyAction, Field(description="on a larger rise")] = "rollback"
+    search_failures: Annotated[Share, Field(description="share of a step's episodes that may be lost to search")] = 0.05
+    search_failures_action: Annotated[EarlyAction, Field(description="on a larger share")] = "stop"
+    parity: Annotated[
+        float, Field(gt=0, description="distance (k3) that logprobs of engine and trainer may be apart")
+    ] = 0.05
+    parity_action: Annotated[LateAction, Field(description="on a larger one")] = "warn"
+    window: Annotated[Positive, Field(description="steps that medians and running means look back on")] = 20
+    rollbacks: Annotated[Positive, Field(description="rollbacks of a run at most; the next one stops it")] = 3
+    rollback_rate: Annotated[
+        float, Field(gt=0, le=1, description="times which the learning rate is taken after each rollback")
+    ] = 0.5
+
+    @property
+    def actions(self) -> dict[str, str]:
+        """What each guard does, by its name."""
+        named = {name: getattr(self, f"{name}_action") for name in WATCHED}
+        return {"non_finite": self.non_finite, **named}
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        for name in WATCHED:
+            if self.actions[name] == "off":
+                self._without_effect(f"guards.{name}_action = off", name)
+        if self.gradient_norm_action == "off" and self.likelihood_action == "off":
+            self._without_effect("guards.gradient_norm_action = off and likelihood_action = off", "window")
+        if "rollback" not in self.actions.values():
+            self._without_effect("no guard whose action is rollback", "rollbacks", "rollback_rate")
+        return self
+
+
+class TrackConfig(Section):
+    to: Annotated[
+        str, Field(description="where metrics go besides metrics.jsonl: wandb, tensorboard, trackio, mlflow, by commas")
+    ] = ""
+    project: Annotated[str, Field(min_length=1, description="name they are collected under there")] = "sleuth"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The trackers asked for, in order."""
+        return tuple(name.strip() for name in self.to.split(",")) if self.to.strip() else ()
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name in self.named:
+            if name not in TRACKERS:
+                raise ValueError(f"to = {name!r} is no tracker; expected some of {', '.join(TRACKERS)}, by commas")
+        if len(set(self.named)) < len(self.named):
+            raise ValueError(f"to = {self.to!r} names a tracker twice; name each once")
+        if not set(self.named) - {"tensorboard"}:
+            self._without_effect(f"track.to = {self.to!r}", "project")
+        return self
 
 
 class Config(Section):
@@ -262,6 +471,8 @@ class Config(Section):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
+    guards: GuardsConfig = GuardsConfig()
+    track: TrackConfig = TrackConfig()
 
     @model_validator(mode="after")
     def _groups(self) -> Self:
@@ -269,6 +480,37 @@ class Config(Section):
             raise ValueError(
                 f"train.samples = 1 leaves algorithm.advantage = {self.algorithm.advantage} nothing to compare with; "
                 "raise it to 2 or more, or choose reinforce"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _batches(self) -> Self:
+        if self.algorithm.overlong == "shape" and self.algorithm.overlong_tokens >= self.agent.context_tokens:
+            raise ValueError(
+                f"algorithm.overlong_tokens = {self.algorithm.overlong_tokens} is not less than agent.context_tokens = "
+                f"{self.agent.context_tokens}; lower it"
+            )
+        if self.train.updates > self.train.questions:
+            raise ValueError(
+                f"train.updates = {self.train.updates} cuts the {self.train.questions} groups of a step into "
+                "mini-batches smaller than a group; lower it, or raise train.questions"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _modes(self) -> Self:
+        if self.train.mode == "ahead":
+            if self.algorithm.correction.level == "none":
+                raise ValueError(
+                    "train.mode = ahead samples with weights one version old; choose algorithm.correction.level = token"
+                )
+            if self.engine.stale_cache == "keep":
+                raise ValueError("engine.stale_cache = keep has no effect with train.mode = ahead; remove it")
+        if self.train.keep_best and not self.evaluate.every:
+            raise ValueError("train.keep_best has no effect with evaluate.every = 0; set it to a number of steps")
+        if self.train.resample and self.algorithm.advantage not in GROUPED:
+            raise ValueError(
+                f"train.resample has no effect with algorithm.advantage = {self.algorithm.advantage}; remove it"
             )
         return self
 

@@ -18,6 +18,22 @@ Tree = dict[str, object]
 
 SHIPPED = Path(__file__).parent / "recipes"
 DATA_FILES = ("corpus", "train", "test")
+# What does not make another run of one that goes on; a name that ends in a dot stands for its whole table.
+MAY_CHANGE = (
+    "train.steps",
+    "train.save_every",
+    "train.keep",
+    "train.keep_best",
+    "train.pack_tokens",
+    "train.recompute",
+    "train.offload",
+    "train.threads",
+    "evaluate.every",
+    "evaluate.after",
+    "engine.",
+    "guards.",
+    "track.",
+)
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
@@ -33,7 +49,11 @@ class Knob:
 
 def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
     """The recipe of that name, or in that file, with `key=value` overrides applied in order."""
-    tree = _read(_locate(name_or_path))
+    return composed(_read(_locate(name_or_path)), overrides)
+
+
+def composed(tree: Tree, overrides: Sequence[str] = ()) -> Config:
+    """The config of a tree that a command made, with `key=value` overrides applied in order."""
     for override in overrides:
         _apply(tree, override)
     return _validate(tree)
@@ -65,6 +85,21 @@ def restore(tree: Mapping[str, object]) -> Config:
     """The Config whose `resolved` tree this is."""
     defaults = {knob.key: knob.default for knob in knobs()}
     return _validate(_without_defaults(tree, defaults, ""))
+
+
+def amended(tree: Mapping[str, object], overrides: Sequence[str]) -> Config:
+    """The Config whose `resolved` tree this is, with what a run that goes on may change changed."""
+    known = {knob.key for knob in knobs()}
+    changed = _without_defaults(tree, {knob.key: knob.default for knob in knobs()}, "")
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        table = f"{key}."
+        named = key if key in known else table
+        if (key in known or any(each.startswith(table) for each in known)) and not named.startswith(MAY_CHANGE):
+            may = ", ".join(f"{name}*" if name.endswith(".") else name for name in MAY_CHANGE)
+            raise ConfigError(f"{key} cannot change after a run was begun; what may: {may}; begin a new run")
+        _apply(changed, override)
+    return _validate(changed)
 
 
 def knobs() -> Iterator[Knob]:
@@ -181,10 +216,12 @@ def _unknown(key: str) -> ConfigError:
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str:
-    """The key most like this one, as a whole and in its last part, so that a lost table name is found again."""
+    """The key most like this one: as a whole and in its last part, or in its first, of which a table has no more."""
 
     def likeness(candidate: str) -> float:
-        return _similarity(candidate, key) + _similarity(candidate.rpartition(".")[2], key.rpartition(".")[2])
+        first = ".".join(candidate.split(".")[: key.count(".") + 1])
+        last = _similarity(candidate.rpartition(".")[2], key.rpartition(".")[2])
+        return max(_similarity(candidate, key) + last, 2 * _similarity(first, key))
 
     return max(keys, key=likeness)
 

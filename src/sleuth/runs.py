@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -24,6 +24,8 @@ from sleuth.records import Answer, Hit, Malformed, Question, Score, Search, Traj
 FORMAT = 1
 TEMPORARY = ".tmp-"
 STEP = re.compile(r"step-(\d+)")
+BEST = "best.json"
+ROLLBACK = "rollback"  # the action of an event after which a run goes on from an earlier step
 
 REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space and run the command again",
@@ -94,15 +96,20 @@ class Run:
 
     def append_metrics(self, step: int, values: Mapping[str, Any]) -> None:
         """Records a step for good: the line is on the disk when this returns."""
-        path = self.path / "metrics.jsonl"
-        with explained(path), path.open("ab") as file:
-            file.write(_line({"step": step, **values}))
-            file.flush()
-            os.fsync(file.fileno())
+        _append(self.path / "metrics.jsonl", {"step": step, **values})
 
     def metrics(self) -> Iterator[Row]:
         """The steps recorded, oldest first; a line still being written is not there yet."""
         path = self.path / "metrics.jsonl"
+        return read_rows(path) if path.exists() else iter(())
+
+    def append_event(self, step: int, content: Mapping[str, Any]) -> None:
+        """Records what a guard said of a step, for good as a metric is."""
+        _append(self.path / "events.jsonl", {"step": step, **content})
+
+    def events(self) -> Iterator[Row]:
+        """What the guards said, oldest first."""
+        path = self.path / "events.jsonl"
         return read_rows(path) if path.exists() else iter(())
 
     def trajectories(self, step: int) -> Path:
@@ -114,10 +121,14 @@ class Run:
         return self.trajectories(step)
 
     def rewind(self, step: int) -> None:
-        """Drops the metrics and trajectories recorded after a step; checkpoints stay."""
-        kept = [each for each in self.metrics() if each["step"] <= step]
-        with replacing(self.path / "metrics.jsonl") as path:
-            path.write_bytes(b"".join(_line(each) for each in kept))
+        """Drops what was recorded after a step: metrics, trajectories and events; checkpoints stay.
+
+        So do rollbacks: what the run does from here on follows from them.
+        """
+        _rewrite(self.path / "metrics.jsonl", [each for each in self.metrics() if each["step"] <= step])
+        if (self.path / "events.jsonl").exists():
+            lasting = [each for each in self.events() if each["step"] <= step or each.get("action") == ROLLBACK]
+            _rewrite(self.path / "events.jsonl", lasting)
         for path in sorted((self.path / "trajectories").iterdir()):
             if STEP.match(path.name) and step_of(path) > step:
                 path.unlink()
@@ -133,10 +144,35 @@ class Run:
     def latest(self) -> Path | None:
         return max(self.checkpoints(), key=step_of, default=None)
 
-    def prune(self, keep: int) -> None:
-        """Removes all checkpoints but the newest; each loses its name first, so that half of one is never loaded."""
+    def best(self) -> Path | None:
+        """The checkpoint with the highest held-out score, where one was scored and is still there."""
+        path = self.path / BEST
+        folder = self.checkpoint(read_json(path)["step"]) if path.exists() else None
+        return folder if folder is not None and folder.is_dir() else None
+
+    def score(self, step: int, score: float) -> None:
+        """Records the held-out score of a checkpoint, where it is higher than that of the best so far."""
+        if self.best() is None or score > read_json(self.path / BEST)["score"]:
+            self.write_json(BEST, {"step": step, "score": score})
+
+    def prune(self, keep: int, also: Collection[int] = ()) -> None:
+        """Removes all checkpoints but the newest, the best, and those of the steps `also`.
+
+        Each loses its name first, so that half of one is never loaded.
+        """
+        best = self.best()
         for path in self.checkpoints()[:-keep]:
-            _remove(path.rename(path.with_name(f"{TEMPORARY}{path.name}")))
+            if path != best and step_of(path) not in also:
+                _remove(path.rename(path.with_name(f"{TEMPORARY}{path.name}")))
+
+    def forget(self, step: int) -> None:
+        """Removes the checkpoints after a step, the newest first, so that a rollback broken off is begun anew."""
+        for path in reversed(self.checkpoints()):
+            if step_of(path) > step:
+                _remove(path.rename(path.with_name(f"{TEMPORARY}{path.name}")))
+        if self.best() is None:
+            # A later checkpoint of the same step is another.
+            (self.path / BEST).unlink(missing_ok=True)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
         """Writes one JSON document into the run folder, whole or not at all."""
@@ -144,10 +180,14 @@ class Run:
             path.write_bytes(_document(content))
         return self.path / name
 
+    def read_json(self, name: str) -> Row | None:
+        """A JSON document of the run folder; None where it is not there."""
+        path = self.path / name
+        return read_json(path) if path.exists() else None
+
     def summary(self) -> Row | None:
         """What a finished run reached; None while it is not finished."""
-        path = self.path / "summary.json"
-        return read_json(path) if path.exists() else None
+        return self.read_json("summary.json")
 
     def write_summary(self, content: Mapping[str, Any]) -> Path:
         return self.write_json("summary.json", content)
@@ -354,6 +394,19 @@ def _offsets(path: Path) -> Path:
 def _lines(path: Path) -> Iterator[bytes]:
     with _readable(path).open("rb") as file:
         yield from (line for line in file if line.endswith(b"\n"))
+
+
+def _append(path: Path, row: Mapping[str, Any]) -> None:
+    """Adds a line that is on the disk when this returns."""
+    with explained(path), path.open("ab") as file:
+        file.write(_line(row))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _rewrite(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(b"".join(_line(each) for each in rows))
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

@@ -95,6 +95,9 @@ for line in sys.stdin:
     print(json.dumps([child, os.waitstatus_to_exitcode(status) if ended else 0]), flush=True)
 """
 
+# Metrics that no two runs share.
+TIMED = ("time/", "speed/", "memory/", "search/latency")
+
 Ended = subprocess.CompletedProcess[str]
 Moment = tuple[str, str, int]  # before the nth event of a kind on a path with this end
 
@@ -130,7 +133,7 @@ class Bench:
     def metrics(self, name: str) -> list[dict[str, Any]]:
         """The metrics of a run less the timings, which no two runs share."""
         rows = read_rows(self.path / name / "metrics.jsonl")
-        return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
+        return [{key: value for key, value in row.items() if not key.startswith(TIMED)} for row in rows]
 
     def weights(self, name: str) -> bytes:
         latest = self.run(name).latest()

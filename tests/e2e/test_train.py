@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def test_run_ends_with_its_table_and_paths(bench: Bench, finished: Ended) -> Non
 def test_run_folder_is_as_published(bench: Bench, finished: Ended) -> None:
     run: Run = bench.run("whole")
     assert [row["step"] for row in run.metrics()] == [0, 1, 2, 3, 4, 5]
-    assert [path.name for path in run.checkpoints()] == ["step-2", "step-4", "step-5"]
+    assert [path.name for path in run.checkpoints()] == ["step-0", "step-2", "step-4", "step-5"]
     assert run.manifest()["config"]["train"]["steps"] == 5
     rows = list(read_rows(run.trajectories(5)))
     assert len(rows) == 8
@@ -67,7 +68,7 @@ def test_run_killed_again_and_again_ends_as_if_it_had_not_been(bench: Bench, fin
     assert [row["step"] for row in bench.metrics("killed")] == [0]
 
     assert bench.sleuth(*again, event="os.mkdir", at=".tmp-step-2/trainer").returncode == KILLED
-    assert names(run / "checkpoints") == [".tmp-step-2"]
+    assert names(run / "checkpoints") == [".tmp-step-2", "step-0"]
     assert [row["step"] for row in bench.metrics("killed")] == [0, 1, 2]
 
     delay = random.uniform(1, 8)
@@ -89,7 +90,7 @@ def test_full_disk_and_torn_file_lose_nothing(bench: Bench, finished: Ended) -> 
         "full/checkpoints/step-4 cannot be written: it is larger than files may be here",
     )
     kept = bench.path / "full" / "checkpoints" / "step-2"
-    assert names(kept.parent) == ["step-2"]
+    assert names(kept.parent) == ["step-0", "step-2"]
     Policy.load(kept, torch.device("cpu"))
 
     whole = (kept / "model.safetensors").read_bytes()
@@ -100,6 +101,38 @@ def test_full_disk_and_torn_file_lose_nothing(bench: Bench, finished: Ended) -> 
     assert bench.sleuth(*again).returncode == 0
     assert bench.metrics("full") == bench.metrics("whole")
     assert bench.weights("full") == bench.weights("whole")
+
+
+def test_finished_run_goes_on_with_more_steps(bench: Bench, finished: Ended) -> None:
+    shutil.copytree(bench.path / "whole", bench.path / "longer")
+    again = ("train", "--resume", "longer")
+    before = bench.run("longer").manifest()
+    ended = bench.sleuth(*again, "--set", "train.samples=3")
+    refused(ended, "train.samples cannot change after a run was begun; what may: train.steps, train.save_every, ")
+    assert bench.run("longer").manifest() == before
+    ended = bench.sleuth(*again, "--set", "train.steps=6", "--set", "evaluate.after=false")
+    assert ended.returncode == 0, ended.stderr
+    assert bench.metrics("longer")[:-1] == bench.metrics("whole")
+    assert bench.metrics("longer")[-1]["step"] == 6
+    manifest = bench.run("longer").manifest()
+    assert manifest["changes"] == ["train.steps=6", "evaluate.after=false"]
+    assert manifest["config"]["train"]["steps"] == 6
+    found = json.loads((bench.path / "longer" / "summary.json").read_text())
+    assert ("em_before" in found, "em_after" in found, found["steps"]) == (True, False, 6)
+    assert "exact match before training, held-out questions, greedy:" in ended.stderr
+
+
+AHEAD = ("train.mode=ahead", "algorithm.correction.level=token", "evaluate.every=2")
+
+
+def test_run_ahead_is_the_same_again(bench: Bench) -> None:
+    settings = [word for each in AHEAD for word in ("--set", each)]
+    for name in ("ahead", "abreast"):
+        ended = bench.sleuth("train", "small.toml", "--out", name, *settings)
+        assert ended.returncode == 0, ended.stderr
+    assert bench.metrics("ahead") == bench.metrics("abreast")
+    assert bench.weights("ahead") == bench.weights("abreast")
+    assert [row.get("staleness/max") for row in bench.metrics("ahead")] == [None, 0.0, 1.0, 1.0, 1.0, 1.0]
 
 
 def test_run_is_asked(bench: Bench, finished: Ended) -> None:

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "sleuth"
 HEAVY = ("torch", "transformers", "vllm", "faiss", "sglang", "ray", "bm25s", "numba")
 OPTIONAL = frozenset(
     {
+        "bitsandbytes",
         "datasets",
         "faiss",
         "huggingface_hub",

@@ -6,9 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.records import Question, StopReason, Trajectory
-from sleuth.train.packing import Row, pack, row_of
+from sleuth.records import Question
+from sleuth.train.packing import Row, pack, row
 from sleuth.train.questions import QuestionStream
+from sleuth.train.ranks import Alone
+from sleuth.train.sharing import packs, shares
 
 QUICK = settings(max_examples=60, deadline=None)
 
@@ -24,8 +26,8 @@ def questions(count: int) -> list[Question]:
 @given(count=SIZES, per_step=SIZES, seed=SEEDS, shuffle=st.booleans())
 def test_every_question_comes_once_an_epoch(count: int, per_step: int, seed: int, shuffle: bool) -> None:
     asked = questions(count)
-    stream = QuestionStream(asked, per_step, seed, shuffle)
-    taken = [question for step in range(3 * count) for question in stream.at(step)]
+    stream = QuestionStream(asked, seed, shuffle)
+    taken = [question for step in range(3 * count) for question in stream.take(step * per_step, per_step)]
     assert len(taken) == 3 * count * per_step
     for first in range(0, len(taken), count):
         epoch = taken[first : first + count]
@@ -34,21 +36,22 @@ def test_every_question_comes_once_an_epoch(count: int, per_step: int, seed: int
 
 
 @QUICK
-@given(count=SIZES, per_step=SIZES, seed=SEEDS, cut=st.integers(0, 20), steps=st.integers(0, 20))
-def test_resumed_stream_equals_an_uninterrupted_one(count: int, per_step: int, seed: int, cut: int, steps: int) -> None:
-    whole = QuestionStream(questions(count), per_step, seed, shuffle=True)
-    resumed = QuestionStream(questions(count), per_step, seed, shuffle=True)
-    before = [whole.at(step) for step in range(cut)]
-    assert [resumed.at(step) for step in range(cut, cut + steps)] == [whole.at(cut + step) for step in range(steps)]
-    assert [resumed.at(step) for step in range(cut)] == before
+@given(count=SIZES, seed=SEEDS, parts=st.lists(st.integers(0, 7), max_size=12))
+def test_resumed_stream_equals_an_uninterrupted_one(count: int, seed: int, parts: list[int]) -> None:
+    """However many questions a step took: the next begins where it ended."""
+    whole = QuestionStream(questions(count), seed, shuffle=True).take(0, sum(parts))
+    taken: list[Question] = []
+    for part in parts:
+        taken += QuestionStream(questions(count), seed, shuffle=True).take(len(taken), part)
+    assert taken == whole
 
 
 @QUICK
 @given(seed=SEEDS)
 def test_epochs_and_seeds_have_orders_of_their_own(seed: int) -> None:
-    stream, other = (QuestionStream(questions(40), 40, each, shuffle=True) for each in (seed, seed + 1))
-    assert stream.at(0) != stream.at(1)
-    assert stream.at(0) != other.at(0)
+    stream, other = (QuestionStream(questions(40), each, shuffle=True) for each in (seed, seed + 1))
+    assert stream.take(0, 40) != stream.take(40, 40)
+    assert stream.take(0, 40) != other.take(0, 40)
 
 
 @st.composite
@@ -57,39 +60,37 @@ def rows(draw: st.DrawFn) -> Row:
     weights = draw(st.lists(st.sampled_from([0.0, 0.25, 1.0]), max_size=12))
     ids = draw(st.lists(st.integers(0, 99), min_size=len(weights) + 1, max_size=len(weights) + 1))
     old = draw(st.lists(st.integers(-9, 0), min_size=12, max_size=12))[: sum(weight > 0 for weight in weights)]
-    return Row(tuple(ids), (0.0, *weights), draw(st.integers(-3, 3)), tuple(map(float, old)))
+    return row(ids, (0.0, *weights), old=list(map(float, old)))
 
 
 @QUICK
 @given(st.lists(rows(), max_size=10), st.integers(1, 40))
 def test_every_scored_token_is_packed_once_with_its_own(every: list[Row], tokens: int) -> None:
-    packs = list(pack(every, tokens, torch.device("cpu")))
-    assert sorted(number for each in packs for number in each.rows) == list(range(len(every)))
-    for each in packs:
+    made = list(pack(every, tokens, torch.device("cpu")))
+    assert sorted(number for each in made for number in each.rows) == list(range(len(every)))
+    for each in made:
         assert len(each.rows) == 1 or len(each.ids_N) <= tokens
         mine = [every[number] for number in each.rows]
-        assert each.ids_N.tolist() == [token for row in mine for token in row.ids]
-        assert each.lengths == tuple(len(row.ids) for row in mine)
+        assert each.ids_N.tolist() == [token for row in mine for token in row.ids_L.tolist()]
+        assert each.lengths == tuple(len(row.ids_L) for row in mine)
         expected = [
-            (row.ids[place - 1], row.ids[place], row.weights[place], row.advantage)
-            for row in mine
-            for place in range(len(row.ids))
-            if row.weights[place]
+            (float(row.ids_L[place - 1]), float(row.ids_L[place]), float(weight), float(old), number)
+            for number, row in enumerate(mine)
+            for place, weight, old in zip(row.places_S.tolist(), row.columns["weight"], row.columns["old"], strict=True)
         ]
-        found = zip(each.ids_N[each.before_T], each.target_T, each.weight_T, each.advantage_T, strict=True)
+        columns = (each.columns["weight"], each.columns["old"], each.row_T)
+        found = zip(each.ids_N[each.before_T], each.target_T, *columns, strict=True)
         assert [tuple(map(float, token)) for token in found] == expected
-        assert each.old_T.tolist() == [logprob for row in mine for logprob in row.old]
-        assert each.scored == tuple(len(row.old) for row in mine)
+        assert each.scored == tuple(len(row.places_S) for row in mine)
 
 
 @QUICK
-@given(st.lists(st.booleans(), max_size=20))
-def test_mask_is_true_exactly_on_sampled_tokens(later: list[bool]) -> None:
-    sampled = (False, *later)
-    logprobs = tuple(-0.5 * n for n in range(sum(sampled)))
-    ids = tuple(range(len(sampled)))
-    (question,) = questions(1)
-    made = Trajectory(question, 0, 0, 1, ids, sampled, logprobs, (0,) * len(logprobs), (), StopReason.ANSWERED)
-    (only,) = pack([row_of(made, 1.0, 1.0)], 1, torch.device("cpu"))
-    assert only.target_T.tolist() == [token for token, chosen in zip(ids, sampled, strict=True) if chosen]
-    assert only.old_T.tolist() == list(logprobs)
+@given(st.lists(st.integers(1, 30), max_size=25), st.integers(1, 5), st.integers(1, 60))
+def test_ranks_share_every_row_once_and_make_as_many_packs(lengths: list[int], world: int, tokens: int) -> None:
+    every = [row(range(length), (0.0,) + (1.0,) * (length - 1)) for length in lengths]
+    assert sorted(number for share in shares(lengths, world) for number in share) == list(range(len(lengths)))
+    made = [list(packs(every, tokens, torch.device("cpu"), Alone(rank, world))) for rank in range(world)]
+    assert len({len(each) for each in made}) == 1
+    assert sorted(number for each in made for pack in each for number in pack.rows) == list(range(len(lengths)))
+    idle = [pack for each in made for pack in each if not pack.rows]
+    assert all(len(pack.target_T) == 0 and len(pack.ids_N) for pack in idle)

@@ -1,4 +1,4 @@
-"""The knobs of search: each that another makes meaningless is refused, and all others go together."""
+"""The knobs of search and training: each that another makes meaningless is refused, and all others go together."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sleuth.config import Config, RetrievalConfig, ServiceConfig
+from sleuth.config import AlgorithmConfig, Config, RetrievalConfig, ServiceConfig
 from sleuth.recipe import anchored, resolved, restore
 
 Knobs = dict[str, Any]
@@ -158,6 +158,159 @@ def test_a_run_searches_one_thing(tables: Knobs, sentence: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Config.model_validate(tables)
     assert sentence in str(refused.value)
+
+
+WITHOUT_A_MASK: list[Knobs] = [{"old": "engine"}, {"correction": {"level": "token"}}, {"advantage": "gae"}]
+# Knobs of training that do not go together, and how that is said.
+USELESS: dict[str, tuple[Knobs, str]] = {
+    **{
+        f"lora.{name}": (
+            {"model": {"lora": {name: value}}},
+            f"{name} has no effect with model.lora.rank = 0; remove it",
+        )
+        for name, value in {"alpha": 8.0, "targets": "q_proj"}.items()
+    },
+    **{
+        f"kl.{name}": ({"algorithm": {"kl": {name: value}}}, f"{name} has no effect with algorithm.kl.place = none")
+        for name, value in {"estimator": "k1", "coefficient": 0.1, "target": 0.1}.items()
+    },
+    "kl.horizon": (
+        {"algorithm": {"kl": {"place": "loss", "horizon": 5}}},
+        "horizon has no effect with no algorithm.kl.target; remove it",
+    ),
+    **{
+        f"correction.{name}": (
+            {"algorithm": {"correction": {name: value}}},
+            f"{name} has no effect with algorithm.correction.level = none; remove it",
+        )
+        for name, value in {"action": "mask", "low": 0.5, "high": 3.0, "veto": 1e-4}.items()
+    },
+    "correction.low, truncated": (
+        {"algorithm": {"correction": {"level": "token", "low": 0.5}}},
+        "low has no effect with algorithm.correction.action = truncate; remove it",
+    ),
+    "correction.low, too high": (
+        {"algorithm": {"correction": {"level": "token", "action": "mask", "low": 2.0}}},
+        "low = 2 is not below high = 2; lower it",
+    ),
+    **{
+        f"critic.{name}": (
+            {"algorithm": {"critic": {name: value}}},
+            f"critic.{name} has no effect with algorithm.advantage = grpo; remove it",
+        )
+        for name, value in {
+            "policy": "m",
+            "learning_rate": 1e-3,
+            "gamma": 0.9,
+            "lam": 0.9,
+            "clip": 0.1,
+            "warmup": 2,
+        }.items()
+    },
+    "constant": ({"algorithm": {"constant": 9}}, "constant has no effect with algorithm.normalise = token; remove it"),
+    "overlong_tokens": (
+        {"algorithm": {"overlong": "filter", "overlong_tokens": 9}},
+        "overlong_tokens has no effect with algorithm.overlong = filter; remove it",
+    ),
+    "overlong_tokens, too many": (
+        {"algorithm": {"overlong": "shape"}, "agent": {"context_tokens": 100}},
+        "algorithm.overlong_tokens = 128 is not less than agent.context_tokens = 100; lower it",
+    ),
+    **{
+        f"clip_dual, {loss}": (
+            {"algorithm": {"loss": loss, "clip_dual": 3.0}},
+            f"clip_dual has no effect with algorithm.loss = {loss}; remove it",
+        )
+        for loss in ("gspo", "cispo")
+    },
+    "old, corrected": (
+        {"algorithm": {"old": "engine", "correction": {"level": "token"}}},
+        "old = engine leaves algorithm.correction nothing to correct; remove one of the two",
+    ),
+    **{
+        f"origin_mask, {next(iter(knobs))}": (
+            {"algorithm": {"origin_mask": False} | knobs},
+            "origin_mask = false trains on tokens no engine sampled; remove algorithm.old = engine, ",
+        )
+        for knobs in WITHOUT_A_MASK
+    },
+    "mode": (
+        {"train": {"mode": "ahead"}},
+        "train.mode = ahead samples with weights one version old; choose algorithm.correction.level = token",
+    ),
+    "mode, stale": (
+        {
+            "train": {"mode": "ahead"},
+            "algorithm": {"correction": {"level": "token"}},
+            "engine": {"stale_cache": "keep"},
+        },
+        "engine.stale_cache = keep has no effect with train.mode = ahead; remove it",
+    ),
+    "keep_best": (
+        {"train": {"keep_best": True}},
+        "train.keep_best has no effect with evaluate.every = 0; set it to a number of steps",
+    ),
+    **{
+        f"resample, {advantage}": (
+            {"train": {"resample": 2}, "algorithm": {"advantage": advantage}},
+            f"train.resample has no effect with algorithm.advantage = {advantage}; remove it",
+        )
+        for advantage in ("gae", "reinforce", "reinforce_pp")
+    },
+    "updates": (
+        {"train": {"updates": 3, "questions": 2}},
+        "train.updates = 3 cuts the 2 groups of a step into mini-batches smaller than a group; lower it",
+    ),
+    **{
+        f"samples, {advantage}": (
+            {"train": {"samples": 1}, "algorithm": {"advantage": advantage}},
+            f"train.samples = 1 leaves algorithm.advantage = {advantage} nothing to compare with",
+        )
+        for advantage in ("grpo", "dr_grpo", "rloo")
+    },
+}
+
+
+@pytest.mark.parametrize(("tables", "sentence"), USELESS.values(), ids=USELESS)
+def test_a_knob_of_training_without_effect_is_refused(tables: Knobs, sentence: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Config.model_validate({"world": {}, **tables})
+    (problem,) = refused.value.errors()
+    assert str(problem["ctx"]["error"]).startswith(sentence)
+
+
+EFFECTIVE: dict[str, Knobs] = {
+    "lora": {"model": {"lora": {"rank": 8, "alpha": 16.0, "targets": "q_proj,v_proj"}}},
+    "adaptive KL": {"algorithm": {"kl": {"place": "reward", "estimator": "k1", "target": 0.1, "horizon": 50}}},
+    "IcePop": {"algorithm": {"correction": {"level": "token", "action": "mask", "low": 0.5, "high": 5.0}}},
+    "veto": {"algorithm": {"correction": {"level": "geometric", "action": "clip", "low": 0.5, "veto": 1e-4}}},
+    "PPO": {"algorithm": {"advantage": "gae", "critic": {"gamma": 0.9, "warmup": 5}}, "train": {"samples": 1}},
+    "DAPO": {"algorithm": {"overlong": "shape", "overlong_tokens": 64, "clip_high": 0.28}, "train": {"resample": 3}},
+    "ahead": {"algorithm": {"correction": {"level": "token"}}, "train": {"mode": "ahead"}},
+    "no mask": {"algorithm": {"origin_mask": False, "old": "recompute"}},
+    "the best": {"train": {"keep_best": True}, "evaluate": {"every": 5, "before": False, "after": False}},
+}
+
+
+@pytest.mark.parametrize("tables", EFFECTIVE.values(), ids=EFFECTIVE)
+def test_knobs_of_training_that_go_together_are_saved_and_restored(tables: Knobs) -> None:
+    config = Config.model_validate({"world": {}, **tables})
+    assert restore(resolved(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("knobs", "recomputes"),
+    [
+        ({}, False),
+        ({"old": "engine"}, False),
+        ({"old": "recompute"}, True),
+        ({"correction": {"level": "sequence"}}, True),
+        ({"origin_mask": False}, True),
+    ],
+    ids=str,
+)
+def test_old_logprobs_are_recomputed_where_something_needs_them(knobs: Knobs, recomputes: bool) -> None:
+    assert AlgorithmConfig.model_validate(knobs).recomputes == recomputes
 
 
 def test_a_recording_needs_no_corpus() -> None:

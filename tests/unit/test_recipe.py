@@ -6,7 +6,7 @@ import pytest
 
 from sleuth.config import Config
 from sleuth.errors import ConfigError, InputError
-from sleuth.recipe import anchored, knobs, load, resolve_policy, resolved, restore, shipped
+from sleuth.recipe import MAY_CHANGE, amended, anchored, knobs, load, resolve_policy, resolved, restore, shipped
 
 REFUSALS = {
     "nearest key": ("train.step=3", "unknown key train.step; the nearest is train.steps"),
@@ -28,6 +28,10 @@ REFUSALS = {
     "nothing to compare": (
         "train.samples=1",
         "train.samples = 1 leaves algorithm.advantage = grpo nothing to compare with",
+    ),
+    "updates smaller than a group": (
+        "train.updates=17",
+        "train.updates = 17 cuts the 16 groups of a step into mini-batches smaller than a group; lower it",
     ),
     "no value": ("train.steps", "--set 'train.steps' is not key=value"),
     "no key": ("=3", "--set '=3' is not key=value"),
@@ -124,6 +128,43 @@ def test_saved_tree_of_another_version_is_refused(recipe: Path) -> None:
     tree = resolved(load(str(recipe)))
     with pytest.raises(ConfigError, match=r"unknown key train\.momentum"):
         restore({**tree, "train": {"momentum": 0.5}})
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("train.steps=9", "steps", 9),
+        ("train.keep_best=false", "keep_best", False),
+        ("engine.slots=3", "slots", 3),
+        ("engine={slots=3}", "slots", 3),
+        ("guards.non_finite=stop", "non_finite", "stop"),
+        ("track.to=wandb", "to", "wandb"),
+        ("evaluate.after=false", "after", False),
+    ],
+)
+def test_run_that_goes_on_may_change_what_makes_no_other_run_of_it(
+    recipe: Path, override: str, key: str, value: object
+) -> None:
+    config = amended(resolved(load(str(recipe))), [override])
+    table = getattr(config, override.partition("=")[0].partition(".")[0])
+    assert getattr(table, key) == value
+    assert config.algorithm == load(str(recipe)).algorithm
+
+
+FIXED = [knob.key for knob in knobs() if not knob.key.startswith(MAY_CHANGE)]
+
+
+@pytest.mark.parametrize("key", [*FIXED, "train", "algorithm", "algorithm.kl", "data"])
+def test_run_that_goes_on_may_change_nothing_else(recipe: Path, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        amended(resolved(load(str(recipe))), ["train.steps=9", f"{key}=1"])
+    assert str(caught.value).startswith(f"{key} cannot change after a run was begun; what may: train.steps, ")
+    assert str(caught.value).endswith("engine.*, guards.*, track.*; begin a new run")
+
+
+def test_run_that_goes_on_is_told_of_keys_that_do_not_exist(recipe: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^unknown key train\.step; the nearest is train\.steps"):
+        amended(resolved(load(str(recipe))), ["train.step=9"])
 
 
 def test_knobs_have_unique_keys_and_meanings() -> None:

@@ -132,6 +132,23 @@ def test_rewind_drops_what_came_after_a_step(run: Run) -> None:
     assert [step_of(path) for path in run.checkpoints()] == [1, 2, 3, 10]
 
 
+def test_rewind_drops_later_events_but_no_rollback(run: Run) -> None:
+    assert list(run.events()) == []
+    said = [(2, "warn"), (5, "rollback"), (5, "warn"), (7, "skip")]
+    for step, action in said:
+        run.append_event(step, {"guard": "answerless", "action": action, "value": 0.9, "limit": None})
+    run.rewind(4)
+    assert [(each["step"], each["action"]) for each in run.events()] == [(2, "warn"), (5, "rollback")]
+    assert next(run.events()) == {"step": 2, "guard": "answerless", "action": "warn", "value": 0.9, "limit": None}
+
+
+def test_forget_removes_the_checkpoints_after_a_step(run: Run) -> None:
+    for step in (2, 4, 10):
+        run.checkpoint(step).mkdir()
+    run.forget(4)
+    assert names(run.path / "checkpoints") == ["step-2", "step-4"]
+
+
 def test_rewind_to_the_start_empties_the_record(run: Run) -> None:
     run.append_metrics(1, {})
     run.rewind(0)
@@ -160,6 +177,28 @@ def test_prune_keeps_the_newest(run: Run) -> None:
         run.checkpoint(step).mkdir()
     run.prune(keep=2)
     assert names(run.path / "checkpoints") == ["step-10", "step-20"]
+
+
+def test_prune_keeps_the_best_and_what_is_asked_for(run: Run) -> None:
+    for step in (0, 1, 2, 10, 20):
+        run.checkpoint(step).mkdir()
+    run.score(1, 0.4)
+    run.score(2, 0.3)
+    run.prune(keep=1, also={0})
+    assert names(run.path / "checkpoints") == ["step-0", "step-1", "step-20"]
+    assert run.best() == run.checkpoint(1)
+
+
+def test_best_that_is_gone_gives_way_to_a_lower_score(run: Run) -> None:
+    assert run.best() is None
+    for step, score in ((1, 0.5), (2, 0.25)):
+        run.checkpoint(step).mkdir()
+        run.score(step, score)
+    assert run.best() == run.checkpoint(1)
+    run.checkpoint(1).rmdir()
+    assert run.best() is None
+    run.score(2, 0.25)
+    assert run.best() == run.checkpoint(2)
 
 
 def test_summary_is_replaced_as_a_whole(run: Run) -> None:

@@ -17,7 +17,16 @@ GAP = "\ue000"
 
 def render(question: Question, template: str, protocol: Protocol, tokens: Tokens) -> list[int]:
     """The ids of the prompt: the row's own where it has one, else the template, through the model's chat template."""
-    messages = question.prompt or ({"role": "user", "content": _filled(question, template, protocol)},)
+    return encode(messages(question, template, protocol), tokens)
+
+
+def messages(question: Question, template: str, protocol: Protocol) -> tuple[dict[str, str], ...]:
+    """What the model is asked: the row's own prompt where it has one, else the template."""
+    return question.prompt or ({"role": "user", "content": _filled(question, template, protocol)},)
+
+
+def encode(messages: Sequence[dict[str, str]], tokens: Tokens) -> list[int]:
+    """The ids of messages up to where the model speaks: through its chat template, or their text alone."""
     if tokens.tokenizer.chat_template is None:
         return [*tokens.opening, *tokens.encode("\n".join(message["content"] for message in messages))]
     return _chat(messages, tokens)

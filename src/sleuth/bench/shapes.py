@@ -61,6 +61,7 @@ QWEN3: dict[str, Any] = {
 }
 
 SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {**SMOLLM2, **_sized(64, 2, 4, 2, 128, 2048)},  # nobody's: for a look at a command without a GPU
     "smollm2-135m": {**SMOLLM2, **_sized(576, 30, 9, 3, 1536, 49_152)},
     "qwen2.5-0.5b": {**QWEN25, **_sized(896, 24, 14, 2, 4864, 151_936)},
     "qwen2.5-1.5b": {**QWEN25, **_sized(1536, 28, 12, 2, 8960, 151_936)},
@@ -81,6 +82,15 @@ def named(shape: str) -> PretrainedConfig:
         raise InputError(f"{shape!r} is no shape that is known; known are {', '.join(SHAPES)}, or give --model FOLDER")
     settings: PretrainedConfig = AutoConfig.for_model(**SHAPES[shape])
     return settings
+
+
+def one(shape: str | None, folder: Path | None, default: str) -> tuple[str, PretrainedConfig]:
+    """The shape that is named, or that of a folder, or the default, with what it is called."""
+    if shape is not None and folder is not None:
+        raise InputError(f"--shape {shape} and --model {folder} are two shapes; give one of them")
+    if folder is not None:
+        return folder.resolve().name, of_folder(folder)
+    return shape or default, named(shape or default)
 
 
 def of_folder(folder: Path) -> PretrainedConfig:

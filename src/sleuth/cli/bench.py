@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sleuth.cli.bench_engine import engine
+from sleuth.cli.bench_step import step
+from sleuth.cli.bench_train import train
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
     from sleuth.bench.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, beside peers and in one run.")
-app.command()(engine)
+for _command in (engine, train, step):
+    app.command()(_command)
 
 WIKI18 = 21_015_324
 BATCHES = (1, 8, 64, 256, 512)

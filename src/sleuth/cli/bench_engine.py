@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sleuth.bench.workloads import Sizes, Workload, jobs
+from sleuth.cli.fresh import require_new
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def engine(
     json_file: Annotated[Path | None, typer.Option("--json", help="a new file for every repetition")] = None,
 ) -> None:
     """Measure generation: our engine beside vLLM, random weights, the same episodes; the table is Markdown."""
-    if json_file is not None and json_file.exists():
-        raise InputError(f"{json_file} is already there; name a new file, or move the old one away")
+    require_new(json_file)
     theirs, ours = _settings(vllm_setting or []), {"memory": memory, "prefill_tokens": prefill_tokens}
     import torch
 

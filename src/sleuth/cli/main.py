@@ -1,24 +1,34 @@
 """The command `sleuth`; commands import what is heavy when they run, so that help and errors come at once."""
 
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
 
 from sleuth import __version__
-from sleuth.cli import bench, index, serve, world
+from sleuth.cli import bench, index, serve, traces, world
 from sleuth.cli.ask import ask
 from sleuth.cli.coldstart import coldstart
 from sleuth.cli.doctor import doctor
 from sleuth.cli.evaluate import evaluate
+from sleuth.cli.export import export
 from sleuth.cli.knobs import knobs
+from sleuth.cli.launch import BROKEN, leave, several, take_gpu
 from sleuth.cli.search import search
+from sleuth.cli.sft import sft
 from sleuth.cli.train import train
 from sleuth.errors import TrainingStopped, UserError
 
-GROUPS: dict[str, typer.Typer] = {"world": world.app, "index": index.app, "serve": serve.app, "bench": bench.app}
-COMMANDS: tuple[Callable[..., None], ...] = (train, ask, evaluate, search, doctor, knobs, coldstart)
+GROUPS: dict[str, typer.Typer] = {
+    "world": world.app,
+    "index": index.app,
+    "serve": serve.app,
+    "traces": traces.app,
+    "bench": bench.app,
+}
+COMMANDS: tuple[Callable[..., None], ...] = (train, sft, ask, evaluate, export, search, doctor, knobs, coldstart)
 
 STOPPED = 1
 USER_ERROR = 2
@@ -49,6 +59,8 @@ def _options(
 def main() -> None:
     """Runs the command line; what the user can put right is one line on stderr, never a traceback."""
     try:
+        if several():
+            take_gpu()
         app(prog_name="sleuth")
     except UserError as error:
         _leave(error, USER_ERROR)
@@ -56,8 +68,11 @@ def main() -> None:
         _leave(error, STOPPED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception:
+        if not several():
+            raise
+        leave(traceback.format_exc(), BROKEN)
 
 
 def _leave(error: Exception, code: int) -> NoReturn:
-    print("sleuth:", " ".join(str(error).splitlines()), file=sys.stderr)
-    sys.exit(code)
+    leave(" ".join(["sleuth:", *str(error).splitlines()]), code)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sleuth import recipe
+from sleuth.cli.launch import launch, rank
 from sleuth.cli.live import Live
 from sleuth.config import Config
 from sleuth.errors import ConfigError
@@ -36,21 +37,27 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(help="continue the run in this folder from its newest checkpoint")
     ] = None,
+    nproc: Annotated[int, typer.Option(metavar="N", min=1, help="processes to train in: one a GPU")] = 1,
 ) -> None:
     """Train a policy by a recipe, or continue a run that was interrupted."""
     started = time.monotonic()
-    found: Mapping[str, Any]
-    if resume is not None and (name is not None or settings or out is not None):
-        raise ConfigError("--resume continues a run as it was begun; leave out the recipe, --set and --out")
+    if resume is not None and (name is not None or out is not None):
+        raise ConfigError("--resume continues a run in its own folder; leave out the recipe and --out")
     begun = Run.open(resume) if resume is not None else _config(name, settings)
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = Console(stderr=True, markup=False, highlight=False, quiet=rank() > 0)
     done = begun.summary() if isinstance(begun, Run) else None
-    if isinstance(begun, Run) and done is not None:
+    if isinstance(begun, Run) and done is not None and not settings:
         console.print(f"{begun.path} is finished, nothing is left to do", soft_wrap=True)
-        found, folder = done, begun.path
+        _end(console, done, begun.path)
+    elif nproc > 1:
+        _launch(begun, name, settings or [], out, nproc)
     else:
-        found, folder = _run(begun, out, console, started)
-    closing_table(console, found)
+        _run(begun, settings or [], out, console, started)
+
+
+def _end(console: Console, found: Mapping[str, Any], folder: Path) -> None:
+    """What a person wants to know of a finished run."""
+    closing(console, found)
     console.print(f"run folder   {folder}\nreport       {folder / 'report.html'}", soft_wrap=True)
     console.print(f'ask it       sleuth ask {folder} "..."', soft_wrap=True)
 
@@ -61,27 +68,58 @@ def _config(name: str | None, settings: list[str] | None) -> Config:
     return recipe.load(name, settings or ())
 
 
-def _run(begun: Run | Config, out: Path | None, console: Console, started: float) -> tuple[Mapping[str, Any], Path]:
-    """Continues a run, or makes the one a config asks for."""
+def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Path | None, nproc: int) -> None:
+    """The same command in several processes, after what can be found wrong before any of them starts."""
+    from sleuth.train.ranks import require
+    from sleuth.train.torchrun import require_gpus
+
+    match begun:
+        case Run():
+            config, where = recipe.amended(begun.manifest()["config"], settings), ["--resume", str(begun.path)]
+        case Config():
+            config, where = begun, [str(name), "--out", str(out or fresh(RUNS, begun.name))]
+    require(config, nproc)
+    require_gpus(nproc)
+    launch(nproc, ["train", *where, *(word for each in settings for word in ("--set", each))])
+
+
+def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Console, started: float) -> None:
+    """Continues a run, or makes the one a config asks for; of several processes the first tells how it ended."""
     from sleuth.cli.quiet import quiet
     from sleuth.train.assemble import proceed, start
     from sleuth.train.loop import train as train_parts
     from sleuth.train.summary import write
+    from sleuth.train.torchrun import here
 
     quiet()
+    ranks = here()
     with Live(console) as live:
         parts: Parts
         match begun:
             case Run():
-                parts = proceed(begun, live)
+                parts = proceed(begun, live, changes, ranks)
             case Config():
-                parts = start(begun, out or fresh(RUNS, begun.name), live)
+                ((folder,), *_) = ranks.gather([out or fresh(RUNS, begun.name)])
+                parts = start(begun, folder, live, ranks)
         try:
             outcome = train_parts(parts, live, started)
         except KeyboardInterrupt:
             console.print(f"interrupted; continue with: sleuth train --resume {parts.run.path}", soft_wrap=True)
             raise
-    return write(parts, outcome), parts.run.path
+    if ranks.rank == 0:
+        _end(console, write(parts, outcome), parts.run.path)
+    ranks.close()
+
+
+def closing(console: Console, found: Mapping[str, Any]) -> None:
+    """What a run reached, as far as it was asked, and what it took."""
+    if "em_gain" in found:
+        closing_table(console, found)
+    else:
+        for when in ("before", "after"):
+            if f"em_{when}" in found:
+                console.print(f"exact match {when} training, held-out questions, greedy: {_shown(found[f'em_{when}'])}")
+    console.print(f"{found['steps']} steps in {found['seconds']:.0f} s, {found['peak_memory_gib']:.2f} GiB at most")
 
 
 def closing_table(console: Console, found: Mapping[str, Any]) -> None:
@@ -102,7 +140,6 @@ def closing_table(console: Console, found: Mapping[str, Any]) -> None:
     # A narrow terminal wraps its lines rather than losing figures.
     console.width = max(console.width, TABLE)
     console.print(table)
-    console.print(f"{found['steps']} steps in {found['seconds']:.0f} s, {found['peak_memory_gib']:.2f} GiB at most")
 
 
 def _cells(change: Estimates, limit: list[str], searches: Mapping[str, float]) -> list[str]:

@@ -101,11 +101,17 @@ async def evaluate(
     step: int = 0,
     concurrent: int = 128,
     done: Callable[[Trajectory], None] | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Evaluation:
-    """Asks every question once, greedily unless a temperature is given, and scores all that is usable."""
+    """Asks every question once, greedily unless a temperature is given, and scores all that is usable.
+
+    With a share of (2, 4) it is the third of four who ask, each every fourth question.
+    """
+    mine, everyone = share
     tasks = [
         Task(question, group=number, step=step, seed=seed, temperature=temperature)
         for number, question in enumerate(questions)
+        if number % everyone == mine
     ]
     trajectories = await run_batch(agent, tasks, concurrent, done)
     return Evaluation(tuple(asked(trajectory, rubric) for trajectory in trajectories))

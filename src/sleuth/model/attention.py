@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -63,17 +64,18 @@ class Packed:
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         self._lengths, self._device = lengths, device
-        self.positions_N = torch.cat([torch.arange(length, device=device) for length in lengths])
+        self.positions_N = torch.from_numpy(np.concatenate([np.arange(length) for length in lengths])).to(device)
 
     def attend(self, layer: int, query_NHD: Tensor, key_NHD: Tensor, value_NHD: Tensor, scale: float) -> Tensor:  # noqa: ARG002
         if flash.takes(query_NHD):
-            return self._flash.attend(query_NHD, key_NHD, value_NHD, scale)
+            return self.flash.attend(query_NHD, key_NHD, value_NHD, scale)
         tokens = [block.tokens for block in self._blocks]
         parts = (states.split(tokens) for states in (query_NHD, key_NHD, value_NHD))
         return torch.cat([block.attend(*states, scale) for block, *states in zip(self._blocks, *parts, strict=True)])
 
     @cached_property
-    def _flash(self) -> flash.Flash:
+    def flash(self) -> flash.Flash:
+        """The same sequences, as the kernels attend to them."""
         return flash.Flash(self._lengths, self._device)
 
     @cached_property

@@ -11,8 +11,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.errors import InputError
-from sleuth.model import alike, attention, head, probe
+from sleuth.model import alike, attention, head, lora, probe
 from sleuth.model.exactness import exact_sums
+from sleuth.model.lora import LoRA
 
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 SCALES = ("logits_scaling", "logit_scale")
@@ -21,15 +22,20 @@ SCALES = ("logits_scaling", "logit_scale")
 ROTATIONS = ("dynamic", "longrope", "su")
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """The causal model of a folder, ready for packed training and for the embedded engine."""
+def load(folder: Path, device: torch.device, dtype: torch.dtype, adapter: LoRA | None = None) -> PreTrainedModel:
+    """The causal model of a folder, ready for packed training and for the embedded engine.
+
+    An adapter is put in here, before anyone reads the storage of the weights.
+    """
     if reason := unservable(_settings(folder)):
         raise _refusal(folder, reason)
     exact_sums()
     model = _read(folder, dtype)
     head.projection(model)
-    alike.install(model)
+    if adapter is not None:
+        lora.attach(model, adapter)
     nn.Module.to(model, device)
+    alike.install(model)
     # Not every CPU can multiply halves, and nobody computes with them there.
     if (device.type == "cuda" or dtype is torch.float32) and (reason := probe.strange(model)):
         raise _refusal(folder, reason)

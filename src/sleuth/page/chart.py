@@ -41,6 +41,14 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A place on the x axis at which something happened."""
+
+    name: str
+    x: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Frame:
     x: Axis
     y: Axis
@@ -51,6 +59,7 @@ def line_chart(
     series: Sequence[Series],
     *,
     rules: Sequence[Rule] = (),
+    marks: Sequence[Mark] = (),
     x_label: str = "step",
     low: float | None = None,
     high: float | None = None,
@@ -66,6 +75,7 @@ def line_chart(
         *(_rule(frame, rule) for rule in levels),
         *(_line(frame, each) for each in series),
         *_columns(frame, series, x_label),
+        *(_mark(frame, mark, x_label) for mark in marks if frame.x.low <= mark.x <= frame.x.high),
     ]
     return figure(title, legend(_keys(series, levels)), picture(title, HEIGHT, drawn))
 
@@ -125,6 +135,13 @@ def _rule(frame: _Frame, rule: Rule) -> Html:
     height = frame.y.place(rule.value)
     tip = element("title", f"{rule.name}: {short(rule.value)}")
     return element("line", tip, x1=LEFT, x2=RIGHT, y1=height, y2=height, class_=f"stroke rule {paint(rule.colour)}")
+
+
+def _mark(frame: _Frame, mark: Mark, x_label: str) -> Html:
+    """A thin line with a foot broad enough to point at; it lies above the columns."""
+    place = frame.x.place(mark.x)
+    tip = element("title", f"{x_label} {short(mark.x)}: {mark.name}")
+    return element("path", tip, d=f"M{place:g},{TOP}V{BOTTOM}m-4,0h8l-4,-7z", class_="mark-line")
 
 
 def _line(frame: _Frame, series: Series) -> Html:

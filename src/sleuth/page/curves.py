@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sleuth.page.axis import drawable
-from sleuth.page.chart import Rule, Series, line_chart, smoothed
+from sleuth.page.chart import Mark, Rule, Series, line_chart, smoothed
 from sleuth.page.figure import COLOURS
 from sleuth.page.text import Html, element
 from sleuth.records import Estimate
@@ -17,15 +17,25 @@ _TRENDS = (
     ("Tokens a response", "episode/tokens"),
     ("Entropy of the policy", "policy/entropy"),
     ("Gradient norm", "policy/gradient_norm"),
+    ("Logprob of right answers", "policy/likelihood_right"),
+    ("Episodes without an answer", "episode/answerless"),
+    ("Malformed episodes", "episode/malformed"),
 )
+_NEGATIVE = ("policy/likelihood_right",)
 _HELD_OUT = "evaluate/"
 _LONG = 12  # steps from which a smoothed curve says more than the raw one
 
 
-def curves(rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimate | None) -> Html:
+def curves(
+    rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimate | None, marks: Sequence[Mark] = ()
+) -> Html:
     """Every chart of a run; `held_out` adds the evaluations around training, by step, to those in the rows."""
-    charts = [exact_match(rows, held_out, ceiling)]
-    charts += [line_chart(title, trend(rows, key), low=0) for title, key in _TRENDS if _recorded(rows, key)]
+    charts = [exact_match(rows, held_out, ceiling, marks)]
+    charts += [
+        line_chart(title, trend(rows, key), marks=marks, low=None if key in _NEGATIVE else 0)
+        for title, key in _TRENDS
+        if _recorded(rows, key)
+    ]
     charts += [
         _by_kind(rows, "em", "Held-out exact match by kind", 1.0),
         _by_kind(rows, "searches", "Held-out searches by kind"),
@@ -34,7 +44,9 @@ def curves(rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimate | N
     return element("div", *charts, class_="charts")
 
 
-def exact_match(rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimate | None) -> Html:
+def exact_match(
+    rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimate | None, marks: Sequence[Mark] = ()
+) -> Html:
     """Exact match in training and on held-out questions, with the level the expert reaches."""
     asked = _evaluations(rows) | dict(held_out)
     steps = sorted(asked)
@@ -48,7 +60,8 @@ def exact_match(rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimat
     )
     rules = [Rule("the expert's ceiling", ceiling.value, colour=2)] if ceiling else []
     series = trend(rows, "episode/em", "training, sampled")
-    return line_chart("Exact match", [*series, evaluated] if steps else series, rules=rules, low=0.0, high=1.0)
+    drawn = [*series, evaluated] if steps else series
+    return line_chart("Exact match", drawn, rules=rules, marks=marks, low=0.0, high=1.0)
 
 
 def trend(rows: Rows, key: str, name: str = "each step", colour: int = 0) -> list[Series]:

@@ -62,6 +62,7 @@ figcaption { font-weight: 600; }
 .faint { stroke-width: 1; opacity: .4; } .rule { stroke-dasharray: 6 4; }
 .fill { fill: var(--c); } .band { fill: var(--c); opacity: .15; } .bar { fill: var(--c); opacity: .8; }
 .whisker { fill: none; stroke: var(--ink); stroke-width: 1.5; }
+.mark-line { fill: var(--bad); stroke: var(--bad); stroke-width: 1; stroke-dasharray: 2 3; }
 .column { fill: var(--ink); opacity: 0; } .column:hover { opacity: .07; }
 """
 

@@ -6,7 +6,9 @@ from typing import Any
 from sleuth.page.change import change_charts, change_table, changes, estimate
 from sleuth.page.curves import curves
 from sleuth.page.document import document, folded, section
+from sleuth.page.noticed import markings, noticed
 from sleuth.page.number import ABSENT, duration, interval, short
+from sleuth.page.pace import pace
 from sleuth.page.table import pairs
 from sleuth.page.text import Html, element
 from sleuth.page.transcript import transcript
@@ -21,7 +23,14 @@ _INTERVALS = (
 
 
 def run_page(
-    *, title: str, manifest: Tree, metrics: Sequence[Tree], summary: Tree, transcripts: Sequence[Tree]
+    *,
+    title: str,
+    manifest: Tree,
+    metrics: Sequence[Tree],
+    summary: Tree,
+    transcripts: Sequence[Tree],
+    events: Sequence[Tree] = (),
+    parity: Tree | None = None,
 ) -> Html:
     """The whole report as one page; what the summary lacks is shown as absent."""
     ceiling = estimate((summary.get("ceiling") or {}).get("em"))
@@ -29,7 +38,9 @@ def run_page(
         title,
         _headline(summary),
         section("Before and after, by kind of question", *_before_and_after(summary)),
-        section("How training went", curves(metrics, _around(summary), ceiling)),
+        section("What the run noticed", *noticed(events, parity)),
+        section("How training went", curves(metrics, _around(summary), ceiling, markings(events))),
+        section("Where the time went", *pace(metrics)),
         section("Transcripts", *(transcript(row) for row in transcripts)),
         section("Settings", folded("Every setting of the run", pairs(list(_leaves(manifest.get("config") or {}))))),
         section("How this was made", *_making(manifest)),

@@ -1,7 +1,8 @@
 """From a config to the parts of a run, each built once."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from sleuth import recipe
 from sleuth.agent import protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.tools import SearchTool
-from sleuth.config import Config, RetrievalConfig
+from sleuth.config import Config, RetrievalConfig, TrackConfig
 from sleuth.corpus import questions
 from sleuth.corpus.world import folder as world_folder
 from sleuth.corpus.world.world import World
 from sleuth.engines.paged.engine import Paged
-from sleuth.errors import ConfigError, InputError, UserError
+from sleuth.errors import InputError, UserError
 from sleuth.records import Question
 from sleuth.retrieval import index, manifest
 from sleuth.retrieval.opened import opened
@@ -26,9 +27,17 @@ from sleuth.retrieval.settings import BM25Settings, Plan
 from sleuth.retrieval.vectors.families import settings_for
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import Run, code_version, fingerprint
+from sleuth.train import checkpoint
+from sleuth.train.checkpoint import Progress
+from sleuth.train.learners import engine_policy, learner_of
 from sleuth.train.policy import Policy
+from sleuth.train.publish import Publisher
 from sleuth.train.questions import QuestionStream
+from sleuth.train.ranks import ALONE, Ranks
+from sleuth.train.rollout import Asker
+from sleuth.train.saver import Saver
 from sleuth.train.step import Learner
+from sleuth.train.trackers import Trackers
 from sleuth.train.watch import Watch
 
 SEARCHES = "searches.jsonl"
@@ -52,33 +61,72 @@ class Parts:
     run: Run
     learner: Learner
     engine: Paged
-    agent: Agent
-    rubric: Rubric
-    stream: QuestionStream
+    publisher: Publisher
+    asker: Asker
     held_out: list[Question]
+    saver: Saver
+    trackers: Trackers
+
+    @property
+    def agent(self) -> Agent:
+        return self.asker.agent
+
+    @property
+    def rubric(self) -> Rubric:
+        return self.asker.rubric
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.learner.ranks
+
+    def save(self, progress: Progress) -> None:
+        """Begins to write a checkpoint."""
+        critic = self.learner.critic
+        with self.learner.clock.part("save"):
+            self.saver.save(
+                self.learner.policy, self.learner.optimiser, progress, None if critic is None else critic.optimiser
+            )
+
+    def restore(self, folder: Path) -> Progress:
+        """Puts a checkpoint in place."""
+        learner = self.learner
+        critic = None if learner.critic is None else learner.critic.optimiser
+        return checkpoint.restore(folder, learner.policy, learner.optimiser, rank=self.ranks.rank, critic=critic)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps the run folder; when it is let go of, all that was to be written is."""
+        with self.run.held() if self.ranks.rank == 0 else nullcontext(), self.saver, closing(self.trackers):
+            yield
 
 
-def start(config: Config, folder: Path, watch: Watch) -> Parts:
+def start(config: Config, folder: Path, watch: Watch, ranks: Ranks = ALONE) -> Parts:
     """The parts of a new run; one that cannot start for a fault of its input leaves no folder behind."""
     config = recipe.anchored(config)
-    run = begin(config, folder)
+    run = begin(config, folder) if ranks.rank == 0 else Run(folder)
+    ranks.barrier()
     try:
-        return assemble(config, run, watch)
+        return assemble(config, run, watch, ranks)
     except UserError:
-        shutil.rmtree(run.path)
+        if ranks.rank == 0:
+            shutil.rmtree(run.path)
         raise
 
 
-def proceed(run: Run, watch: Watch) -> Parts:
+def proceed(run: Run, watch: Watch, changes: Sequence[str] = (), ranks: Ranks = ALONE) -> Parts:
     """The parts of a run that was interrupted; it goes on only with the inputs it began with."""
-    config = recipe.restore(run.manifest()["config"])
-    begun_with = run.manifest()["inputs"]
+    begun = run.manifest()
+    config = recipe.amended(begun["config"], changes)
     for knob, found in _inputs(config).items():
-        if found != begun_with[knob]:
+        if found != begun["inputs"][knob]:
             raise InputError(
                 f"{knob} = {found['path']} changed after {run.path} was begun with it; put it back, or begin a new run"
             )
-    return assemble(config, run, watch)
+    parts = assemble(config, run, watch, ranks)
+    if changes and ranks.rank == 0:
+        changed = [*begun.get("changes", []), *changes]
+        run.write_json("manifest.json", {**begun, "config": recipe.resolved(config), "changes": changed})
+    return parts
 
 
 def begin(config: Config, folder: Path) -> Run:
@@ -93,30 +141,35 @@ def begin(config: Config, folder: Path) -> Run:
     return Run.create(folder, manifest)
 
 
-def assemble(config: Config, run: Run, watch: Watch) -> Parts:
+def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Parts:
     """Builds or finds each part, what is quickly found wrong first; what a killed run had finished is used again."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     rubric = Rubric(config.reward)
-    learner = _learner(config, device)
+    learner = learner_of(config, ranks)
     protocol.named(config.agent.protocol)
     sources = sources_of(config, run)
-    _generate(config, run, watch)
+    if ranks.rank == 0:
+        _generate(config, run, watch)
+        _index(config, sources, watch)
+    ranks.barrier()
     learn, held_out = questions.load(sources.train), questions.load(sources.test)
-    if sources.corpus is not None and config.retrieval.replay is None and not sources.index.exists():
-        watch.begin("indexing", 1)
-        index.build(sources.corpus, sources.index, index_plan(config.retrieval), device=config.retrieval.device)
-    engine, agent = agent_of(config, learner.policy, sources.index, run.path / SEARCHES)
+    generating, publisher = engine_policy(config, learner)
+    engine, agent = agent_of(config, generating, sources.index, run.path / SEARCHES)
+    stream = QuestionStream(learn, config.train.seed, config.data.shuffle)
+    # Where episodes are sampled while a step trains, their ranks meet beside those that train.
+    asking = ranks.aside() if config.train.mode == "ahead" else ranks
     return Parts(
         config=config,
         run=run,
         learner=learner,
         engine=engine,
-        agent=agent,
-        rubric=rubric,
-        stream=QuestionStream(learn, config.train.questions, config.train.seed, config.data.shuffle),
+        publisher=publisher(engine),
+        asker=Asker(agent, rubric, stream, config, asking, lambda: engine.tally),
         held_out=held_out[: config.evaluate.questions],
+        # What a run began with is the last that it can be rolled back to.
+        saver=Saver(run, config.train.keep, ranks, always=(0,)),
+        trackers=Trackers.of(config.track if ranks.rank == 0 else TrackConfig(), run, watch),
     )
 
 
@@ -168,20 +221,11 @@ def _generate(config: Config, run: Run, watch: Watch) -> None:
         world_folder.write(world, folder, config.world.questions, config.evaluate.questions)
 
 
-def _learner(config: Config, device: torch.device) -> Learner:
-    folder = recipe.resolve_policy(config.model.policy)
-    policy = Policy.load(folder, device)
-    known, asked = policy.model.config.max_position_embeddings, config.agent.context_tokens
-    if asked > known:
-        raise ConfigError(f"agent.context_tokens = {asked} is more than the {known} positions of the model; lower it")
-    reference = Policy.load(folder, device) if config.algorithm.kl.place != "none" else None
-    optimiser = torch.optim.AdamW(
-        policy.model.parameters(),
-        lr=config.train.learning_rate,
-        betas=(0.9, 0.999),
-        weight_decay=config.train.weight_decay,
-    )
-    return Learner(policy, optimiser, reference, config.algorithm, config.train)
+def _index(config: Config, sources: Sources, watch: Watch) -> None:
+    """Builds the index of a run's own corpus, unless it is there."""
+    if sources.corpus is not None and config.retrieval.replay is None and not sources.index.exists():
+        watch.begin("indexing", 1)
+        index.build(sources.corpus, sources.index, index_plan(config.retrieval), device=config.retrieval.device)
 
 
 def _inputs(config: Config) -> Mapping[str, Mapping[str, Any]]:

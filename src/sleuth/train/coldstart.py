@@ -23,9 +23,9 @@ from sleuth.model import attention
 from sleuth.model.tokens import Tokens
 from sleuth.runs import replacing
 from sleuth.train import ceiling, sft, vocabulary
+from sleuth.train.demonstrations import BEHAVIOURS, Demonstrator, acted, compares, expert
 from sleuth.train.packing import Row
 from sleuth.train.policy import Policy
-from sleuth.train.traces import BEHAVIOURS, Demonstrator, acted, compares, expert
 
 Progress = Callable[[str, int, int, float], None]
 

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-import torch
-
 from sleuth import recipe
 from sleuth.agent.episode import Agent
 from sleuth.config import Config
 from sleuth.errors import InputError
 from sleuth.runs import Run
 from sleuth.train.assemble import SEARCHES, agent_of, sources_of
+from sleuth.train.learners import device_of, dtype_of
 from sleuth.train.policy import Policy
+from sleuth.train.ranks import ALONE
 
 
 def config_of(run: Run) -> Config:
@@ -22,10 +22,12 @@ def agent(run: Run, initial: bool = False) -> Agent:
     """The agent of a run as it is now, or as it was before training."""
     config = config_of(run)
     folder = recipe.resolve_policy(config.model.policy) if initial else _latest(run)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_of(ALONE)
     # What is asked of a finished run is no part of its recording.
     asked = config.model_copy(update={"retrieval": config.retrieval.model_copy(update={"record": False})})
-    _, ready = agent_of(asked, Policy.load(folder, device), sources_of(config, run).index, run.path / SEARCHES)
+    _, ready = agent_of(
+        asked, Policy.load(folder, device, dtype_of(config, device)), sources_of(config, run).index, run.path / SEARCHES
+    )
     return ready
 
 

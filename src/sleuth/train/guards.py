@@ -1,46 +1,142 @@
-"""What ends a run: each guard raises TrainingStopped with its reason, and leaves the checkpoints as they are."""
+"""Guards: a run watches itself, step by step, and says what it saw and what is done about it.
+
+They know nothing but the metrics recorded and the rollbacks made, so that a resumed run is judged like one that was
+never interrupted. Few things end a run whatever the settings: those raise TrainingStopped here.
+"""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from math import isfinite
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite, nan
+from typing import NoReturn, cast
 
+from sleuth.config import GuardsConfig
 from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
+from sleuth.train.signs import REMEDY, SIGNS, Reading
+from sleuth.train.verdict import Action, Verdict
 
-BROKEN = "begin a new run with a lower train.learning_rate"
+NON_FINITE = "non_finite"
 
 
-def episodes(trajectories: Sequence[Trajectory], search_failures: float) -> None:
-    """Too many episodes lost to failed searches, or none left to learn from."""
+class Guards:
+    """Judges steps against the steps before them, of which `history` holds the metrics, oldest first."""
+
+    def __init__(self, config: GuardsConfig, history: Iterable[Mapping[str, float]] = (), rollbacks: int = 0) -> None:
+        self.config = config
+        self.rollbacks = rollbacks
+        self._past: dict[str, list[float]] = {name: [] for name in SIGNS}
+        for metrics in history:
+            self.remember(metrics)
+
+    @property
+    def rate(self) -> float:
+        """What the learning rate is multiplied by after the rollbacks made so far."""
+        return float(self.config.rollback_rate**self.rollbacks)
+
+    def admits(self, norm: float, loss: float = 0.0) -> Verdict | None:
+        """Judges an update before it is made: it is applied where there is no verdict, or one that only warns."""
+        for name, value in (("loss", loss), ("gradient norm", norm)):
+            if not isfinite(value):
+                return self._verdict(NON_FINITE, value, nan, f"the {name} is {value}")
+        return self._judged("gradient_norm", norm, "")
+
+    def gate(self, said: list[Verdict]) -> Callable[[float], bool]:
+        """`admits` as a learner asks it, by yes and no; the verdicts are added to `said`."""
+
+        def admitted(norm: float) -> bool:
+            verdict = self.admits(norm)
+            said.extend([verdict] if verdict else [])
+            return verdict is None or verdict.applies
+
+        return admitted
+
+    def verdicts(self, metrics: Mapping[str, float], cause: str = "") -> list[Verdict]:
+        """Judges the metrics that are there, those of episodes before they are learned or those of a whole step.
+
+        `cause` is added where searches failed. The gradient norm is left to `admits`, and nothing is remembered.
+        """
+        broken = {name: value for name, value in metrics.items() if not isfinite(value)}
+        found = [self._verdict(NON_FINITE, value, nan, f"{name} is {value}") for name, value in broken.items()][:1]
+        seen = {name: _first(metrics, SIGNS[name].metrics) for name in SIGNS if name != "gradient_norm"}
+        judged = [self._judged(name, value, cause) for name, value in seen.items() if value is not None]
+        return [*found, *(verdict for verdict in judged if verdict is not None)]
+
+    def remember(self, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of a step that was recorded as the newest of the past."""
+        for name, past in self._past.items():
+            value = _first(metrics, SIGNS[name].metrics)
+            if value is not None:
+                past.append(value)
+
+    def _judged(self, name: str, value: float, cause: str) -> Verdict | None:
+        threshold = getattr(self.config, name)
+        if self.config.actions[name] == "off":
+            return None
+        reading: Reading | None = SIGNS[name].rule(self._past[name], value, threshold, self.config.window)
+        if reading is None or not reading.crossed:
+            return None
+        sentence = SIGNS[name].words.format(value=reading.value, limit=reading.limit, knob=threshold, cause=cause)
+        return self._verdict(name, reading.value, reading.limit, sentence)
+
+    def _verdict(self, name: str, value: float, limit: float, sentence: str) -> Verdict:
+        """A rollback beyond the last that is allowed becomes the end of the run."""
+        action = cast(Action, self.config.actions[name])
+        if action == "rollback" and self.rollbacks >= self.config.rollbacks:
+            spent = f", and guards.rollbacks = {self.config.rollbacks} allows no further rollback"
+            return Verdict(name, "stop", value, limit, sentence + spent)
+        return Verdict(name, action, value, limit, sentence)
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that a record can hold."""
+    return {name: value for name, value in metrics.items() if isfinite(value)}
+
+
+def last_good(saved: Iterable[int], step: int, stale: int = 0) -> int:
+    """The newest checkpoint that a later step has proven, for trouble in `step`; 0 is the model the run began with.
+
+    The episodes of a step are sampled by the weights of the one before, or of `stale` steps before that: trouble seen
+    in them came with an earlier update, and a checkpoint is proven by the step that was sampled from it.
+    """
+    return max((each for each in saved if each <= step - 2 - stale), default=0)
+
+
+def stop(verdict: Verdict) -> NoReturn:
+    """Ends the run by a verdict."""
+    remedy = SIGNS[verdict.guard].remedy if verdict.guard in SIGNS else f"mend what it comes from, or {REMEDY}"
+    raise TrainingStopped(f"{verdict.sentence}; {remedy}")
+
+
+def cause(trajectories: Iterable[Trajectory]) -> str:
+    """An example of what failed among episodes, for the end of a sentence."""
+    return next((f", for example: {each.failure}" for each in trajectories if each.failure), "")
+
+
+def usable(trajectories: Sequence[Trajectory]) -> None:
+    """Ends the run where no episode is left to learn from."""
     stops = Counter(trajectory.stop for trajectory in trajectories)
-    cause = next((f", for example: {each.failure}" for each in trajectories if each.failure), "")
-    lost = stops[StopReason.SEARCH_UNAVAILABLE] / len(trajectories)
-    if lost > search_failures:
-        raise TrainingStopped(
-            f"{lost:.0%} of the episodes were lost to failed searches, more than {search_failures:.0%}{cause}; "
-            "mend the search engine and resume the run"
-        )
     if not any(reason.usable for reason in stops):
         reasons = ", ".join(f"{count} {reason.value}" for reason, count in stops.items())
         raise TrainingStopped(
-            f"no episode was usable ({reasons}){cause}; mend what failed and resume the run, or {BROKEN}"
+            f"no episode was usable ({reasons}){cause(trajectories)}; mend what failed and resume the run, or {REMEDY}"
         )
+
+
+def episodes(trajectories: Sequence[Trajectory], search_failures: float) -> None:
+    """Ends the run where too many episodes were lost to failed searches, or none is left; for evaluations."""
+    lost = sum(each.stop is StopReason.SEARCH_UNAVAILABLE for each in trajectories) / len(trajectories)
+    for verdict in Guards(GuardsConfig(search_failures=search_failures)).verdicts(
+        {"stop/search_unavailable": lost}, cause(trajectories)
+    ):
+        stop(verdict)
+    usable(trajectories)
 
 
 def engine(failure: EngineFailure) -> NoReturn:
     """An engine that breaks before the first question is asked."""
-    raise TrainingStopped(f"{failure}; mend what failed and resume the run, or {BROKEN}") from failure
+    raise TrainingStopped(f"{failure}; mend what failed and resume the run, or {REMEDY}") from failure
 
 
-def gradient(norm: float) -> None:
-    """A gradient that is no number, or endless."""
-    if not isfinite(norm):
-        raise TrainingStopped(f"the gradient norm is {norm}, so the weights were left as they are; {BROKEN}")
-
-
-def metrics(values: Mapping[str, float]) -> None:
-    """A metric that no record can hold, such as one of a loss function of the user's own."""
-    for name, value in values.items():
-        if not isfinite(value):
-            raise TrainingStopped(f"{name} is {value}; mend the function it comes from, or {BROKEN}")
+def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
+    """The value of the first of these metrics that is a number."""
+    return next((metrics[name] for name in names if name in metrics and isfinite(metrics[name])), None)

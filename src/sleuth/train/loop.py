@@ -1,75 +1,153 @@
 """The loop: take questions, run groups, score, learn, publish, record, save."""
 
-import asyncio
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
 
 from sleuth.agent import prompts
-from sleuth.agent.batch import run_batch
-from sleuth.agent.episode import Task
+from sleuth.algorithms.kl_control import adapted
 from sleuth.errors import EngineFailure
-from sleuth.evaluate.suite import Evaluation, evaluate
-from sleuth.records import Group, Question, Score, StopReason, Trajectory
-from sleuth.reward.rubric import Rubric
-from sleuth.runs import row
-from sleuth.train import checkpoint, guards, parity
+from sleuth.runs import row, step_of
+from sleuth.train import gauges, guards, parity
 from sleuth.train.assemble import Parts
 from sleuth.train.checkpoint import Progress
+from sleuth.train.examine import Measured, ask, measure
+from sleuth.train.guards import Guards
 from sleuth.train.parity import Parity
+from sleuth.train.rollout import Harvest
+from sleuth.train.step import Pace, learning_rate
+from sleuth.train.upcoming import Ahead, InTurn, Upcoming
+from sleuth.train.verdict import Verdict, gravest, marks, settled
 from sleuth.train.watch import Watch
 
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The held-out questions asked greedily and sampled."""
-
-    greedy: Evaluation
-    sampled: Evaluation
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished run: what it could before and after, and what it took."""
+    """A finished run: what it could before and after, where that was asked, and what it took."""
 
-    before: Measured
-    after: Measured
+    before: Measured | None
+    after: Measured | None
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step that was made: what there is to record, what the guards said of it, and how far the run is then."""
+
+    metrics: Metrics
+    verdicts: list[Verdict]
     progress: Progress
 
 
 def train(parts: Parts, watch: Watch, started: float) -> Outcome:
     """Runs the whole training, from the newest checkpoint where there is one."""
-    with parts.run.held(), asyncio.Runner() as runner:
-        proof = _prove(parts, watch, runner, 0)
-        before = _measure(parts, watch, runner, 0, "asking the held-out questions before")
-        progress = _restore(parts)
-        if progress.step == 0:
-            parts.run.append_metrics(0, {**proof.metrics(), **before.greedy.metrics("evaluate")})
+    with parts.held(), upcoming(parts) as coming:
+        proof = _prove(parts, watch, coming, 0)
+        before = _before(parts, watch, coming)
+        newest = parts.run.latest()
+        progress = _restore(parts, newest)
+        if newest is None:
+            _append(parts, 0, {**proof.metrics(), **(before.greedy.metrics("evaluate") if before else {})})
+            parts.save(progress)
         else:
-            _prove(parts, watch, runner, progress.step)
+            proof = _prove(parts, watch, coming, progress.step)
         clock = started - progress.seconds
-        watch.begin("training", parts.config.train.steps)
-        watch.advance(progress.step)
-        for step in range(progress.step, parts.config.train.steps):
-            metrics = _step(parts, runner, step)
-            progress = Progress(
-                step + 1, time.monotonic() - clock, progress.tokens + int(metrics["episode/tokens_all"])
-            )
-            _record(parts, runner, watch, progress, metrics)
-        after = _measure(parts, watch, runner, progress.step, "asking the held-out questions after")
-        return Outcome(before, after, Progress(progress.step, time.monotonic() - clock, progress.tokens))
+        progress = _steps(parts, watch, coming, progress, _ages(parts, watch, proof), clock)
+        after = _after(parts, watch, coming, progress)
+        return Outcome(before, after, replace(progress, seconds=time.monotonic() - clock))
 
 
-def _prove(parts: Parts, watch: Watch, runner: asyncio.Runner, step: int) -> Parity:
+def _steps(parts: Parts, watch: Watch, coming: Upcoming, progress: Progress, recompute: bool, clock: float) -> Progress:
+    """Step after step; what the guards say of each is done."""
+    guard = _begin(parts, watch, "training", progress)
+    while progress.step < parts.config.train.steps:
+        made = _step(parts, coming, guard, progress, recompute)
+        progress = replace(made.progress, seconds=time.monotonic() - clock)
+        verdict = gravest(made.verdicts)
+        if verdict is not None and verdict.action == "rollback":
+            progress = _roll_back(parts, watch, coming, progress, made.verdicts)
+            guard = _begin(parts, watch, f"training again from step {progress.step}", progress)
+            continue
+        _tell(parts, watch, progress.step, made.verdicts)
+        if verdict is not None and verdict.action == "stop":
+            guards.stop(verdict)
+        progress = _record(parts, coming, watch, progress, made.metrics)
+        guard.remember(made.metrics)
+    return progress
+
+
+def upcoming(parts: Parts) -> Upcoming:
+    """Where the episodes of the run come from."""
+    if parts.config.train.mode == "ahead":
+        return Ahead(parts.asker.harvest, parts.publisher)
+    return InTurn(parts.asker.harvest)
+
+
+def _step(parts: Parts, coming: Upcoming, guard: Guards, progress: Progress, recompute: bool) -> Step:
+    """One round: rollout, score, learn, publish."""
+    step, clock, began = progress.step, parts.learner.clock, time.monotonic()
+    with clock.part("generate"):
+        harvest = coming.take(step, progress.asked, step + 1 == parts.config.train.steps)
+    metrics = harvest.metrics()
+    verdicts = guard.verdicts(metrics, guards.cause(harvest.trajectories))
+    worst = gravest(verdicts)
+    pace = _pace(parts, guard, progress)
+    if harvest.kept and (worst is None or worst.applies):
+        metrics |= _learn(parts, harvest, pace, guard, recompute, verdicts)
+    with clock.part("publish"):
+        if parts.config.train.mode == "sync":
+            parts.publisher.publish(step + 1)
+    if parts.ranks.rank == 0:
+        parts.run.write_trajectories(step + 1, (row(each, score) for each, score in harvest.scored()))
+    taken = {**clock.taken(), "time/step": time.monotonic() - began}
+    metrics |= {**marks(verdicts), **taken, **gauges.read(parts, harvest, step, {**metrics, **taken})}
+    tokens = progress.tokens + int(metrics["episode/tokens_all"])
+    kl = _next_kl(parts, pace.kl, metrics, len(harvest.trajectories))
+    reached = replace(progress, step=step + 1, tokens=tokens, asked=harvest.asked, kl=kl, score=None)
+    return Step(metrics, settled(verdicts), reached)
+
+
+def _learn(
+    parts: Parts, harvest: Harvest, pace: Pace, guard: Guards, recompute: bool, verdicts: list[Verdict]
+) -> Metrics:
+    """Learns from the episodes; guards are asked about every update, and look at the whole afterwards."""
+    learned = parts.learner.learn(harvest.kept, pace, guard.gate(verdicts), recompute)
+    verdicts += guard.verdicts(learned)
+    return learned
+
+
+def _pace(parts: Parts, guard: Guards, progress: Progress) -> Pace:
+    """The rates of a step by its place in the run, lower after rollbacks."""
+    train, critic = parts.config.train, parts.config.algorithm.critic
+    rate = learning_rate(train, progress.step) * guard.rate
+    share = rate / train.learning_rate
+    return Pace(rate, progress.kl, critic.learning_rate * share, progress.step < critic.warmup)
+
+
+def _next_kl(parts: Parts, coefficient: float, metrics: Mapping[str, float], episodes: int) -> float:
+    """The weight of KL in the next step: as it is, unless it is to keep a distance."""
+    settings = parts.config.algorithm.kl
+    measured = metrics.get("policy/kl")
+    if settings.target is None or measured is None or not isfinite(measured):
+        return coefficient
+    return adapted(coefficient, measured, settings.target, settings.horizon, episodes)
+
+
+def _prove(parts: Parts, watch: Watch, coming: Upcoming, step: int) -> Parity:
     """Holds the engine against the trainer, and refuses what differs too much; the engine is left as after a start."""
     watch.begin("checking the engine against the trainer", 1)
+    parts.publisher.publish(step)
     try:
-        found = runner.run(_parity(parts))
+        found = coming.run(_parity(parts))
     except EngineFailure as failure:
         guards.engine(failure)
-    parts.engine.publish(None, step)
-    parts.run.write_json(parity.FILE, {"step": step, **found.as_json()})
+    parts.publisher.publish(step)
+    if parts.ranks.rank == 0:
+        parts.run.write_json(parity.FILE, {"step": step, **found.as_json()})
     watch.tell(found.line())
     parity.require(found, parts.config.engine.parity, parts.config.model.policy)
     return found
@@ -78,7 +156,7 @@ def _prove(parts: Parts, watch: Watch, runner: asyncio.Runner, step: int) -> Par
 async def _parity(parts: Parts) -> Parity:
     """Measured on questions of the run, as its episodes begin with them."""
     agent, config = parts.agent, parts.config
-    asked = parts.stream.questions[: parity.PROMPTS]
+    asked = parts.asker.stream.questions[: parity.PROMPTS]
     return await parity.measure(
         parts.engine,
         parts.learner.policy,
@@ -87,127 +165,97 @@ async def _parity(parts: Parts) -> Parity:
         concurrent=config.engine.slots,
         temperature=config.train.temperature,
         seed=config.train.seed,
+        ranks=parts.ranks,
     )
 
 
-def _step(parts: Parts, runner: asyncio.Runner, step: int) -> dict[str, float]:
-    """One round: rollout, score, learn, publish."""
-    began = time.monotonic()
-    trajectories = runner.run(_rollout(parts, parts.stream.at(step), step))
-    rolled = time.monotonic()
-    guards.episodes(trajectories, parts.config.train.search_failures)
-    groups = group(trajectories, parts.rubric)
-    # One sample has nothing to be compared with, unless the run takes one of each question and no more.
-    kept = [each for each in groups if len(each.trajectories) >= min(2, parts.config.train.samples)]
-    learned = parts.learner.learn(kept, step) if kept else {}
-    parts.engine.publish(None, step + 1)
-    parts.run.write_trajectories(step + 1, (row(each, score) for each, score in _scored(trajectories, groups)))
-    ended = time.monotonic()
-    times = {"time/generate": rolled - began, "time/train": ended - rolled, "time/step": ended - began}
-    metrics = {**_episodes(groups), **_stops(trajectories), "group/dropped": float(len(groups) - len(kept)), **learned}
-    guards.metrics(metrics)
-    return {**metrics, **times}
+def _ages(parts: Parts, watch: Watch, proof: Parity) -> bool:
+    """Whether old logprobs are computed again by the trainer; says which they are."""
+    algorithm = parts.config.algorithm
+    recompute = algorithm.recomputes or (algorithm.old == "auto" and not proof.within(parity.SAME))
+    watch.tell(f"old logprobs: {'recomputed by the trainer' if recompute else 'those of the engine'}")
+    return recompute
 
 
-async def _rollout(parts: Parts, questions: Sequence[Question], step: int) -> list[Trajectory]:
-    """Every question as often as a group has samples; groups are keyed by their place in the step."""
-    train = parts.config.train
-    tasks = [
-        Task(question, place, sample, step + 1, train.seed, train.temperature)
-        for place, question in enumerate(questions)
-        for sample in range(train.samples)
-    ]
-    return await run_batch(parts.agent, tasks, parts.config.engine.slots)
+def _before(parts: Parts, watch: Watch, coming: Upcoming) -> Measured | None:
+    if not parts.config.evaluate.before:
+        return None
+    return measure(parts, watch, coming, 0, "asking the held-out questions before")
 
 
-def group(trajectories: Sequence[Trajectory], rubric: Rubric) -> list[Group]:
-    """The usable trajectories of each group with their scores."""
-    keyed: dict[int, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        keyed.setdefault(trajectory.group, [])
-        if trajectory.stop.usable:
-            keyed[trajectory.group].append(trajectory)
-    questions = {trajectory.group: trajectory.question for trajectory in trajectories}
-    return [
-        Group(questions[key], tuple(usable), tuple(rubric.score(each.question, each) for each in usable))
-        for key, usable in keyed.items()
-    ]
+def _after(parts: Parts, watch: Watch, coming: Upcoming, progress: Progress) -> Measured | None:
+    if not parts.config.evaluate.after:
+        return None
+    return measure(parts, watch, coming, progress.step, "asking the held-out questions after")
 
 
-def _episodes(groups: Sequence[Group]) -> dict[str, float]:
-    """Means over the usable episodes, of which there are some."""
-    scores = [score for each in groups for score in each.scores]
-    trajectories = [trajectory for each in groups for trajectory in each.trajectories]
-    count = len(scores)
-    spread = sum(len({score.total for score in each.scores}) > 1 for each in groups)
-    parts = {
-        f"episode/{name}": sum(score.parts[name] for score in scores) / count
-        for name in ("em", "f1", "format", "searches")
-    }
-    sampled = sum(len(trajectory.logprobs) for trajectory in trajectories)
-    return {
-        "reward/mean": sum(score.total for score in scores) / count,
-        **parts,
-        "episode/tokens": sampled / count,
-        "episode/tokens_all": float(sum(len(trajectory.ids) for trajectory in trajectories)),
-        "group/with_spread": spread / len(groups),
-    }
-
-
-def _stops(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The share of each reason to end."""
-    counts = Counter(trajectory.stop for trajectory in trajectories)
-    return {f"stop/{reason.value}": counts[reason] / len(trajectories) for reason in StopReason}
-
-
-def _scored(trajectories: Sequence[Trajectory], groups: Sequence[Group]) -> list[tuple[Trajectory, Score | None]]:
-    known = {id(each): score for one in groups for each, score in zip(one.trajectories, one.scores, strict=True)}
-    return [(trajectory, known.get(id(trajectory))) for trajectory in trajectories]
-
-
-def _record(
-    parts: Parts, runner: asyncio.Runner, watch: Watch, progress: Progress, metrics: Mapping[str, float]
-) -> None:
+def _record(parts: Parts, coming: Upcoming, watch: Watch, progress: Progress, metrics: Mapping[str, float]) -> Progress:
     """Metrics first, then the checkpoint: what a checkpoint has seen is always on the disk."""
     config = parts.config
-    last = progress.step == config.train.steps
+    last, best = progress.step == config.train.steps, False
     if config.evaluate.every and progress.step % config.evaluate.every == 0 and not last:
-        metrics = {**metrics, **runner.run(_ask(parts, 0.0, progress.step, None)).metrics("evaluate")}
-        parts.engine.publish(None, progress.step)
-    parts.run.append_metrics(progress.step, metrics)
+        coming.settle()
+        parts.publisher.publish(progress.step)
+        found = coming.run(ask(parts, 0.0, progress.step))
+        parts.publisher.publish(progress.step)
+        metrics = {**metrics, **found.metrics("evaluate")}
+        best = progress.best is None or found.em.value > progress.best
+        score = found.em.value if config.train.keep_best else None
+        progress = replace(progress, best=found.em.value if best else progress.best, score=score)
+    _append(parts, progress.step, guards.finite(metrics))
     watch.step(progress.step, metrics)
     watch.advance()
-    if last or progress.step % config.train.save_every == 0:
-        checkpoint.save(parts.run, parts.learner.policy, parts.learner.optimiser, progress, config.train.keep)
-
-
-def _restore(parts: Parts) -> Progress:
-    latest = parts.run.latest()
-    progress = Progress(0, 0.0, 0)
-    if latest is not None:
-        progress = checkpoint.restore(latest, parts.learner.policy, parts.learner.optimiser)
-    parts.run.rewind(progress.step if latest is not None else -1)
-    parts.engine.publish(None, progress.step)
+    if last or progress.step % config.train.save_every == 0 or (best and config.train.keep_best):
+        parts.save(progress)
     return progress
 
 
-def _measure(parts: Parts, watch: Watch, runner: asyncio.Runner, step: int, stage: str) -> Measured:
-    """Asks the held-out questions greedily and sampled; the engine is left as after a start."""
-    watch.begin(stage, 2 * len(parts.held_out))
-    greedy, sampled = (runner.run(_ask(parts, temperature, step, watch)) for temperature in (0.0, 1.0))
-    parts.engine.publish(None, step)
-    return Measured(greedy, sampled)
+def _append(parts: Parts, step: int, metrics: Mapping[str, float]) -> None:
+    if parts.ranks.rank == 0:
+        parts.run.append_metrics(step, metrics)
+        parts.trackers.log(step, metrics)
 
 
-async def _ask(parts: Parts, temperature: float, step: int, watch: Watch | None) -> Evaluation:
-    asked = await evaluate(
-        parts.agent,
-        parts.held_out,
-        parts.rubric,
-        temperature=temperature,
-        step=step,
-        concurrent=parts.config.engine.slots,
-        done=None if watch is None else lambda _: watch.advance(),
-    )
-    guards.episodes([each.trajectory for each in asked.asked], parts.config.train.search_failures)
-    return asked
+def _tell(parts: Parts, watch: Watch, step: int, verdicts: Sequence[Verdict]) -> None:
+    for verdict in verdicts:
+        watch.tell(verdict.line(step))
+        if parts.ranks.rank == 0:
+            parts.run.append_event(step, verdict.event())
+
+
+def _roll_back(
+    parts: Parts, watch: Watch, coming: Upcoming, progress: Progress, verdicts: Sequence[Verdict]
+) -> Progress:
+    """Back to the newest checkpoint that is known to be good; later ones go, and so do their records.
+
+    The checkpoints go first: a run that is killed before the rollback is on record makes the same step again.
+    """
+    parts.saver.wait()
+    coming.forget()
+    stale = int(parts.config.train.mode == "ahead")
+    good = guards.last_good(map(step_of, parts.run.checkpoints()), progress.step, stale)
+    parts.ranks.barrier()
+    if parts.ranks.rank == 0:
+        parts.run.forget(good)
+    _tell(parts, watch, progress.step, verdicts)
+    parts.ranks.barrier()
+    return replace(_restore(parts, parts.run.checkpoint(good)), seconds=progress.seconds)
+
+
+def _restore(parts: Parts, folder: Path | None) -> Progress:
+    progress = Progress(kl=parts.config.algorithm.kl.coefficient)
+    if folder is not None:
+        progress = parts.restore(folder)
+    if parts.ranks.rank == 0:
+        parts.run.rewind(progress.step if folder is not None else -1)
+    parts.ranks.barrier()
+    parts.publisher.publish(progress.step)
+    return progress
+
+
+def _begin(parts: Parts, watch: Watch, stage: str, progress: Progress) -> Guards:
+    """The guards of a run as its record left them, when a stage of training begins."""
+    watch.begin(stage, parts.config.train.steps)
+    watch.advance(progress.step)
+    rollbacks = sum(event["action"] == "rollback" for event in parts.run.events())
+    return Guards(parts.config.guards, parts.run.metrics(), rollbacks)

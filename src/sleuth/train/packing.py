@@ -1,36 +1,42 @@
 """Packed rows: token sequences laid end to end without padding, with what each scored token needs.
 
-Suffixes: N packed tokens, T scored tokens.
+Suffixes: L tokens of a row, S scored tokens of a row, N packed tokens, T scored tokens of a pack.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sleuth.records import Trajectory
+WEIGHT = "weight"  # the column every row has
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One sequence to train on: its tokens, and the weight of each as a target (0 where it is only context)."""
+    """One sequence to train on: its tokens, the places of those that are scored, and columns of numbers for these."""
 
-    ids: tuple[int, ...]
-    weights: tuple[float, ...]
-    advantage: float = 1.0
-    old: tuple[float, ...] = ()
+    ids_L: Tensor
+    places_S: Tensor
+    columns: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
-        if len(self.weights) != len(self.ids) or not self.ids or self.weights[0]:
-            raise ValueError("a row needs a weight for each token, and none for the first: nothing comes before it")
+        if not len(self.ids_L) or (len(self.places_S) and int(self.places_S[0]) == 0):
+            raise ValueError("a row needs tokens, and its first cannot be scored: nothing comes before it")
+        for name, column in self.columns.items():
+            if column.shape != self.places_S.shape:
+                raise ValueError(f"the column {name} has {len(column)} numbers for {len(self.places_S)} scored tokens")
+
+    def with_columns(self, **columns: Tensor) -> "Row":
+        return replace(self, columns={**self.columns, **columns})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pack:
     """Rows as tensors; `before_T` is the place whose prediction is scored, `target_T` the token it should have made.
 
-    `rows` numbers the rows as they were given, `scored` counts the scored tokens of each.
+    `rows` numbers the rows as they were given, `scored` counts the scored tokens of each, `row_T` numbers the row of
+    each scored token within the pack.
     """
 
     rows: tuple[int, ...]
@@ -39,47 +45,54 @@ class Pack:
     ids_N: Tensor
     before_T: Tensor
     target_T: Tensor
-    weight_T: Tensor
-    advantage_T: Tensor
-    old_T: Tensor
+    row_T: Tensor
+    columns: Mapping[str, Tensor]
 
 
-def row_of(trajectory: Trajectory, advantage: float, weight: float) -> Row:
-    """A trajectory as a row: sampled tokens weigh `weight`, given ones nothing."""
-    weights = tuple(weight if sampled else 0.0 for sampled in trajectory.sampled)
-    return Row(trajectory.ids, weights, advantage, trajectory.logprobs)
+def row(ids: Sequence[int], weights: Sequence[float], **columns: Sequence[float]) -> Row:
+    """A row of plain numbers: `weights` has one a token, 0 where it is only context; columns one a scored token."""
+    if len(weights) != len(ids):
+        raise ValueError(f"a row of {len(ids)} tokens needs a weight for each, and has {len(weights)}")
+    weights_L = torch.tensor(weights, dtype=torch.float32)
+    places_S = weights_L.nonzero()[:, 0]
+    given = {name: torch.tensor(column, dtype=torch.float32) for name, column in columns.items()}
+    return Row(torch.tensor(ids, dtype=torch.long), places_S, {WEIGHT: weights_L[places_S], **given})
 
 
 def pack(rows: Sequence[Row], tokens: int, device: torch.device) -> Iterator[Pack]:
     """Packs of at most `tokens` tokens (a longer row has one to itself), rows of like length together."""
+    return (laid(rows, numbers, device) for numbers in batches([len(each.ids_L) for each in rows], tokens))
+
+
+def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """The numbers of the rows of each pack."""
     batch: list[int] = []
     held = 0
-    for number in sorted(range(len(rows)), key=lambda number: len(rows[number].ids)):
-        length = len(rows[number].ids)
-        if batch and held + length > tokens:
-            yield _tensors(rows, batch, device)
+    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and held + lengths[number] > tokens:
+            yield batch
             batch, held = [], 0
         batch.append(number)
-        held += length
+        held += lengths[number]
     if batch:
-        yield _tensors(rows, batch, device)
+        yield batch
 
 
-def _tensors(every: Sequence[Row], numbers: Sequence[int], device: torch.device) -> Pack:
+def laid(every: Sequence[Row], numbers: Sequence[int], device: torch.device) -> Pack:
+    """The rows of these numbers end to end."""
     rows = [every[number] for number in numbers]
-    scored = [sum(1 for weight in row.weights if weight) for row in rows]
-    weights = [weight for row in rows for weight in row.weights]
-    places_T = torch.tensor([place for place, weight in enumerate(weights) if weight], device=device, dtype=torch.long)
-    ids_N = torch.tensor([token for row in rows for token in row.ids], device=device)
-    advantages = [row.advantage for row, count in zip(rows, scored, strict=True) for _ in range(count)]
+    lengths, scored = [len(each.ids_L) for each in rows], [len(each.places_S) for each in rows]
+    starts_R = torch.tensor([0, *lengths[:-1]]).cumsum(0)
+    row_T = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(scored))
+    ids_N = torch.cat([each.ids_L for each in rows])
+    places_T = torch.cat([each.places_S for each in rows]) + starts_R[row_T]
     return Pack(
         rows=tuple(numbers),
         scored=tuple(scored),
-        lengths=tuple(len(row.ids) for row in rows),
-        ids_N=ids_N,
-        before_T=places_T - 1,
-        target_T=ids_N[places_T],
-        weight_T=torch.tensor(weights, device=device)[places_T],
-        advantage_T=torch.tensor(advantages, device=device),
-        old_T=torch.tensor([logprob for row in rows for logprob in row.old], device=device),
+        lengths=tuple(lengths),
+        ids_N=ids_N.to(device),
+        before_T=(places_T - 1).to(device),
+        target_T=ids_N[places_T].to(device),
+        row_T=row_T.to(device),
+        columns={name: torch.cat([each.columns[name] for each in rows]).to(device) for name in rows[0].columns},
     )

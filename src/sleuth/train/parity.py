@@ -18,15 +18,18 @@ from torch import Tensor
 from sleuth.agent.ledger import Ledger
 from sleuth.engines.base import Engine, Sampling
 from sleuth.errors import UserError
-from sleuth.train.packing import Pack, Row, pack
+from sleuth.train.packing import Pack, Row, pack, row
 from sleuth.train.policy import Policy
+from sleuth.train.ranks import Alone, Ranks
 
+ALONE = Alone()
 FILE = "parity.json"
 PROMPTS = 6
 SAMPLES = 4  # of each prompt
 TOKENS = 16  # sampled in a turn
 OBSERVATION = 40  # tokens given before a second turn, and as many more from one to the next
 PACK = 4096
+SAME = 0.005  # apart in the mean, the engine's logprobs stand for the trainer's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +94,16 @@ async def measure(
     tokens: int = TOKENS,
     temperature: float = 1.0,
     seed: int = 0,
+    ranks: Ranks = ALONE,
 ) -> Parity:
     """Lets the engine sample after the prompts and scores the same tokens by the policy; `context` bounds each row.
 
     The engine keeps what it has seen: publish to it afterwards.
     """
     rows = await _sampled(engine, list(_talks(prompts, seed)), context, concurrent, Sampling(tokens, temperature))
-    return compare(policy, rows, temperature)
+    # The samples of every rank's engine: the ranks score together, so they must score the same, and find the same.
+    found = compare(policy, [each for theirs in ranks.gather(rows) for each in theirs], temperature)
+    return ranks.gather([found])[0][0]
 
 
 def compare(policy: Policy, rows: Sequence[Row], temperature: float) -> Parity:
@@ -118,7 +124,7 @@ def compare(policy: Policy, rows: Sequence[Row], temperature: float) -> Parity:
 def _apart(policy: Policy, packed: Pack, temperature: float) -> Tensor:
     """Trainer minus engine; greedy samples carry their logprob at temperature 1."""
     logprob_T, _ = policy.score(packed, temperature or 1.0)
-    return logprob_T.double() - packed.old_T.double()
+    return logprob_T.double() - packed.columns["old"].double()
 
 
 def _talks(prompts: Sequence[Sequence[int]], seed: int) -> Iterator[Talk]:
@@ -168,4 +174,4 @@ async def _held(engine: Engine, talk: Talk, number: int, context: int, sampling:
                 seed=talk.seed + turn,
             )
             ledger.sampled(await engine.generate(ledger.ids, drawn, seat))
-    return Row(ledger.ids, tuple(map(float, ledger.origin)), old=ledger.logprobs)
+    return row(ledger.ids, tuple(map(float, ledger.origin)), old=ledger.logprobs)

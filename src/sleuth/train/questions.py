@@ -1,4 +1,4 @@
-"""The questions of each step: a pure function of seed and step, so that a resumed run asks what it would have asked."""
+"""The questions of a run: a pure function of seed and place, so that a resumed run asks what it would have asked."""
 
 import random
 from collections.abc import Sequence
@@ -13,14 +13,12 @@ class QuestionStream:
     """Every question once an epoch, in an order drawn anew for each epoch unless `shuffle` is off."""
 
     questions: Sequence[Question]
-    per_step: int
     seed: int
     shuffle: bool
 
-    def at(self, step: int) -> list[Question]:
-        """The questions of a step, counted from 0; a step may reach into the next epoch."""
-        first = step * self.per_step
-        return [self._at(place) for place in range(first, first + self.per_step)]
+    def take(self, first: int, count: int) -> list[Question]:
+        """So many questions from a place on, counted from 0; they may reach into the next epoch."""
+        return [self._at(place) for place in range(first, first + count)]
 
     def _at(self, place: int) -> Question:
         epoch, within = divmod(place, len(self.questions))

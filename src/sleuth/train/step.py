@@ -1,131 +1,223 @@
 """One step of learning: groups of scored episodes become a change of the weights.
 
-Suffixes: N trajectories, T sampled tokens.
+Suffixes: N trajectories, T scored tokens of a pack, K things recorded.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from math import isfinite
 
 import torch
 from torch import Tensor
 
 from sleuth.algorithms import advantage, kl, loss
+from sleuth.algorithms.correction import correct
+from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
+from sleuth.algorithms.value import clipped_value
 from sleuth.config import AlgorithmConfig, TrainConfig
 from sleuth.hooks import chosen
 from sleuth.records import Group, Trajectory
-from sleuth.train import guards
-from sleuth.train.packing import Pack, Row, pack, row_of
+from sleuth.train.clock import Clock
+from sleuth.train.credit import Paid, credited, heard, shaped
+from sleuth.train.critic import Critic
+from sleuth.train.optimiser import Optimiser
+from sleuth.train.packing import WEIGHT, Pack, Row
 from sleuth.train.policy import Policy
+from sleuth.train.ranks import ALONE, Ranks
+from sleuth.train.reference import Reference
+from sleuth.train.sharing import packs, scored
 
 Metrics = dict[str, float]
+Admits = Callable[[float], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a step learns with: the rates of policy and critic, the weight of KL, and whether the policy waits."""
+
+    rate: float
+    kl: float = 0.0
+    critic_rate: float = 0.0
+    critic_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """The policy with its optimiser, and the frozen reference where KL needs one."""
+    """The policy with its optimiser, and the critic and the reference where the algorithm needs them.
+
+    `context` is the number of tokens an episode may have; `admits` is asked, with the norm of the gradient, whether an
+    update is made.
+    """
 
     policy: Policy
-    optimiser: torch.optim.Optimizer
-    reference: Policy | None
+    optimiser: Optimiser
     algorithm: AlgorithmConfig
     train: TrainConfig
+    context: int
+    reference: Reference | None = None
+    critic: Critic | None = None
+    ranks: Ranks = ALONE
+    clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
         # Found here, a wrong name is found before the first episode.
-        chosen("algorithm.advantage", self.algorithm.advantage, advantage.ADVANTAGES)
+        if self.algorithm.advantage != "gae":
+            chosen("algorithm.advantage", self.algorithm.advantage, advantage.ADVANTAGES)
         chosen("algorithm.loss", self.algorithm.loss, loss.LOSSES)
 
-    def learn(self, groups: Sequence[Group], step: int) -> Metrics:
-        """Updates the weights on the groups; returns what there is to record."""
-        rate = learning_rate(self.train, step)
-        for setting in self.optimiser.param_groups:
-            setting["lr"] = rate
-        batches = _split(list(self._rows(groups)), self.train.updates)
-        tallies = [tally for tally in map(self._update, batches) if tally]
-        mean = {name: sum(tally[name] for tally in tallies) / len(tallies) for name in tallies[0]} if tallies else {}
-        return {**mean, "policy/learning_rate": rate}
+    def learn(self, groups: Sequence[Group], pace: Pace, admits: Admits, recompute: bool) -> Metrics:
+        """Updates the weights on the groups; returns what there is to record.
 
-    def _rows(self, groups: Sequence[Group]) -> Iterator[Row]:
-        """Every trajectory with its advantage; weights come with the mini-batch."""
-        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        rewards_N = torch.tensor([score.total for group in groups for score in group.scores])
-        keys_N = torch.tensor([key for key, group in enumerate(groups) for _ in group.trajectories])
-        if self.algorithm.kl.place == "reward":
-            rewards_N = kl.charge(rewards_N, self._divergence(trajectories), self.algorithm.kl.coefficient)
-        advantages_N = chosen("algorithm.advantage", self.algorithm.advantage, advantage.ADVANTAGES)(rewards_N, keys_N)
-        for trajectory, each in zip(trajectories, advantages_N.tolist(), strict=True):
-            yield row_of(trajectory, each, 1.0)
-
-    def _update(self, rows: Sequence[Row]) -> Metrics:
-        """One mini-batch: the loss is summed over packs, whose weights were made for the whole of it.
-
-        Where no row can change the weights they stay as they are, and there is nothing to record.
+        With `recompute` the old logprobs are the trainer's own, else the engine's.
         """
-        moving = self._moving(self._weighed(rows))
-        if not moving:
-            return {}
-        self.optimiser.zero_grad(set_to_none=True)
-        tally: Metrics = {}
-        for each in pack(moving, self.train.pack_tokens, self.policy.device):
-            value, metrics = self._loss(each)
-            value.backward()
-            for name, amount in metrics.items():
-                tally[name] = tally.get(name, 0.0) + amount
-        trained = tally.pop("weight")
-        means = {f"policy/{name}": amount / trained for name, amount in tally.items()}
-        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.train.gradient_clip))
-        guards.gradient(norm)
-        self.optimiser.step()
-        return {**means, "policy/gradient_norm": norm}
+        paid = _paid(groups)
+        rows = [_row(each, self.algorithm.origin_mask) for each in paid.trajectories]
+        with self.clock.part("score"):
+            rows = self._aged(rows, recompute or self.algorithm.recomputes)
+            rows, metrics = self._corrected(rows)
+            rows = self._referred(rows)
+            rows = self._valued(rows)
+        rewards_N = shaped(paid, self.algorithm, self.context)
+        rows = credited(rows, rewards_N, paid.keys_N, self.algorithm, pace.kl)
+        keep = [heard(each, self.algorithm) for each in paid.trajectories]
+        tallies = [
+            self._update(batch, pace, admits)
+            for batch in _split([row for row, kept in zip(rows, keep, strict=True) if kept], self.train.updates)
+        ]
+        return {**metrics, **_means(tallies), "policy/learning_rate": pace.rate}
 
-    def _moving(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows that can change the weights: those with sampled tokens and an advantage.
+    def _aged(self, rows: Sequence[Row], recompute: bool) -> list[Row]:
+        """The column old: what the policy made of each token before this step."""
+        if not recompute:
+            return [row.with_columns(old=row.columns["rollout"]) for row in rows]
+        found = self._scored(rows, lambda packed: self.policy.score(packed, self.train.temperature)[0])
+        return [row.with_columns(old=old_S) for row, old_S in zip(rows, found, strict=True)]
 
-        KL in the loss, or a loss that is not of our table, may move the weights without an advantage too.
-        """
-        every = self.algorithm.kl.place == "loss" or self.algorithm.loss not in loss.LOSSES
-        return [row for row in rows if row.old and (row.advantage or every)]
+    def _corrected(self, rows: Sequence[Row]) -> tuple[list[Row], Metrics]:
+        """The column correction: what a token weighs because another policy sampled it."""
+        settings = self.algorithm.correction
+        if settings.level == "none":
+            return list(rows), {}
+        lengths = [len(row.places_S) for row in rows]
+        found = correct(
+            torch.cat([row.columns["old"] for row in rows]),
+            torch.cat([row.columns["rollout"] for row in rows]),
+            torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths)),
+            level=settings.level,
+            action=settings.action,
+            low=settings.low,
+            high=settings.high,
+            veto=settings.veto,
+        )
+        parts = found.weight_T.split(lengths)
+        corrected = [row.with_columns(correction=part) for row, part in zip(rows, parts, strict=True)]
+        return corrected, {f"correction/{name}": value for name, value in found.metrics.items()}
+
+    def _referred(self, rows: Sequence[Row]) -> list[Row]:
+        """The column reference, where the distance to it is charged."""
+        reference = self.reference
+        if reference is None:
+            return list(rows)
+        found = self._scored(rows, lambda packed: reference.score(packed, self.train.temperature)[0])
+        return [row.with_columns(reference=reference_S) for row, reference_S in zip(rows, found, strict=True)]
+
+    def _valued(self, rows: Sequence[Row]) -> list[Row]:
+        """The column value, where there is a critic."""
+        critic = self.critic
+        if critic is None:
+            return list(rows)
+        found = self._scored(rows, critic.values)
+        return [row.with_columns(value=value_S) for row, value_S in zip(rows, found, strict=True)]
+
+    def _scored(self, rows: Sequence[Row], score: Callable[[Pack], Tensor]) -> list[Tensor]:
+        return scored(rows, self.train.pack_tokens, self.policy.device, self.ranks, score)
+
+    def _update(self, rows: Sequence[Row], pace: Pace, admits: Admits) -> Metrics:
+        """One mini-batch: the loss is summed over packs, whose weights were made for the whole of it."""
+        weighed = [row for row in self._weighed(rows) if len(row.places_S)]
+        metrics: Metrics = {}
+        if self.critic is not None and weighed:
+            metrics |= self._descend(weighed, self.critic.optimiser, self._value_loss, pace.critic_rate, isfinite)
+            metrics = {name.replace("policy/", "critic/"): value for name, value in metrics.items()}
+        moving = [] if pace.critic_only else [row for row in weighed if self._moves(row)]
+        if moving:
+            metrics |= self._descend(moving, self.optimiser, lambda each: self._loss(each, pace), pace.rate, admits)
+        return metrics
+
+    def _descend(
+        self,
+        rows: Sequence[Row],
+        optimiser: Optimiser,
+        loss_of: Callable[[Pack], tuple[Tensor, Mapping[str, Tensor]]],
+        rate: float,
+        admits: Admits,
+    ) -> Metrics:
+        """Gradients of every pack, and a step down; figures stay on the device until the end."""
+        optimiser.zero()
+        sums: dict[str, Tensor] = {}
+        with self.clock.part("train"):
+            for packed in packs(rows, self.train.pack_tokens, self.policy.device, self.ranks):
+                value, metrics = loss_of(packed)
+                value.backward()
+                for name, each in {**metrics, "loss": value.detach()}.items():
+                    sums[name] = sums[name] + each if name in sums else each
+            totals = self._totals(sums)
+        with self.clock.part("optimiser"):
+            norm = optimiser.norm()
+            if admits(norm):
+                optimiser.step(rate, self.train.gradient_clip)
+        trained, summed = totals.pop(WEIGHT), totals.pop("loss")
+        means = {f"policy/{name}": total / trained for name, total in totals.items()}
+        return {**means, "policy/loss": summed, "policy/gradient_norm": norm}
+
+    def _totals(self, sums: Mapping[str, Tensor]) -> Metrics:
+        """The sums over the packs of every rank, read from the device at once."""
+        read = dict(zip(sums, torch.stack([each.float() for each in sums.values()]).tolist(), strict=True))
+        every = [theirs for (theirs,) in self.ranks.gather([read])]
+        return {name: sum(theirs[name] for theirs in every) for name in read}
+
+    def _moves(self, row: Row) -> bool:
+        """Whether a row can change the weights; other terms, or a loss of the user's own, may without an advantage."""
+        settings = self.algorithm
+        every = settings.kl.place == "loss" or settings.entropy > 0 or settings.loss not in loss.LOSSES
+        return every or bool((row.columns["advantage"] != 0).any())
 
     def _weighed(self, rows: Sequence[Row]) -> list[Row]:
-        lengths_N = torch.tensor([len(row.old) for row in rows], dtype=torch.float64)
+        lengths_N = torch.tensor([len(row.places_S) for row in rows], dtype=torch.float64)
         weights_N = token_weights(lengths_N, self.algorithm.normalise, self.algorithm.constant)
         return [
-            replace(row, weights=tuple(weight * each for each in row.weights))
+            row.with_columns(**{WEIGHT: row.columns[WEIGHT] * weight})
             for row, weight in zip(rows, weights_N.tolist(), strict=True)
         ]
 
-    def _loss(self, packed: Pack) -> tuple[Tensor, Metrics]:
+    def _loss(self, packed: Pack, pace: Pace) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The weighted loss of a pack, and the weighted sum of each thing to record."""
+        settings, columns = self.algorithm, packed.columns
         logprob_T, entropy_T = self.policy.score(packed, self.train.temperature)
-        policy_loss = chosen("algorithm.loss", self.algorithm.loss, loss.LOSSES)
-        settings = self.algorithm
-        tokens = policy_loss(
-            logprob_T, packed.old_T, packed.advantage_T, settings.clip_low, settings.clip_high, settings.negative_weight
-        )
-        value_T = tokens.value_T
-        metrics = {**tokens.metrics, "entropy": entropy_T, "weight": torch.ones_like(entropy_T)}
-        if settings.kl.place == "loss":
-            kl_T = kl.ESTIMATORS[settings.kl.estimator](logprob_T, self._reference(packed))
-            value_T = value_T + settings.kl.coefficient * kl_T
+        bounds = Bounds(settings.clip_low, settings.clip_high, settings.clip_dual, settings.negative_weight)
+        policy_loss = chosen("algorithm.loss", settings.loss, loss.LOSSES)
+        tokens = policy_loss(Sampled(logprob_T, columns["old"], columns["advantage"], packed.row_T), bounds)
+        value_T = tokens.value_T * columns["correction"] if "correction" in columns else tokens.value_T
+        metrics = {**tokens.metrics, "entropy": entropy_T, WEIGHT: torch.ones_like(entropy_T)}
+        if settings.entropy:
+            value_T = value_T - settings.entropy * entropy_T
+        if self.reference is not None:
+            kl_T = kl.ESTIMATORS[settings.kl.estimator](logprob_T, columns["reference"])
             metrics["kl"] = kl_T
-        sums = {name: float((packed.weight_T * each.detach()).sum()) for name, each in metrics.items()}
-        return (packed.weight_T * value_T).sum(), sums
+            if settings.kl.place == "loss":
+                value_T = value_T + pace.kl * kl_T
+        return (columns[WEIGHT] * value_T).sum(), _weighted(columns[WEIGHT], metrics)
 
-    def _divergence(self, trajectories: Sequence[Trajectory]) -> Tensor:
-        """The KL estimate of each trajectory, summed over its sampled tokens."""
-        sums_N = torch.zeros(len(trajectories))
-        rows = [row_of(trajectory, 0.0, 1.0) for trajectory in trajectories]
-        for packed in pack(rows, self.train.pack_tokens, self.policy.device):
-            kl_T = kl.ESTIMATORS[self.algorithm.kl.estimator](packed.old_T, self._reference(packed))
-            sums_N[list(packed.rows)] = torch.stack([part.sum() for part in kl_T.cpu().split(packed.scored)])
-        return sums_N
-
-    @torch.no_grad()
-    def _reference(self, packed: Pack) -> Tensor:
-        assert self.reference is not None  # noqa: S101  assembled whenever KL has a place
-        return self.reference.score(packed, self.train.temperature)[0]
+    def _value_loss(self, packed: Pack) -> tuple[Tensor, Mapping[str, Tensor]]:
+        assert self.critic is not None  # noqa: S101  only called where there is one
+        columns = packed.columns
+        tokens = clipped_value(
+            self.critic.values(packed), columns["value"], columns["return"], self.algorithm.critic.clip
+        )
+        metrics = {**tokens.metrics, "value": columns["value"], WEIGHT: torch.ones_like(columns["value"])}
+        return (columns[WEIGHT] * tokens.value_T).sum(), _weighted(columns[WEIGHT], metrics)
 
 
 def learning_rate(train: TrainConfig, step: int) -> float:
@@ -136,8 +228,39 @@ def learning_rate(train: TrainConfig, step: int) -> float:
     return train.learning_rate * min(rising, falling)
 
 
+def _paid(groups: Sequence[Group]) -> Paid:
+    return Paid(
+        [trajectory for group in groups for trajectory in group.trajectories],
+        torch.tensor([score.total for group in groups for score in group.scores]),
+        torch.tensor([key for key, group in enumerate(groups) for _ in group.trajectories]),
+    )
+
+
+def _row(trajectory: Trajectory, sampled_only: bool) -> Row:
+    """A trajectory as a row; its sampled tokens are scored, or all that something comes before."""
+    ids_L, sampled_L = torch.tensor(trajectory.ids), torch.tensor(trajectory.sampled)
+    if not sampled_only:
+        sampled_L = torch.arange(len(ids_L)) > 0
+    places_S = sampled_L.nonzero()[:, 0]
+    columns = {WEIGHT: torch.ones(len(places_S))}
+    return Row(ids_L, places_S, columns | ({"rollout": torch.tensor(trajectory.logprobs)} if sampled_only else {}))
+
+
+def _weighted(weight_T: Tensor, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: (weight_T * each.detach()).sum() for name, each in metrics.items()}
+
+
+def _means(tallies: Sequence[Metrics]) -> Metrics:
+    """The mean of each figure over the mini-batches that have it."""
+    names = dict.fromkeys(name for tally in tallies for name in tally)
+    return {
+        name: sum(tally[name] for tally in tallies if name in tally) / sum(name in tally for tally in tallies)
+        for name in names
+    }
+
+
 def _split(rows: Sequence[Row], parts: int) -> list[list[Row]]:
     """Nearly equal consecutive mini-batches, none of them empty."""
     parts = min(parts, len(rows))
-    bounds = [len(rows) * part // parts for part in range(parts + 1)]
+    bounds = [len(rows) * part // parts for part in range(parts + 1)] if parts else []
     return [list(rows[low:high]) for low, high in pairwise(bounds)]

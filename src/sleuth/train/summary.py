@@ -1,7 +1,5 @@
 """What a finished run leaves behind: summary.json for programs, report.html for people."""
 
-import resource
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import zip_longest
@@ -13,9 +11,11 @@ from sleuth.evaluate.kinds import kind
 from sleuth.evaluate.suite import Asked, Evaluation
 from sleuth.page.run import run_page
 from sleuth.runs import Run, replacing, row
-from sleuth.train import ceiling
+from sleuth.train import ceiling, parity
 from sleuth.train.assemble import Parts
+from sleuth.train.examine import Measured
 from sleuth.train.loop import Outcome
+from sleuth.train.memory import peak_memory_gib
 
 TRANSCRIPTS = 10
 
@@ -25,22 +25,16 @@ def write(parts: Parts, outcome: Outcome) -> Mapping[str, Any]:
     policy = recipe.resolve_policy(parts.config.model.policy)
     found = summary(outcome, ceiling.known(policy, parts.config))
     parts.run.write_summary(found)
-    _write_report(parts.run, found, outcome.after.greedy)
+    _write_report(parts.run, found, outcome.after.greedy if outcome.after else Evaluation(()))
     return found
 
 
 def summary(outcome: Outcome, top: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Before and after with intervals, by kind of question, and what it took."""
-    before, after = outcome.before, outcome.after
+    """Before and after with intervals, by kind of question, as far as they were asked, and what it took."""
     return {
-        "em_before": asdict(before.greedy.em),
-        "em_after": asdict(after.greedy.em),
-        "em_gain": asdict(gain(before.greedy, after.greedy)),
-        "em_sampled_before": asdict(before.sampled.em),
-        "em_sampled_after": asdict(after.sampled.em),
-        "em_by_hops": em_by_hops(before.greedy, after.greedy),
-        "searches_by_hops": searches_by_hops(before.greedy, after.greedy)
-        | {"all": {"before": before.greedy.searches.value, "after": after.greedy.searches.value}},
+        **_alone("before", outcome.before),
+        **_alone("after", outcome.after),
+        **(_compared(outcome.before, outcome.after) if outcome.before and outcome.after else {}),
         "ceiling": top,
         "steps": outcome.progress.step,
         "tokens": outcome.progress.tokens,
@@ -49,10 +43,19 @@ def summary(outcome: Outcome, top: Mapping[str, Any] | None) -> Mapping[str, Any
     }
 
 
-def peak_memory_gib() -> float:
-    """The most memory this process has held at once."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 30 if sys.platform == "darwin" else 1 << 20)
+def _alone(when: str, found: Measured | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    return {f"em_{when}": asdict(found.greedy.em), f"em_sampled_{when}": asdict(found.sampled.em)}
+
+
+def _compared(before: Measured, after: Measured) -> dict[str, Any]:
+    every = {"before": before.greedy.searches.value, "after": after.greedy.searches.value}
+    return {
+        "em_gain": asdict(gain(before.greedy, after.greedy)),
+        "em_by_hops": em_by_hops(before.greedy, after.greedy),
+        "searches_by_hops": searches_by_hops(before.greedy, after.greedy) | {"all": every},
+    }
 
 
 def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None:
@@ -62,6 +65,8 @@ def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None
         metrics=list(run.metrics()),
         summary=found,
         transcripts=[_shown(asked) for asked in chosen(after)],
+        events=list(run.events()),
+        parity=run.read_json(parity.FILE),
     )
     with replacing(run.path / "report.html") as path:
         path.write_text(page, encoding="utf-8")

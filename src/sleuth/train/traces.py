@@ -1,174 +1,202 @@
-"""Demonstrations in the generated world: an expert's, and those of people who know less.
+"""Trace files: JSONL of conversations and of trajectories, read as rows to train on."""
 
-A demonstration is a row to train on: the prompt and what the search engine showed are given, the rest is to be
-learned. No demonstration takes three hops: the expert breaks off after two, and what comes next is left to be found.
-"""
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-
-from sleuth.agent import prompts
-from sleuth.agent.protocol import Protocol
-from sleuth.corpus.world.ask import Hop
-from sleuth.corpus.world.relations import RELATIONS
-from sleuth.corpus.world.world import Posed, World
+from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, Search
-from sleuth.train.packing import Row
+from sleuth.records import run_lengths
+from sleuth.runs import replacing
+from sleuth.train.conversation import EXPECTED, Conversations, Voice, checked
+from sleuth.train.packing import Row, row
+from sleuth.train.sft_settings import SFTConfig
+
+TRAJECTORY = ("ids", "origin")
+FORMS = f"{EXPECTED}, or a row of a run's trajectories"
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A thought and what is done upon it, None where it breaks off; a search shows passage `row` of the corpus."""
+class Trace:
+    """A row to train on, and the question it is about: what is held out is held out by question."""
 
-    thought: str
-    action: Search | Answer | None
-    row: int = -1
-
-
-Script = list[Move]
+    row: Row
+    question: str
 
 
-class Demonstrator:
-    """Writes demonstrations for the questions of a world."""
+@dataclass(slots=True)
+class Reading:
+    """What was read: the traces, and how many were left out or cut, by reason."""
 
-    def __init__(self, world: World, tokens: Tokens, protocol: Protocol, prompt: str, reading: float) -> None:
-        """`reading` is the weight of the tokens of observations, from which a small model learns to copy names."""
-        self._world = world
+    traces: list[Trace] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    cut: Counter[str] = field(default_factory=Counter)
+
+    def sentence(self) -> str:
+        """What a person should know of it."""
+        parts = [f"{len(self.traces):,} traces"]
+        if self.left_out:
+            parts.append("left out: " + ", ".join(f"{count:,} {why}" for why, count in self.left_out.items()))
+        if self.cut:
+            parts.append("cut: " + ", ".join(f"{count:,} {what}" for what, count in self.cut.items()))
+        return "; ".join(parts)
+
+
+class Reader:
+    """Reads the traces of files for one model."""
+
+    def __init__(self, tokens: Tokens, conversations: Conversations, vocabulary: int, settings: SFTConfig) -> None:
         self._tokens = tokens
-        self._protocol = protocol
-        self._prompt = prompt
-        self._reading = reading
-        self._observations: dict[int, list[int]] = {}
+        self._conversations = conversations
+        self._vocabulary = vocabulary
+        self._settings = settings
+        self._weights = {Voice.GIVEN: 0.0, Voice.SPOKEN: 1.0, Voice.SHOWN: settings.observation_weight}
+        self._scored = False
 
-    def row(self, posed: Posed, script: Script) -> Row:
-        """The tokens of a demonstration with their weights as targets."""
-        given = prompts.render(posed.question, self._prompt, self._protocol, self._tokens)
-        ids, weights = list(given), [0.0] * len(given)
-        for piece, weight in self._pieces(script):
-            ids += piece
-            weights += [weight] * len(piece)
-        return Row(tuple(ids), tuple(weights))
+    def read(self, paths: Sequence[Path]) -> Reading:
+        """All traces of the files; the first bad line is an InputError, and so is nothing to train on."""
+        reading = Reading()
+        for path in paths:
+            self._file(path, reading)
+        if self._settings.min_reward is not None and not self._scored:
+            raise ConfigError("--min-reward has no effect with traces of messages, which have no reward; remove it")
+        if not reading.traces:
+            raise InputError(f"nothing is left of {', '.join(map(str, paths))}: {reading.sentence()}")
+        return reading
 
-    def drill(self, posed: Posed) -> Row:
-        """Practice in setting two facts against each other, in the words of a comparison."""
-        facts = self._tokens.encode(f"<think> {' '.join(map(_found, posed.hops))}")
-        verdict = self._tokens.encode(f" {_verdict(posed)} </think>")
-        return Row((*facts, *verdict), (0.0,) * len(facts) + (1.0,) * len(verdict))
+    def _file(self, path: Path, reading: Reading) -> None:
+        empty = True
+        for number, line in enumerate(lines(path), 1):
+            if line.strip():
+                empty = False
+                try:
+                    self._row(_parsed(line), reading)
+                except ValueError as error:
+                    raise InputError(f"{path}, line {number}: {error}; a line looks like {FORMS}") from error
+        if empty:
+            raise InputError(f"{path} holds no traces; expected on each line {FORMS}")
 
-    def _pieces(self, script: Script) -> Iterator[tuple[list[int], float]]:
-        for move in script:
-            yield self._tokens.encode(acted(move, self._protocol)), 1.0
-            if isinstance(move.action, Search):
-                yield self._shown(move.row), self._reading
+    def _row(self, content: Mapping[str, Any], reading: Reading) -> None:
+        if "messages" in content:
+            self._conversation(content, reading)
+        elif all(name in content for name in TRAJECTORY):
+            self._trajectory(content, reading)
+        else:
+            raise ValueError(f"unknown form of row, with the keys {', '.join(list(content)[:6]) or 'none'}")
 
-    def _shown(self, row: int) -> list[int]:
-        """What a search that finds this row shows, encoded once."""
-        if row not in self._observations:
-            hit = Hit(self._world.passage(row), 0.0)
-            self._observations[row] = self._tokens.encode("".join(self._protocol.observe([hit])))
-        return self._observations[row]
+    def _conversation(self, content: Mapping[str, Any], reading: Reading) -> None:
+        messages = checked(content)
+        pieces = list(self._conversations.pieces(messages))
+        ids = [token for piece in pieces for token in piece.ids]
+        weights = [self._weights[piece.voice] for piece in pieces for _ in piece.ids]
+        if cut := sum(piece.cut for piece in pieces):
+            reading.cut["observations"] += cut
+        asked = next((each["content"] for each in messages if each["role"] == "user"), "")
+        self._keep(ids, weights, str(content.get("question_id", asked)), reading)
 
+    def _trajectory(self, content: Mapping[str, Any], reading: Reading) -> None:
+        ids, sampled = self._tokens_of(content)
+        self._scored = True
+        reward, least = _reward(content), self._settings.min_reward
+        if reward is None:
+            reading.left_out["unusable"] += 1
+        elif least is not None and reward < least:
+            reading.left_out[f"with a reward below {least:g}"] += 1
+        else:
+            first = sampled.index(True) if True in sampled else len(sampled)
+            voices = [
+                Voice.SPOKEN if spoken else Voice.SHOWN if place > first else Voice.GIVEN
+                for place, spoken in enumerate(sampled)
+            ]
+            self._keep(ids, [self._weights[voice] for voice in voices], str(content.get("question_id")), reading)
 
-def acted(move: Move, protocol: Protocol) -> str:
-    """A move as the model would write it."""
-    thought = f"<think> {move.thought}"
-    return thought if move.action is None else f"{thought} </think> {protocol.act(move.action)}"
+    def _tokens_of(self, content: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
+        """Tokens as they were, and which of them were sampled."""
+        ids, origin = content["ids"], content["origin"]
+        if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
+            raise ValueError("ids must be a list of tokens")
+        try:
+            sampled = [kind == "sampled" for kind, count in origin for _ in range(count)]
+        except (TypeError, ValueError):
+            sampled = []
+        if len(sampled) != len(ids) or [list(run) for run in run_lengths(sampled)] != origin:
+            raise ValueError(f"origin must say of {len(ids)} tokens, in runs, which were given and which sampled")
+        self._known(ids, sampled, content.get("turns"))
+        return ids, sampled
 
+    def _known(self, ids: list[int], sampled: list[bool], turns: object) -> None:
+        """Tokens mean nothing to another tokenizer: what the first turn said must read the same."""
+        if max(ids, default=0) >= self._vocabulary:
+            raise ValueError(f"token {max(ids)} is none of the model's {self._vocabulary:,}: sampled by another model")
+        match turns:
+            case [{"text": str(said)}, *_] if True in sampled:
+                start = sampled.index(True)
+                end = sampled.index(False, start) if False in sampled[start:] else len(sampled)
+                if not self._tokens.decode(ids[start:end]).startswith(said):
+                    raise ValueError("the tokens do not read as the text of their turn: they are of another tokenizer")
 
-def expert(posed: Posed, _world: World, _dice: random.Random) -> Script:
-    """Every hop is searched for, what was found is said, and the answer follows; of three hops only two are shown."""
-    shown = [_look_up(posed, place) for place in range(min(2, len(posed.hops)))]
-    if len(posed.hops) > 2:
-        return [*shown, Move(_found(posed.hops[1]), None)]
-    return [*shown, Move(_conclusion(posed), Answer(posed.question.golden_answers[0]))]
-
-
-def detour(posed: Posed, world: World, dice: random.Random) -> Script:
-    """An expert who once searches for something else, and notices: hops must not be told by counting searches."""
-    script = expert(posed, world, dice)
-    place = dice.randrange(min(2, len(posed.hops)))
-    astray, row = script[place], dice.randrange(len(world))
-    again = Move(f"That does not help. {_need(posed, place)}", astray.action, astray.row)
-    wrong = Move(astray.thought, Search(world.passage(row).title), row)
-    return [*script[:place], wrong, again, *script[place + 1 :]]
-
-
-def guess(posed: Posed, world: World, dice: random.Random) -> Script:
-    """An answer, without searching."""
-    return [Move("I know this.", Answer(_guessed(posed, world, dice)))]
-
-
-def stray(posed: Posed, world: World, dice: random.Random) -> Script:
-    """A search for the wrong thing, and an answer that does not come from it."""
-    row = dice.randrange(len(world))
-    thought = expert(posed, world, dice)[0].thought
-    return [
-        Move(thought, Search(world.passage(row).title), row),
-        Move("That must be it.", Answer(_guessed(posed, world, dice))),
-    ]
-
-
-def hasty(posed: Posed, world: World, dice: random.Random) -> Script:
-    """The first hop is taken for the answer; with two things to compare, only one is looked at."""
-    first, hop = expert(posed, world, dice)[0], posed.hops[0]
-    answer = _guessed(posed, world, dice) if compares(posed) else hop.value
-    return [first, Move(_found(hop), Answer(answer))]
-
-
-BEHAVIOURS: Mapping[str, Callable[[Posed, World, random.Random], Script]] = {
-    "expert": expert,
-    "detour": detour,
-    "guess": guess,
-    "stray": stray,
-    "hasty": hasty,
-}
-
-
-def _look_up(posed: Posed, place: int) -> Move:
-    hop = posed.hops[place]
-    found = f"{_found(posed.hops[place - 1])} " if place else ""
-    return Move(f"{found}{_need(posed, place)}", Search(hop.subject), int(hop.passage_id))
-
-
-def _need(posed: Posed, place: int) -> str:
-    """What is still to be found: the question with what is known put in its place."""
-    rest = posed.hops[place : place + 1] if compares(posed) else posed.hops[place:]
-    nouns = "".join(f"the {hop.noun} of " for hop in reversed(rest))
-    return f"I need {nouns}{posed.hops[place].subject}."
-
-
-def _found(hop: Hop) -> str:
-    return f"The {hop.noun} of {hop.subject} is {hop.value}."
+    def _keep(self, ids: list[int], weights: list[float], question: str, reading: Reading) -> None:
+        limit = self._settings.row_tokens
+        if len(ids) > limit and self._settings.overlong == "drop":
+            reading.left_out[f"longer than {limit:,} tokens"] += 1
+            return
+        ids, weights, longer = ids[:limit], [0.0, *weights[1:limit]], len(ids) > limit
+        if 1.0 not in weights:
+            reading.left_out["without a word of the model's"] += 1
+            return
+        reading.cut["traces"] += longer
+        reading.cut += Counter()
+        reading.traces.append(Trace(row(ids, weights), question))
 
 
-def _conclusion(posed: Posed) -> str:
-    last = _found(posed.hops[-1])
-    return f"{last} {_verdict(posed)}" if compares(posed) else last
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a file, plain or .gz; one that cannot be read is an InputError."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            yield from file
+    except FileNotFoundError:
+        raise InputError(
+            f"the traces {path} do not exist; give a JSONL file, or write one with: sleuth traces"
+        ) from None
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise InputError(f"the traces {path} cannot be read ({error}); give JSONL in UTF-8") from error
 
 
-def _verdict(posed: Posed) -> str:
-    """What two facts beside each other show."""
-    first, second = posed.hops
-    if posed.question.type == "yes_no":
-        return f"{first.value} and {second.value} are {'the same' if first.value == second.value else 'different'}."
-    early, late = sorted(posed.hops, key=lambda hop: int(hop.value))
-    return f"{early.subject} ({early.value}) came before {late.subject} ({late.value})."
+def write(path: Path, rows: Iterable[Mapping[str, Any]], done: Callable[[], None] = lambda: None) -> int:
+    """Writes a trace file, whole or not at all, compressed where its name ends in .gz; returns how many."""
+    count = 0
+    with (
+        replacing(path) as temporary,
+        gzip.open(temporary, "wt", encoding="utf-8") if path.suffix == ".gz" else temporary.open("w") as file,
+    ):
+        for each in rows:
+            file.write(json.dumps(each, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
+            done()
+    return count
 
 
-def compares(posed: Posed) -> bool:
-    """Whether two things are set against each other."""
-    return posed.question.type in ("comparison", "yes_no")
+def _reward(content: Mapping[str, Any]) -> float | None:
+    """What a trajectory was paid; None where it was not the model's fault that it ended."""
+    match content.get("score"):
+        case None:
+            return None
+        case {"total": float() | int() as total}:
+            return total
+        case other:
+            raise ValueError(f"score must be null or hold a total, and it is {str(other)[:60]!r}")
 
 
-def _guessed(posed: Posed, world: World, dice: random.Random) -> str:
-    """Something that could be an answer: yes or no, one of the two compared, a year, or a name."""
-    last = posed.hops[-1]
-    if posed.question.type == "yes_no":
-        return dice.choice(("yes", "no"))
-    if posed.question.type == "comparison":
-        return dice.choice([hop.subject for hop in posed.hops])
-    if RELATIONS[last.relation].range is None:
-        return str(dice.randrange(1800, 2000))
-    return world.passage(dice.randrange(len(world))).title
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError(f"not JSON: {line.strip()[:60]!r}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"a JSON object is expected, not {line.strip()[:60]!r}")
+    return content

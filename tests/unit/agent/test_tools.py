@@ -1,9 +1,13 @@
-"""The search tool asks for as many passages as it was told."""
+"""The search tool asks for as many passages as it was told, and knows how long it waited."""
 
 import asyncio
+from collections.abc import Sequence
+
+import pytest
 
 from sleuth.agent.tools import SearchTool
 from sleuth.errors import SearchUnavailable
+from sleuth.records import Hit
 from sleuth.retrieval.base import Retriever
 
 
@@ -20,3 +24,38 @@ def test_the_best_k(retriever: Retriever) -> None:
 
 def test_nothing_found_is_an_answer(retriever: Retriever) -> None:
     assert asyncio.run(SearchTool(retriever, 2).search("xyzzy")) == ()
+
+
+class Slow:
+    """A retriever that takes its time, and breaks on one query."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        await asyncio.sleep(0.1)
+        if "broken" in queries:
+            raise RuntimeError("it broke")
+        return [[] for _ in queries]
+
+
+def test_searches_at_once_are_waited_for_each_and_busy_together() -> None:
+    tool = SearchTool(Slow(), 1)
+
+    async def ask() -> None:
+        await asyncio.gather(*(tool.search(str(number)) for number in range(4)))
+        await asyncio.sleep(0.3)
+        await tool.search("alone")
+
+    asyncio.run(ask())
+    assert tool.waits.searches == 5
+    assert tool.waits.seconds >= 0.5
+    # Two stretches of a tenth of a second; the pause between them is not one.
+    assert 0.2 <= tool.waits.busy <= tool.waits.seconds - 0.25
+
+
+def test_search_that_breaks_is_counted_and_over() -> None:
+    tool = SearchTool(Slow(), 1)
+    with pytest.raises(RuntimeError, match="it broke"):
+        asyncio.run(tool.search("broken"))
+    busy = tool.waits.busy
+    assert (tool.waits.searches, busy >= 0.1) == (1, True)
+    asyncio.run(tool.search("next"))
+    assert tool.waits.busy >= busy + 0.1

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
 from sleuth.algorithms.kl import ESTIMATORS, charge, k1, k2, k3
@@ -60,3 +61,12 @@ def test_charge() -> None:
     charged_N = charge(torch.tensor([1.0, 0.0]), kl_sums_N, 0.1)
     assert_close(charged_N, torch.tensor([0.8, 0.3]))
     assert not charged_N.requires_grad
+
+
+@pytest.mark.parametrize("reference_T", [torch.zeros(1), torch.zeros(3, 1)])
+def test_vectors_of_two_lengths_are_refused(reference_T: Tensor) -> None:
+    for estimator in ESTIMATORS.values():
+        with pytest.raises(ValueError, match=r"logprob \(3,\) and reference .* must be vectors of one length"):
+            estimator(LOGPROB_T, reference_T)
+    with pytest.raises(ValueError, match=r"rewards \(3,\) and kl .* must be vectors of one length"):
+        charge(torch.zeros(3), reference_T, 0.1)

@@ -12,6 +12,7 @@ from sleuth.errors import InputError
 from sleuth.model.load import unservable
 
 PARAMETERS = {
+    "tiny": 205_120,
     "smollm2-135m": 134_515_008,
     "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304,

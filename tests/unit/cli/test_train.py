@@ -12,9 +12,11 @@ from rich.console import Console
 from transformers import PreTrainedModel
 
 from sleuth.cli.main import main
-from sleuth.cli.train import closing_table
+from sleuth.cli.train import closing, closing_table
 from sleuth.model.tokens import Tokens
+from sleuth.recipe import anchored, load
 from sleuth.runs import Run
+from sleuth.train.assemble import begin
 from sleuth.train.policy import Policy
 
 QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
@@ -38,6 +40,10 @@ REFUSALS = {
     "knob without effect": (["--set", "algorithm.constant=9"], "algorithm.constant has no effect"),
     "nothing to compare": (["--set", "train.samples=1"], "train.samples = 1 leaves algorithm.advantage = grpo"),
     "context too long": (["--set", "agent.context_tokens=4096"], "agent.context_tokens = 4096 is more than the 512"),
+    "batch smaller than a group": (
+        ["--set", "train.updates=17"],
+        "train.updates = 17 cuts the 16 groups of a step into",
+    ),
     "name with a path": (["--set", "name=../x"], "name = '../x' cannot be the name of a folder"),
     "folder that cannot be": (["--out", "/proc/run"], "/proc/run cannot be written"),
     "unknown name": (["--set", "algorithm.advantage=gppo"], "algorithm.advantage = 'gppo' is unknown"),
@@ -91,9 +97,9 @@ def test_bad_input_is_one_sentence_and_leaves_no_trace(
         (["quikstart"], "unknown recipe 'quikstart'; the nearest is 'quickstart'"),
         (["--resume", "model"], "model is not a run folder: it holds no manifest.json"),
         (["--resume", "nowhere"], "nowhere is not a run folder"),
-        (["own.toml", "--resume", "model"], "--resume continues a run as it was begun"),
-        (["--resume", "model", "--set", "train.steps=9"], "--resume continues a run as it was begun"),
-        (["--resume", "model", "--out", "other"], "--resume continues a run as it was begun"),
+        (["own.toml", "--resume", "model"], "--resume continues a run in its own folder; leave out the recipe and --o"),
+        (["--resume", "model", "--set", "train.steps=9"], "model is not a run folder: it holds no manifest.json"),
+        (["--resume", "model", "--out", "other"], "--resume continues a run in its own folder; leave out the recipe"),
     ],
 )
 def test_what_is_no_run_is_refused(
@@ -110,6 +116,28 @@ def test_manifest_that_is_damaged_is_refused(
     assert last.startswith("sleuth: unknown key train.momentum")
     (run.path / "manifest.json").write_text("{")
     assert "is not valid JSON" in refused("--resume", "run", monkeypatch=monkeypatch, capsys=capsys)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            "train.samples=4",
+            "train.samples cannot change after a run was begun; what may: train.steps, train.save_every",
+        ),
+        ("algorithm.loss=gspo", "algorithm.loss cannot change after a run was begun; what may: train.steps"),
+        ("train.step=9", "unknown key train.step; the nearest is train.steps"),
+        ("train.keep_best=true", "train.keep_best has no effect with evaluate.every = 0"),
+    ],
+)
+def test_run_that_goes_on_does_not_become_another(
+    change: str, sentence: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begin(anchored(load("own.toml")), home / "run")
+    before = run.manifest()
+    last = refused("--resume", "run", "--set", change, monkeypatch=monkeypatch, capsys=capsys)
+    assert last.startswith(f"sleuth: {sentence}")
+    assert run.manifest() == before
 
 
 def estimate(value: float) -> dict[str, float]:
@@ -137,6 +165,23 @@ def table(found: dict[str, Any], *columns: str) -> dict[str, dict[str, str]]:
     bounds = list(zip(columns, starts, [*starts[1:], None], strict=True))
     rows = [{column: line[low:high].strip() for column, low, high in bounds} for line in lines]
     return {row["kind"]: row for row in rows}
+
+
+@pytest.mark.parametrize("asked", [(), ("before",), ("after",), ("before", "after")])
+def test_closing_shows_what_was_asked(asked: tuple[str, ...]) -> None:
+    whole = summary()
+    known = {name: value for name, value in whole.items() if not name.startswith(("em_", "searches_"))}
+    known |= {f"em_{when}": whole[f"em_{when}"] for when in asked}
+    known |= {"em_gain": whole["em_gain"]} | whole if len(asked) == 2 else {}
+    console = Console(file=StringIO(), width=160, markup=False)
+    closing(console, known)
+    assert isinstance(console.file, StringIO)
+    printed = console.file.getvalue()
+    assert ("Held-out questions" in printed) == (len(asked) == 2)
+    for when, shown in (("before", ".10 [.00, .20]"), ("after", ".80 [.70, .90]")):
+        assert (shown in printed) == (when in asked)
+        assert (f"exact match {when} training" in printed) == (asked == (when,))
+    assert printed.endswith("5 steps in 61 s, 0.50 GiB at most\n")
 
 
 COLUMNS = ("kind", "before", "after", "gain", "searches")

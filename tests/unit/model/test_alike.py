@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 
 from sleuth.engines.paged.kernels.pointwise import rotate_and_store
 from sleuth.engines.paged.pages import PAGE
-from sleuth.model.alike import Norm, Silu, install
+from sleuth.model import fused
+from sleuth.model.alike import install
 from sleuth.model.attention import Packed
+from sleuth.model.exactness import exact_sums
 from sleuth.model.kernels import pointwise
 from sleuth.model.load import load
 
@@ -45,13 +48,11 @@ def states(request: pytest.FixtureRequest) -> Tensor:
 
 
 def normed(states: Tensor, weight: Tensor) -> Tensor:
-    out: Tensor = Norm.apply(states, weight, EPS)  # type: ignore[no-untyped-call]
-    return out
+    return fused.norm(SimpleNamespace(weight=weight, variance_epsilon=EPS), states)
 
 
 def activated(states: Tensor) -> Tensor:
-    out: Tensor = Silu.apply(states)  # type: ignore[no-untyped-call]
-    return out
+    return fused.silu(states)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -110,12 +111,12 @@ def computing(model: PreTrainedModel) -> list[str]:
     return [name for name, module in model.named_modules() if "forward" in vars(module)]
 
 
-def test_every_norm_and_activation_is_covered(tiny: Tiny, family: str) -> None:
+def test_every_layer_norm_and_activation_is_covered(tiny: Tiny, family: str) -> None:
     model = tiny(family)
     install(model)
-    layer = ["mlp.act_fn", "input_layernorm", "post_attention_layernorm"]
-    layer += ["self_attn.q_norm", "self_attn.k_norm"] if family == "qwen3" else []
-    each = {f"model.layers.{number}.{part}" for number, part in product(range(2), layer)}
+    layer = ["", ".mlp.act_fn", ".input_layernorm", ".post_attention_layernorm"]
+    layer += [".self_attn.q_norm", ".self_attn.k_norm"] if family == "qwen3" else []
+    each = {f"model.layers.{number}{part}" for number, part in product(range(2), layer)}
     assert set(computing(model)) == each | {"model.norm"}
 
 
@@ -213,12 +214,48 @@ def test_engine_norms_and_rotates_heads_as_the_trainer(dtype: torch.dtype) -> No
     assert torch.equal(keys[0, :, :tokens].transpose(0, 1), key)
 
 
+def graph(out: Tensor) -> set[str]:
+    """The names of all that a tensor was computed by."""
+    found, ahead = set(), [out.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            ahead += [following for following, _ in node.next_functions]
+    return {type(node).__name__ for node in found}
+
+
+LAYER = {"_NormedProductBackward", "_AttendRotatedBackward", "_GatedProductBackward"}
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "kernel"), [(torch.bfloat16, True), (torch.float16, True), (torch.float32, False)])
-def test_modules_take_the_kernels_in_half_precision(tiny: Tiny, dtype: torch.dtype, kernel: bool) -> None:
+def test_layers_take_the_kernels_in_half_precision(tiny: Tiny, dtype: torch.dtype, kernel: bool) -> None:
     model = on_gpu(tiny("qwen3"), dtype)
     install(model)
-    states = drawn(4, 16, dtype=dtype).requires_grad_()
-    for name, function in {"model.layers.0.self_attn.q_norm": Norm, "model.layers.1.mlp.act_fn": Silu}.items():
-        out = model.get_submodule(name)(states)
-        assert (type(out.grad_fn).__name__ == f"{function.__name__}Backward") == kernel
+    assert graph(hidden(model)) >= LAYER if kernel else not LAYER & graph(hidden(model))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_layers_have_the_bits_of_their_modules(tiny: Tiny, family: str, dtype: torch.dtype) -> None:
+    """Norm by norm, product by product: without the layer's own forward the modules inside it compute."""
+    exact_sums()
+    model = on_gpu(tiny(family), dtype)
+    install(model)
+    together = hidden(model)
+    for layer in model.model.layers:
+        del layer.forward
+    apart = hidden(model)
+    assert not LAYER & graph(apart)
+    assert torch.equal(together, apart)
+
+
+@pytest.mark.gpu
+def test_weights_of_one_input_lie_together(tiny: Tiny) -> None:
+    model = on_gpu(tiny("qwen2"), torch.bfloat16)
+    install(model)
+    attends = model.model.layers[0].self_attn
+    parts = (attends.q_proj, attends.k_proj, attends.v_proj)
+    assert len({part.weight.untyped_storage().data_ptr() for part in parts}) == 1
+    assert len({part.bias.untyped_storage().data_ptr() for part in parts}) == 1

@@ -18,6 +18,7 @@ from sleuth.model import flash
 from sleuth.model.alike import install
 from sleuth.model.attention import Packed
 from sleuth.model.flash import Flash
+from sleuth.model.kernels.rotary import Heads
 
 Tiny = Callable[..., PreTrainedModel]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -89,6 +90,17 @@ def test_states_may_lie_within_others() -> None:
     torch.testing.assert_close(found, by_rows(lengths, query, key, value), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", HEADS, ids=str)
+def test_heads_are_attended_where_one_product_left_them(shape: tuple[int, int, int]) -> None:
+    """Turned by no angle they are as they were, and nothing of them is copied."""
+    lengths = [1, 7, 3]
+    query, key, value = (each.detach() for each in states(lengths, shape, torch.float32))
+    qkv = torch.cat([query, key, value], 1).flatten(1).requires_grad_()
+    still = torch.ones(len(query), shape[2], device=DEVICE), torch.zeros(len(query), shape[2], device=DEVICE)
+    found = Flash(lengths, DEVICE).attend_rotated(qkv, *still, (None, None), Heads(*shape), SCALE)
+    assert torch.equal(found, Flash(lengths, DEVICE).attend(query, key, value, SCALE).flatten(1))
+
+
 def test_tiles_hold_every_query_once() -> None:
     lengths, starts = [9, 1, 4], [0, 9, 10, 14]
     tiles = Flash(lengths, DEVICE).tiles(4)
@@ -99,9 +111,7 @@ def test_tiles_hold_every_query_once() -> None:
         ).tolist()
         for query in range(count)
     ]
-    expected = [
-        (token, row, token - start) for row, (start, end) in enumerate(pairwise(starts)) for token in range(start, end)
-    ]
+    expected = [(token, start, token - start) for start, end in pairwise(starts) for token in range(start, end)]
     assert found == expected
     assert tiles.count_T.tolist() == [4, 4, 1, 1, 4]
 

@@ -1,10 +1,13 @@
 """Logprob and entropy in chunks are those of the naive form over everything at once."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import BertConfig, BertModel, PreTrainedModel
 
 from sleuth.errors import InputError
@@ -12,6 +15,7 @@ from sleuth.model import head
 from sleuth.model.exactness import exact_sums
 
 WIDTH, WORDS = 6, 11
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def inputs(count: int, biased: bool) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -123,6 +127,131 @@ def test_the_whole_vocabulary_of_all_tokens_is_never_held() -> None:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         head.scores(hidden, weight, None, target, 1.0)
     assert max(kept, default=0) < head.CHUNK * WORDS
+
+
+class Largest(TorchDispatchMode):
+    """Watches every operation for the largest tensor any of them makes."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = [each for each in tree_leaves(out) if isinstance(each, Tensor)]
+        self.bytes = max([self.bytes, *(each.untyped_storage().nbytes() for each in made)])
+        return out
+
+
+Score = Callable[..., tuple[Tensor, Tensor]]
+ROWS = 4
+
+
+def by_kernels(*call: Any) -> tuple[Tensor, Tensor]:
+    """What a GPU computes in half precision, here with small chunks and in whatever precision."""
+    found: tuple[Tensor, Tensor] = head.Scores.apply(*call, ROWS)  # type: ignore[no-untyped-call]
+    return found
+
+
+@pytest.mark.parametrize(("score", "most"), [(head.scores, head.CHUNK), (by_kernels, ROWS)])
+def test_no_tensor_of_all_tokens_and_words_is_ever_made(score: Score, most: int) -> None:
+    """Neither forwards nor backwards is any tensor larger than the logits of one chunk."""
+    hidden, weight, _, target = inputs(2 * most, biased=False)
+    room = 4 * most * -(-WORDS // head.ALIGNED) * head.ALIGNED
+    assert hidden.nbytes <= room
+    own = [each.detach().to(DEVICE).requires_grad_() for each in (hidden, weight)]
+    target = target.to(DEVICE)
+    with Largest() as seen:  # type: ignore[no-untyped-call]
+        logprob, entropy = score(*own, None, target, 1.0)
+        (logprob + entropy).sum().backward()
+    assert 4 * most * WORDS <= seen.bytes <= max(room, weight.nbytes) < 2 * 4 * most * WORDS
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 11])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_kernels_give_scores_and_gradients(count: int, biased: bool, temperature: float) -> None:
+    hidden, weight, bias, target = inputs(count, biased)
+    leaves = [leaf.detach().to(DEVICE).requires_grad_() for leaf in (hidden, weight, bias) if leaf is not None]
+    call = (leaves[0], leaves[1], leaves[2] if biased else None, target.to(DEVICE), temperature)
+    weights = torch.randn(2, count, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    found, expected = by_kernels(*call), naive(*call)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    gradients = [
+        torch.autograd.grad((weights[0] * logprob + weights[1] * entropy).sum(), leaves)
+        for logprob, entropy in (found, expected)
+    ]
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_kernels_pass_over_words_without_probability() -> None:
+    """As where a vocabulary is filled up with words that are never meant: log 0 times 0 is 0."""
+    hidden, weight, _, target = inputs(5, biased=False)
+    hidden, weight, target = hidden.detach().to(DEVICE), weight.to(DEVICE), target.clamp(max=WORDS - 3).to(DEVICE)
+    hidden.requires_grad_()
+    bias = torch.zeros(WORDS, device=DEVICE)
+    bias[-2:] = -1e4
+    found, expected = by_kernels(hidden, weight, bias, target, 1.0), naive(hidden, weight[:-2], None, target, 1.0)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    mine, theirs = (torch.autograd.grad(torch.stack(each).sum(), hidden) for each in (found, expected))
+    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_chunks_are_even_and_their_logits_bounded() -> None:
+    assert head.chunk_rows(8192, 151_936) == 2048
+    assert head.chunk_rows(2100, 151_936) == 1152
+    assert head.chunk_rows(100, 151_936) == 100
+    assert head.chunk_rows(0, 151_936) == 0
+    for tokens, words in ((10**6, 151_936), (10**6, 49_152), (50_000, 262_144)):
+        assert head.chunk_rows(tokens, words) * words * 4 <= head.BYTES
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("words", [49_152, 50_257])
+def test_memory_of_the_head_on_a_gpu(words: int) -> None:
+    """Forwards one chunk of logits; backwards also their gradient and the fp32 gradient of the weight."""
+    exact_sums()
+    count, width = 32_768, 64
+    hidden = torch.randn(count, width, device="cuda").bfloat16().requires_grad_()
+    weight = torch.randn(words, width, device="cuda").mul(0.1).bfloat16().requires_grad_()
+    target = torch.randint(words, (count,), device="cuda")
+
+    def peak(step: Callable[[], object]) -> int:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+    chunk, small = head.BYTES, 64 << 20
+    assert 4 * count * words > 4 * chunk
+    with torch.no_grad():
+        assert peak(lambda: head.scores(hidden, weight, None, target, 1.0)) < chunk + small
+    logprob, entropy = head.scores(hidden, weight, None, target, 1.0)
+    assert peak((logprob + 0.1 * entropy).sum().backward) < 1.5 * chunk + small
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("half", head.HALVES)
+@pytest.mark.parametrize("words", [1000, 1253])
+def test_scores_and_gradients_of_half_precision_on_a_gpu(words: int, half: torch.dtype) -> None:
+    exact_sums()
+    dice = torch.Generator(device="cuda").manual_seed(0)
+    hidden = torch.randn(700, 64, generator=dice, device="cuda").to(half)
+    weight = torch.randn(words, 64, generator=dice, device="cuda").mul(0.2).to(half)
+    target = torch.randint(words, (700,), generator=dice, device="cuda")
+    own = [each.clone().requires_grad_() for each in (hidden, weight)]
+    exact = [each.float().requires_grad_() for each in (hidden, weight)]
+    found = head.scores(own[0], own[1], None, target, 0.9)
+    expected = naive(exact[0], exact[1], None, target, 0.9)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    gradients = [
+        torch.autograd.grad(torch.stack(each).sum(), leaves) for each, leaves in ((found, own), (expected, exact))
+    ]
+    for mine, theirs in zip(*gradients, strict=True):
+        assert mine.dtype == half
+        assert float((mine.float() - theirs).norm() / theirs.norm()) < 1e-2
 
 
 def test_the_projection_of_a_causal_model(tiny: Callable[..., PreTrainedModel]) -> None:

@@ -46,6 +46,17 @@ def report(row: dict[str, Any]) -> dict[str, Any]:
             "tokens": 1_234_567,
         },
         "transcripts": [row],
+        "events": [
+            {
+                "step": 30,
+                "guard": "answerless",
+                "action": "rollback",
+                "value": 0.98,
+                "limit": 0.5,
+                "sentence": "98% of the episodes have no answer",
+            }
+        ],
+        "parity": {"step": 0, "mean": 2e-7, "maximum": 6e-6, "k3": 2e-13, "tokens": 576, "dtype": "float32"},
     }
 
 
@@ -67,6 +78,8 @@ def test_the_parts(read: Read, report: dict[str, Any]) -> None:
         "+0.750 [+0.680, +0.810]",
         "The expert's ceiling: the same model after expert traces",
         "Where was the founder of Velcor born?",
+        "30answerlessrolled back0.980.598% of the episodes have no answer",
+        "Logprobs of engine and trainer, as last compared at step 0: 2e-07 apart",
         "train.steps90",
         "model.hashab12",
     ):
@@ -88,7 +101,7 @@ def hostile(tree: Any) -> Any:
     """The same tree with every string, and every name that may come from outside, turned against the page."""
     match tree:
         case str():
-            return tree if tree in ("search", "answer", "malformed", "answered") else tree + HOSTILE
+            return tree if tree in ("search", "answer", "malformed", "answered", "rollback") else tree + HOSTILE
         case list():
             return [hostile(each) for each in tree]
         case dict():

@@ -3,11 +3,13 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.agent.episode import Agent
@@ -22,9 +24,16 @@ from sleuth.retrieval.base import Retriever
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import Run
 from sleuth.train.assemble import Parts
+from sleuth.train.critic import Critic
+from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy
+from sleuth.train.publish import Copied, Shared
 from sleuth.train.questions import QuestionStream
+from sleuth.train.rollout import Asker
+from sleuth.train.saver import Saver
 from sleuth.train.step import Learner
+from sleuth.train.trackers import Trackers
+from sleuth.train.watch import Silent
 
 QUESTIONS = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library", hops=1 + n % 2) for n in range(5)]
 
@@ -106,29 +115,56 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Parts]:
-    """Makes the parts of a small run in a folder; `learning` is its policy, `settings` are tables of its config."""
+    """Makes the parts of a small run in a folder; `learning` is its policy, `settings` are tables of its config.
+
+    With `apart`, what the engine generates by are other weights than the policy's: each differs by as much as that.
+    """
 
     def make(
-        folder: Path, learning: Policy | None = None, retriever: Retriever | None = None, **settings: Any
+        folder: Path,
+        learning: Policy | None = None,
+        retriever: Retriever | None = None,
+        apart: float = 0.0,
+        **settings: Any,
     ) -> Parts:
         config = _config(settings)
         learned = learning or policy()
-        engine = Paged(learned.model, learned.tokens, slots=4, context=config.agent.context_tokens + 1, lockstep=True)
-        optimiser = torch.optim.AdamW(learned.model.parameters(), lr=config.train.learning_rate)
+        together = config.train.mode == "sync" and not apart
+        model = learned.model if together else deepcopy(learned.model)
+        engine = Paged(model, learned.tokens, slots=4, context=config.agent.context_tokens + 1, lockstep=True)
+        optimiser = Optimiser(learned.parameters(), learning_rate=config.train.learning_rate, weight_decay=0.01)
         reference = policy() if config.algorithm.kl.place != "none" else None
+        critic = _critic(policy, folder, config) if config.algorithm.advantage == "gae" else None
+        context = config.agent.context_tokens
         run = Run.open(folder) if folder.exists() else Run.create(folder, {"config": {}})
+        agent = Agent(engine, learned.tokens, Tags(), SearchTool(retriever or library, 1), config.agent)
+        stream = QuestionStream(QUESTIONS, config.train.seed, shuffle=True)
         return Parts(
             config=config,
             run=run,
-            learner=Learner(learned, optimiser, reference, config.algorithm, config.train),
+            learner=Learner(learned, optimiser, config.algorithm, config.train, context, reference, critic),
             engine=engine,
-            agent=Agent(engine, learned.tokens, Tags(), SearchTool(retriever or library, 1), config.agent),
-            rubric=Rubric(config.reward),
-            stream=QuestionStream(QUESTIONS, config.train.questions, config.train.seed, shuffle=True),
+            publisher=Shared(engine) if together else Copied(engine, lambda: _beside(learned, apart)),
+            asker=Asker(agent, Rubric(config.reward), stream, config, tally=lambda: engine.tally),
             held_out=QUESTIONS[:3],
+            saver=Saver(run, config.train.keep, always=(0,)),
+            trackers=Trackers([], Silent()),
         )
 
     return make
+
+
+def _critic(policy: Callable[..., Policy], folder: Path, config: Config) -> Critic:
+    begun = folder.with_name("critic")
+    policy(2).save(begun)
+    return Critic.load(begun, torch.device("cpu"), torch.float32, config.algorithm.critic, config.train)
+
+
+def _beside(policy: Policy, apart: float) -> dict[str, Tensor]:
+    """The weights of a policy, each moved up or down by as much as told."""
+    dice = torch.Generator().manual_seed(0)
+    weights = policy.model.state_dict()
+    return {name: each + apart * torch.randn(each.shape, generator=dice).sign() for name, each in weights.items()}
 
 
 def _config(settings: dict[str, Any]) -> Config:

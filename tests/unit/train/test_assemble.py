@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sleuth.config import Config
 from sleuth.errors import ConfigError, InputError
 from sleuth.runs import Run
 from sleuth.train import finished
 from sleuth.train.assemble import Parts, proceed, start
-from sleuth.train.checkpoint import Progress, save
+from sleuth.train.checkpoint import Progress
+from sleuth.train.learners import dtype_of, engine_policy
 from sleuth.train.policy import Policy
+from sleuth.train.publish import Copied, Shared
+from sleuth.train.saver import save
 from sleuth.train.watch import Silent
 
 QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
@@ -79,7 +83,7 @@ def test_run_in_a_world_generates_it_once(home: Path) -> None:
     stages = Stages()
     made = begun(generated(), stages)
     assert len(made.held_out) == 3
-    assert len(made.stream.questions) == 5
+    assert len(made.asker.stream.questions) == 5
     proceed(Run.open(made.run.path), stages)
     assert stages.begun == ["generating the world", "indexing"]
 
@@ -134,6 +138,50 @@ def test_changed_input_is_not_continued(path: str, knob: str, home: Path) -> Non
         file.write("\n")
     with pytest.raises(InputError, match=rf"{knob} = .* changed after run was begun with it; put it back, or begin"):
         proceed(Run.open(made.run.path), Silent())
+
+
+def test_engine_generates_on_the_parameters_that_learn_unless_it_is_ahead(home: Path) -> None:
+    together = start(config(), Path("together"), Silent())
+    train, algorithm = {"mode": "ahead"}, {"correction": {"level": "token"}}
+    apart = start(config(train=train, algorithm=algorithm), Path("apart"), Silent())
+    assert (type(together.publisher), type(apart.publisher)) == (Shared, Copied)
+    assert engine_policy(together.config, together.learner)[0] is together.learner.policy
+    learning, (generating, _) = apart.learner.policy, engine_policy(apart.config, apart.learner)
+    pairs = zip(learning.model.parameters(), generating.model.parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) and ours.data_ptr() != theirs.data_ptr() for ours, theirs in pairs)
+
+
+def test_critic_begins_as_the_policy_or_another_model(home: Path, policy: Callable[..., Policy]) -> None:
+    policy(3).save(home / "other")
+    models = {"model": {}, "other": {"policy": "other"}}
+    for number, (folder, critic) in enumerate(models.items()):
+        settings = {"advantage": "gae", "critic": critic}
+        made = start(config(algorithm=settings), Path(f"run-{number}"), Silent()).learner.critic
+        assert made is not None
+        expected = Policy.load(home / folder, torch.device("cpu")).model.base_model.state_dict()
+        found = made.body.model.base_model.state_dict()
+        assert all(torch.equal(found[name], each) for name, each in expected.items())
+    assert start(config(), Path("without"), Silent()).learner.critic is None
+
+
+def test_half_precision_is_for_gpus(home: Path) -> None:
+    asked = config(model={"policy": "model", "dtype": "bfloat16"})
+    with pytest.raises(ConfigError, match=r"model\.dtype = bfloat16 needs a GPU, and there is none; remove it"):
+        dtype_of(asked, torch.device("cpu"))
+    assert dtype_of(asked, torch.device("cuda")) is torch.bfloat16
+    assert dtype_of(config(), torch.device("cpu")) is torch.float32
+    assert dtype_of(config(), torch.device("cuda")) is torch.bfloat16
+
+
+def test_run_goes_on_with_what_may_change_and_remembers_it(home: Path) -> None:
+    made = begun()
+    proceed(Run.open(made.run.path), Silent(), ["train.steps=7"])
+    again = proceed(Run.open(made.run.path), Silent(), ["guards.non_finite=stop"])
+    assert (again.config.train.steps, again.config.guards.non_finite) == (7, "stop")
+    assert made.run.manifest()["changes"] == ["train.steps=7", "guards.non_finite=stop"]
+    assert proceed(Run.open(made.run.path), Silent()).config == again.config
+    with pytest.raises(ConfigError, match=r"train\.samples cannot change after a run was begun"):
+        proceed(Run.open(made.run.path), Silent(), ["train.samples=2"])
 
 
 FAULTS: dict[str, tuple[dict[str, dict[str, Any]], str]] = {

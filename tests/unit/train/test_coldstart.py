@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from sleuth.train.coldstart import PHASES, Plan, cold_start, model
+from sleuth.train.demonstrations import BEHAVIOURS
 from sleuth.train.policy import Policy
-from sleuth.train.traces import BEHAVIOURS
 
 CPU = torch.device("cpu")
 PLAN = Plan(

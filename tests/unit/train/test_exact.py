@@ -14,7 +14,7 @@ from sleuth.engines.paged.engine import Paged
 from sleuth.model.alike import install
 from sleuth.model.exactness import exact_sums
 from sleuth.model.tokens import Tokens
-from sleuth.train.packing import Row
+from sleuth.train.packing import Row, row
 from sleuth.train.parity import compare
 from sleuth.train.policy import Policy
 
@@ -46,7 +46,7 @@ async def held(engine: Paged, given: Sequence[Sequence[int]], number: int) -> Ro
             ledger.given(part)
             sampling = Sampling(3 + number % 9, seed=2 * number + turn)
             ledger.sampled(await engine.generate(ledger.ids, sampling, seat))
-    return Row(ledger.ids, tuple(map(float, ledger.origin)), old=ledger.logprobs)
+    return row(ledger.ids, tuple(map(float, ledger.origin)), old=ledger.logprobs)
 
 
 @pytest.mark.gpu

@@ -1,16 +1,173 @@
-"""What ends a run, and with which words."""
+"""What the guards of a run see, what they do about it, and with which words a run ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import inf, nan
+from math import inf, isnan, nan
+from typing import Any
 
 import pytest
 
-from sleuth.errors import TrainingStopped
+from sleuth.config import WATCHED, GuardsConfig
+from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
 from sleuth.train import guards
+from sleuth.train.guards import Guards, last_good
+from sleuth.train.signs import SIGNS
+from sleuth.train.verdict import Verdict, gravest, marks, settled
 
 Maker = Callable[..., Trajectory]
+HEALTHY = {
+    "policy/gradient_norm": 0.2,
+    "policy/entropy": 0.5,
+    "policy/likelihood_right": -0.2,
+    "episode/malformed": 0.1,
+    "episode/answerless": 0.1,
+    "stop/search_unavailable": 0.0,
+    "correction/k3": 0.001,
+}
+# One step of trouble for each guard, after a healthy past.
+TROUBLE = {
+    "entropy": {"policy/entropy": 0.001},
+    "likelihood": {"policy/likelihood_right": -9.0},
+    "malformed": {"episode/malformed": 0.8},
+    "answerless": {"episode/answerless": 0.8},
+    "search_failures": {"stop/search_unavailable": 0.1},
+    "parity": {"correction/k3": 0.2},
+}
+
+
+def settings(**knobs: Any) -> GuardsConfig:
+    return GuardsConfig(**knobs)
+
+
+def past(steps: int = 8) -> list[Mapping[str, float]]:
+    return [HEALTHY] * steps
+
+
+def test_every_knob_has_its_sign_and_every_sign_its_knobs() -> None:
+    assert tuple(SIGNS) == WATCHED
+    assert set(TROUBLE) | {"gradient_norm"} == set(SIGNS)
+
+
+def test_a_healthy_step_passes() -> None:
+    watch = Guards(settings(), past())
+    assert watch.verdicts(HEALTHY) == []
+    assert watch.admits(0.3, 1.0) is None
+
+
+@pytest.mark.parametrize(("name", "change"), TROUBLE.items())
+def test_each_guard_speaks_of_its_own_trouble_and_no_other(name: str, change: Mapping[str, float]) -> None:
+    (verdict,) = Guards(settings(), past()).verdicts({**HEALTHY, **change})
+    assert (verdict.guard, verdict.action) == (name, settings().actions[name])
+
+
+@pytest.mark.parametrize(("name", "change"), TROUBLE.items())
+def test_a_guard_that_is_off_is_silent(name: str, change: Mapping[str, float]) -> None:
+    assert Guards(settings(**{f"{name}_action": "off"}), past()).verdicts({**HEALTHY, **change}) == []
+
+
+def test_only_metrics_that_are_there_are_judged() -> None:
+    assert Guards(settings(), past()).verdicts({}) == []
+    (verdict,) = Guards(settings(), past()).verdicts({"parity/k3": 0.5})
+    assert verdict.guard == "parity"
+
+
+def test_a_spike_is_met_before_the_update() -> None:
+    watch = Guards(settings(gradient_norm=10.0), past())
+    verdict = watch.admits(2.5)
+    assert verdict is not None
+    assert (verdict.guard, verdict.action, verdict.value, verdict.limit) == ("gradient_norm", "skip", 2.5, 2.0)
+    assert not verdict.applies
+    assert verdict.line(7) == (
+        "step 7: the gradient norm is 2.5, above 2 (10 times its median); this step's update is not applied"
+    )
+    assert watch.verdicts({**HEALTHY, "policy/gradient_norm": 2.5}) == []
+
+
+@pytest.mark.parametrize("value", [nan, inf])
+def test_what_is_no_number_is_met_before_and_after_the_update(value: float) -> None:
+    watch = Guards(settings(), past())
+    for verdict in (watch.admits(value), watch.admits(0.2, value), *watch.verdicts({"policy/surprise": value})):
+        assert verdict is not None
+        assert (verdict.guard, verdict.action) == ("non_finite", "rollback")
+        assert verdict.event()["value"] is None
+        assert isnan(verdict.limit)
+    assert watch.verdicts({"policy/surprise": value})[0].sentence == f"policy/surprise is {value}"
+    assert guards.finite({"policy/surprise": value, "reward/mean": 0.5}) == {"reward/mean": 0.5}
+
+
+@pytest.mark.parametrize(("action", "passes"), [("warn", True), ("skip", False), ("rollback", False), ("stop", False)])
+def test_the_gate_says_yes_or_no_and_keeps_the_verdict(action: str, passes: bool) -> None:
+    said: list[Verdict] = []
+    gate = Guards(settings(gradient_norm_action=action), past()).gate(said)
+    assert gate(0.2)
+    assert gate(100.0) is passes
+    assert [verdict.action for verdict in said] == [action]
+
+
+def test_rollbacks_lower_the_rate_until_they_are_used_up() -> None:
+    config = settings(rollbacks=2, rollback_rate=0.1)
+    watches = [Guards(config, past(), rollbacks=made) for made in range(3)]
+    assert [watch.rate for watch in watches] == pytest.approx([1.0, 0.1, 0.01])
+    found = [watch.verdicts(TROUBLE["answerless"])[0] for watch in watches]
+    assert [verdict.action for verdict in found] == ["rollback", "rollback", "stop"]
+    with pytest.raises(TrainingStopped, match=r"80% of the episodes have no answer, above 60% .*guards.rollbacks = 2"):
+        guards.stop(found[-1])
+
+
+def test_a_resumed_run_is_judged_as_one_never_interrupted() -> None:
+    rows = [{**HEALTHY, "policy/gradient_norm": 0.1 * step, "step": step} for step in range(1, 30)]
+    whole = Guards(settings())
+    for row in rows:
+        whole.remember(row)
+    resumed = Guards(settings(), rows)
+    for change in TROUBLE.values():
+        assert resumed.verdicts(change) == whole.verdicts(change) != []
+    assert resumed.admits(50.0) == whole.admits(50.0) is not None
+
+
+def test_judging_changes_nothing() -> None:
+    watch = Guards(settings(), past(4))
+    first = watch.verdicts(TROUBLE["answerless"])
+    assert watch.verdicts(TROUBLE["answerless"]) == first
+    watch.remember({"episode/answerless": 0.0})
+    assert watch.verdicts({"episode/answerless": 0.55})[0].limit == 0.5
+
+
+@pytest.mark.parametrize(
+    ("saved", "step", "stale", "found"),
+    [((2, 4, 6), 7, 0, 4), ((2, 4, 6), 8, 0, 6), ((2, 4, 6), 8, 1, 4), ((), 3, 0, 0), ((2,), 3, 0, 0)],
+)
+def test_a_checkpoint_is_good_once_a_step_was_sampled_from_it(
+    saved: tuple[int, ...], step: int, stale: int, found: int
+) -> None:
+    assert last_good(saved, step, stale) == found
+
+
+def test_the_gravest_verdict_is_carried_out() -> None:
+    made = [Verdict(action, action, 1.0, 0.0, "") for action in ("skip", "warn", "rollback", "skip")]
+    assert gravest(made) == made[2]
+    assert gravest([made[1], made[0], made[3]]) is made[0]
+    assert gravest([]) is None
+    assert marks(made[:2]) == {"guard/skip": 1.0, "guard/warn": 1.0}
+
+
+def test_a_step_is_rolled_back_once_whatever_speaks_for_it() -> None:
+    watch = Guards(settings(), past())
+    said: list[Verdict] = []
+    gate = watch.gate(said)
+    assert not gate(nan)
+    assert not gate(nan)
+    said += watch.verdicts({**TROUBLE["answerless"], **TROUBLE["malformed"], **TROUBLE["parity"], "policy/loss": nan})
+    assert [verdict.action for verdict in said].count("rollback") == 5
+    carried = {verdict.guard: verdict.action for verdict in settled(said)}
+    assert list(carried.values()).count("rollback") == 1
+    assert carried.keys() == {"non_finite", "answerless", "malformed", "parity"}
+
+
+def test_a_stop_leaves_no_rollback_beside_it() -> None:
+    said = Guards(settings(malformed_action="stop"), past()).verdicts({**TROUBLE["malformed"], **TROUBLE["answerless"]})
+    assert {verdict.guard: verdict.action for verdict in settled(said)} == {"malformed": "stop", "answerless": "warn"}
 
 
 def test_failed_searches_end_the_run_only_above_the_limit(trajectory: Maker) -> None:
@@ -31,15 +188,9 @@ def test_the_cause_of_a_failure_is_told(trajectory: Maker) -> None:
     with pytest.raises(TrainingStopped, match=r"for example: no answer for the query 'x': refused; mend the search"):
         guards.episodes([trajectory(), lost], search_failures=0.1)
     with pytest.raises(TrainingStopped, match=r"no episode was usable .*for example: no answer for the query"):
-        guards.episodes([lost], search_failures=1.0)
+        guards.usable([lost])
 
 
-@pytest.mark.parametrize("value", [nan, inf])
-def test_metric_that_is_no_number_ends_the_run_by_name(value: float) -> None:
-    guards.metrics({"reward/mean": 0.0})
-    with pytest.raises(TrainingStopped, match=r"policy/surprise is (nan|inf); mend the function it comes from"):
-        guards.metrics({"reward/mean": 0.0, "policy/surprise": value})
-
-
-def test_gradient_that_is_a_number_passes() -> None:
-    guards.gradient(1e30)
+def test_a_broken_engine_ends_the_run_with_its_reason() -> None:
+    with pytest.raises(TrainingStopped, match="out of pages; mend what failed and resume the run"):
+        guards.engine(EngineFailure("out of pages"))

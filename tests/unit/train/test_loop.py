@@ -14,13 +14,28 @@ from sleuth.errors import SearchUnavailable, TrainingStopped
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
-from sleuth.runs import Run, read_rows
+from sleuth.runs import Run, read_json, read_rows
 from sleuth.train.assemble import Parts
-from sleuth.train.loop import Outcome, group, train
+from sleuth.train.loop import Outcome, train
 from sleuth.train.policy import Policy
+from sleuth.train.rollout import group
 from sleuth.train.watch import Silent
 
 Making = Callable[..., Parts]
+
+UNASKED = {"before": False, "after": False}
+# Metrics that no two runs share.
+TIMED = ("time/", "speed/", "memory/", "search/latency")
+
+
+class Told(Silent):
+    """A watch that remembers what a person should read."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def tell(self, line: str) -> None:
+        self.lines.append(line)
 
 
 class Failing:
@@ -40,13 +55,24 @@ def trained(made: Parts) -> Outcome:
 
 def recorded(run: Run) -> list[dict[str, Any]]:
     """The metrics less the timings, which no two runs share."""
-    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in run.metrics()]
+    return [{name: value for name, value in row.items() if not name.startswith(TIMED)} for row in run.metrics()]
 
 
-def weights(run: Run) -> bytes:
-    latest = run.latest()
-    assert latest is not None
-    return (latest / "model.safetensors").read_bytes()
+def weights(run: Run, step: int | None = None) -> bytes:
+    folder = run.latest() if step is None else run.checkpoint(step)
+    assert folder is not None
+    return (folder / "model.safetensors").read_bytes()
+
+
+def progress(run: Run, step: int) -> dict[str, Any]:
+    """How far the run was in a checkpoint."""
+    return read_json(run.checkpoint(step) / "trainer" / "progress.json")
+
+
+def asked(run: Run) -> list[list[str]]:
+    """The questions of each step, in the order they were asked."""
+    steps = [row["step"] for row in run.metrics()][1:]
+    return [[row["question_id"] for row in read_rows(run.trajectories(step))] for step in steps]
 
 
 def test_group_holds_the_usable_samples_of_a_question(trajectory: Callable[..., Trajectory]) -> None:
@@ -64,7 +90,7 @@ def test_run_records_every_step_and_saves_on_time(parts: Making, tmp_path: Path,
     rows = list(made.run.metrics())
     assert [row["step"] for row in rows] == [0, 1, 2, 3]
     assert rows[0]["evaluate/questions"] == 3
-    assert [path.name for path in made.run.checkpoints()] == ["step-2", "step-3"]
+    assert [path.name for path in made.run.checkpoints()] == ["step-0", "step-2", "step-3"]
     for row in rows[1:]:
         assert row["group/with_spread"] > 0
         assert row["policy/gradient_norm"] > 0
@@ -78,25 +104,36 @@ def test_run_records_every_step_and_saves_on_time(parts: Making, tmp_path: Path,
         assert sum(len(each["ids"]) for each in written) == row["episode/tokens_all"]
     assert outcome.progress.step == 3
     assert outcome.progress.tokens == sum(row["episode/tokens_all"] for row in rows[1:])
+    assert outcome.before is not None
+    assert outcome.after is not None
     assert len(outcome.before.greedy.asked) == len(outcome.after.sampled.asked) == 3
 
 
 def test_same_seed_gives_the_same_run_and_another_does_not(parts: Making, tmp_path: Path, judged: str) -> None:
-    made = [parts(tmp_path / name, reward={"answer": judged}) for name in ("first", "second")]
-    made.append(parts(tmp_path / "third", reward={"answer": judged}, train={"seed": 1}))
+    tables = {"reward": {"answer": judged}, "evaluate": UNASKED}
+    made = [parts(tmp_path / name, **tables) for name in ("first", "second")]
+    made.append(parts(tmp_path / "third", **tables, train={"seed": 1}))
     for each in made:
         trained(each)
     assert recorded(made[0].run) == recorded(made[1].run) != recorded(made[2].run)
     assert weights(made[0].run) == weights(made[1].run) != weights(made[2].run)
 
 
-@pytest.mark.parametrize(("cut", "algorithm"), [(1, {}), (3, {"kl": {"place": "loss"}})], ids=str)
+RESUMED: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
+    "grpo": (1, {}, {}),
+    "a weight of KL that adapts": (3, {"kl": {"place": "loss", "target": 0.01, "horizon": 6}}, {}),
+    "groups without spread replaced": (1, {}, {"resample": 1}),
+    "a critic": (2, {"advantage": "gae", "critic": {"warmup": 1, "learning_rate": 1e-3}}, {}),
+}
+
+
+@pytest.mark.parametrize(("cut", "algorithm", "more"), RESUMED.values(), ids=RESUMED)
 def test_resumed_run_equals_an_uninterrupted_one(
-    cut: int, algorithm: dict[str, Any], parts: Making, tmp_path: Path, judged: str
+    cut: int, algorithm: dict[str, Any], more: dict[str, Any], parts: Making, tmp_path: Path, judged: str
 ) -> None:
     """It is cut short by training fewer steps, the last of which is always saved, and goes on with more."""
-    settings: dict[str, Any] = {"reward": {"answer": judged}, "algorithm": algorithm}
-    steps = {"questions": 2, "samples": 3, "learning_rate": 1e-3, "updates": 2}
+    settings: dict[str, Any] = {"reward": {"answer": judged}, "algorithm": algorithm, "evaluate": UNASKED}
+    steps = {"questions": 2, "samples": 3, "learning_rate": 1e-3, "updates": 2, **more}
     whole = parts(tmp_path / "whole", **settings, train={**steps, "steps": 4})
     trained(whole)
     trained(parts(tmp_path / "cut", **settings, train={**steps, "steps": cut}))
@@ -106,6 +143,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
     trained(resumed)
     assert recorded(resumed.run) == recorded(whole.run)
     assert weights(resumed.run) == weights(whole.run)
+    assert asked(resumed.run) == asked(whole.run)
 
 
 def test_resuming_a_finished_run_only_measures_again(parts: Making, tmp_path: Path, judged: str) -> None:
@@ -132,7 +170,8 @@ def test_evaluations_on_the_way_change_nothing_but_the_record(parts: Making, tmp
 
 def test_one_sample_a_question_is_compared_with_the_batch(parts: Making, tmp_path: Path, judged: str) -> None:
     settings = {"steps": 2, "questions": 4, "samples": 1, "learning_rate": 1e-3}
-    made = parts(tmp_path / "run", reward={"answer": judged}, algorithm={"advantage": "reinforce"}, train=settings)
+    tables = {"reward": {"answer": judged}, "algorithm": {"advantage": "reinforce"}, "evaluate": UNASKED}
+    made = parts(tmp_path / "run", **tables, train=settings)
     trained(made)
     for row in recorded(made.run)[1:]:
         assert row["group/dropped"] == 0
@@ -141,7 +180,7 @@ def test_one_sample_a_question_is_compared_with_the_batch(parts: Making, tmp_pat
 
 def test_steps_without_spread_change_no_weights(parts: Making, tmp_path: Path) -> None:
     """A policy drawn at random answers nothing, so every reward is zero."""
-    made = parts(tmp_path / "run")
+    made = parts(tmp_path / "run", evaluate=UNASKED)
     before = [parameter.detach().clone() for parameter in made.learner.policy.model.parameters()]
     trained(made)
     after = list(made.learner.policy.model.parameters())
@@ -161,22 +200,25 @@ def searching(reciter: Callable[..., PreTrainedModel], tokens: Tokens) -> Callab
     return lambda: Policy(reciter(tokens, [[end, *raw] for end in ends]), tokens)
 
 
+@pytest.mark.parametrize(
+    ("answered", "sentence"),
+    [(3, "50% of the episodes were lost to failed searches, more than 5%"), (0, "no episode was usable")],
+)
 def test_failed_searches_end_the_run_before_they_teach(
-    searching: Callable[[], Policy], parts: Making, tmp_path: Path
+    answered: int, sentence: str, searching: Callable[[], Policy], parts: Making, tmp_path: Path
 ) -> None:
-    asked_before = 2 * 3
-    made = parts(tmp_path / "run", learning=searching(), retriever=Failing(after=asked_before))
-    with pytest.raises(TrainingStopped, match="100% of the episodes were lost to failed searches, more than 5%"):
+    made = parts(tmp_path / "run", learning=searching(), retriever=Failing(after=answered), evaluate=UNASKED)
+    with pytest.raises(TrainingStopped, match=f"{sentence}.*for example: no answer for the query 'Ada': it is down"):
         trained(made)
     assert [row["step"] for row in made.run.metrics()] == [0]
-    assert made.run.checkpoints() == []
+    assert [path.name for path in made.run.checkpoints()] == ["step-0"]
 
 
 def test_held_out_questions_that_are_all_lost_end_the_run(
     searching: Callable[[], Policy], parts: Making, tmp_path: Path
 ) -> None:
-    settings = {"steps": 1, "search_failures": 1.0}
-    made = parts(tmp_path / "run", learning=searching(), retriever=Failing(), train=settings)
+    lost = {"search_failures": 1.0}
+    made = parts(tmp_path / "run", learning=searching(), retriever=Failing(), train={"steps": 1}, guards=lost)
     with pytest.raises(TrainingStopped, match=r"no episode was usable \(3 search_unavailable\)"):
         trained(made)
     assert list(made.run.metrics()) == []
@@ -190,16 +232,153 @@ def test_policy_that_is_broken_ends_the_run(parts: Making, tmp_path: Path, polic
         trained(parts(tmp_path / "run", learning=broken))
 
 
-def test_metric_of_the_users_own_that_is_no_number_ends_the_run(parts: Making, tmp_path: Path, judged: str) -> None:
-    code = (
-        "from sleuth.algorithms.loss import TokenLoss, clipped\n"
-        "def broken(logprob_T, *others):\n"
-        "    made = clipped(logprob_T, *others)\n"
-        "    return TokenLoss(made.value_T, {'surprise': logprob_T.detach() / 0})\n"
-    )
-    (tmp_path / "loss_with_a_hole.py").write_text(code)
-    settings = {"loss": "import:loss_with_a_hole.broken"}
-    made = parts(tmp_path / "run", reward={"answer": judged}, algorithm=settings)
+@pytest.fixture
+def own_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Makes a loss of the user's own: the clipped one, but for what the code given does with it at each call."""
+
+    def make(code: str) -> str:
+        name = f"loss_of_{tmp_path.name}"
+        (tmp_path / f"{name}.py").write_text(
+            "from itertools import count\n"
+            "from sleuth.algorithms.loss import TokenLoss, clipped\n"
+            "calls = count(1)\n"
+            "def own(sampled, bounds):\n"
+            f"    made, call = clipped(sampled, bounds), next(calls)\n    {code}\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        return f"import:{name}.own"
+
+    return make
+
+
+SURPRISE = "return TokenLoss(made.value_T, {'surprise': sampled.logprob_T.detach() / 0})"
+THIRD = "return TokenLoss(made.value_T * (float('nan') if call == 3 else 1.0), made.metrics)"
+
+
+def test_metric_of_the_users_own_that_is_no_number_ends_the_run(
+    own_loss: Callable[[str], str], parts: Making, tmp_path: Path, judged: str
+) -> None:
+    settings = {"reward": {"answer": judged}, "algorithm": {"loss": own_loss(SURPRISE)}, "evaluate": UNASKED}
+    made = parts(tmp_path / "run", guards={"non_finite": "stop"}, **settings)
     with pytest.raises(TrainingStopped, match="policy/surprise is -inf"):
         trained(made)
     assert [row["step"] for row in made.run.metrics()] == [0]
+
+
+def test_run_that_is_rolled_back_too_often_ends(
+    own_loss: Callable[[str], str], parts: Making, tmp_path: Path, judged: str
+) -> None:
+    settings = {"reward": {"answer": judged}, "algorithm": {"loss": own_loss(SURPRISE)}, "evaluate": UNASKED}
+    made = parts(tmp_path / "run", guards={"rollbacks": 2}, **settings)
+    with pytest.raises(
+        TrainingStopped, match=r"surprise is -inf, and guards\.rollbacks = 2 allows no further rollback"
+    ):
+        trained(made)
+    assert [event["action"] for event in made.run.events()] == ["rollback", "rollback", "stop"]
+    assert {event["step"] for event in made.run.events()} == {1}
+
+
+def test_exploding_loss_is_rolled_back_to_the_last_good_checkpoint_at_a_lower_rate(
+    own_loss: Callable[[str], str], parts: Making, tmp_path: Path, judged: str
+) -> None:
+    """The third loss is no number. Step 1 was proven by step 2, which was sampled from it; step 2 was not, and goes."""
+    told = Told()
+    settings: dict[str, Any] = {"reward": {"answer": judged}, "evaluate": UNASKED}
+    settings |= {"algorithm": {"loss": own_loss(THIRD)}, "guards": {"rollback_rate": 0.25}}
+    steps = {"steps": 4, "save_every": 1, "keep": 9, "learning_rate": 1e-3, "questions": 2, "samples": 3}
+    made = parts(tmp_path / "run", train=steps, **settings)
+    outcome = train(made, told, 0.0)
+    assert [(event["step"], event["guard"], event["action"]) for event in made.run.events()] == [
+        (3, "non_finite", "rollback")
+    ]
+    assert any("back to the last good checkpoint, with a lower rate" in line for line in told.lines)
+    rows = recorded(made.run)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["policy/learning_rate"] for row in rows[1:]] == pytest.approx([1e-3, 2.5e-4, 2.5e-4, 2.5e-4])
+    assert not any("guard/non_finite" in row for row in rows)
+    assert outcome.progress.asked == 8
+    assert [path.name for path in made.run.checkpoints()] == [f"step-{step}" for step in range(5)]
+    # What is resumed goes on at that rate.
+    again = parts(tmp_path / "run", train={**steps, "steps": 5}, **settings)
+    trained(again)
+    assert [row["policy/learning_rate"] for row in again.run.metrics() if row["step"] == 5] == [2.5e-4]
+
+
+def test_exploding_loss_that_is_skipped_leaves_the_weights(
+    own_loss: Callable[[str], str], parts: Making, tmp_path: Path, judged: str
+) -> None:
+    settings: dict[str, Any] = {"reward": {"answer": judged}, "evaluate": UNASKED, "guards": {"non_finite": "skip"}}
+    steps = {"steps": 4, "save_every": 1, "keep": 9, "learning_rate": 1e-3, "questions": 2, "samples": 3}
+    made = parts(tmp_path / "run", train=steps, algorithm={"loss": own_loss(THIRD)}, **settings)
+    trained(made)
+    same = [weights(made.run, step) == weights(made.run, step - 1) for step in (1, 2, 3, 4)]
+    assert same == [False, False, True, False]
+    assert [row.get("guard/non_finite") for row in recorded(made.run)] == [None, None, None, 1.0, None]
+    assert [event["action"] for event in made.run.events()] == ["skip"]
+    assert "policy/loss" not in recorded(made.run)[3]
+
+
+@pytest.mark.parametrize(
+    ("old", "apart", "recomputed"),
+    [("auto", 0.0, False), ("auto", 1e-3, True), ("engine", 1e-3, False), ("recompute", 0.0, True)],
+)
+def test_old_logprobs_are_the_engines_unless_it_is_too_far_from_the_trainer(
+    old: str, apart: float, recomputed: bool, parts: Making, tmp_path: Path, judged: str
+) -> None:
+    told = Told()
+    tables: dict[str, Any] = {"reward": {"answer": judged}, "algorithm": {"old": old}, "evaluate": UNASKED}
+    tables |= {"engine": {"slots": 4, "parity": 1.0}, "guards": {"parity": 1.0}}
+    steps = {"steps": 1, "questions": 2, "samples": 3, "learning_rate": 1e-3}
+    made = parts(tmp_path / "run", apart=apart, train=steps, **tables)
+    train(made, told, 0.0)
+    says = "recomputed by the trainer" if recomputed else "those of the engine"
+    assert [line for line in told.lines if line.startswith("old logprobs")] == [f"old logprobs: {says}"]
+    first, row = recorded(made.run)
+    assert (first["parity/mean"] > 0.005) == bool(apart)
+    assert (abs(row["policy/ratio"] - 1.0) > 1e-4) == (bool(apart) and not recomputed)
+
+
+def test_weight_of_kl_adapts_to_the_distance_of_each_step(parts: Making, tmp_path: Path, judged: str) -> None:
+    kl = {"place": "loss", "coefficient": 0.01, "target": 1e-4, "horizon": 12}
+    steps = {"steps": 3, "save_every": 1, "keep": 9, "learning_rate": 1e-2, "questions": 2, "samples": 3}
+    made = parts(tmp_path / "run", reward={"answer": judged}, algorithm={"kl": kl}, train=steps, evaluate=UNASKED)
+    trained(made)
+    weight, found = 0.01, [0.01]
+    for row in recorded(made.run)[1:]:
+        weight *= 1 + max(-0.2, min(0.2, row["policy/kl"] / 1e-4 - 1)) * 6 / 12
+        found.append(weight)
+    assert [progress(made.run, step)["kl"] for step in range(4)] == pytest.approx(found)
+    assert found[1] < found[0]
+    assert found[3] > found[2]
+
+
+def test_run_that_is_not_examined_has_no_figures_of_it(parts: Making, tmp_path: Path, judged: str) -> None:
+    made = parts(tmp_path / "run", reward={"answer": judged}, evaluate=UNASKED, train={"steps": 1})
+    outcome = trained(made)
+    assert (outcome.before, outcome.after) == (None, None)
+    assert not any(name.startswith("evaluate/") for row in recorded(made.run) for name in row)
+    assert "parity/mean" in recorded(made.run)[0]
+
+
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_best_checkpoint_is_kept_where_that_is_asked(
+    keep_best: bool, parts: Making, tmp_path: Path, judged: str
+) -> None:
+    """No answer of this policy is right, so that no evaluation is better than the first, after step 2."""
+    steps = {"steps": 3, "save_every": 1, "keep": 1, "keep_best": keep_best, "questions": 2, "samples": 2}
+    made = parts(tmp_path / "run", reward={"answer": judged}, train=steps, evaluate={**UNASKED, "every": 2})
+    trained(made)
+    kept = [path.name for path in made.run.checkpoints()]
+    assert kept == ["step-0", *(["step-2"] if keep_best else []), "step-3"]
+    assert made.run.best() == (made.run.checkpoint(2) if keep_best else None)
+    assert (progress(made.run, 3)["best"], progress(made.run, 3)["score"]) == (0.0, None)
+
+
+def test_critic_warms_up_before_the_policy_learns(parts: Making, tmp_path: Path, judged: str) -> None:
+    algorithm = {"advantage": "gae", "critic": {"warmup": 2, "learning_rate": 1e-3}}
+    steps = {"steps": 3, "save_every": 1, "keep": 9, "learning_rate": 1e-3, "questions": 2, "samples": 3}
+    made = parts(tmp_path / "run", reward={"answer": judged}, algorithm=algorithm, train=steps, evaluate=UNASKED)
+    trained(made)
+    assert [weights(made.run, step) == weights(made.run, 0) for step in (1, 2, 3)] == [True, True, False]
+    assert ["policy/loss" in row for row in recorded(made.run)] == [False, False, False, True]
+    assert all(row["critic/gradient_norm"] > 0 for row in recorded(made.run)[1:])

@@ -1,37 +1,69 @@
 """One step of learning against the naive computation: no packing, stock attention, autograd of the formula."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import exp, inf, sqrt
+from dataclasses import dataclass, replace
+from math import exp, inf, isfinite, isnan, prod, sqrt
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.config import AlgorithmConfig, TrainConfig
-from sleuth.errors import ConfigError, TrainingStopped
+from sleuth.config import AlgorithmConfig, CriticConfig, TrainConfig
+from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Group, Trajectory
+from sleuth.records import Group, StopReason, Trajectory
+from sleuth.train.critic import Critic
+from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy
-from sleuth.train.step import Learner, learning_rate
+from sleuth.train.step import Learner, Pace, learning_rate
 
 REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, 1.0], [0.25, 0.25]]
 TEMPERATURE = 1.3
+CONTEXT = 24  # tokens the longest trajectories come near
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {},
+    "dr_grpo": {"advantage": "dr_grpo", "normalise": "constant", "constant": 9},
+    "rloo": {"advantage": "rloo"},
+    "reinforce": {"advantage": "reinforce"},
+    "reinforce_pp": {"advantage": "reinforce_pp"},
+    "gspo": {"loss": "gspo", "clip_low": 0.5, "clip_high": 0.9, "normalise": "sequence"},
+    "cispo": {"loss": "cispo", "clip_high": 1.5},
     "negative advantages weigh less": {"negative_weight": 0.4},
     "clip-higher": {"clip_low": 0.05, "clip_high": 0.6},
+    "dual clip": {"clip_dual": 1.5},
+    "entropy bonus": {"entropy": 0.3},
     "sequence means": {"normalise": "sequence"},
     "divided by a constant": {"normalise": "constant", "constant": 7},
     "k2 in the loss": {"kl": {"place": "loss", "estimator": "k2", "coefficient": 0.5}},
     "k3 in the loss": {"kl": {"place": "loss", "estimator": "k3", "coefficient": 0.5}},
     "k1 in the reward": {"kl": {"place": "reward", "estimator": "k1", "coefficient": 0.5}},
     "k3 in the reward": {"kl": {"place": "reward", "estimator": "k3", "coefficient": 0.5}},
+    "old logprobs recomputed": {"old": "recompute"},
+    "tokens truncated": {"correction": {"level": "token", "action": "truncate", "high": 1.1}},
+    "sequences masked": {"correction": {"level": "sequence", "action": "mask", "low": 0.2, "high": 8.0}},
+    "retrieved text trained on": {"origin_mask": False, "kl": {"place": "loss"}},
+    "overlong left out": {"overlong": "filter"},
+    "overlong punished": {"overlong": "shape", "overlong_tokens": 12},
+    "gae": {"advantage": "gae", "critic": {"gamma": 0.9, "lam": 0.8}},
+    "gae, KL charged where it arises": {"advantage": "gae", "kl": {"place": "reward", "coefficient": 0.5}},
 }
+
+
+@dataclass(frozen=True)
+class Token:
+    """A scored token: what the loss needs of it, written down before the step."""
+
+    place: int
+    old: float
+    weight: float
+    advantage: float
+
+
+Played = list[tuple[Trajectory, list[Token]]]
 
 
 @dataclass(frozen=True)
@@ -41,48 +73,88 @@ class Naive:
     model: PreTrainedModel
     reference: PreTrainedModel
     algorithm: AlgorithmConfig
+    valued: PreTrainedModel
+    head: nn.Linear
 
-    def loss(self, batch: Sequence[tuple[Trajectory, float]]) -> Tensor:
-        total = torch.zeros(())
-        for trajectory, advantage in batch:
-            kl = self.algorithm.kl
-            pairs = zip(
-                self.logprobs(self.model, trajectory),
-                self.logprobs(self.reference, trajectory).detach(),
-                trajectory.logprobs,
-                strict=True,
-            )
-            for new, reference, old in pairs:
-                token = self._token(new, old, advantage)
-                if kl.place == "loss":
-                    token = token + kl.coefficient * self._kl(new, reference)
-                total = total + token * self._weight(trajectory, batch)
-        return total
+    def loss(self, batch: Played) -> Tensor:
+        return torch.stack([self._loss(trajectory, tokens, batch) for trajectory, tokens in batch if tokens]).sum()
 
-    def advantages(self, groups: Sequence[Group]) -> list[tuple[Trajectory, float]]:
-        """GRPO by hand: how far from the mean of the group, in its standard deviations."""
+    def value_loss(self, groups: Sequence[Group]) -> Tensor:
+        """Half the squared distance of values to returns; before a step no value has moved, and none is clipped."""
+        every = [trajectory for group in groups for trajectory in group.trajectories]
+        paid = [reward for group in groups for reward in self._rewards(group)]
+        errors = [
+            self.values(trajectory) - torch.tensor(self._generalised(trajectory, reward)[1])
+            for trajectory, reward in zip(every, paid, strict=True)
+        ]
+        return torch.cat(errors).square().mean() / 2
+
+    def played(self, groups: Sequence[Group]) -> Played:
+        """The trajectories the loss sees, each token with what is known of it before the step."""
+        every = [trajectory for group in groups for trajectory in group.trajectories]
         found = []
-        for group in groups:
-            paid = [
-                score.total - self._charge(trajectory)
-                for trajectory, score in zip(group.trajectories, group.scores, strict=True)
-            ]
-            mean = sum(paid) / len(paid)
-            spread = sqrt(sum((each - mean) ** 2 for each in paid) / (len(paid) - 1))
-            found += [(t, (each - mean) / (spread + 1e-6)) for t, each in zip(group.trajectories, paid, strict=True)]
+        for trajectory, advantages in zip(every, self._advantages(groups), strict=True):
+            columns = zip(
+                self.places(trajectory), self.old(trajectory), self._corrected(trajectory), advantages, strict=True
+            )
+            if self.algorithm.overlong != "filter" or trajectory.stop is not StopReason.OUT_OF_TOKENS:
+                found.append((trajectory, [Token(*each) for each in columns]))
         return found
 
-    def logprobs(self, model: PreTrainedModel, trajectory: Trajectory) -> Tensor:
-        ids = torch.tensor(trajectory.ids)
-        every = torch.log_softmax(model(input_ids=ids[None]).logits[0] / TEMPERATURE, -1)
-        places = [place for place, sampled in enumerate(trajectory.sampled) if sampled]
-        return torch.stack([every[place - 1, ids[place]] for place in places])
+    def places(self, trajectory: Trajectory) -> list[int]:
+        sampled = trajectory.sampled if self.algorithm.origin_mask else (False, *(True for _ in trajectory.ids[1:]))
+        return [place for place, each in enumerate(sampled) if each]
 
-    def _token(self, new: Tensor, old: float, advantage: float) -> Tensor:
-        ratio = (new - old).exp()
+    def old(self, trajectory: Trajectory) -> list[float]:
+        if not self.algorithm.recomputes:
+            return list(trajectory.logprobs)
+        return self.logprobs(self.model, trajectory).tolist()
+
+    def logprobs(self, model: PreTrainedModel, trajectory: Trajectory) -> Tensor:
+        return self._every(model, trajectory)[self.places(trajectory), self._targets(trajectory)]
+
+    def values(self, trajectory: Trajectory) -> Tensor:
+        states = self.valued.base_model(input_ids=torch.tensor(trajectory.ids)[None]).last_hidden_state[0]
+        found: Tensor = self.head(states)[[place - 1 for place in self.places(trajectory)], 0]
+        return found
+
+    def _every(self, model: PreTrainedModel, trajectory: Trajectory) -> Tensor:
+        """Log probabilities of every token at every place; nothing comes before the first."""
+        logits = model(input_ids=torch.tensor(trajectory.ids)[None]).logits[0]
+        every = torch.log_softmax(logits / TEMPERATURE, -1)
+        return torch.cat([torch.zeros_like(every[:1]), every[:-1]])
+
+    def _targets(self, trajectory: Trajectory) -> list[int]:
+        return [trajectory.ids[place] for place in self.places(trajectory)]
+
+    def _loss(self, trajectory: Trajectory, tokens: list[Token], batch: Played) -> Tensor:
+        new = self.logprobs(self.model, trajectory)
+        losses = [
+            self._token(logprob, token, self._ratio(new, tokens, n)) for n, (logprob, token) in _counted(new, tokens)
+        ]
+        total = torch.stack([token.weight * each for token, each in zip(tokens, losses, strict=True)])
+        every = self._every(self.model, trajectory)[[token.place for token in tokens]]
+        total = total + self.algorithm.entropy * (every.exp() * every).sum(-1)
+        if self.algorithm.kl.place == "loss":
+            total = total + self.algorithm.kl.coefficient * self._kl(
+                new, self.logprobs(self.reference, trajectory).detach()
+            )
+        return total.sum() * self._weight(len(tokens), batch)
+
+    def _ratio(self, new: Tensor, tokens: list[Token], number: int) -> Tensor:
+        """Of the token, or with GSPO of the whole trajectory."""
+        differences = new - torch.tensor([token.old for token in tokens])
+        return differences.mean().exp() if self.algorithm.loss == "gspo" else differences[number].exp()
+
+    def _token(self, logprob: Tensor, token: Token, ratio: Tensor) -> Tensor:
         held = ratio.clamp(1 - self.algorithm.clip_low, 1 + self.algorithm.clip_high)
-        weight = self.algorithm.negative_weight if advantage < 0 else 1.0
-        return -weight * torch.minimum(advantage * ratio, advantage * held)
+        weight = self.algorithm.negative_weight if token.advantage < 0 else 1.0
+        if self.algorithm.loss == "cispo":
+            return -weight * held.detach() * token.advantage * logprob
+        loss = -torch.minimum(token.advantage * ratio, token.advantage * held)
+        if self.algorithm.clip_dual is not None and token.advantage < 0:
+            loss = torch.minimum(loss, torch.tensor(-token.advantage * self.algorithm.clip_dual))
+        return weight * loss
 
     def _kl(self, new: Tensor, reference: Tensor) -> Tensor:
         difference = reference - new
@@ -94,68 +166,179 @@ class Naive:
             case "k3":
                 return difference.exp() - 1 - difference
 
-    def _charge(self, trajectory: Trajectory) -> float:
+    def _charges(self, trajectory: Trajectory) -> list[float]:
+        """What the distance to the reference costs, token by token."""
         if self.algorithm.kl.place != "reward":
-            return 0.0
-        reference = self.logprobs(self.reference, trajectory).tolist()
-        kl = sum(
-            float(self._kl(torch.tensor(old), torch.tensor(each)))
-            for old, each in zip(trajectory.logprobs, reference, strict=True)
-        )
-        return self.algorithm.kl.coefficient * kl
+            return [0.0 for _ in self.places(trajectory)]
+        reference = self.logprobs(self.reference, trajectory).detach()
+        return (self.algorithm.kl.coefficient * self._kl(torch.tensor(self.old(trajectory)), reference)).tolist()
 
-    def _weight(self, trajectory: Trajectory, batch: Sequence[tuple[Trajectory, float]]) -> float:
+    def _corrected(self, trajectory: Trajectory) -> list[float]:
+        """How much likelier the trainer finds each token than the engine, or all together, as far as that may be."""
+        settings = self.algorithm.correction
+        if settings.level == "none":
+            return [1.0 for _ in self.places(trajectory)]
+        ratios = [exp(old - said) for old, said in zip(self.old(trajectory), trajectory.logprobs, strict=True)]
+        if settings.level == "sequence":
+            ratios = [prod(ratios)] * len(ratios)
+        if settings.action == "truncate":
+            return [min(ratio, settings.high) for ratio in ratios]
+        assert settings.low is not None
+        return [ratio if settings.low <= ratio <= settings.high else 0.0 for ratio in ratios]
+
+    def _rewards(self, group: Group) -> list[float]:
+        if self.algorithm.overlong != "shape":
+            return [score.total for score in group.scores]
+        begins = CONTEXT - self.algorithm.overlong_tokens
+        over = [(len(each.ids) - begins) / self.algorithm.overlong_tokens for each in group.trajectories]
+        return [score.total - min(1.0, max(0.0, each)) for score, each in zip(group.scores, over, strict=True)]
+
+    def _advantages(self, groups: Sequence[Group]) -> list[list[float]]:
+        """One for each scored token of each trajectory."""
+        every = [trajectory for group in groups for trajectory in group.trajectories]
+        if self.algorithm.advantage == "gae":
+            paid = [reward for group in groups for reward in self._rewards(group)]
+            made = [self._generalised(*each)[0] for each in zip(every, paid, strict=True)]
+            return _spread_out(_whitened([each for one in made for each in one]), [len(one) for one in made])
+        charged = [
+            [
+                reward - sum(self._charges(each))
+                for each, reward in zip(group.trajectories, self._rewards(group), strict=True)
+            ]
+            for group in groups
+        ]
+        lengths = [len(self.places(trajectory)) for trajectory in every]
+        return [[each] * length for each, length in zip(self._compared(charged), lengths, strict=True)]
+
+    def _compared(self, groups: list[list[float]]) -> list[float]:
+        flat = [reward for paid in groups for reward in paid]
+        match self.algorithm.advantage:
+            case "grpo":
+                return [each for paid in groups for each in _whitened(paid)]
+            case "dr_grpo":
+                return [each - sum(paid) / len(paid) for paid in groups for each in paid]
+            case "rloo":
+                return [each - (sum(paid) - each) / (len(paid) - 1) for paid in groups for each in paid]
+            case "reinforce":
+                return [each - sum(flat) / len(flat) for each in flat]
+            case _:
+                return _whitened(flat)
+
+    def _generalised(self, trajectory: Trajectory, reward: float) -> tuple[list[float], list[float]]:
+        """Advantages and returns, backwards from the last sampled token, with which the reward comes."""
+        settings, values = self.algorithm.critic, self.values(trajectory).tolist()
+        earned = [-each for each in self._charges(trajectory)]
+        earned[-1] += reward
+        advantages = [0.0] * len(values)
+        after, following = 0.0, 0.0
+        for number in reversed(range(len(values))):
+            error = earned[number] + settings.gamma * after - values[number]
+            following = error + settings.gamma * settings.lam * following
+            advantages[number], after = following, values[number]
+        return advantages, [advantage + value for advantage, value in zip(advantages, values, strict=True)]
+
+    def _weight(self, length: int, batch: Played) -> float:
         match self.algorithm.normalise:
             case "token":
-                return 1 / sum(len(each.logprobs) for each, _ in batch)
+                return 1 / sum(len(tokens) for _, tokens in batch)
             case "sequence":
-                return 1 / (len(batch) * len(trajectory.logprobs))
+                return 1 / (len(batch) * length)
             case "constant":
                 return 1 / (len(batch) * self.algorithm.constant)
 
 
+class Descent(Optimiser):
+    """Plain momentum: AdamW would blow up the rounding of gradients that are all but zero."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model.named_parameters(), learning_rate=1e-2, weight_decay=0.0)
+        self._momentum = momentum(model)
+
+    def step(self, rate: float, clip: float) -> float:
+        for group in self._momentum.param_groups:
+            group["lr"] = rate
+        self._momentum.step()
+        return self.norm()
+
+
 @pytest.fixture
-def learner(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> Callable[..., Learner]:
-    """Makes a learner whose gradient is not clipped; its reference has other weights.
+def learner(tiny: Callable[..., PreTrainedModel], tokens: Tokens, tmp_path: Path) -> Callable[..., Learner]:
+    """Makes a learner whose gradient is not clipped; its reference and its critic have other weights."""
 
-    It descends by plain momentum: AdamW would blow up the rounding of gradients that are all but zero.
-    """
-
-    def make(algorithm: dict[str, Any] | None = None, **train: Any) -> Learner:
+    def make(algorithm: dict[str, Any] | None = None, clipping: bool = False, **train: Any) -> Learner:
         policy = Policy(tiny(seed=0), tokens)
         settings = {"learning_rate": 1e-2, "temperature": TEMPERATURE, "gradient_clip": 1e9, **train}
+        known = AlgorithmConfig.model_validate(algorithm or {})
         return Learner(
             policy,
-            momentum(policy.model),
-            Policy(tiny(seed=1), tokens),
-            AlgorithmConfig.model_validate(algorithm or {}),
+            Optimiser(policy.parameters(), learning_rate=1e-2, weight_decay=0.0) if clipping else Descent(policy.model),
+            known,
             TrainConfig.model_validate(settings),
+            CONTEXT,
+            Policy(tiny(seed=1), tokens) if known.kl.place != "none" else None,
+            critic(tmp_path / "critic", tiny(seed=2), tokens) if known.advantage == "gae" else None,
         )
 
     return make
+
+
+def critic(folder: Path, model: PreTrainedModel, tokens: Tokens) -> Critic:
+    Policy(model, tokens).save(folder)
+    made = Critic.load(folder, torch.device("cpu"), torch.float32, CriticConfig(), TrainConfig(gradient_clip=1e9))
+    drawn(made.head)
+    return made
+
+
+def drawn(head: nn.Linear) -> nn.Linear:
+    """The head with weights that expect something."""
+    nn.init.normal_(head.weight, 0.0, 0.1, generator=torch.Generator().manual_seed(0))
+    nn.init.constant_(head.bias, 0.2)
+    return head
 
 
 @pytest.fixture
 def naive(tiny: Callable[..., PreTrainedModel]) -> Callable[..., Naive]:
     def make(algorithm: dict[str, Any] | None = None) -> Naive:
+        valued = tiny(seed=2, attention="eager")
         return Naive(
             tiny(seed=0, attention="eager"),
             tiny(seed=1, attention="eager"),
             AlgorithmConfig.model_validate(algorithm or {}),
+            valued,
+            drawn(nn.Linear(valued.config.hidden_size, 1)),
         )
 
     return make
+
+
+@pytest.fixture
+def made(groups: Callable[..., list[Group]]) -> list[Group]:
+    """Groups as an engine not quite like the policy sampled them; the first of each ran out of tokens."""
+
+    def sampled(each: Trajectory, number: int) -> Trajectory:
+        stop = each.stop if number else StopReason.OUT_OF_TOKENS
+        return replace(each, stop=stop, logprobs=tuple(logprob - 2.6 for logprob in each.logprobs))
+
+    return [
+        replace(group, trajectories=tuple(sampled(each, number) for number, each in enumerate(group.trajectories)))
+        for group in groups(REWARDS)
+    ]
+
+
+def learned(ours: Learner, groups: Sequence[Group], **pace: Any) -> dict[str, float]:
+    """A step by the rate of the naive one, on the old logprobs the settings ask for."""
+    return ours.learn(groups, Pace(1e-2, ours.algorithm.kl.coefficient, **pace), isfinite, recompute=False)
 
 
 def momentum(model: PreTrainedModel) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
 
 
-def gradients(model: PreTrainedModel) -> dict[str, Tensor]:
+def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def weights(model: PreTrainedModel) -> dict[str, Tensor]:
+def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
@@ -165,26 +348,102 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor], tolerance: float =
         torch.testing.assert_close(tensor, second[name], rtol=1e-4, atol=tolerance)
 
 
+def moved(before: dict[str, Tensor], model: nn.Module) -> bool:
+    return any(not torch.equal(before[name], after) for name, after in weights(model).items())
+
+
+def _counted(new: Tensor, tokens: list[Token]) -> list[tuple[int, tuple[Tensor, Token]]]:
+    return list(enumerate(zip(new, tokens, strict=True)))
+
+
+def _whitened(numbers: list[float]) -> list[float]:
+    mean = sum(numbers) / len(numbers)
+    spread = sqrt(sum((each - mean) ** 2 for each in numbers) / (len(numbers) - 1))
+    return [(each - mean) / (spread + 1e-6) for each in numbers]
+
+
+def _spread_out(numbers: list[float], lengths: list[int]) -> list[list[float]]:
+    rest = iter(numbers)
+    return [[next(rest) for _ in range(length)] for length in lengths]
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 def test_gradient_is_that_of_the_naive_loss(
-    algorithm: dict[str, Any],
-    learner: Callable[..., Learner],
-    naive: Callable[..., Naive],
-    groups: Callable[..., list[Group]],
+    algorithm: dict[str, Any], learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
 ) -> None:
-    ours, plain, made = learner(algorithm), naive(algorithm), groups(REWARDS)
-    ours.learn(made, 0)
-    plain.loss(plain.advantages(made)).backward()
-    same(gradients(ours.policy.model), gradients(plain.model))
+    ours, plain = learner(algorithm, pack_tokens=50), naive(algorithm)
+    found = learned(ours, made)
+    loss = plain.loss(plain.played(made))
+    loss.backward()
+    same(gradients(ours.policy.model), gradients(plain.model), tolerance=1e-5)
+    assert found["policy/loss"] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["gae", "gae, KL charged where it arises"])
+def test_gradient_of_the_critic_is_that_of_the_naive_loss(
+    algorithm: str, learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
+) -> None:
+    ours, plain = learner(ALGORITHMS[algorithm], pack_tokens=50), naive(ALGORITHMS[algorithm])
+    found = learned(ours, made, critic_rate=1e-3)
+    loss = plain.value_loss(made)
+    loss.backward()
+    assert ours.critic is not None
+    same(gradients(ours.critic.body.model.base_model), gradients(plain.valued.base_model))
+    same(gradients(ours.critic.head), gradients(plain.head))
+    assert found["critic/loss"] == pytest.approx(loss.item(), rel=1e-4)
+    values = torch.cat([plain.values(each) for group in made for each in group.trajectories])
+    assert found["critic/value"] == pytest.approx(values.mean().item(), rel=1e-4)
+
+
+# Of each algorithm that leaves some tokens as they are and not others, whether the groups here have both.
+@pytest.mark.parametrize("name", ["clip-higher", "dual clip", "gspo", "cispo", "tokens truncated", "sequences masked"])
+def test_bounds_hold_some_tokens_and_not_others(
+    name: str, learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
+) -> None:
+    found, plain = learned(learner(ALGORITHMS[name]), made), naive(ALGORITHMS[name])
+    weighed = [token.weight for _, tokens in plain.played(made) for token in tokens]
+    if "correction" in ALGORITHMS[name]:
+        dropped = sum(weight == 0 for weight in weighed) / len(weighed)
+        assert found["correction/dropped"] == pytest.approx(dropped)
+        assert 1 < len(set(weighed)) < len(weighed)
+        assert (0 < dropped < 1) == (name == "sequences masked")
+    else:
+        assert 0 < found["policy/clipped"] < 1
+
+
+def test_critic_that_warms_up_learns_alone(learner: Callable[..., Learner], made: list[Group]) -> None:
+    ours = learner(ALGORITHMS["gae"])
+    assert ours.critic is not None
+    policy, head = weights(ours.policy.model), weights(ours.critic.head)
+    found = learned(ours, made, critic_rate=1e-3, critic_only=True)
+    assert not moved(policy, ours.policy.model)
+    assert moved(head, ours.critic.head)
+    assert found["critic/gradient_norm"] > 0
+    assert "policy/loss" not in found
+    again = learned(ours, made, critic_rate=1e-3)
+    assert again["critic/loss"] < found["critic/loss"]
+    assert moved(policy, ours.policy.model)
+
+
+def test_recomputed_logprobs_are_those_of_the_policy_itself(
+    learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
+) -> None:
+    """What the loop asks for where engine and trainer are apart is what the setting asks for."""
+    asked, told = learner(), learner({"old": "recompute"})
+    found = asked.learn(made, Pace(1e-2), isfinite, recompute=True)
+    learned(told, made)
+    assert found["policy/ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert found["policy/clipped"] == 0.0
+    same(gradients(asked.policy.model), gradients(told.policy.model), tolerance=0.0)
 
 
 def test_weights_after_a_step_are_those_of_the_naive_one(
-    learner: Callable[..., Learner], naive: Callable[..., Naive], groups: Callable[..., list[Group]]
+    learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
 ) -> None:
-    ours, plain, made = learner(), naive(), groups(REWARDS)
-    metrics = ours.learn(made, 0)
+    ours, plain = learner(), naive()
+    metrics = learned(ours, made)
     optimiser = momentum(plain.model)
-    plain.loss(plain.advantages(made)).backward()
+    plain.loss(plain.played(made)).backward()
     norm = float(torch.stack([each.norm() for each in gradients(plain.model).values()]).norm())
     optimiser.step()
     assert metrics["policy/gradient_norm"] == pytest.approx(norm, rel=1e-4)
@@ -192,12 +451,13 @@ def test_weights_after_a_step_are_those_of_the_naive_one(
 
 
 def test_more_updates_are_as_many_steps_on_parts_of_the_batch(
-    learner: Callable[..., Learner], naive: Callable[..., Naive], groups: Callable[..., list[Group]]
+    learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
 ) -> None:
-    ours, plain, made = learner(updates=2), naive(), groups(REWARDS)
-    ours.learn(made, 0)
+    """Old logprobs, where they are recomputed, are those before the first of them."""
+    ours, plain = learner({"old": "recompute"}, updates=2), naive({"old": "recompute"})
+    learned(ours, made)
     optimiser = momentum(plain.model)
-    batch = plain.advantages(made)
+    batch = plain.played(made)
     for half in (batch[:4], batch[4:]):
         optimiser.zero_grad()
         plain.loss(half).backward()
@@ -206,47 +466,47 @@ def test_more_updates_are_as_many_steps_on_parts_of_the_batch(
 
 
 def test_metrics_are_means_over_the_trained_tokens(
-    learner: Callable[..., Learner], naive: Callable[..., Naive], groups: Callable[..., list[Group]]
+    learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
 ) -> None:
     algorithm = {"kl": {"place": "loss", "estimator": "k2"}}
-    plain, made = naive(algorithm), groups(REWARDS)
-    found = learner(algorithm).learn(made, 0)
+    plain = naive(algorithm)
+    found = learned(learner(algorithm), made)
     tokens = [
-        (new, reference, old, advantage)
-        for trajectory, advantage in plain.advantages(made)
-        for new, reference, old in zip(
+        (new, reference, token)
+        for trajectory, known in plain.played(made)
+        for new, reference, token in zip(
             plain.logprobs(plain.model, trajectory).tolist(),
             plain.logprobs(plain.reference, trajectory).tolist(),
-            trajectory.logprobs,
+            known,
             strict=True,
         )
     ]
-    ratios = [(exp(new - old), advantage) for new, _, old, advantage in tokens]
+    ratios = [(exp(new - token.old), token.advantage) for new, _, token in tokens]
     clipped = sum(ratio > 1.2 if advantage > 0 else ratio < 0.8 for ratio, advantage in ratios if advantage)
     count = len(tokens)
     assert found["policy/ratio"] == pytest.approx(sum(ratio for ratio, _ in ratios) / count, rel=1e-4)
     assert found["policy/clipped"] == pytest.approx(clipped / count)
-    assert found["policy/kl"] == pytest.approx(sum((new - ref) ** 2 / 2 for new, ref, _, _ in tokens) / count, rel=1e-4)
+    assert found["policy/kl"] == pytest.approx(sum((new - ref) ** 2 / 2 for new, ref, _ in tokens) / count, rel=1e-4)
     assert found["policy/learning_rate"] == 1e-2
 
 
 @pytest.mark.parametrize("pack_tokens", [1, 20, 45])
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo", "gae", "sequences masked"])
 def test_gradient_does_not_depend_on_the_packs(
-    pack_tokens: int, learner: Callable[..., Learner], groups: Callable[..., list[Group]]
+    algorithm: str, pack_tokens: int, learner: Callable[..., Learner], made: list[Group]
 ) -> None:
-    small, large, made = learner(pack_tokens=pack_tokens), learner(pack_tokens=10_000), groups(REWARDS)
-    found, expected = small.learn(made, 0), large.learn(made, 0)
+    settings = ALGORITHMS[algorithm]
+    small, large = learner(settings, pack_tokens=pack_tokens), learner(settings, pack_tokens=10_000)
+    found, expected = learned(small, made), learned(large, made)
     same(gradients(small.policy.model), gradients(large.policy.model))
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_gradient_does_not_depend_on_the_order(
-    learner: Callable[..., Learner], groups: Callable[..., list[Group]]
-) -> None:
-    forwards, backwards, made = learner(pack_tokens=30), learner(pack_tokens=30), groups(REWARDS)
+def test_gradient_does_not_depend_on_the_order(learner: Callable[..., Learner], made: list[Group]) -> None:
+    forwards, backwards = learner(pack_tokens=30), learner(pack_tokens=30)
     turned = [Group(each.question, each.trajectories[::-1], each.scores[::-1]) for each in reversed(made)]
-    forwards.learn(made, 0)
-    backwards.learn(turned, 0)
+    learned(forwards, made)
+    learned(backwards, turned)
     same(gradients(forwards.policy.model), gradients(backwards.policy.model))
 
 
@@ -256,7 +516,7 @@ def test_groups_without_spread_only_dilute_the_mean(
     """Their tokens count in the divisor of the loss, as they would in a mean over all; the record leaves them out."""
     alone, beside = learner(), learner()
     spread, idle = groups([[1.0, 0.0]]), groups([[0.5, 0.5], [1.0, 1.0, 1.0]], seed=9)
-    expected, found = alone.learn(spread, 0), beside.learn([*spread, *idle], 0)
+    expected, found = learned(alone, spread), learned(beside, [*spread, *idle])
     counts = [sum(len(t.logprobs) for each in made for t in each.trajectories) for made in (spread, [*spread, *idle])]
     diluted = {name: each * counts[0] / counts[1] for name, each in gradients(alone.policy.model).items()}
     same(gradients(beside.policy.model), diluted)
@@ -264,17 +524,16 @@ def test_groups_without_spread_only_dilute_the_mean(
         assert found[name] == pytest.approx(expected[name], rel=1e-4)
 
 
-@pytest.mark.parametrize("place", ["none", "loss"])
-def test_without_any_advantage_only_kl_moves_the_weights(
-    place: str, learner: Callable[..., Learner], groups: Callable[..., list[Group]]
+@pytest.mark.parametrize("settings", [{}, {"kl": {"place": "loss"}}, {"entropy": 0.1}], ids=str)
+def test_without_any_advantage_only_other_terms_move_the_weights(
+    settings: dict[str, Any], learner: Callable[..., Learner], groups: Callable[..., list[Group]]
 ) -> None:
-    ours = learner({"kl": {"place": place}})
-    ours.learn(groups(REWARDS), 0)
+    ours = learner(settings)
+    learned(ours, groups(REWARDS))
     before = weights(ours.policy.model)
-    found = ours.learn(groups([[1.0, 1.0], [0.0, 0.0]], seed=3), 1)
-    moved = any(not torch.equal(before[name], after) for name, after in weights(ours.policy.model).items())
-    assert moved == (place == "loss")
-    assert ("policy/entropy" in found) == moved
+    found = learned(ours, groups([[1.0, 1.0], [0.0, 0.0]], seed=3))
+    assert moved(before, ours.policy.model) == bool(settings)
+    assert ("policy/entropy" in found) == bool(settings)
 
 
 def test_loss_of_the_users_own_may_move_the_weights_without_an_advantage(
@@ -282,47 +541,79 @@ def test_loss_of_the_users_own_may_move_the_weights_without_an_advantage(
 ) -> None:
     (tmp_path / "own_loss.py").write_text(
         "from sleuth.algorithms.loss import TokenLoss\n"
-        "def likelier(logprob_T, old_T, advantage_T, clip_low, clip_high, negative_weight):\n"
-        "    return TokenLoss(-logprob_T, {})\n"
+        "def likelier(sampled, bounds):\n"
+        "    return TokenLoss(-sampled.logprob_T, {})\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     ours = learner({"loss": "import:own_loss.likelier"})
     before = weights(ours.policy.model)
-    ours.learn(groups([[1.0, 1.0], [0.0, 0.0]]), 0)
-    assert any(not torch.equal(before[name], after) for name, after in weights(ours.policy.model).items())
+    learned(ours, groups([[1.0, 1.0], [0.0, 0.0]]))
+    assert moved(before, ours.policy.model)
 
 
-@pytest.mark.parametrize("place", ["none", "loss", "reward"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"advantage": "reinforce", "kl": {"place": place}} for place in ("none", "loss", "reward")]
+    + [{"advantage": "gae"}, {"correction": {"level": "sequence"}}],
+    ids=str,
+)
 def test_trajectories_without_sampled_tokens_teach_nothing(
-    place: str,
+    settings: dict[str, Any],
     learner: Callable[..., Learner],
     trajectory: Callable[..., Trajectory],
     groups: Callable[..., list[Group]],
 ) -> None:
     """A prompt that fills the context leaves no room to sample, and no reason to fail."""
-    ours = learner({"advantage": "reinforce", "kl": {"place": place}}, pack_tokens=1)
+    ours = learner(settings, pack_tokens=1)
     (group,) = groups([[0.0, 1.0]])
     silent = trajectory((3, 4), (False, False))
     before = weights(ours.policy.model)
-    ours.learn([Group(group.question, (silent, silent), group.scores)], 0)
-    assert all(torch.equal(before[name], after) for name, after in weights(ours.policy.model).items())
+    learned(ours, [Group(group.question, (silent, silent), group.scores)])
+    assert not moved(before, ours.policy.model)
 
 
-def test_gradient_that_is_no_number_ends_the_run_and_leaves_the_weights(
+@pytest.mark.parametrize("settings", [{}, {"overlong": "filter"}], ids=str)
+def test_trajectories_that_all_ran_out_of_tokens_teach_where_they_are_heard(
+    settings: dict[str, Any], learner: Callable[..., Learner], groups: Callable[..., list[Group]]
+) -> None:
+    ours, (group,) = learner(settings), groups([[1.0, 0.0]])
+    cut = tuple(replace(each, stop=StopReason.OUT_OF_TOKENS) for each in group.trajectories)
+    before = weights(ours.policy.model)
+    found = learned(ours, [replace(group, trajectories=cut)])
+    assert moved(before, ours.policy.model) == (not settings)
+    assert ("policy/loss" in found) == (not settings)
+
+
+def test_gradient_that_is_no_number_leaves_the_weights(
     learner: Callable[..., Learner], groups: Callable[..., list[Group]]
 ) -> None:
     ours = learner()
     before = weights(ours.policy.model)
-    with pytest.raises(TrainingStopped, match="the gradient norm is nan, so the weights were left as they are"):
-        ours.learn(groups([[inf, 0.0]]), 0)
-    assert all(torch.equal(before[name], after) for name, after in weights(ours.policy.model).items())
+    assert isnan(learned(ours, groups([[inf, 0.0]]))["policy/gradient_norm"])
+    assert not moved(before, ours.policy.model)
 
 
-def test_gradient_is_scaled_down_to_its_limit(
-    learner: Callable[..., Learner], groups: Callable[..., list[Group]]
+def test_update_that_is_not_admitted_leaves_the_weights_and_the_next_is_made(
+    learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
 ) -> None:
-    ours = learner(gradient_clip=1e-3)
-    norm = ours.learn(groups(REWARDS), 0)["policy/gradient_norm"]
+    """Of two mini-batches the first is refused: what the second changes is all that changes."""
+    norms: list[float] = []
+
+    def second(norm: float) -> bool:
+        norms.append(norm)
+        return len(norms) == 2
+
+    ours, plain = learner(updates=2), naive()
+    found = ours.learn(made, Pace(1e-2), second, recompute=False)
+    assert found["policy/gradient_norm"] == pytest.approx(sum(norms) / 2)
+    plain.loss(plain.played(made)[4:]).backward()
+    momentum(plain.model).step()
+    same(weights(ours.policy.model), weights(plain.model), tolerance=1e-5)
+
+
+def test_gradient_is_scaled_down_to_its_limit(learner: Callable[..., Learner], made: list[Group]) -> None:
+    ours = learner(clipping=True, gradient_clip=1e-3)
+    norm = learned(ours, made)["policy/gradient_norm"]
     clipped = torch.stack([each.norm() for each in gradients(ours.policy.model).values()]).norm()
     assert norm > 0.1
     assert float(clipped) == pytest.approx(1e-3, rel=1e-2)

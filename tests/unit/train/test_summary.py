@@ -14,10 +14,12 @@ from sleuth.reward.rubric import Rubric
 from sleuth.train import ceiling
 from sleuth.train.assemble import Parts
 from sleuth.train.checkpoint import Progress
-from sleuth.train.loop import Measured, train
+from sleuth.train.examine import Measured
 from sleuth.train.loop import Outcome as Finished
+from sleuth.train.loop import train
+from sleuth.train.memory import peak_memory_gib
 from sleuth.train.policy import Policy
-from sleuth.train.summary import chosen, peak_memory_gib, summary, write
+from sleuth.train.summary import chosen, summary, write
 from sleuth.train.watch import Silent
 
 
@@ -90,3 +92,20 @@ def test_finished_run_has_summary_and_report(
     assert page.startswith("<!doctype html>")
     assert "Who wrote book 1?" in page
     assert [name for name in ("<script", "<link", "src=") if name in page] == []
+
+
+@pytest.mark.parametrize("asked", ["before", "after", None])
+def test_summary_holds_what_was_asked(
+    asked: str | None, parts: Callable[..., Parts], policy: Callable[..., Policy], tmp_path: Path, judged: str
+) -> None:
+    policy().save(tmp_path / "model")
+    evaluate = {"before": asked == "before", "after": asked == "after"}
+    tables = {"model": {"policy": str(tmp_path / "model")}, "evaluate": evaluate, "train": {"steps": 1}}
+    made = parts(tmp_path / "run", reward={"answer": judged}, **tables)
+    found = write(made, train(made, Silent(), 0.0))
+    assert {name for name in found if name.startswith("em_")} == (
+        {f"em_{asked}", f"em_sampled_{asked}"} if asked else set()
+    )
+    assert "searches_by_hops" not in found
+    assert found["steps"] == 1
+    assert (made.run.path / "report.html").read_text().startswith("<!doctype html>")

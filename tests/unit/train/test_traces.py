@@ -1,109 +1,162 @@
-"""Demonstrations: rows whose prompt is given, whose grammar parses, and in which no third hop is ever shown."""
+"""Trace files: both forms read as rows, what is left out counted, what is wrong told with its line."""
 
-import random
+import gzip
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sleuth.agent import prompts
 from sleuth.agent.protocol import Tags
-from sleuth.corpus.world.world import Posed, World
+from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Malformed, Search
-from sleuth.train.traces import BEHAVIOURS, Demonstrator, Script, acted, expert
-from sleuth.train.vocabulary import tokenizer
+from sleuth.records import Score, StopReason, Trajectory
+from sleuth.runs import row
+from sleuth.train import traces
+from sleuth.train.conversation import Conversations
+from sleuth.train.packing import WEIGHT, Row
+from sleuth.train.sft_settings import SFTConfig
+from sleuth.train.traces import Reader, Reading
 
-READING = 0.125
-PROMPT = "brief"
-
-
-@pytest.fixture(scope="module")
-def world() -> World:
-    return World(300, 3)
-
-
-@pytest.fixture(scope="module")
-def posed(world: World) -> list[Posed]:
-    return list(world.pose("train", 60))
+TALK = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]}
+# Prompt of two tokens, three sampled, an observation of two, two sampled.
+IDS, SAMPLED = (5, 6, 7, 8, 9, 10, 11, 12, 13), (False, False, True, True, True, False, False, True, True)
 
 
-@pytest.fixture(scope="module")
-def plain(world: World) -> Tokens:
-    return Tokens(tokenizer(passage.contents for passage in world.passages()))
+@pytest.fixture
+def read(tokens: Tokens, tmp_path: Path) -> Callable[..., Reading]:
+    """Reads these rows, or the text given, by these settings."""
+
+    def reading(*rows: object, text: str | None = None, **settings: Any) -> Reading:
+        path = tmp_path / "traces.jsonl"
+        path.write_text("".join(json.dumps(each) + "\n" for each in rows) if text is None else text)
+        conversations = Conversations(tokens, Tags(), 500)
+        return Reader(tokens, conversations, len(tokens.tokenizer), SFTConfig(**settings)).read([path])
+
+    return reading
 
 
-@pytest.fixture(scope="module")
-def demonstrator(world: World, plain: Tokens) -> Demonstrator:
-    return Demonstrator(world, plain, Tags(), PROMPT, READING)
+@pytest.fixture
+def told(trajectory: Callable[..., Trajectory]) -> Callable[..., dict[str, Any]]:
+    """Makes the row of a trajectory that was paid so much."""
+
+    def make(reward: float | None = 1.0) -> dict[str, Any]:
+        stop = StopReason.SEARCH_UNAVAILABLE if reward is None else StopReason.ANSWERED
+        return row(trajectory(IDS, SAMPLED, stop=stop), None if reward is None else Score(reward, {}))
+
+    return make
 
 
-Behaviour = Callable[[Posed, World, random.Random], Script]
-
-everyone = pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS)
-
-
-@everyone
-def test_actions_are_of_the_grammar(behaviour: Behaviour, world: World, posed: list[Posed]) -> None:
-    for each in posed:
-        for move in behaviour(each, world, random.Random(0)):
-            read = Tags().parse(acted(move, Tags()))
-            assert isinstance(read, Malformed) if move.action is None else read == move.action
+def weights(given: Row) -> list[float]:
+    """The weight of every token."""
+    found = [0.0] * len(given.ids_L)
+    for place, weight in zip(given.places_S.tolist(), given.columns[WEIGHT].tolist(), strict=True):
+        found[place] = weight
+    return found
 
 
-@everyone
-def test_searches_show_the_passage_that_bears_their_name(
-    behaviour: Behaviour, world: World, posed: list[Posed]
+def test_trajectory_is_its_tokens_and_only_sampled_ones_are_learned(
+    read: Callable[..., Reading], told: Callable[..., dict[str, Any]]
 ) -> None:
-    searches = [
-        move for each in posed for move in behaviour(each, world, random.Random(1)) if isinstance(move.action, Search)
-    ]
-    for move in searches:
-        assert isinstance(move.action, Search)
-        assert world.passage(move.row).title == move.action.query
+    (trace,) = read(told()).traces
+    assert tuple(trace.row.ids_L.tolist()) == IDS
+    assert weights(trace.row) == [float(each) for each in SAMPLED]
+    assert trace.question == "q0"
 
 
-@everyone
-def test_no_demonstration_takes_three_hops(behaviour: Behaviour, world: World, posed: list[Posed]) -> None:
-    deep = [each for each in posed if len(each.hops) > 2]
-    assert deep
-    for each in deep:
-        for seed in range(20):
-            actions = iter([move.action for move in behaviour(each, world, random.Random(seed))])
-            taken = [hop for hop in each.hops if Search(hop.subject) in actions]
-            assert len(taken) < 3
-
-
-def test_expert_answers_right_where_two_hops_are_enough(world: World, posed: list[Posed]) -> None:
-    for each in posed:
-        if len(each.hops) > 2:
-            continue
-        *shown, last = expert(each, world, random.Random(0))
-        assert [move.action for move in shown] == [Search(hop.subject) for hop in each.hops]
-        assert isinstance(last.action, Answer)
-        assert last.action.text in each.question.golden_answers
-
-
-@everyone
-def test_row_learns_what_was_done_and_reads_a_little(
-    behaviour: Behaviour, demonstrator: Demonstrator, plain: Tokens, world: World, posed: list[Posed]
+def test_observations_weigh_as_they_are_told_to(
+    read: Callable[..., Reading], told: Callable[..., dict[str, Any]]
 ) -> None:
-    for each in posed[:20]:
-        script = behaviour(each, world, random.Random(4))
-        row = demonstrator.row(each, script)
-        prompt = prompts.render(each.question, PROMPT, Tags(), plain)
-        assert list(row.ids[: len(prompt)]) == prompt
-        assert set(row.weights[: len(prompt)]) == {0.0}
-        assert set(row.weights[len(prompt) :]) <= {READING, 1.0}
-        learned = plain.decode([token for token, weight in zip(row.ids, row.weights, strict=True) if weight == 1.0])
-        read = plain.decode([token for token, weight in zip(row.ids, row.weights, strict=True) if weight == READING])
-        assert learned == "".join(acted(move, Tags()) for move in script)
-        assert read.count("<information>") == sum(isinstance(move.action, Search) for move in script)
+    first, second = read(told(), TALK, observation_weight=0.25).traces
+    assert weights(first.row) == [0, 0, 1, 1, 1, 0.25, 0.25, 1, 1]
+    assert set(weights(second.row)) == {0.0, 1.0}
 
 
-def test_drill_practises_only_the_verdict(demonstrator: Demonstrator, posed: list[Posed]) -> None:
-    compared = [each for each in posed if each.question.type in ("comparison", "yes_no")]
-    assert compared
-    for each in compared:
-        row = demonstrator.drill(each)
-        assert set(row.weights) == {0.0, 1.0}
-        assert list(row.weights) == sorted(row.weights)
+def test_conversation_teaches_the_assistants_words(read: Callable[..., Reading], tokens: Tokens) -> None:
+    (trace,) = read(TALK).traces
+    learned = [int(trace.row.ids_L[place]) for place in trace.row.places_S.tolist()]
+    assert tokens.tokenizer.decode(learned) == "Ada<|end|>"
+    assert trace.question == "Who?"
+
+
+def test_what_was_paid_too_little_is_left_out(
+    read: Callable[..., Reading], told: Callable[..., dict[str, Any]]
+) -> None:
+    reading = read(told(0.5), told(1.0), told(None), TALK, min_reward=0.9)
+    assert len(reading.traces) == 2
+    assert reading.sentence() == "2 traces; left out: 1 with a reward below 0.9, 1 unusable"
+    assert len(read(told(0.5), told(-1.0)).traces) == 2
+
+
+def test_reward_that_nothing_has_is_no_setting(read: Callable[..., Reading]) -> None:
+    with pytest.raises(ConfigError, match="--min-reward has no effect"):
+        read(TALK, min_reward=0.5)
+
+
+@pytest.mark.parametrize(("overlong", "limit"), [("drop", 8), ("cut", 2)])
+def test_long_traces_are_left_out(
+    overlong: str, limit: int, read: Callable[..., Reading], told: Callable[..., dict[str, Any]]
+) -> None:
+    with pytest.raises(InputError, match=r"nothing is left of .*: 0 traces; left out: 1 (longer than 8|without)"):
+        read(told(), row_tokens=limit, overlong=overlong)
+
+
+def test_long_traces_are_cut(read: Callable[..., Reading], told: Callable[..., dict[str, Any]]) -> None:
+    reading = read(told(), row_tokens=6, overlong="cut")
+    assert tuple(reading.traces[0].row.ids_L.tolist()) == IDS[:6]
+    assert reading.cut == {"traces": 1}
+
+
+def test_long_observations_are_cut_and_counted(tokens: Tokens, tmp_path: Path) -> None:
+    spoken = f"<search> Ada </search>\n\n<information>{'Ada ' * 50}</information>\n\n<answer> Ada </answer>"
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"messages": [TALK["messages"][0], {"role": "assistant", "content": spoken}]}))
+    reading = Reader(tokens, Conversations(tokens, Tags(), 20), 10_000, SFTConfig()).read([path])
+    assert reading.cut == {"observations": 1}
+    assert len(reading.traces[0].row.ids_L) < 60
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"text": "Ada"}, "line 2: unknown form of row, with the keys text; a line looks like"),
+        ({}, "line 2: unknown form of row, with the keys none"),
+        ({"messages": []}, "line 2: messages must be a list"),
+        ([1], "line 2: a JSON object is expected"),
+        ({"ids": [1, 2], "origin": [["given", 1]]}, "line 2: origin must say of 2 tokens"),
+        ({"ids": [1, 2], "origin": 7}, "line 2: origin must say of 2 tokens"),
+        ({"ids": ["a"], "origin": [["given", 1]]}, "line 2: ids must be a list of tokens"),
+        ({"ids": [10**6], "origin": [["sampled", 1]]}, "line 2: token 1000000 is none of the model's"),
+        ({"ids": [5, 6], "origin": [["given", 1], ["sampled", 1]], "score": 1}, "line 2: score must be null or hold"),
+        (
+            {"ids": [5, 6], "origin": [["given", 1], ["sampled", 1]], "turns": [{"text": "Lisbon", "tokens": 1}]},
+            "line 2: the tokens do not read as the text",
+        ),
+    ],
+)
+def test_bad_rows_are_told_with_their_line(content: object, sentence: str, read: Callable[..., Reading]) -> None:
+    with pytest.raises(InputError, match=sentence):
+        read(TALK, content)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("", "holds no traces"), ("\n \n", "holds no traces"), ("{", "not JSON")]
+)
+def test_bad_files_are_told(text: str, sentence: str, read: Callable[..., Reading]) -> None:
+    with pytest.raises(InputError, match=sentence):
+        read(text=text)
+
+
+def test_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="do not exist"):
+        list(traces.lines(tmp_path / "none.jsonl"))
+    (tmp_path / "torn.jsonl.gz").write_bytes(gzip.compress(b"{}\n")[:-4])
+    with pytest.raises(InputError, match="cannot be read"):
+        list(traces.lines(tmp_path / "torn.jsonl.gz"))
+
+
+@pytest.mark.parametrize("name", ["traces.jsonl", "traces.jsonl.gz"])
+def test_written_traces_are_read(name: str, tmp_path: Path) -> None:
+    assert traces.write(tmp_path / name, [TALK, TALK]) == 2
+    assert [json.loads(line) for line in traces.lines(tmp_path / name)] == [TALK, TALK]

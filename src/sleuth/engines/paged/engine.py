@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import index
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Listener, Sampling, Seat
@@ -221,7 +224,7 @@ class Paged:
         return known
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
-        """Some of the weights or all: tied ones need no entry of their own."""
+        """Some of the weights or all, sharded ones gathered one at a time: tied ones need no entry of their own."""
         own = self._model.state_dict()
         if unknown := sorted(weights.keys() - own.keys()):
             raise ValueError(f"the weight {unknown[0]} is published, and the model has none of that name")
@@ -229,7 +232,9 @@ class Paged:
         for name, weight in weights.items():
             if weight.shape != own[name].shape:
                 raise ValueError(f"the weight {name} is published as {[*weight.shape]}, expected {[*own[name].shape]}")
-        self._model.load_state_dict(weights, strict=False)
+        with torch.no_grad():
+            for name, weight in weights.items():
+                own[name].copy_(_whole(weight, own[name].dtype))
 
     @property
     def _busy(self) -> bool:
@@ -327,6 +332,15 @@ class Paged:
         for row in rows:
             _soon(row.future.get_loop(), row.fail, failure)
         self._core.reset()
+
+
+def _whole(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A weight that is sharded travels in the dtype it is wanted in."""
+    if not isinstance(weight, DTensor):
+        return weight
+    travelling: Any = weight.to(dtype)
+    whole: Tensor = travelling.full_tensor()
+    return whole
 
 
 def _hand_out(rows: Sequence[Row]) -> None:

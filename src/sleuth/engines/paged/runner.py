@@ -21,7 +21,7 @@ from sleuth.engines.paged.graphs import Graphs, filled_up
 from sleuth.engines.paged.layout import Pagewise
 from sleuth.engines.paged.sampler import uniform
 from sleuth.engines.paged.schedule import Step
-from sleuth.model import head
+from sleuth.model import head, line
 from sleuth.model.exactness import exact_sums
 from sleuth.model.shape import Shape
 from sleuth.model.tiles import Tiles
@@ -253,7 +253,7 @@ def _decoder(model: PreTrainedModel, context: int) -> "Decoder | None":
     """The fused forward pass, where it knows the model; others run through their own modules."""
     from sleuth.engines.paged import decoder
 
-    return decoder.Decoder(model, context) if decoder.recognised(model) is None else None
+    return decoder.Decoder(model, context) if line.recognised(model) is None else None
 
 
 def _computations(backend: Backend) -> tuple[ModuleType, Callable[..., None], Callable[..., None]]:

@@ -7,13 +7,13 @@ sequence; in kernels R rows (queries x heads of a group), C tokens of a block, O
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from sleuth.model.kernels.device import processors
 from sleuth.model.tiles import Tiles
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
@@ -54,7 +54,7 @@ def splits_for(programs: int, context: int, device: torch.device) -> int:
 
     What is summed in parts differs in its last bits from training; known without lengths, for captured graphs.
     """
-    most = max(1, min(SPLITS, _processors(device) // programs)) if context > UNSPLIT else 1
+    most = max(1, min(SPLITS, processors(device) // programs)) if context > UNSPLIT else 1
     return 1 << most.bit_length() - 1  # few numbers, as each is compiled for
 
 
@@ -227,7 +227,7 @@ def decode(
     if not lanes:
         return out_BHD
     programs = lanes * key_heads
-    few = programs < 2 * _processors(keys.device) and keys.dtype != torch.float32
+    few = programs < 2 * processors(keys.device) and keys.dtype != torch.float32
     plan = plan or plan_for(FEW if few else DECODE, keys)
     splits = splits or splits_for(programs, table_SX.shape[1] * page, keys.device)
     padded = max(LEAST, triton.next_power_of_2(width))
@@ -261,7 +261,8 @@ def prefill(
 ) -> None:  # fmt: skip
     """Writes, for the queries of the tiles alone, what each sees of its slot's tokens up to its own position.
 
-    `logs_HN` receives the logarithm of each softmax's sum, which a backward pass needs.
+    `logs_HN` receives the logarithm of each softmax's sum, which a backward pass needs. Pages of keys and of values may
+    lie alike among other heads of that width, as in the rows of one product.
     """
     (_, heads, width), (_, key_heads, page, _) = query_NHD.shape, keys.shape
     plan = plan or plan_for(PREFILL_FP32 if keys.dtype == torch.float32 else PREFILL, keys)
@@ -271,7 +272,7 @@ def prefill(
         query_NHD, out_NHD, logs_HN, keys, values, table_SX,
         tiles.first_T, tiles.slot_T, tiles.position_T, tiles.count_T, scale * LOG2_E.value,
         *query_NHD.stride()[:2], *out_NHD.stride()[:2], table_SX.stride(0), len(query_NHD),
-        KEY_HEADS=key_heads, GROUP=heads // key_heads, ROWS=own, PAGE=page, D=width,
+        KEY_HEADS=keys.stride(0) // (page * width), GROUP=heads // key_heads, ROWS=own, PAGE=page, D=width,
         WIDTH=max(LEAST, triton.next_power_of_2(width)), BLOCK=plan.block,
         num_warps=plan.warps, num_stages=plan.stages, enable_fp_fusion=False,
     )  # fmt: skip
@@ -284,8 +285,3 @@ def store(key_NKD: Tensor, value_NKD: Tensor, keys: Tensor, values: Tensor, addr
         key_NKD, value_NKD, keys, values, addresses_N, *key_NKD.stride()[:2], *value_NKD.stride()[:2],
         KEY_HEADS=key_heads, PAGE=page, D=width, WIDTH=triton.next_power_of_2(key_heads * width), num_warps=2,
     )  # fmt: skip
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -16,7 +16,16 @@ COLUMNS = 2048  # that one program multiplies
 
 
 @triton.jit
-def _add_norm(delta, residual, weight, out, eps, width: tl.constexpr, WIDTH: tl.constexpr):
+def normed(x, weight, eps, width: tl.constexpr, dtype: tl.constexpr):
+    """The factor that gives a row in fp32 a mean square of 1, and the weight times the row so scaled, both rounded."""
+    # Squares of half precision summed in fp64 are exact, in whatever order.
+    square = tl.sum((x * x).to(tl.float64), 0) / width
+    scale = tl.rsqrt(square.to(tl.float32) + eps)
+    return scale, (weight * (x * scale).to(dtype).to(tl.float32)).to(dtype)
+
+
+@triton.jit
+def _add_norm(delta, residual, total, weight, out, eps, width: tl.constexpr, WIDTH: tl.constexpr):
     dtype: tl.constexpr = residual.dtype.element_ty
     column = tl.arange(0, WIDTH)
     inside = column < width
@@ -24,16 +33,13 @@ def _add_norm(delta, residual, weight, out, eps, width: tl.constexpr, WIDTH: tl.
     x = tl.load(residual + place, inside, 0.0).to(tl.float32)
     if delta is not None:
         x = (x + tl.load(delta + place, inside, 0.0).to(tl.float32)).to(dtype).to(tl.float32)
-        tl.store(residual + place, x.to(dtype), inside)
-    # Squares of half precision summed in fp64 are exact, in whatever order.
-    square = tl.sum((x * x).to(tl.float64), 0) / width
-    scale = tl.rsqrt(square.to(tl.float32) + eps)
-    normed = tl.load(weight + column, inside, 0.0).to(tl.float32) * (x * scale).to(dtype).to(tl.float32)
-    tl.store(out + place, normed.to(dtype), inside)
+        tl.store(total + place, x.to(dtype), inside)
+    _, scaled = normed(x, tl.load(weight + column, inside, 0.0).to(tl.float32), eps, width, dtype)
+    tl.store(out + place, scaled, inside)
 
 
 @triton.jit
-def _activated(gate, dtype: tl.constexpr):
+def activated(gate, dtype: tl.constexpr):
     return tl.div_rn(gate, 1.0 + tl.exp(-gate)).to(dtype)
 
 
@@ -41,7 +47,7 @@ def _activated(gate, dtype: tl.constexpr):
 def _silu(states, out, count, COLUMNS: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     gate = tl.load(states + place, place < count, 0.0).to(tl.float32)
-    tl.store(out + place, _activated(gate, states.dtype.element_ty), place < count)
+    tl.store(out + place, activated(gate, states.dtype.element_ty), place < count)
 
 
 @triton.jit
@@ -52,22 +58,30 @@ def _silu_mul(both, out, width: tl.constexpr, COLUMNS: tl.constexpr):
     inside = column < width
     gate = tl.load(both + row * (2 * width) + column, inside, 0.0).to(tl.float32)
     up = tl.load(both + row * (2 * width) + width + column, inside, 0.0).to(tl.float32)
-    activated = _activated(gate, dtype).to(tl.float32)
-    tl.store(out + row * width + column, (activated * up).to(dtype), inside)
+    product = activated(gate, dtype).to(tl.float32) * up
+    tl.store(out + row * width + column, product.to(dtype), inside)
 
 
 def add_norm(
-    delta_NW: Tensor | None, residual_NW: Tensor, weight_W: Tensor, eps: float, out_NW: Tensor | None = None
-) -> Tensor:
-    """RMSNorm of the residual stream, to which `delta_NW` is added in place first."""
+    delta_NW: Tensor | None, residual_NW: Tensor, weight_W: Tensor, eps: float, out_NW: Tensor | None = None,
+    *, total_NW: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """RMSNorm of the residual stream, to which `delta_NW` is added first: in place, or into `total_NW`."""
     rows, width = residual_NW.shape
     out_NW = torch.empty_like(residual_NW) if out_NW is None else out_NW
+    if not rows:
+        return out_NW
     padded = triton.next_power_of_2(width)
     _add_norm[(rows,)](
-        delta_NW, residual_NW, weight_W, out_NW, eps, width, padded,
-        num_warps=min(8, max(1, padded // 512)), enable_fp_fusion=False,
+        delta_NW, residual_NW, residual_NW if total_NW is None else total_NW, weight_W, out_NW, eps, width, padded,
+        num_warps=row_warps(padded), enable_fp_fusion=False,
     )  # fmt: skip
     return out_NW
+
+
+def row_warps(padded: int) -> int:
+    """Warps of a program that norms one row."""
+    return min(8, max(1, padded // 512))
 
 
 def silu(states: Tensor) -> Tensor:

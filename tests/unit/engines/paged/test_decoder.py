@@ -14,9 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrain
 
 from sleuth.engines.paged.batch import Batch
 from sleuth.engines.paged.cache import Cache
-from sleuth.engines.paged.decoder import Decoder, recognised
+from sleuth.engines.paged.decoder import Decoder
 from sleuth.engines.paged.pages import PAGE
 from sleuth.model.kernels.attention import tile_queries
+from sleuth.model.line import recognised
 from sleuth.model.shape import Shape
 from sleuth.model.tiles import Tiles
 

@@ -10,10 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
-from sleuth.engines.paged import decoder
 from sleuth.engines.paged.engine import Paged
 from sleuth.engines.paged.runner import Backend
 from sleuth.errors import EngineFailure, InputError
+from sleuth.model import line
 from sleuth.model.load import load
 from sleuth.model.tokens import Tokens
 
@@ -66,7 +66,7 @@ def sampled(folder: Path, tokens: Tokens, backend: Backend, count: int, device: 
 def test_it_is_computed_as_hugging_face_does(saved: Callable[..., Path], tokens: Tokens, kind: str) -> None:
     folder = saved(kind, **STRANGERS[kind])
     stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    assert decoder.recognised(stock) is not None
+    assert line.recognised(stock) is not None
     first, _, _ = sampled(folder, tokens, "plain", 8)
     prompt = tokens.encode("Who wrote the book that Ada Lovelace read in Oslo?")
     with torch.no_grad():

@@ -14,32 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from sleuth.engines.paged.pages import PAGE
+from sleuth.model.kernels.rotary import turned
 
 LANES = 128  # that one program prepares
-
-
-@triton.jit
-def _turned(
-    states, norm, cosine, sine, eps,
-    heads: tl.constexpr, half: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, dtype: tl.constexpr,
-):  # fmt: skip
-    """The two halves of each of a token's heads, normed where there is a norm, then rotated."""
-    head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
-    inside = (head < heads) & (column < half)
-    place = states + head * (2 * half) + column
-    left = tl.load(place, inside, 0.0).to(tl.float32)
-    right = tl.load(place + half, inside, 0.0).to(tl.float32)
-    if norm is not None:
-        # Squares of half precision summed in fp64 are exact, in whatever order, as in the norm of `model.kernels`.
-        squares = tl.sum((left * left).to(tl.float64) + (right * right).to(tl.float64), 1)
-        scale = tl.rsqrt((squares / (2 * half)).to(tl.float32) + eps)[:, None]
-        first = tl.load(norm + column, column < half, 0.0).to(tl.float32)
-        second = tl.load(norm + half + column, column < half, 0.0).to(tl.float32)
-        left = (first * (left * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
-        right = (second * (right * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
-    turned_left = (left * cosine).to(dtype).to(tl.float32) - (right * sine).to(dtype).to(tl.float32)
-    turned_right = (right * cosine).to(dtype).to(tl.float32) + (left * sine).to(dtype).to(tl.float32)
-    return turned_left.to(dtype), turned_right.to(dtype)
 
 
 # Parts of an uploaded batch begin anywhere: a kernel compiled anew for each way they are aligned would stall a step.
@@ -63,7 +40,7 @@ def _rotate_and_store(
     head = tl.arange(0, HEADS)[:, None]
     inside = (head < heads) & (column < half)
     place = query + token * (heads * width) + head * width + column
-    left, right = _turned(states, q_norm, cosine, sine, eps, heads, half, HEADS, HALF, dtype)
+    left, right = turned(states, q_norm, cosine, sine, eps, heads, half, HEADS, HALF, dtype)
     tl.store(place, left, inside)
     tl.store(place + half, right, inside)
 
@@ -72,7 +49,7 @@ def _rotate_and_store(
         key_head = tl.arange(0, KEY_HEADS)[:, None]
         present = (key_head < key_heads) & (column < half)
         page = ((address // PAGE * key_heads + key_head) * PAGE + address % PAGE) * width + column
-        key_left, key_right = _turned(key, k_norm, cosine, sine, eps, key_heads, half, KEY_HEADS, HALF, dtype)
+        key_left, key_right = turned(key, k_norm, cosine, sine, eps, key_heads, half, KEY_HEADS, HALF, dtype)
         tl.store(keys + page, key_left, present)
         tl.store(keys + page + half, key_right, present)
         value = key + (key_heads + key_head) * width + column

@@ -1,0 +1,1 @@
+"""One file for each way to compare the rewards of a batch."""

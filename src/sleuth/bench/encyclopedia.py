@@ -1,0 +1,36 @@
+"""A generated encyclopedia with an index of it on the disk, for as long as something is measured."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sleuth.config import RetrievalConfig
+from sleuth.corpus import questions
+from sleuth.corpus.world import folder
+from sleuth.corpus.world.world import World
+from sleuth.records import Question
+from sleuth.retrieval import index
+from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.opened import opened
+from sleuth.retrieval.settings import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Encyclopedia:
+    """Questions, and what is searched for their answers."""
+
+    questions: list[Question]
+    retriever: Retriever
+
+
+@contextmanager
+def generated(passages: int, asked: int) -> Iterator[Encyclopedia]:
+    """A world of so many passages with so many questions, its BM25 index opened as a run opens it."""
+    with TemporaryDirectory() as scratch:
+        world, built = Path(scratch, "world"), Path(scratch, "index")
+        folder.write(World(passages, 0), world, asked, 1)
+        index.build(world / folder.CORPUS, built, Plan.of("bm25"))
+        found = questions.load(world / folder.TRAIN)
+        yield Encyclopedia(found, opened(RetrievalConfig(), built, Path(scratch, "searches.jsonl")))

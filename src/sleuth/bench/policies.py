@@ -1,0 +1,60 @@
+"""Policies of random weights, made as those of a folder are: with our attention, kernels of the trainer, an adapter."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig
+
+from sleuth import recipe
+from sleuth.bench.engine import drawn
+from sleuth.errors import InputError
+from sleuth.model import alike, head, lora
+from sleuth.model.exactness import exact_sums
+from sleuth.model.lora import LoRA
+from sleuth.model.recompute import recomputed
+from sleuth.model.tokens import Tokens
+from sleuth.train.policy import Policy
+from sleuth.train.reference import Reference, WithoutAdapter
+
+
+def policy(
+    shape: PretrainedConfig, tokens: Tokens, device: torch.device, *, rank: int = 0, recompute: float = 0.0
+) -> Policy:
+    """A policy to train: the whole of it, or with a rank an adapter; a share of its layers computes itself again."""
+    exact_sums()
+    model = drawn(shape, device)
+    head.projection(model)
+    adapter = LoRA(rank, alpha=2.0 * rank) if rank else None
+    if adapter is not None:
+        lora.attach(model, adapter)
+        nn.Module.to(model, device)
+    alike.install(model)
+    recomputed(model, recompute)
+    return Policy(model, tokens, adapter)
+
+
+def reference(shape: PretrainedConfig, learning: Policy) -> Reference:
+    """The policy as it is now, for good: itself without its adapter, or a frozen copy."""
+    if learning.adapter is not None:
+        return WithoutAdapter(learning)
+    model = drawn(shape, learning.device)
+    model.load_state_dict(learning.model.state_dict())
+    model.requires_grad_(False)
+    alike.install(model)
+    return Policy(model, learning.tokens)
+
+
+def tokens(shape: PretrainedConfig, folder: Path | None) -> Tokens:
+    """The tokenizer of a model folder, or the shipped one, whose ids every larger vocabulary has too."""
+    found = Tokens.load(folder) if folder is not None and (folder / "tokenizer.json").is_file() else shipped()
+    if (most := len(found.tokenizer)) > shape.vocab_size:
+        raise InputError(
+            f"the shape has {shape.vocab_size} tokens and the tokenizer {most}; choose a shape with as many or more"
+        )
+    return found
+
+
+def shipped() -> Tokens:
+    """The tokenizer of the quickstart."""
+    return Tokens.load(recipe.resolve_policy("quickstart"))

@@ -1,0 +1,55 @@
+"""sleuth bench train: forward and backward passes, ours beside the stock way, in one run."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sleuth.cli.fresh import require_new
+from sleuth.errors import InputError
+
+SHAPE = "smollm2-135m"
+ROWS = {"cuda": 16, "cpu": 2}
+
+
+def train(
+    shape: Annotated[str | None, typer.Option(help="a published shape, such as qwen2.5-3b", show_default=SHAPE)] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="a model folder, for its shape alone: weights are drawn at random")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=2, help="of a pass; default: 16, CPU: 2")] = None,
+    row_tokens: Annotated[int, typer.Option(min=2, help="of a row")] = 1000,
+    recompute: Annotated[float, typer.Option(min=0, max=1, help="share of our layers computed again backwards")] = 0.0,
+    repetitions: Annotated[int, typer.Option(min=1, help="of which the median counts, after a warm-up of 3")] = 5,
+    json_file: Annotated[Path | None, typer.Option("--json", help="a new file for every repetition")] = None,
+) -> None:
+    """Measure training: our forward and backward passes beside stock Hugging Face's; the table is Markdown.
+
+    Ends with 1 where memory shows that logits of all tokens may have been made at once.
+    """
+    require_new(json_file)
+    from dataclasses import asdict
+
+    from sleuth.bench import logits, passes, shapes
+    from sleuth.bench.device import here
+    from sleuth.bench.table import machine
+    from sleuth.cli.quiet import quiet
+
+    quiet()
+    name, chosen = shapes.one(shape, model, SHAPE)
+    if row_tokens > (known := chosen.max_position_embeddings):
+        raise InputError(f"--row-tokens {row_tokens} is more than the {known} positions of the model; lower it")
+    work = passes.Work(rows or ROWS[here().type], row_tokens, repetitions, recompute)
+    typer.echo(f"{machine()}\n")
+    timings = passes.compare(chosen, work, heard=lambda line: typer.echo(line, err=True))
+    typer.echo(passes.table(name, work, timings).markdown())
+    grown = logits.growth(chosen, work.tokens)
+    if grown is not None:
+        typer.echo(f"\n{grown.told()}")
+    if json_file is not None:
+        figures = {"ways": [asdict(each) for each in timings], "head": None if grown is None else asdict(grown)}
+        kept = {"machine": machine(), "shape": name, "work": asdict(work), **figures}
+        json_file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    if grown is not None and not grown.chunked:
+        raise typer.Exit(1)

@@ -1,0 +1,28 @@
+"""sleuth export: a checkpoint as a model folder for others."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def export(
+    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="a run folder, or one of its checkpoints")],
+    out: Annotated[Path, typer.Argument(help="the folder to make, which must not exist")],
+    step: Annotated[
+        int | None, typer.Option(min=0, help="the checkpoint of this step of the run; default: the newest")
+    ] = None,
+    best: Annotated[bool, typer.Option("--best", help="the checkpoint with the highest held-out score")] = False,
+    dtype: Annotated[
+        str | None, typer.Option(help="round the weights: bfloat16, float16 or float32; default: as they are")
+    ] = None,
+) -> None:
+    """Write a plain Hugging Face folder, for transformers, vLLM and others; an adapter is merged into the weights."""
+    from sleuth.cli.quiet import quiet
+    from sleuth.train import export as exporting
+
+    quiet()
+    checkpoint = exporting.found(source, step, best)
+    exporting.export(checkpoint, out, dtype)
+    Console(stderr=True, markup=False, highlight=False).print(f"{checkpoint} exported to {out}", soft_wrap=True)

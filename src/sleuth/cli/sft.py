@@ -1,0 +1,96 @@
+"""sleuth sft: a model learns from traces before it learns by itself."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from sleuth import recipe
+from sleuth.cli.live import Live
+from sleuth.errors import ConfigError, InputError
+from sleuth.train.sft_settings import SFTConfig, explained, settled
+
+if TYPE_CHECKING:
+    from sleuth.train.sft_run import Schooled
+
+
+def sft(
+    name: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="a recipe: its model, protocol and limits are taken")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="a Hugging Face folder with model and tokenizer, instead of a recipe's")
+    ] = None,
+    traces: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="JSONL of messages or trajectories; may be repeated")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the model folder to write; it must not exist")] = None,
+    epochs: Annotated[int | None, typer.Option(help=explained("epochs"))] = None,
+    steps: Annotated[int | None, typer.Option(help=explained("steps"))] = None,
+    batch_rows: Annotated[int | None, typer.Option(help=explained("batch_rows"))] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help=explained("batch_tokens"))] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=explained("learning_rate"))] = None,
+    warmup: Annotated[float | None, typer.Option(help=explained("warmup"))] = None,
+    decay: Annotated[str | None, typer.Option(help=f"cosine, linear or none: {explained('decay')}")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help=explained("weight_decay"))] = None,
+    optimiser: Annotated[str | None, typer.Option(help=f"adamw or adamw8bit: {explained('optimiser')}")] = None,
+    offload: Annotated[bool | None, typer.Option("--offload", help=explained("offload"))] = None,
+    recompute: Annotated[float | None, typer.Option(help=explained("recompute"))] = None,
+    gradient_clip: Annotated[float | None, typer.Option(help=explained("gradient_clip"))] = None,
+    held_out: Annotated[float | None, typer.Option(help=explained("held_out"))] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help=explained("evaluate_every"))] = None,
+    patience: Annotated[int | None, typer.Option(help=explained("patience"))] = None,
+    row_tokens: Annotated[int | None, typer.Option(help=explained("row_tokens"))] = None,
+    overlong: Annotated[str | None, typer.Option(help=f"drop or cut: {explained('overlong')}")] = None,
+    protocol: Annotated[str | None, typer.Option(help=explained("protocol"))] = None,
+    observation_tokens: Annotated[int | None, typer.Option(help=explained("observation_tokens"))] = None,
+    observation_weight: Annotated[float | None, typer.Option(help=explained("observation_weight"))] = None,
+    min_reward: Annotated[float | None, typer.Option(help=explained("min_reward"))] = None,
+    pack_tokens: Annotated[int | None, typer.Option(help=explained("pack_tokens"))] = None,
+    seed: Annotated[int | None, typer.Option(help=explained("seed"))] = None,
+) -> None:
+    """Train a model on traces of searching, so that reinforcement learning has something to begin with."""
+    # Before any other name is bound: what is here are the options.
+    options = {key: value for key, value in locals().items() if key in SFTConfig.model_fields}
+    started = time.monotonic()
+    if not traces:
+        raise InputError("no traces given; name a JSONL file with --traces, or write one with: sleuth traces")
+    if out is None:
+        raise InputError("no folder to write given; name one with --out")
+    begun, taken = _model(name, model)
+    settings = settled(taken | {key: value for key, value in options.items() if value is not None})
+    from sleuth.cli.quiet import quiet
+    from sleuth.train.sft_run import refuse_existing, run
+
+    refuse_existing(out)
+    quiet()
+    console = Console(stderr=True, markup=False, highlight=False)
+    with Live(console) as live:
+        schooled = run(begun, traces, out, settings, live)
+    console.print(f"wrote {out}: {closing(schooled, time.monotonic() - started)}", soft_wrap=True)
+    console.print(f"train it     sleuth train {name or 'RECIPE'} --set model.policy={out}", soft_wrap=True)
+
+
+def _model(name: str | None, model: str | None) -> tuple[str, dict[str, object]]:
+    """The model to begin with, and what a recipe says of the agent it is to become."""
+    if name is None and model is None:
+        raise ConfigError("no model given; name a recipe, or a model folder with --model")
+    if name is None:
+        return str(model), {}
+    config = recipe.load(name)
+    agent = config.agent
+    taken = {"protocol": agent.protocol, "observation_tokens": agent.observation_tokens}
+    return model or config.model.policy, taken | {"row_tokens": agent.context_tokens}
+
+
+def closing(schooled: "Schooled", seconds: float) -> str:
+    """What was done, in one line."""
+    course = schooled.course
+    first, last = course.updates[0], course.updates[-1]
+    said = f"{last.step:,} updates on {schooled.learned:,} traces, loss {first.loss:.3f} -> {last.loss:.3f}"
+    if course.held_out:
+        before, best = course.held_out[0], course.best
+        said += f", held out ({schooled.held_out:,}) {before.loss:.3f} -> {best.loss:.3f} at step {best.step:,}, kept"
+    return f"{said}, {seconds:,.0f} s"

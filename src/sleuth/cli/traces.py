@@ -1,0 +1,204 @@
+"""sleuth traces: something to learn from, out of gold passages or out of a model's own successes."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from sleuth.cli.live import Live
+from sleuth.config import AgentConfig
+from sleuth.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from sleuth.agent.episode import Agent
+    from sleuth.config import Config
+    from sleuth.records import Question
+    from sleuth.train.gold import Demonstration, Gold
+    from sleuth.train.rejection import Harvest
+
+app = typer.Typer(no_args_is_help=True, help="Write traces for a cold start: sleuth sft learns from them.")
+DEFAULT = AgentConfig()
+
+
+@app.command()
+def gold(
+    questions: Annotated[Path, typer.Option(help="a questions file, best with supporting_ids")],
+    out: Annotated[Path, typer.Option(help="the trace file to write (.jsonl or .jsonl.gz); it must not exist")],
+    index: Annotated[
+        str | None, typer.Option(help="what is searched: an index folder, a server's address, or web:PROVIDER")
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="corpus JSONL with the supporting passages, where no index folder holds them")
+    ] = None,
+    distractors: Annotated[
+        int | None, typer.Option(min=0, help="other passages shown with each; default 2 with an index, else 0")
+    ] = None,
+    prompt: Annotated[str, typer.Option(help="the instruction by name, as agent.prompt of a recipe")] = DEFAULT.prompt,
+    protocol: Annotated[str, typer.Option(help="the grammar, as agent.protocol of a recipe")] = DEFAULT.protocol,
+    searches: Annotated[
+        int, typer.Option(min=1, help="searches at most; questions that take more are left out")
+    ] = DEFAULT.searches,
+    limit: Annotated[int | None, typer.Option(min=1, help="questions at most, the first of the file")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of the wording")] = 0,
+) -> None:
+    """Demonstrations from gold passages: each is searched for in turn, and the question is answered."""
+    _refuse_existing(out)
+    if index is None and corpus is None:
+        raise InputError("neither an index nor a corpus given; name one with --index or --corpus")
+    if index is None and distractors:
+        raise ConfigError("--distractors has no effect without --index, in which they are found; remove it")
+    from sleuth.agent import prompts
+    from sleuth.agent import protocol as protocols
+    from sleuth.corpus.questions import load
+    from sleuth.retrieval.opened import named
+    from sleuth.train.gold import Gold
+    from sleuth.train.gold_passages import finder
+
+    prompts.named(prompt)
+    asked = load(questions)[:limit]
+    writer = Gold(
+        find=finder(corpus, index, {name for question in asked for name in question.supporting_ids}),
+        retriever=None if index is None else named(index),
+        protocol=protocols.named(protocol),
+        prompt=prompt,
+        distractors=(0 if index is None else 2) if distractors is None else distractors,
+        searches=searches,
+        seed=seed,
+    )
+    console = Console(stderr=True, markup=False, highlight=False)
+    with Live(console) as live:
+        made, left_out = asyncio.run(_demonstrated(writer, asked, live))
+    if not made:
+        raise InputError(f"no question of {questions} makes a demonstration: {_listed(left_out)}")
+    _write(out, [each.row for each in made])
+    _say_gold(console, out, made, left_out)
+
+
+@app.command()
+def sample(
+    source: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="the folder of a run, or of a model")],
+    questions: Annotated[Path, typer.Option(help="a questions file")],
+    out: Annotated[Path, typer.Option(help="the trace file to write (.jsonl or .jsonl.gz); it must not exist")],
+    index: Annotated[
+        str | None, typer.Option(help="with a model: what it searches, an index folder, an address or web:PROVIDER")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="with a model: a setting of agent, retrieval, engine or reward"
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="episodes a question")] = 8,
+    per_question: Annotated[int, typer.Option(min=1, help="traces of a question at most")] = 1,
+    min_reward: Annotated[
+        float | None, typer.Option(help="keep episodes with this reward at least; default: exact match")
+    ] = None,
+    prefer: Annotated[
+        str, typer.Option(help="which are kept where there are more: first, searches or tokens (the fewest)")
+    ] = "first",
+    temperature: Annotated[float, typer.Option(min=0.01, help="of sampling")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="of sampling")] = 0,
+) -> None:
+    """Rejection sampling: a model answers every question several times, and what was right is kept token by token."""
+    _refuse_existing(out)
+    if prefer not in ("first", "searches", "tokens"):
+        raise ConfigError(f"--prefer {prefer!r} is unknown; expected first, searches or tokens")
+    from sleuth.cli.quiet import quiet
+    from sleuth.corpus.questions import load
+    from sleuth.reward.rubric import Rubric
+    from sleuth.train import rejection
+    from sleuth.train.rejection import Terms
+
+    quiet()
+    asked = load(questions)
+    agent, config = _agent(source, questions, index, settings or [])
+    terms = Terms(samples, min_reward, per_question, prefer, temperature, seed)  # type: ignore[arg-type]  # checked above
+    console = Console(stderr=True, markup=False, highlight=False)
+    with Live(console) as live:
+        live.begin("sampling", len(asked) * samples)
+        rubric, slots = Rubric(config.reward), config.engine.slots
+        harvest = asyncio.run(rejection.sample(agent, asked, rubric, terms, slots, lambda _: live.advance()))
+    if not harvest.rows:
+        raise InputError(
+            f"no episode was good enough to keep, of {len(asked) * samples:,}; lower --min-reward, raise --samples, "
+            "or begin with: sleuth traces gold"
+        )
+    _write(out, harvest.rows)
+    _say_sampled(console, out, harvest)
+
+
+def _agent(source: str, questions: Path, index: str | None, settings: list[str]) -> "tuple[Agent, Config]":
+    """The agent of a run as it is, or of a model with an index of its own."""
+    from sleuth.runs import Run
+    from sleuth.train import finished, untrained
+
+    if (Path(source) / "manifest.json").is_file():
+        if index is not None or settings:
+            raise ConfigError(f"{source} is a run, which has its own index and settings; leave out --index and --set")
+        run = Run.open(Path(source))
+        return finished.agent(run), finished.config_of(run)
+    return untrained.agent(source, questions, index, settings)
+
+
+async def _demonstrated(
+    writer: "Gold", asked: "list[Question]", live: Live
+) -> "tuple[list[Demonstration], Counter[str]]":
+    from sleuth.train.gold import LeftOut
+
+    live.begin("writing demonstrations", len(asked))
+    made: list[Demonstration] = []
+    left_out: Counter[str] = Counter()
+    async for each in writer.demonstrate(asked):
+        live.advance()
+        if isinstance(each, LeftOut):
+            left_out[each.why] += 1
+        else:
+            made.append(each)
+    return made, left_out
+
+
+def _say_gold(console: Console, out: Path, made: "list[Demonstration]", left_out: Counter[str]) -> None:
+    searches = [each for demonstration in made for each in demonstration.searches]
+    placed = sum(each.placed for each in searches)
+    console.print(f"wrote {out}: {len(made):,} demonstrations with {len(searches):,} searches", soft_wrap=True)
+    if placed:
+        console.print(f"put among the hits by hand, since no query found it: {placed:,} passages", soft_wrap=True)
+    if left_out:
+        console.print(f"left out: {_listed(left_out)}", soft_wrap=True)
+    _next(console, out)
+
+
+def _say_sampled(console: Console, out: Path, harvest: "Harvest") -> None:
+    table = Table(title="Kept of each set", title_justify="left", box=SIMPLE_HEAD)
+    for column in ("set", "questions", "solved", "traces", "unusable episodes"):
+        table.add_column(column, no_wrap=True)
+    for source in harvest.asked:
+        counts = (harvest.asked, harvest.solved, harvest.kept, harvest.unusable)
+        table.add_row(source, *(f"{each[source]:,}" for each in counts))
+    console.print(table)
+    console.print(f"wrote {out}: {len(harvest.rows):,} traces", soft_wrap=True)
+    _next(console, out)
+
+
+def _next(console: Console, out: Path) -> None:
+    console.print(f"learn it     sleuth sft --model FOLDER --traces {out} --out NEW-FOLDER", soft_wrap=True)
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {why}" for why, count in counts.most_common())
+
+
+def _refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise InputError(f"{out} exists already and is left as it is; choose another file")
+
+
+def _write(out: Path, rows: list[dict[str, Any]]) -> None:
+    from sleuth.train.traces import write
+
+    write(out, rows)

@@ -1,0 +1,46 @@
+"""Examinations: the held-out questions asked before, during and after training."""
+
+from dataclasses import dataclass
+
+from sleuth.evaluate.suite import Evaluation, evaluate
+from sleuth.train import guards
+from sleuth.train.assemble import Parts
+from sleuth.train.upcoming import Upcoming
+from sleuth.train.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The held-out questions asked greedily and sampled."""
+
+    greedy: Evaluation
+    sampled: Evaluation
+
+
+def measure(parts: Parts, watch: Watch, upcoming: Upcoming, step: int, stage: str) -> Measured:
+    """Asks the held-out questions greedily and sampled; the engine is left as after a start."""
+    watch.begin(stage, 2 * len(parts.held_out))
+    parts.publisher.publish(step)
+    greedy, sampled = (upcoming.run(ask(parts, temperature, step, watch)) for temperature in (0.0, 1.0))
+    parts.publisher.publish(step)
+    return Measured(greedy, sampled)
+
+
+async def ask(parts: Parts, temperature: float, step: int, watch: Watch | None = None) -> Evaluation:
+    """The held-out questions asked by the weights the engine has; each rank asks its share, and knows all."""
+    ranks = parts.ranks
+    mine = await evaluate(
+        parts.agent,
+        parts.held_out,
+        parts.rubric,
+        temperature=temperature,
+        step=step,
+        concurrent=parts.config.engine.slots,
+        done=None if watch is None else lambda _: watch.advance(),
+        share=(ranks.rank, ranks.world),
+    )
+    every = sorted((each for theirs in ranks.gather(mine.asked) for each in theirs), key=lambda it: it.trajectory.group)
+    settings = parts.config.guards
+    tolerated = settings.search_failures if settings.search_failures_action == "stop" else 1.0
+    guards.episodes([each.trajectory for each in every], tolerated)
+    return Evaluation(tuple(every))

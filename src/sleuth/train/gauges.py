@@ -1,0 +1,43 @@
+"""Gauges of a step: how fast it went, how much memory it took, and how old its tokens were."""
+
+from collections.abc import Mapping
+
+import torch
+
+from sleuth.train.assemble import Parts
+from sleuth.train.memory import peak_gib
+from sleuth.train.rollout import Harvest
+
+# Dense bf16 operations a second of the GPUs most trained on, by a part of their name.
+PEAKS = {"H200": 989e12, "H100": 989e12, "H20": 148e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
+PASSES = 6  # operations a parameter and token: two forwards, four backwards
+
+
+def read(parts: Parts, harvest: Harvest, step: int, known: Mapping[str, float]) -> dict[str, float]:
+    """What there is to record beside the metrics `known` of a step."""
+    return {**_speed(parts, harvest, known), **harvest.spent, **_ages(harvest, step), **peak_gib()}
+
+
+def _speed(parts: Parts, harvest: Harvest, known: Mapping[str, float]) -> dict[str, float]:
+    learned = sum(len(each.ids) for group in harvest.kept for each in group.trajectories)
+    found = {
+        "speed/tokens": known["episode/tokens_all"] / known["time/step"],
+        "speed/trajectories": len(harvest.trajectories) / known["time/step"],
+        "time/episodes": harvest.seconds,
+    }
+    peak = _peak(parts.learner.policy.device)
+    if peak is not None and known.get("time/train"):
+        work = PASSES * parts.learner.policy.size * learned
+        found["speed/mfu"] = work / known["time/train"] / peak / parts.ranks.world
+    return found
+
+
+def _peak(device: torch.device) -> float | None:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((peak for part, peak in PEAKS.items() if part in name), None)
+
+
+def _ages(harvest: Harvest, step: int) -> dict[str, float]:
+    """How many versions older than the weights they train the sampled tokens are."""
+    ages = [step - version for each in harvest.trajectories for version in each.versions]
+    return {"staleness/mean": sum(ages) / len(ages), "staleness/max": float(max(ages))} if ages else {}

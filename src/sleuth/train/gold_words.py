@@ -1,0 +1,82 @@
+"""The thoughts of gold demonstrations: plain sentences, varied by dice, that say what was found and what is needed."""
+
+import random
+from collections.abc import Sequence
+
+from sleuth.corpus.sentences import sentences
+from sleuth.records import Passage
+from sleuth.reward.answers import cover_em, normalise
+
+WORDS = 50  # of a sentence that a thought repeats
+NAMED = (
+    "I need to find out about {title}.",
+    "The question is about {title}, so I look that up first.",
+    "To answer this I start with {title}.",
+    "First I should read about {title}.",
+)
+UNNAMED = (
+    "I do not know this, so I search for it.",
+    "I should look this up.",
+    "Let me search for what is asked.",
+    "I need to find a passage that tells this.",
+)
+NEXT = (
+    "Now I need to find out about {title}.",
+    "Next I look up {title}.",
+    "What is missing is {title}.",
+    "So I search for {title} now.",
+)
+AGAIN = (
+    "That is not all I need, so I search again.",
+    "There is more to find out.",
+    "I have to look further.",
+)
+FOUND = (
+    "The passage about {title} says: {sentence}",
+    "I read about {title}: {sentence}",
+    "From what I found on {title}: {sentence}",
+    "About {title} it says: {sentence}",
+)
+SO = (
+    "So the answer is {answer}.",
+    "That makes the answer {answer}.",
+    "This answers the question: {answer}.",
+    "Therefore it is {answer}.",
+)
+
+
+def first(title: str | None, dice: random.Random) -> str:
+    """Before the first search: for something that the question names, or for what it asks."""
+    return dice.choice(UNNAMED) if title is None else dice.choice(NAMED).format(title=title)
+
+
+def further(passage: Passage, sought: Sequence[str], title: str | None, dice: random.Random) -> str:
+    """Before a later search: what was found, and what is still to be found."""
+    need = dice.choice(AGAIN) if title is None else dice.choice(NEXT).format(title=title)
+    return f"{found(passage, sought, dice)} {need}"
+
+
+def last(passage: Passage, sought: Sequence[str], answer: str, dice: random.Random) -> str:
+    """Before the answer: what it follows from."""
+    return f"{found(passage, sought, dice)} {dice.choice(SO).format(answer=answer.rstrip('.'))}"
+
+
+def found(passage: Passage, sought: Sequence[str], dice: random.Random) -> str:
+    """What a passage says, in the sentence that matters."""
+    return dice.choice(FOUND).format(title=passage.title, sentence=telling(passage.text, sought))
+
+
+def telling(text: str, sought: Sequence[str]) -> str:
+    """The first sentence that holds the first of the texts sought that any holds; else the one most like them."""
+    every = [sentence.strip() for line in text.splitlines() for sentence in sentences(line) if sentence.strip()]
+    for wanted in sought:
+        for sentence in every:
+            if cover_em(sentence, (wanted,)):
+                return _short(sentence)
+    words = set(normalise(" ".join(sought)).split())
+    return _short(max(every, key=lambda each: len(words & set(normalise(each).split())), default=""))
+
+
+def _short(sentence: str) -> str:
+    words = sentence.split()
+    return " ".join(words) if len(words) <= WORDS else " ".join(words[:WORDS]) + " ..."

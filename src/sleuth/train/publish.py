@@ -1,0 +1,34 @@
+"""New weights for the engine: none to send where it generates on the trainer's own parameters, else a copy."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from sleuth.engines.base import Engine
+
+
+class Publisher(Protocol):
+    """Lets the engine go on with the newest weights, under their version."""
+
+    def publish(self, version: int) -> None: ...
+
+
+class Shared:
+    """Engine and trainer have the same parameters."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def publish(self, version: int) -> None:
+        self._engine.publish(None, version)
+
+
+class Copied:
+    """The engine has parameters of its own, into which the trainer's are copied."""
+
+    def __init__(self, engine: Engine, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._engine, self._weights = engine, weights
+
+    def publish(self, version: int) -> None:
+        self._engine.publish(self._weights(), version)

@@ -1,0 +1,72 @@
+"""The processes of a run, one a GPU, as each of them sees the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from sleuth.config import Config
+from sleuth.errors import ConfigError
+
+Item = TypeVar("Item")
+
+
+class Ranks(Protocol):
+    """This process among all; whatever one calls, every other calls too."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    def gather(self, mine: Sequence[Item]) -> list[list[Item]]:
+        """What every rank brought, in their order, for all of them."""
+        ...
+
+    def barrier(self) -> None:
+        """Waits until every rank is here."""
+        ...
+
+    def aside(self) -> "Ranks":
+        """The same ranks for another thread, which gathers while this one does."""
+        ...
+
+    def close(self) -> None:
+        """Takes leave of the others at the end of the work; after an error a process just ends."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One process."""
+
+    rank: int = 0
+    world: int = 1
+
+    def gather(self, mine: Sequence[Item]) -> list[list[Item]]:
+        return [list(mine)]
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+    def aside(self) -> "Alone":
+        return self
+
+    def close(self) -> None:
+        """Nobody to take leave of."""
+
+
+ALONE = Alone()
+
+
+def require(config: Config, world: int) -> None:
+    """Refuses what several processes cannot share evenly, or at all."""
+    if config.train.questions % world:
+        raise ConfigError(
+            f"train.questions = {config.train.questions} cannot be shared evenly by {world} processes; "
+            f"choose a multiple of {world}, or another --nproc"
+        )
+    if config.retrieval.record and world > 1:
+        raise ConfigError(
+            f"retrieval.record = true is for one process, {world} would write one file; record without --nproc"
+        )

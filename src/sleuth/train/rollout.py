@@ -1,0 +1,159 @@
+"""Rollouts: the questions of a step are asked, their episodes scored, and groups that teach nothing replaced.
+
+Each rank asks its share of the questions; all of them then know every episode.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sleuth.agent.batch import run_batch
+from sleuth.agent.episode import Agent, Task
+from sleuth.config import Config
+from sleuth.engines.paged.schedule import Tally
+from sleuth.records import Group, Malformed, Question, Score, StopReason, Trajectory
+from sleuth.reward.rubric import Rubric
+from sleuth.train import guards
+from sleuth.train.questions import QuestionStream
+from sleuth.train.ranks import ALONE, Ranks
+from sleuth.train.spent import Spent
+
+PARTS = ("em", "f1", "format", "searches")
+
+
+@dataclass(frozen=True, slots=True)
+class Harvest:
+    """The episodes of a step: all of them, the groups to learn from, and how many questions they took.
+
+    `spent` is what there is to record of the searches and the engine.
+    """
+
+    trajectories: list[Trajectory]
+    groups: list[Group]
+    kept: list[Group]
+    asked: int
+    rounds: int
+    seconds: float
+    spent: Mapping[str, float]
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to record of them."""
+        dropped = {"group/dropped": float(len(self.groups) - len(self.kept)), "group/rounds": float(self.rounds)}
+        return {**_episodes(self.groups), **_shares(self.trajectories), **dropped}
+
+    def scored(self) -> list[tuple[Trajectory, Score | None]]:
+        """Every episode with its score; None for an unusable one."""
+        known = {
+            id(each): score for one in self.groups for each, score in zip(one.trajectories, one.scores, strict=True)
+        }
+        return [(trajectory, known.get(id(trajectory))) for trajectory in self.trajectories]
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Asks the questions of a run in groups; `tally` tells what the engine has done so far."""
+
+    agent: Agent
+    rubric: Rubric
+    stream: QuestionStream
+    config: Config
+    ranks: Ranks = ALONE
+    tally: Callable[[], Tally] = Tally
+
+    async def harvest(self, step: int, asked: int) -> Harvest:
+        """The episodes of a step whose first question is the one at place `asked` of the stream."""
+        began, train, before = time.monotonic(), self.config.train, self._spent()
+        trajectories: list[Trajectory] = []
+        groups: list[Group] = []
+        kept: list[Group] = []
+        taken = rounds = 0
+        while rounds <= train.resample and len(kept) < train.questions:
+            questions = self.stream.take(asked + taken, train.questions - len(kept))
+            found = await self._ask(questions, step, taken)
+            guards.usable(found)
+            fresh = group(found, self.rubric)
+            trajectories, groups = [*trajectories, *found], [*groups, *fresh]
+            kept += [each for each in fresh if self._teaches(each)]
+            taken, rounds = taken + len(questions), rounds + 1
+        seconds, spent = time.monotonic() - began, self._spent().since(before, self.ranks)
+        return Harvest(trajectories, groups, kept, asked + taken, rounds, seconds, spent)
+
+    def _spent(self) -> Spent:
+        return Spent.so_far(self.agent.tool.waits, self.tally)
+
+    def _teaches(self, each: Group) -> bool:
+        """One sample has nothing to be compared with, unless the run takes one of each question and no more."""
+        enough = len(each.trajectories) >= min(2, self.config.train.samples)
+        return enough and (not self.config.train.resample or _spread(each))
+
+    async def _ask(self, questions: Sequence[Question], step: int, first: int) -> list[Trajectory]:
+        """Every question as often as a group has samples; groups are keyed by their place in the step."""
+        train, ranks = self.config.train, self.ranks
+        tasks = [
+            Task(question, first + place, sample, step + 1, train.seed, train.temperature)
+            for place, question in enumerate(questions)
+            for sample in range(train.samples)
+            if place % ranks.world == ranks.rank
+        ]
+        found = await run_batch(self.agent, tasks, self.config.engine.slots)
+        every = [trajectory for theirs in ranks.gather(found) for trajectory in theirs]
+        return sorted(every, key=lambda trajectory: (trajectory.group, trajectory.sample))
+
+
+def group(trajectories: Sequence[Trajectory], rubric: Rubric) -> list[Group]:
+    """The usable trajectories of each group with their scores."""
+    keyed: dict[int, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        keyed.setdefault(trajectory.group, [])
+        if trajectory.stop.usable:
+            keyed[trajectory.group].append(trajectory)
+    questions = {trajectory.group: trajectory.question for trajectory in trajectories}
+    return [
+        Group(questions[key], tuple(usable), tuple(rubric.score(each.question, each) for each in usable))
+        for key, usable in keyed.items()
+    ]
+
+
+def _spread(each: Group) -> bool:
+    return len({score.total for score in each.scores}) > 1
+
+
+def _episodes(groups: Sequence[Group]) -> dict[str, float]:
+    """Means over the usable episodes, of which there are some."""
+    scores = [score for each in groups for score in each.scores]
+    trajectories = [trajectory for each in groups for trajectory in each.trajectories]
+    count = len(scores)
+    sampled = sum(len(trajectory.logprobs) for trajectory in trajectories)
+    return {
+        "reward/mean": sum(score.total for score in scores) / count,
+        **{f"episode/{name}": sum(score.parts[name] for score in scores) / count for name in PARTS},
+        "episode/tokens": sampled / count,
+        "episode/tokens_all": float(sum(len(trajectory.ids) for trajectory in trajectories)),
+        "episode/malformed": sum(map(_malformed, trajectories)) / count,
+        "episode/answerless": sum(trajectory.answer is None for trajectory in trajectories) / count,
+        "group/with_spread": sum(map(_spread, groups)) / len(groups),
+        **_likelihood(groups),
+    }
+
+
+def _malformed(trajectory: Trajectory) -> bool:
+    return any(isinstance(turn.action, Malformed) for turn in trajectory.turns)
+
+
+def _likelihood(groups: Sequence[Group]) -> dict[str, float]:
+    """The mean logprob of what right episodes said; nothing where none was right."""
+    right = [
+        logprob
+        for each in groups
+        for trajectory, score in zip(each.trajectories, each.scores, strict=True)
+        if score.parts["em"] == 1.0
+        for logprob in trajectory.logprobs
+    ]
+    return {"policy/likelihood_right": sum(right) / len(right)} if right else {}
+
+
+def _shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The share of each reason to end, and of searches that failed."""
+    counts = Counter(trajectory.stop for trajectory in trajectories)
+    return {f"stop/{reason.value}": counts[reason] / len(trajectories) for reason in StopReason}

@@ -1,0 +1,127 @@
+"""Saving while training goes on: copies are made at once, and written by a thread."""
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import torch.distributed as dist
+
+from sleuth.errors import InputError
+from sleuth.runs import TEMPORARY, Run, replacing
+from sleuth.train import checkpoint
+from sleuth.train.checkpoint import Progress, Snapshot
+from sleuth.train.host import Host
+from sleuth.train.optimiser import Optimiser
+from sleuth.train.policy import Policy
+from sleuth.train.ranks import ALONE, Ranks
+
+
+class Saver:
+    """Writes checkpoints one after another; each gets its name when it is whole, and then the oldest go.
+
+    Kept are the newest `keep`, the best by held-out score, and those of the steps `always`. What goes wrong in the
+    thread is raised by the next call. Every rank makes one, and calls what the others call.
+    """
+
+    def __init__(self, run: Run, keep: int, ranks: Ranks = ALONE, always: Iterable[int] = ()) -> None:
+        self._run, self._keep, self._always = run, keep, frozenset(always)
+        self._rank = ranks.rank
+        # The thread has a group of its own: the trainer's goes on being used meanwhile.
+        self._group = dist.new_group(backend="gloo") if ranks.world > 1 else None
+        self._host = Host()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def save(self, policy: Policy, optimiser: Optimiser, progress: Progress, critic: Optimiser | None = None) -> Path:
+        """Copies what there is to save, and returns the folder it will be in."""
+        self.wait()
+        taken = checkpoint.snapshot(policy, optimiser, progress, host=self._host, rank=self._rank, critic=critic)
+        # Not a daemon: the interpreter ends only after it.
+        self._thread = threading.Thread(target=self._write, args=(taken,), name=f"checkpoint of step {progress.step}")
+        self._thread.start()
+        return self._run.checkpoint(progress.step)
+
+    def wait(self) -> None:
+        """Returns when all that was saved is on the disk."""
+        self._join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._join()
+        # An error in flight is the one to tell.
+        if error is None:
+            self.wait()
+
+    def _write(self, taken: Snapshot) -> None:
+        try:
+            if self._rank == 0:
+                self._lead(taken)
+            else:
+                self._follow(taken)
+        except BaseException as error:  # the next call raises it
+            self._error = error
+
+    def _lead(self, taken: Snapshot) -> None:
+        progress = taken.progress
+        with ExitStack() as open_until_written:
+            folder = self._announced(lambda: self._begin(taken, open_until_written))
+            checkpoint.write_shards(folder, taken, self._group)
+        if progress.score is not None:
+            self._run.score(progress.step, progress.score)
+        self._run.prune(self._keep, self._always)
+
+    def _begin(self, taken: Snapshot, open_until_written: ExitStack) -> Path:
+        """Writes what one rank writes alone, under a temporary name."""
+        final = self._run.checkpoint(taken.progress.step)
+        folder = open_until_written.enter_context(replacing(final))
+        checkpoint.write_weights(folder, taken)
+        return folder
+
+    def _announced(self, begin: Callable[[], Path]) -> Path:
+        """Tells the other ranks, who wait for it, how the beginning went."""
+        trouble = "it broke off"
+        try:
+            folder = begin()
+            trouble = ""
+        except Exception as error:
+            trouble = str(error)
+            raise
+        finally:
+            if self._group is not None:
+                dist.broadcast_object_list([trouble], src=0, group=self._group)
+        return folder
+
+    def _follow(self, taken: Snapshot) -> None:
+        final = self._run.checkpoint(taken.progress.step)
+        heard: list[str] = [""]
+        dist.broadcast_object_list(heard, src=0, group=self._group)
+        if heard[0]:
+            raise InputError(f"the first rank could not write {final}: {heard[0]}")
+        checkpoint.write_shards(final.with_name(f"{TEMPORARY}{final.name}"), taken, self._group)
+
+
+def save(
+    run: Run,
+    policy: Policy,
+    optimiser: Optimiser,
+    progress: Progress,
+    keep: int,
+    critic: Optimiser | None = None,
+) -> Path:
+    """Writes one checkpoint of a run in this process, and returns when it is there."""
+    with Saver(run, keep) as saver:
+        return saver.save(policy, optimiser, progress, critic)

@@ -1,0 +1,91 @@
+"""A supervised cold start from files to folder: a model and traces in, a model folder with its record out."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sleuth.agent import protocol
+from sleuth.errors import ConfigError, InputError
+from sleuth.model.tokens import Tokens
+from sleuth.recipe import resolve_policy
+from sleuth.runs import code_version, fingerprint, read_json, replacing
+from sleuth.train.conversation import Conversations
+from sleuth.train.course import Course, apart, train
+from sleuth.train.policy import Policy
+from sleuth.train.sft_settings import SFTConfig
+from sleuth.train.traces import Reader, Reading
+from sleuth.train.watch import Watch
+
+RECORD = "sft.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Schooled:
+    """How a cold start went."""
+
+    course: Course
+    learned: int
+    held_out: int
+
+
+def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch: Watch) -> Schooled:
+    """Trains the model on the traces; the folder appears when it is whole, or not at all."""
+    refuse_existing(out)
+    source = resolve_policy(model)
+    settings = fitting(settings, _positions(source))
+    reading = _read(source, files, settings)
+    watch.tell(reading.sentence())
+    rows, held_out = apart(reading.traces, settings.held_out, settings.seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with replacing(out) as folder:
+        folder.mkdir()  # hours before it is filled: a place that cannot be written to is found now
+        policy = Policy.load(source, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+        course = train(policy, rows, held_out, settings, watch)
+        policy.save(folder)
+        record = {"model": model, **_record(files, reading, settings), **course.as_json()}
+        (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return Schooled(course, len(rows), len(held_out))
+
+
+def refuse_existing(out: Path) -> None:
+    if out.exists():
+        raise InputError(f"{out} exists already and is left as it is; choose another folder")
+
+
+def fitting(settings: SFTConfig, positions: int | None) -> SFTConfig:
+    """The settings for a model of so many positions: a limit that was asked for must fit, the default gives way."""
+    if positions is None or settings.row_tokens <= positions:
+        return settings
+    if "row_tokens" in settings.model_fields_set:
+        raise ConfigError(
+            f"--row-tokens {settings.row_tokens} is more than the {positions} positions of the model; lower it"
+        )
+    return settings.model_copy(update={"row_tokens": positions})
+
+
+def _read(source: Path, files: Sequence[Path], settings: SFTConfig) -> Reading:
+    tokens = Tokens.load(source)
+    vocabulary = read_json(source / "config.json").get("vocab_size")
+    conversations = Conversations(tokens, protocol.named(settings.protocol), settings.observation_tokens)
+    known = vocabulary if isinstance(vocabulary, int) else len(tokens.tokenizer)
+    return Reader(tokens, conversations, known, settings).read(files)
+
+
+def _positions(source: Path) -> int | None:
+    positions = read_json(source / "config.json").get("max_position_embeddings")
+    return positions if isinstance(positions, int) else None
+
+
+def _record(files: Sequence[Path], reading: Reading, settings: SFTConfig) -> dict[str, Any]:
+    return {
+        "code": code_version(),
+        "settings": settings.model_dump(mode="json"),
+        "traces": [{"path": str(path), "sha256": fingerprint(path)} for path in files],
+        "rows": len(reading.traces),
+        "left_out": dict(reading.left_out),
+        "cut": dict(reading.cut),
+    }

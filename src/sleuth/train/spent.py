@@ -1,0 +1,38 @@
+"""What episodes took: searches, and how much of what it was given the engine had to compute."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sleuth.agent.tools import Waits
+from sleuth.engines.paged.schedule import Tally
+from sleuth.train.ranks import Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The counters of searches and engine at a moment."""
+
+    waits: Waits
+    tally: Tally
+
+    @classmethod
+    def so_far(cls, waits: Waits, tally: Callable[[], Tally]) -> "Spent":
+        return cls(replace(waits), replace(tally()))
+
+    def since(self, before: "Spent", ranks: Ranks) -> dict[str, float]:
+        """What all ranks counted in between, as metrics; episodes of another step, asked meanwhile, are left out."""
+        mine = [after - then for after, then in zip(self._counts(), before._counts(), strict=True)]
+        every = [theirs for (theirs,) in ranks.gather([mine])]
+        searches, seconds, busy, reused, prefilled, preempted = (sum(column) for column in zip(*every, strict=True))
+        return {
+            "search/count": float(searches),
+            "time/search": busy / ranks.world,
+            **({"search/latency": seconds / searches} if searches else {}),
+            # The share of given tokens that were not computed again, and rows that gave way.
+            "engine/reused": reused / (reused + prefilled) if reused + prefilled else 0.0,
+            "engine/preempted": float(preempted),
+        }
+
+    def _counts(self) -> tuple[float, ...]:
+        waits, tally = self.waits, self.tally
+        return (waits.searches, waits.seconds, waits.busy, tally.reused, tally.prefilled, tally.preempted)

@@ -1,0 +1,36 @@
+"""A model folder as something to use: with an index it is an agent, though no run has trained it."""
+
+from pathlib import Path
+
+from sleuth import recipe
+from sleuth.agent.episode import Agent
+from sleuth.config import Config
+from sleuth.errors import ConfigError
+from sleuth.train.assemble import SEARCHES, agent_of
+from sleuth.train.learners import device_of, dtype_of
+from sleuth.train.policy import Policy
+from sleuth.train.ranks import ALONE
+
+TABLES = ("agent.", "engine.", "retrieval.", "reward.")
+
+
+def agent(model: str, questions: Path, index: str | None, settings: list[str]) -> tuple[Agent, Config]:
+    """The agent of a model with what it searches, and the config it comes from."""
+    folder = recipe.resolve_policy(model)
+    if index is None:
+        raise ConfigError(f"{model} is a model, which searches nothing by itself; name an index with --index")
+    for each in settings:
+        if not each.strip().startswith(TABLES):
+            raise ConfigError(f"--set {each} has no effect here; only settings of {', '.join(TABLES)} have one")
+    config = recipe.composed(
+        {
+            "model": {"policy": model},
+            "data": {"train": str(questions), "test": str(questions)},
+            "retrieval": {"index": index},
+        },
+        settings,
+    )
+    device = device_of(ALONE)
+    policy = Policy.load(folder, device, dtype_of(config, device))
+    _, ready = agent_of(config, policy, Path(index), Path(SEARCHES))
+    return ready, config

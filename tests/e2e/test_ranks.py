@@ -1,0 +1,95 @@
+"""A run in two processes: the run of one, continued by one, and what is said where one of them fails."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleuth.runs import read_rows
+
+pytestmark = pytest.mark.e2e
+
+Bench = Any
+Ended = Any
+# AdamW's first steps are as long for gradients that are all but zero, and these are what two processes sum otherwise.
+GENTLE = ("--set", "train.learning_rate=0.0001", "--set", "train.temperature=2.0")
+LAUNCHED = "import sys; from sleuth.cli.launch import launch; launch(2, sys.argv[1:])"
+# What no two runs share; and two engines have two caches.
+APART = ("time/", "speed/", "memory/", "search/latency", "engine/reused")
+
+
+def test_two_processes_make_the_run_of_one_and_one_continues_it(bench: Bench) -> None:
+    ended = bench.sleuth("train", "small.toml", "--out", "pair", "--nproc", "2", *GENTLE, "--set", "train.steps=3")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("run folder   pair") == 1
+    ended = bench.sleuth("train", "--resume", "pair", "--set", "train.steps=4")
+    assert ended.returncode == 0, ended.stderr
+    ended = bench.sleuth("train", "small.toml", "--out", "single", *GENTLE, "--set", "train.steps=4")
+    assert ended.returncode == 0, ended.stderr
+
+    paired, single = (list(read_rows(bench.path / name / "metrics.jsonl")) for name in ("pair", "single"))
+    for step, (theirs, expected) in enumerate(zip(paired, single, strict=True)):
+        assert figures(theirs) == pytest.approx(figures(expected), abs=1e-5), f"step {step}"
+        assert step == 0 or expected["policy/gradient_norm"] > 0
+    for step in (1, 2, 3, 4):
+        for theirs, expected in zip(*(episodes(bench.path / name, step) for name in ("pair", "single")), strict=True):
+            assert theirs.pop("logprobs") == pytest.approx(expected.pop("logprobs"), abs=1e-5)
+            assert theirs == expected
+
+
+def figures(row: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in row.items() if not name.startswith(APART)}
+
+
+def episodes(run: Path, step: int) -> list[dict[str, Any]]:
+    return list(read_rows(run / "trajectories" / f"step-{step}.jsonl"))
+
+
+def test_processes_that_cannot_share_the_questions_are_not_started(bench: Bench) -> None:
+    ended = bench.sleuth("train", "small.toml", "--out", "uneven", "--nproc", "3")
+    told = "sleuth: train.questions = 2 cannot be shared evenly by 3 processes; choose a multiple of 3, or another"
+    assert ended.stderr.startswith(told)
+    assert ended.stderr.count("\n") == 1
+    assert ended.returncode == 2
+    assert not (bench.path / "uneven").exists()
+
+
+def launched(folder: Path, *words: str) -> Ended:
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-c", LAUNCHED, *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_what_all_processes_say_is_said_once(tmp_path: Path) -> None:
+    ended = launched(tmp_path, "train", "nothing.toml")
+    assert ended.stderr.startswith("sleuth: ")
+    assert "nothing.toml" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert ended.returncode == 2
+
+
+def test_process_that_is_killed_is_told_of(tmp_path: Path) -> None:
+    first_thing(tmp_path, "if os.environ.get('RANK') == '1':\n    os.kill(os.getpid(), 9)")
+    ended = launched(tmp_path, "train", "nothing.toml")
+    assert ended.stderr == "sleuth: process 1 of the run was ended by SIGKILL; see whether its memory was used up\n"
+    assert ended.returncode == 1
+
+
+def test_error_of_one_process_alone_ends_the_others(tmp_path: Path) -> None:
+    first_thing(
+        tmp_path,
+        "if os.environ.get('RANK') == '0':\n    time.sleep(100)\n"
+        "if os.environ.get('RANK') == '1':\n    os.environ['LOCAL_RANK'] = 'one'",
+    )
+    ended = launched(tmp_path, "train", "nothing.toml")
+    assert ended.stderr.count("Traceback") == 1
+    assert ended.stderr.splitlines()[-1].startswith("ValueError: invalid literal for int()")
+    assert ended.returncode == 1
+
+
+def first_thing(folder: Path, code: str) -> None:
+    """What each process does before anything else."""
+    (folder / "sitecustomize.py").write_text(f"import os, time\n{code}\n")

@@ -1,0 +1,110 @@
+"""The commands sft and traces: what they refuse before any work, and how they close."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sleuth.cli.sft import closing, sft
+from sleuth.cli.traces import gold, sample
+from sleuth.errors import ConfigError, InputError, UserError
+from sleuth.runs import Run
+from sleuth.train.course import Course, Measured, Update
+from sleuth.train.sft_run import Schooled
+
+TALK = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]}
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    (tmp_path / "traces.jsonl").write_text(json.dumps(TALK) + "\n")
+    return tmp_path / "traces.jsonl"
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    asked = {"id": "q1", "question": "Who?", "golden_answers": ["Ada"], "supporting_ids": ["p1"]}
+    (tmp_path / "questions.jsonl").write_text(json.dumps(asked) + "\n")
+    return tmp_path / "questions.jsonl"
+
+
+def test_cold_start_needs_a_model_traces_and_a_place(traces: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match="no traces given"):
+        sft("quickstart", out=out)
+    with pytest.raises(InputError, match="no folder to write given"):
+        sft("quickstart", traces=[traces])
+    with pytest.raises(ConfigError, match="no model given"):
+        sft(traces=[traces], out=out)
+    with pytest.raises(InputError, match="no model folder at"):
+        sft(model=str(tmp_path / "none"), traces=[traces], out=out)
+    with pytest.raises(ConfigError, match="unknown recipe 'quickstrat'"):
+        sft("quickstrat", traces=[traces], out=out)
+    assert not out.exists()
+
+
+def test_cold_start_refuses_what_it_cannot_do(traces: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="exists already and is left as it is"):
+        sft("quickstart", traces=[traces], out=tmp_path)
+    with pytest.raises(ConfigError, match="--epochs has no effect with --steps"):
+        sft("quickstart", traces=[traces], out=tmp_path / "out", epochs=1, steps=1)
+    with pytest.raises(ConfigError, match="more than the 1024 positions of the model"):
+        sft(model="quickstart", traces=[traces], out=tmp_path / "out", row_tokens=5000)
+    with pytest.raises(InputError, match="all traces are about one question"):
+        sft("quickstart", traces=[traces], out=tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["traces.jsonl"]
+
+
+def test_closing_line_tells_what_was_kept() -> None:
+    course = Course(20, [Update(1, 2.5, 0.1, 1.0), Update(20, 0.5, 0.1, 1.0)], [Measured(0, 2.0), Measured(10, 1.0)])
+    assert closing(Schooled(course, 1000, 50), 61.4) == (
+        "20 updates on 1,000 traces, loss 2.500 -> 0.500, held out (50) 2.000 -> 1.000 at step 10, kept, 61 s"
+    )
+    course.held_out.clear()
+    assert closing(Schooled(course, 1000, 0), 61.4) == "20 updates on 1,000 traces, loss 2.500 -> 0.500, 61 s"
+
+
+def test_gold_traces_need_somewhere_to_look(questions: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(InputError, match="neither an index nor a corpus given"):
+        gold(questions, out)
+    with pytest.raises(ConfigError, match="--distractors has no effect without --index"):
+        gold(questions, out, corpus=tmp_path / "corpus.jsonl", distractors=2)
+    with pytest.raises(InputError, match="exists already and is left as it is"):
+        gold(questions, questions, corpus=tmp_path / "corpus.jsonl")
+    with pytest.raises(UserError, match=r"agent\.prompt is 'long'"):
+        gold(questions, out, corpus=tmp_path / "corpus.jsonl", prompt="long")
+    assert not out.exists()
+
+
+def test_gold_traces_that_are_none_are_told(questions: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "p2", "contents": '"Ada"\nAda.'}) + "\n")
+    with pytest.raises(InputError, match="makes a demonstration: 1 whose passages are not in the corpus"):
+        gold(questions, tmp_path / "out.jsonl", corpus=tmp_path / "corpus.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_gold_traces_are_written(questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "p1", "contents": '"Ada"\nAda wrote it.'}) + "\n")
+    gold(questions, tmp_path / "out.jsonl", corpus=tmp_path / "corpus.jsonl")
+    (row,) = (json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines())
+    assert row["messages"][-1]["content"].endswith("<answer> Ada </answer>")
+    assert "1 demonstrations with 1 searches" in capsys.readouterr().err
+
+
+def test_sampling_refuses_what_it_cannot_do(questions: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    run = str(Run.create(tmp_path / "run", {}).path)
+    with pytest.raises(InputError, match="exists already and is left as it is"):
+        sample("quickstart", questions, questions)
+    with pytest.raises(ConfigError, match="--prefer 'short' is unknown"):
+        sample("quickstart", questions, out, prefer="short")
+    with pytest.raises(ConfigError, match="is a run, which has its own index"):
+        sample(run, questions, out, index="index")
+    with pytest.raises(ConfigError, match="name an index with --index"):
+        sample("quickstart", questions, out)
+    with pytest.raises(ConfigError, match=r"--set train\.steps=1 has no effect here"):
+        sample("quickstart", questions, out, index="index", settings=["train.steps=1"])
+    with pytest.raises(InputError, match="no model folder at"):
+        sample(str(tmp_path / "none"), questions, out, index="index")
+    assert not out.exists()

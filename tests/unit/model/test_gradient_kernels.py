@@ -1,0 +1,130 @@
+"""Kernels that run backwards give the derivatives of the formulas, and make again what the forward kernels made."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from sleuth.model.kernels import gradients, pointwise
+from sleuth.model.kernels.rotary import Heads, Norms, rotate, rotate_back
+from sleuth.model.weights import weight_gradient
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Triton's interpreter cuts bf16 off where a GPU rounds it; what rounds fp16 is the same code.
+DTYPES = (torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu))
+EPS = 1e-5
+SHAPES = {"grouped": Heads(3, 1, 8, EPS), "plain": Heads(4, 4, 24, EPS)}
+TOKENS = 19  # more than the programs of an interpreted kernel: each takes several
+
+
+def drawn(*size: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)).to(dtype).to(DEVICE)
+
+
+def assert_near(found: Tensor | None, expected: Tensor, dtype: torch.dtype) -> None:
+    assert found is not None
+    assert found.dtype == dtype
+    near = 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), expected, rtol=near, atol=2e-6 + near * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("passed", [False, True])
+def test_norm(dtype: torch.dtype, passed: bool) -> None:
+    states, weight = drawn(TOKENS, 24, dtype=dtype), drawn(24, dtype=dtype, seed=1)
+    upstream, around = drawn(TOKENS, 24, dtype=dtype, seed=2), drawn(TOKENS, 24, dtype=dtype, seed=3)
+    exact = [each.double().requires_grad_() for each in (states, weight)]
+    scale = torch.rsqrt(exact[0].square().mean(-1, keepdim=True) + EPS)
+    of_states, of_weight = torch.autograd.grad(exact[0] * scale * exact[1], exact, upstream.double())
+    found = gradients.norm(upstream, states, weight, EPS, around if passed else None, again=True)
+    assert_near(found[0], of_states + around.double() if passed else of_states, dtype)
+    assert_near(found[1], of_weight, dtype)
+    assert found[2] is not None
+    assert torch.equal(found[2], pointwise.add_norm(None, states, weight, EPS))
+    bare = gradients.norm(upstream, states, weight, EPS, around if passed else None, weight=False)
+    assert torch.equal(bare[0], found[0])
+    assert bare[1:] == (None, None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_silu_mul(dtype: torch.dtype) -> None:
+    """Over more columns than one program takes."""
+    both, upstream = 3 * drawn(3, 2 * 2100, dtype=dtype), drawn(3, 2100, dtype=dtype, seed=1)
+    exact = both.double().requires_grad_()
+    gate, up = exact.chunk(2, 1)
+    (expected,) = torch.autograd.grad(gate * gate.sigmoid() * up, exact, upstream.double())
+    found, product = gradients.silu_mul(both, upstream, again=True)
+    assert_near(found, expected, dtype)
+    assert product is not None
+    assert torch.equal(product, pointwise.silu_mul(both))
+    bare, nothing = gradients.silu_mul(both, upstream, again=False)
+    assert torch.equal(bare, found)
+    assert nothing is None
+
+
+def norms(shape: Heads, dtype: torch.dtype, normed: bool) -> Norms:
+    if not normed:
+        return None, None
+    return drawn(shape.width, dtype=dtype, seed=4), drawn(shape.width, dtype=dtype, seed=5)
+
+
+def tables(shape: Heads, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    angle = drawn(TOKENS, shape.width // 2, seed=3).repeat(1, 2)
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def heads(qkv: Tensor, cos: Tensor, sin: Tensor, weights: Norms, shape: Heads) -> list[Tensor]:
+    """Queries, keys and values by the formulas."""
+
+    def turned(states: Tensor, weight: Tensor | None) -> Tensor:
+        if weight is not None:
+            states = states * torch.rsqrt(states.square().mean(-1, keepdim=True) + EPS) * weight
+        left, right = states.chunk(2, -1)
+        return states * cos[:, None] + torch.cat([-right, left], -1) * sin[:, None]
+
+    query, key, value = shape.split(qkv)
+    return [turned(query, weights[0]), turned(key, weights[1]), value]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("normed", [False, True])
+def test_rotation(shape: Heads, dtype: torch.dtype, normed: bool) -> None:
+    width = (shape.heads + 2 * shape.key_heads) * shape.width
+    qkv, weights, (cos, sin) = drawn(TOKENS, width, dtype=dtype), norms(shape, dtype, normed), tables(shape, dtype)
+    exact = [each.double().requires_grad_() for each in (qkv, *weights) if each is not None]
+    doubled = (exact[1], exact[2]) if normed else (None, None)
+    expected = heads(exact[0], cos.double(), sin.double(), doubled, shape)
+    out = torch.empty_like(qkv)
+    rotate(qkv, cos, sin, weights, shape, out)
+    for mine, theirs in zip(shape.split(out), expected, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=20 * torch.finfo(dtype).eps)
+    in_place = qkv.clone()
+    rotate(in_place, cos, sin, weights, shape, in_place)
+    assert torch.equal(in_place, out)
+
+    upstream = [drawn(*each.shape, dtype=dtype, seed=6 + number) for number, each in enumerate(expected)]
+    to_exact = torch.autograd.grad(expected, exact, [each.double() for each in upstream])
+    found = rotate_back(upstream[0], upstream[1], upstream[2], qkv, cos, sin, weights, shape)
+    for own, exactly in zip(found, to_exact, strict=False):
+        assert_near(own, exactly, dtype)
+    assert (found[1] is None) == (not normed)
+
+
+@pytest.mark.parametrize("tokens", [7, 12])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_weights_summed_in_parts(tokens: int, parts: int) -> None:
+    upstream, states = drawn(tokens, 5), drawn(tokens, 4, seed=1)
+    found = weight_gradient(upstream, states, parts)
+    torch.testing.assert_close(found, upstream.t() @ states, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("tokens", "rows", "columns"), [(8192, 576, 576), (5001, 960, 576), (100, 64, 64)])
+def test_weights_of_many_tokens_on_a_gpu(tokens: int, rows: int, columns: int) -> None:
+    upstream = drawn(tokens, rows, dtype=torch.bfloat16)
+    states = drawn(tokens, columns, dtype=torch.bfloat16, seed=1)
+    exact = upstream.double().t() @ states.double()
+    for parts in (None, 1, 3):
+        found = weight_gradient(upstream, states, parts)
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found.double(), exact, rtol=2**-7, atol=0.05)

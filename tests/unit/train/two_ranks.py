@@ -1,0 +1,184 @@
+"""The same work done by one process and by two: `python two_ranks.py FOLDER` writes what each of them found.
+
+The folder holds a model and recorded groups. Loading the libraries takes seconds, so all three processes are forked
+from one that has.
+"""
+
+import os
+import pickle
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sleuth.config import Config
+from sleuth.engines.paged.engine import Paged
+from sleuth.records import Group
+from sleuth.runs import Run
+from sleuth.train import checkpoint
+from sleuth.train.checkpoint import Progress
+from sleuth.train.host import Host
+from sleuth.train.learners import engine_policy, learner_of
+from sleuth.train.ranks import Ranks
+from sleuth.train.saver import Saver
+from sleuth.train.sharing import packs
+from sleuth.train.step import Learner, Pace, _paid, _row, _split
+from sleuth.train.torchrun import here
+
+Found = dict[str, Any]
+
+PACK_TOKENS = 32
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "gspo": {"loss": "gspo", "normalise": "sequence"},
+    "critic": {"advantage": "gae", "critic": {"learning_rate": 1e-3}},
+    "kl in the loss": {"kl": {"place": "loss", "coefficient": 0.5}, "entropy": 0.01},
+    "corrected": {"old": "recompute", "correction": {"level": "token"}},
+}
+
+
+def learner(folder: Path, ranks: Ranks, algorithm: dict[str, Any], **model: Any) -> Learner:
+    train = {"questions": 2, "updates": 2, "pack_tokens": PACK_TOKENS, "learning_rate": 1e-4, "recompute": 0.5}
+    tables = {"world": {}, "agent": {"context_tokens": 90}, "algorithm": algorithm, "train": train}
+    return learner_of(Config.model_validate({**tables, "model": {"policy": str(folder / "model"), **model}}), ranks)
+
+
+def learn(made: Learner, groups: list[Group], times: int = 2) -> list[dict[str, float]]:
+    pace = Pace(made.train.learning_rate, 0.5, made.algorithm.critic.learning_rate)
+    return [made.learn(groups, pace, lambda _: True, recompute=False) for _ in range(times)]
+
+
+def weights(made: Learner) -> dict[str, Tensor]:
+    found = {name: each.clone() for name, each in made.policy.weights(Host()).items()}
+    if made.critic is not None:
+        found |= {name: whole(each).clone() for name, each in made.critic.optimiser.state(whole=True).items()}
+    return found
+
+
+def whole(tensor: Tensor) -> Tensor:
+    gather: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
+
+
+def learned(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
+    """Metrics and weights of two steps by each algorithm."""
+    found = {}
+    for name, algorithm in ALGORITHMS.items():
+        made = learner(folder, ranks, algorithm)
+        found[name] = (learn(made, groups), weights(made))
+    adapted = learner(folder, ranks, ALGORITHMS["kl in the loss"], lora={"rank": 2, "alpha": 4})
+    found["adapter"] = (learn(adapted, groups), weights(adapted))
+    return found
+
+
+def idle(folder: Path, ranks: Ranks, groups: list[Group]) -> list[bool]:
+    """Which of this rank's packs of the two mini-batches are idle."""
+    rows = [_row(each, True) for each in _paid(groups).trajectories]
+    return [
+        not packed.rows for batch in _split(rows, 2) for packed in packs(batch, PACK_TOKENS, torch.device("cpu"), ranks)
+    ]
+
+
+def gathered(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
+    """What two threads of each rank gather at the same time."""
+    aside = ranks.aside()
+    with ThreadPoolExecutor(1) as thread:
+        theirs = thread.submit(lambda: [aside.gather([("aside", ranks.rank, turn)]) for turn in range(50)])
+        mine = [ranks.gather([("here", ranks.rank, turn)] * (ranks.rank + 1)) for turn in range(50)]
+    ranks.barrier()
+    return {"aside": theirs.result(), "here": mine}
+
+
+def published(folder: Path, ranks: Ranks, groups: list[Group]) -> bool:
+    """Whether an engine of its own has the weights of a policy that has learned."""
+    made = learner(folder, ranks, {})
+    config = Config.model_validate(
+        {
+            "world": {},
+            "model": {"policy": str(folder / "model")},
+            "algorithm": {"correction": {"level": "token"}},
+            "train": {"questions": 2, "mode": "ahead"},
+        }
+    )
+    copy, publisher = engine_policy(config, made)
+    learn(made, groups)
+    publisher(Paged(copy.model, copy.tokens, slots=2, context=90)).publish(1)
+    expected = made.policy.weights(Host())
+    return all(torch.equal(each, expected[name]) for name, each in copy.model.state_dict().items())
+
+
+def resumed(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
+    """The weights of a run that was not interrupted, and of one that goes on from what others saved, if they did."""
+    made = learner(folder, ranks, ALGORITHMS["critic"])
+    learn(made, groups, 1)
+    mine, theirs = ("one", "two") if ranks.world == 1 else ("two", "one")
+    assert made.critic is not None
+    with Saver(Run(folder / mine), 1, ranks) as saver:
+        saver.save(made.policy, made.optimiser, Progress(1), made.critic.optimiser)
+    learn(made, groups, 1)
+    found: Found = {"whole": weights(made)}
+    ranks.barrier()
+    left = Run(folder / theirs).checkpoint(1)
+    if left.exists():
+        again = learner(folder, ranks, ALGORITHMS["critic"])
+        assert again.critic is not None
+        checkpoint.restore(left, again.policy, again.optimiser, rank=ranks.rank, critic=again.critic.optimiser)
+        learn(again, groups, 1)
+        found["resumed"] = weights(again)
+    return found
+
+
+WORK: dict[str, Callable[[Path, Ranks, list[Group]], Any]] = {
+    "learned": learned, "idle": idle, "gathered": gathered, "published": published, "resumed": resumed,
+}  # fmt: skip
+
+
+def work(folder: Path, name: str, only: str | None = None) -> None:
+    torch.set_num_threads(1)
+    ranks = here()
+    groups = pickle.loads((folder / "groups.pickle").read_bytes())  # noqa: S301  of the test's own
+    found = {part: each(folder, ranks, groups) for part, each in WORK.items() if only in (None, part)}
+    torch.save(found, folder / f"{name}.pt")
+    ranks.close()
+
+
+def forked(task: Callable[[], None]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        task()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def ended(children: list[int]) -> None:
+    if any(os.waitpid(child, 0)[1] for child in children):
+        sys.exit(1)
+
+
+def ranked(folder: Path, rank: int, port: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+    os.environ["MASTER_ADDR"] = "localhost"
+    work(folder, f"rank-{rank}")
+
+
+def main(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    ended([forked(lambda: work(folder, "alone"))])
+    ended([forked(lambda rank=rank: ranked(folder, rank, port)) for rank in range(2)])  # type: ignore[misc]
+    ended([forked(lambda: work(folder, "after", "resumed"))])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

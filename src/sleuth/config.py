@@ -9,6 +9,7 @@ NonNegative = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 GROUPED = ("grpo", "dr_grpo", "rloo")  # advantages that compare the samples of one question with each other
+UNGROUPED = ("reinforce", "reinforce_pp", "gae")  # and those that do not
 
 # Guards that see a step's episodes or its gradient can keep the step from being learned; the others come after it.
 EarlyAction = Literal["off", "warn", "skip", "rollback", "stop"]
@@ -30,7 +31,9 @@ class Section(BaseModel):
 
 
 class LoRAConfig(Section):
-    rank: Annotated[NonNegative, Field(description="of the adapters that are trained; 0: the whole model is")] = 0
+    rank: Annotated[
+        int, Field(ge=0, le=1024, description="of the adapters that are trained; 0: the whole model is")
+    ] = 0
     alpha: Annotated[float, Field(gt=0, description="adapters weigh alpha / rank")] = 32.0
     targets: Annotated[str, Field(description="layers that get one: all-linear, or names as q_proj,v_proj")] = (
         "all-linear"

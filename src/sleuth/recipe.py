@@ -61,7 +61,10 @@ def composed(tree: Tree, overrides: Sequence[str] = ()) -> Config:
 
 def anchored(config: Config) -> Config:
     """The config with its paths made absolute, so that a run is found again from any folder."""
-    policy = config.model.policy if config.model.policy in _packaged() else str(Path(config.model.policy).absolute())
+    algorithm = config.algorithm
+    critic = algorithm.critic.model_copy(
+        update={"policy": algorithm.critic.policy and _anchored(algorithm.critic.policy)}
+    )
     files = {name: path and str(Path(path).absolute()) for name, path in config.data if name in DATA_FILES}
     searched = config.retrieval
     here = {"index": searched.index if searched.local else None, "replay": searched.replay}
@@ -69,11 +72,16 @@ def anchored(config: Config) -> Config:
     anchored_search = {name: str(Path(path).absolute()) for name, path in here.items() if path is not None}
     return config.model_copy(
         update={
-            "model": config.model.model_copy(update={"policy": policy}),
+            "model": config.model.model_copy(update={"policy": _anchored(config.model.policy)}),
+            "algorithm": algorithm.model_copy(update={"critic": critic}),
             "data": config.data.model_copy(update=files),
             "retrieval": searched.model_copy(update=anchored_search),
         }
     )
+
+
+def _anchored(policy: str) -> str:
+    return policy if policy in _packaged() else str(Path(policy).absolute())
 
 
 def resolved(config: Config) -> Tree:

@@ -189,6 +189,10 @@ class Run:
         """What a finished run reached; None while it is not finished."""
         return self.read_json("summary.json")
 
+    def drop_summary(self) -> None:
+        """A run that goes on is not finished."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+
     def write_summary(self, content: Mapping[str, Any]) -> Path:
         return self.write_json("summary.json", content)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -21,7 +22,7 @@ ALL = "all-linear"
 
 @dataclass(frozen=True, slots=True)
 class LoRA:
-    """W becomes W + alpha / rank * B A in the layers of these names, given as q_proj,v_proj.
+    """W becomes W + alpha / rank * B A in the layers of these names, given as q_proj,v_proj; A is drawn by the seed.
 
     all-linear is every linear layer but the head.
     """
@@ -29,6 +30,7 @@ class LoRA:
     rank: int
     alpha: float
     targets: str = ALL
+    seed: int = 0
 
     @property
     def names(self) -> list[str]:
@@ -47,7 +49,9 @@ def attach(model: PreTrainedModel, lora: LoRA) -> None:
     for name in lora.names:
         if name not in known and lora.targets != ALL:
             raise InputError(f"no adapter can be put into {name!r}; choose among {', '.join(sorted(known))}, or {ALL}")
-    inject_adapter_in_model(_settings(lora), model)
+    with torch.random.fork_rng():
+        torch.manual_seed(lora.seed)
+        inject_adapter_in_model(_settings(lora), model)
 
 
 def _adaptable(model: PreTrainedModel) -> set[str]:

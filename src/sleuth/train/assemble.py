@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class Parts:
     held_out: list[Question]
     saver: Saver
     trackers: Trackers
+    changes: tuple[str, ...] = ()
 
     @property
     def agent(self) -> Agent:
@@ -97,7 +98,17 @@ class Parts:
     def held(self) -> Iterator[None]:
         """Keeps the run folder; when it is let go of, all that was to be written is."""
         with self.run.held() if self.ranks.rank == 0 else nullcontext(), self.saver, closing(self.trackers):
+            if self.ranks.rank == 0:
+                self._go_on()
             yield
+
+    def _go_on(self) -> None:
+        """Records what changed since the run was begun; what was its end is not any more."""
+        self.run.drop_summary()
+        if self.changes:
+            begun = self.run.manifest()
+            changed = [*begun.get("changes", []), *self.changes]
+            self.run.write_json("manifest.json", {**begun, "config": recipe.resolved(self.config), "changes": changed})
 
 
 def start(config: Config, folder: Path, watch: Watch, ranks: Ranks = ALONE) -> Parts:
@@ -122,11 +133,7 @@ def proceed(run: Run, watch: Watch, changes: Sequence[str] = (), ranks: Ranks = 
             raise InputError(
                 f"{knob} = {found['path']} changed after {run.path} was begun with it; put it back, or begin a new run"
             )
-    parts = assemble(config, run, watch, ranks)
-    if changes and ranks.rank == 0:
-        changed = [*begun.get("changes", []), *changes]
-        run.write_json("manifest.json", {**begun, "config": recipe.resolved(config), "changes": changed})
-    return parts
+    return replace(assemble(config, run, watch, ranks), changes=tuple(changes))
 
 
 def begin(config: Config, folder: Path) -> Run:
@@ -239,6 +246,8 @@ def _inputs(config: Config) -> Mapping[str, Mapping[str, Any]]:
         "retrieval.replay": config.retrieval.replay,
     }
     paths = {"model.policy": (policy, recipe.resolve_policy(policy))}
+    if (critic := config.algorithm.critic.policy) is not None:
+        paths["algorithm.critic.policy"] = (critic, recipe.resolve_policy(critic))
     paths |= {knob: (path, Path(path)) for knob, path in named.items() if path is not None}
     for knob, (given, path) in paths.items():
         if not path.exists():

@@ -45,7 +45,7 @@ class Progress:
     """How far a run has come; which questions and random numbers follow are pure functions of it.
 
     `asked` counts the questions taken from the stream, `kl` weighs the distance to the reference, `best` is the highest
-    held-out score so far, `score` that of this very step, `rate_scale` what rollbacks left of the learning rate.
+    held-out score so far, `score` that of this very step.
     """
 
     step: int = 0
@@ -55,7 +55,6 @@ class Progress:
     kl: float = 0.0
     best: float | None = None
     score: float | None = None
-    rate_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,6 +109,8 @@ def restore(
     if progress.step != step_of(folder):
         raise InputError(f"the checkpoint {folder} holds step {progress.step}; it was renamed: give it its name back")
     _require_same_model(folder, policy, weights)
+    if critic is not None and not any(name.startswith(f"{CRITIC}.") for name in held):
+        raise _foreign(folder, "it holds no critic, and this run has one")
     optimisers = {POLICY: optimiser} | ({} if critic is None else {CRITIC: critic})
     found = _read(folder, held, optimisers, rank)
     for name in optimiser.apart:

@@ -11,6 +11,11 @@ class Clock:
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
+        self._counts: dict[str, float] = defaultdict(float)
+
+    def count(self, name: str, amount: int) -> None:
+        """Adds to a number that is taken with the seconds."""
+        self._counts[name] += amount
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -21,6 +26,7 @@ class Clock:
             self._seconds[name] += time.monotonic() - began
 
     def taken(self) -> dict[str, float]:
-        """The seconds of each part since this was last called."""
+        """The seconds of each part, and what was counted, since this was last called."""
         seconds, self._seconds = self._seconds, defaultdict(float)
-        return {f"time/{name}": value for name, value in seconds.items()}
+        counts, self._counts = self._counts, defaultdict(float)
+        return {**{f"time/{name}": value for name, value in seconds.items()}, **counts}

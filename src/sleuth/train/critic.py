@@ -15,10 +15,8 @@ from sleuth.config import CriticConfig, TrainConfig
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.packing import Pack
 from sleuth.train.policy import Policy
-from sleuth.train.ranks import Alone, Ranks
+from sleuth.train.ranks import ALONE, Ranks
 from sleuth.train.sharded import split
-
-ALONE = Alone()
 
 
 @dataclass(frozen=True, slots=True)

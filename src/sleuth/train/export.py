@@ -47,6 +47,10 @@ def export(checkpoint: Path, out: Path, dtype: str | None) -> None:
     """Writes the folder whole or not at all; weights are rounded to `dtype` where one is given."""
     if out.exists():
         raise InputError(f"{out} exists already and is left as it is; choose another folder")
+    if checkpoint.absolute() in out.absolute().parents:
+        raise InputError(f"{out} is inside the checkpoint {checkpoint}, which stays as it is; choose a folder outside")
+    if not any(checkpoint.glob("*.safetensors")):
+        raise InputError(f"{checkpoint} holds no weights (*.safetensors); export another checkpoint")
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype} is not known; choose among {', '.join(DTYPES)}")
     with replacing(out) as folder:

@@ -19,7 +19,6 @@ def read(parts: Parts, harvest: Harvest, step: int, known: Mapping[str, float]) 
 
 
 def _speed(parts: Parts, harvest: Harvest, known: Mapping[str, float]) -> dict[str, float]:
-    learned = sum(len(each.ids) for group in harvest.kept for each in group.trajectories)
     found = {
         "speed/tokens": known["episode/tokens_all"] / known["time/step"],
         "speed/trajectories": len(harvest.trajectories) / known["time/step"],
@@ -27,8 +26,11 @@ def _speed(parts: Parts, harvest: Harvest, known: Mapping[str, float]) -> dict[s
     }
     peak = _peak(parts.learner.policy.device)
     if peak is not None and known.get("time/train"):
-        work = PASSES * parts.learner.policy.size * learned
-        found["speed/mfu"] = work / known["time/train"] / peak / parts.ranks.world
+        # Of this rank: the tokens it computed, the critic's among them.
+        work = PASSES * parts.learner.policy.size * known["train/tokens"]
+        found["speed/mfu"] = work / known["time/train"] / peak
+    if "train/tokens" in known:
+        found["train/tokens"] = sum(tokens for (tokens,) in parts.ranks.gather([known["train/tokens"]]))
     return found
 
 

@@ -49,6 +49,11 @@ def learner_of(config: Config, ranks: Ranks) -> Learner:
     policy = shard(policy, ranks)
     reference = _reference(config, policy, folder, ranks)
     critic = _critic(config, ranks) if config.algorithm.advantage == "gae" else None
+    if critic is not None and critic.body.tokens.tokenizer.get_vocab() != policy.tokens.tokenizer.get_vocab():
+        raise ConfigError(
+            f"algorithm.critic.policy = {config.algorithm.critic.policy} has other tokens than model.policy; "
+            "choose a critic with the same tokenizer"
+        )
     optimiser = Optimiser(
         policy.model.named_parameters(),
         learning_rate=train.learning_rate,
@@ -70,7 +75,7 @@ def engine_policy(config: Config, learner: Learner) -> tuple[Policy, Callable[[E
 
 def _policy(config: Config, folder: Path, device: torch.device) -> Policy:
     lora = config.model.lora
-    adapter = LoRA(lora.rank, lora.alpha, lora.targets) if lora.rank else None
+    adapter = LoRA(lora.rank, lora.alpha, lora.targets, config.train.seed) if lora.rank else None
     return Policy.load(folder, device, dtype_of(config, device), adapter)
 
 
@@ -90,5 +95,11 @@ def _critic(config: Config, ranks: Ranks) -> Critic:
     settings, device = config.algorithm.critic, device_of(ranks)
     folder = recipe.resolve_policy(settings.policy or config.model.policy)
     critic = Critic.load(folder, device, dtype_of(config, device), settings, config.train, ranks)
+    known, asked = critic.body.model.config, config.agent.context_tokens
+    if asked > known.max_position_embeddings:
+        raise ConfigError(
+            f"agent.context_tokens = {asked} is more than the {known.max_position_embeddings} positions of "
+            f"algorithm.critic.policy = {folder}; choose another critic"
+        )
     recomputed(critic.body.model, config.train.recompute)
     return critic

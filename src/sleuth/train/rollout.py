@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
-from sleuth.config import Config
+from sleuth.config import UNGROUPED, Config
 from sleuth.engines.paged.schedule import Tally
 from sleuth.records import Group, Malformed, Question, Score, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
@@ -83,8 +83,9 @@ class Asker:
         return Spent.so_far(self.agent.tool.waits, self.tally)
 
     def _teaches(self, each: Group) -> bool:
-        """One sample has nothing to be compared with, unless the run takes one of each question and no more."""
-        enough = len(each.trajectories) >= min(2, self.config.train.samples)
+        """One sample has nothing to be compared with, unless it is with the whole batch or with a critic."""
+        alone = self.config.algorithm.advantage in UNGROUPED
+        enough = len(each.trajectories) >= (1 if alone else min(2, self.config.train.samples))
         return enough and (not self.config.train.resample or _spread(each))
 
     async def _ask(self, questions: Sequence[Question], step: int, first: int) -> list[Trajectory]:

@@ -63,8 +63,7 @@ class Learner:
 
     def __post_init__(self) -> None:
         # Found here, a wrong name is found before the first episode.
-        if self.algorithm.advantage != "gae":
-            chosen("algorithm.advantage", self.algorithm.advantage, advantage.ADVANTAGES)
+        chosen("algorithm.advantage", self.algorithm.advantage, {**advantage.ADVANTAGES, "gae": None})
         chosen("algorithm.loss", self.algorithm.loss, loss.LOSSES)
 
     def learn(self, groups: Sequence[Group], pace: Pace, admits: Admits, recompute: bool) -> Metrics:
@@ -75,7 +74,8 @@ class Learner:
         paid = _paid(groups)
         rows = [_row(each, self.algorithm.origin_mask) for each in paid.trajectories]
         with self.clock.part("score"):
-            rows = self._aged(rows, recompute or self.algorithm.recomputes)
+            recomputed = recompute or self.algorithm.recomputes
+            rows = self._aged(rows, recomputed)
             rows, metrics = self._corrected(rows)
             rows = self._referred(rows)
             rows = self._valued(rows)
@@ -86,7 +86,7 @@ class Learner:
             self._update(batch, pace, admits)
             for batch in _split([row for row, kept in zip(rows, keep, strict=True) if kept], self.train.updates)
         ]
-        return {**metrics, **_means(tallies), "policy/learning_rate": pace.rate}
+        return {**metrics, **_drift(rows, tallies, recomputed), **_means(tallies), "policy/learning_rate": pace.rate}
 
     def _aged(self, rows: Sequence[Row], recompute: bool) -> list[Row]:
         """The column old: what the policy made of each token before this step."""
@@ -159,6 +159,7 @@ class Learner:
         sums: dict[str, Tensor] = {}
         with self.clock.part("train"):
             for packed in packs(rows, self.train.pack_tokens, self.policy.device, self.ranks):
+                self.clock.count("train/tokens", len(packed.ids_N))
                 value, metrics = loss_of(packed)
                 value.backward()
                 for name, each in {**metrics, "loss": value.detach()}.items():
@@ -200,7 +201,8 @@ class Learner:
         policy_loss = chosen("algorithm.loss", settings.loss, loss.LOSSES)
         tokens = policy_loss(Sampled(logprob_T, columns["old"], columns["advantage"], packed.row_T), bounds)
         value_T = tokens.value_T * columns["correction"] if "correction" in columns else tokens.value_T
-        metrics = {**tokens.metrics, "entropy": entropy_T, WEIGHT: torch.ones_like(entropy_T)}
+        apart_T = kl.k3(columns["old"], logprob_T.detach())
+        metrics = {**tokens.metrics, "k3": apart_T, "entropy": entropy_T, WEIGHT: torch.ones_like(entropy_T)}
         if settings.entropy:
             value_T = value_T - settings.entropy * entropy_T
         if self.reference is not None:
@@ -216,7 +218,7 @@ class Learner:
         tokens = clipped_value(
             self.critic.values(packed), columns["value"], columns["return"], self.algorithm.critic.clip
         )
-        metrics = {**tokens.metrics, "value": columns["value"], WEIGHT: torch.ones_like(columns["value"])}
+        metrics = {**tokens.metrics, WEIGHT: torch.ones_like(columns["value"])}
         return (columns[WEIGHT] * tokens.value_T).sum(), _weighted(columns[WEIGHT], metrics)
 
 
@@ -237,13 +239,24 @@ def _paid(groups: Sequence[Group]) -> Paid:
 
 
 def _row(trajectory: Trajectory, sampled_only: bool) -> Row:
-    """A trajectory as a row; its sampled tokens are scored, or all that something comes before."""
+    """A trajectory as a row; its sampled tokens are scored, or all from the first of them on."""
     ids_L, sampled_L = torch.tensor(trajectory.ids), torch.tensor(trajectory.sampled)
     if not sampled_only:
-        sampled_L = torch.arange(len(ids_L)) > 0
+        # Retrieved text is trained on too, the prompt is not.
+        sampled_L = sampled_L.cumsum(0) > 0
     places_S = sampled_L.nonzero()[:, 0]
     columns = {WEIGHT: torch.ones(len(places_S))}
     return Row(ids_L, places_S, columns | ({"rollout": torch.tensor(trajectory.logprobs)} if sampled_only else {}))
+
+
+def _drift(rows: Sequence[Row], tallies: Sequence[Metrics], recomputed: bool) -> Metrics:
+    """How far the engine's logprobs are from the trainer's before the first update changes these."""
+    if not recomputed:
+        found = tallies[0].get("policy/k3") if tallies else None
+        return {} if found is None else {"parity/k3": found}
+    pairs = [(row.columns["old"], row.columns["rollout"]) for row in rows if "rollout" in row.columns]
+    apart = torch.cat([kl.k3(rollout, old) for old, rollout in pairs]) if pairs else torch.empty(0)
+    return {"parity/k3": float(apart.mean())} if len(apart) else {}
 
 
 def _weighted(weight_T: Tensor, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:

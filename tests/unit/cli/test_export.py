@@ -1,6 +1,7 @@
 """The command export: a clean folder of the checkpoint that was meant, or a refusal."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,17 @@ def test_existing_folder_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exists already and is left as it is"):
         export(run.path, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoint_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
+    latest = shutil.copytree(run.checkpoint(3), tmp_path / "step-3")
+    with pytest.raises(InputError, match=r"is inside the checkpoint .*step-3, which stays as it is"):
+        export(latest, latest / "inner")
+    for file in latest.glob("*.safetensors"):
+        file.unlink()
+    with pytest.raises(InputError, match="step-3 holds no weights"):
+        export(latest, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_does_not_exist_is_refused(run: Run, tmp_path: Path) -> None:

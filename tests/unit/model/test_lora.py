@@ -59,6 +59,18 @@ def test_fresh_adapter_changes_nothing(folder: Path) -> None:
     assert torch.equal(logits(load(folder, CPU, torch.float32, LoRA(4, 8.0))), logits(load(folder, CPU, torch.float32)))
 
 
+def test_adapter_is_drawn_by_its_seed_and_nothing_else(folder: Path) -> None:
+    def drawn(seed: int, noise: int) -> list[torch.Tensor]:
+        torch.manual_seed(noise)
+        model = load(folder, CPU, torch.float32, LoRA(4, 8.0, seed=seed))
+        assert torch.initial_seed() == noise
+        return [parameter for name, parameter in model.named_parameters() if "lora_A" in name]
+
+    first, again, other = drawn(0, 1), drawn(0, 2), drawn(1, 1)
+    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
+    assert not any(torch.equal(one, two) for one, two in zip(first, other, strict=True))
+
+
 @pytest.mark.parametrize("name", ["lm_head", "q_porj", "norm"])
 def test_layers_that_cannot_have_one_are_refused(folder: Path, name: str) -> None:
     with pytest.raises(InputError, match=f"no adapter can be put into '{name}'; choose among down_proj, .*all-linear"):

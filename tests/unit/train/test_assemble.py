@@ -175,8 +175,14 @@ def test_half_precision_is_for_gpus(home: Path) -> None:
 
 def test_run_goes_on_with_what_may_change_and_remembers_it(home: Path) -> None:
     made = begun()
-    proceed(Run.open(made.run.path), Silent(), ["train.steps=7"])
+    made.run.write_summary({"steps": 3})
+    longer = proceed(Run.open(made.run.path), Silent(), ["train.steps=7"])
+    assert "changes" not in made.run.manifest(), "nothing changes before the run is held"
+    with longer.held():
+        assert made.run.summary() is None, "a run that goes on is not finished"
     again = proceed(Run.open(made.run.path), Silent(), ["guards.non_finite=stop"])
+    with again.held():
+        pass
     assert (again.config.train.steps, again.config.guards.non_finite) == (7, "stop")
     assert made.run.manifest()["changes"] == ["train.steps=7", "guards.non_finite=stop"]
     assert proceed(Run.open(made.run.path), Silent()).config == again.config
@@ -207,6 +213,11 @@ FAULTS: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
         "model is no index folder",
     ),
     "unknown advantage": ({"algorithm": {"advantage": "gppo"}}, "algorithm.advantage = 'gppo' is unknown"),
+    "PPO by another name": ({"algorithm": {"advantage": "ppo"}}, "expected .*reinforce_pp, gae or import"),
+    "critic with other tokens": (
+        {"algorithm": {"advantage": "gae", "critic": {"policy": "quickstart"}}},
+        "algorithm.critic.policy = quickstart has other tokens than model.policy; choose a critic with the same",
+    ),
     "unknown reward": ({"reward": {"answer": "exact"}}, "reward.answer = 'exact' is unknown"),
     "unknown protocol": ({"agent": {"protocol": "tag", "context_tokens": 64}}, "agent.protocol = 'tag' is unknown"),
     "unknown prompt": ({"agent": {"prompt": "long", "context_tokens": 64}}, "agent.prompt"),

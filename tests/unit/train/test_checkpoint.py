@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from sleuth.train.policy import Policy
 from sleuth.train.saver import save
 
 CPU = torch.device("cpu")
-PROGRESS = Progress(step=2, seconds=1.5, tokens=300, asked=16, kl=0.01, best=0.5, score=0.25, rate_scale=0.5)
+PROGRESS = Progress(step=2, seconds=1.5, tokens=300, asked=16, kl=0.01, best=0.5, score=0.25)
 Make = Callable[..., Policy]
 
 
@@ -128,6 +129,9 @@ def test_critic_comes_back_with_its_weights(run: Run, make: Make) -> None:
     assert identical(state(bodies[0], critic), state(bodies[1], other))
     with pytest.raises(InputError, match="it holds a critic, and this run has none"):
         restore(folder, ours, optimiser)
+    plain = save(run, ours, optimiser, replace(PROGRESS, step=3), keep=1)
+    with pytest.raises(InputError, match="it holds no critic, and this run has one"):
+        restore(plain, ours, optimiser, critic=other)
 
 
 @pytest.mark.parametrize("family", ["llama", "llama, grouped heads"])

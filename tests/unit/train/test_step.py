@@ -102,8 +102,8 @@ class Naive:
         return found
 
     def places(self, trajectory: Trajectory) -> list[int]:
-        sampled = trajectory.sampled if self.algorithm.origin_mask else (False, *(True for _ in trajectory.ids[1:]))
-        return [place for place, each in enumerate(sampled) if each]
+        sampled = [place for place, each in enumerate(trajectory.sampled) if each]
+        return sampled if self.algorithm.origin_mask else list(range(sampled[0], len(trajectory.ids)))
 
     def old(self, trajectory: Trajectory) -> list[float]:
         if not self.algorithm.recomputes:

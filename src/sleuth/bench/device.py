@@ -7,8 +7,10 @@ from contextlib import contextmanager
 import torch
 
 from sleuth.train.clock import Clock
-from sleuth.train.gauges import PASSES, PEAKS
+from sleuth.train.gauges import peak_of
 from sleuth.train.memory import GIB
+
+PASSES = 6  # operations a parameter and token: two forwards, four backwards
 
 
 def here() -> torch.device:
@@ -42,8 +44,7 @@ def mfu(size: int, tokens: int, seconds: float, device: torch.device) -> float |
 
     What is computed again is not counted; None where the peak is not known.
     """
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    peak = next((peak for part, peak in PEAKS.items() if part in name), None)
+    peak = peak_of(device)
     return None if peak is None else PASSES * size * tokens / seconds / peak
 
 

@@ -115,7 +115,8 @@ def restore(
     found = _read(folder, held, optimisers, rank)
     for name in optimiser.apart:
         # A checkpoint of fp32 weights has no masters apart from them.
-        found[POLICY].setdefault(f"{MASTER}.{name}", _sharded(weights[name].float(), policy, name))
+        if f"{MASTER}.{name}" not in found[POLICY]:
+            found[POLICY][f"{MASTER}.{name}"] = _sharded(weights[name].float(), policy, name)
     for owner, each in optimisers.items():
         with _of_another(folder):
             each.require(found[owner])

@@ -70,7 +70,8 @@ def engine_policy(config: Config, learner: Learner) -> tuple[Policy, Callable[[E
     if config.train.mode == "sync" and learner.ranks.world == 1:
         return learner.policy, Shared
     copy = _policy(config, recipe.resolve_policy(config.model.policy), learner.policy.device)
-    return copy, lambda engine: Copied(engine, learner.policy.model.state_dict)
+    # What is not trained is the same in both.
+    return copy, lambda engine: Copied(engine, lambda: dict(learner.policy.parameters()))
 
 
 def _policy(config: Config, folder: Path, device: torch.device) -> Policy:

@@ -25,6 +25,7 @@ MOMENTS: dict[Kind, frozenset[str]] = {
 }
 # Of these, what has the shape of the parameter.
 SHAPED = frozenset({MASTER, "exp_avg", "exp_avg_sq", "state1", "state2"})
+MASTER_BYTES = torch.float32.itemsize
 EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 
@@ -50,27 +51,29 @@ class Optimiser:
         self._parameters = {name: parameter for name, parameter in parameters if parameter.requires_grad}
         _require_whole(self._parameters.values(), kind, offload)
         self._masters = {name: _master(parameter, offload) for name, parameter in self._parameters.items()}
-        self._sums: dict[str, Tensor] = {}
+        halves = {name: each for name, each in self._parameters.items() if each.dtype.itemsize < MASTER_BYTES}
+        # Kept for good: made anew in each update, they would lie between what that update keeps only for a while.
+        self._sums = {name: torch.zeros_like(each, dtype=torch.float32) for name, each in halves.items()}
+        self._summed: set[str] = set()
         self._norm: Tensor | None = None
-        for name, parameter in self._parameters.items():
-            if parameter.dtype.itemsize < torch.float32.itemsize:
-                parameter.register_post_accumulate_grad_hook(partial(self._collect, name))
+        for name, parameter in halves.items():
+            parameter.register_post_accumulate_grad_hook(partial(self._collect, name))
         settings = {"lr": learning_rate, "betas": betas, "weight_decay": weight_decay}
         self._inner = _inner(kind, list(self._masters.values()), settings, offload)
 
     def _collect(self, name: str, parameter: Tensor) -> None:
         gradient = parameter.grad
         assert gradient is not None  # noqa: S101  the hook runs after it was made
-        if name in self._sums:
-            self._sums[name].add_(gradient)
-        else:
-            self._sums[name] = gradient.float()
+        self._sums[name].add_(gradient)
+        self._summed.add(name)
         parameter.grad = None
 
     def zero(self) -> None:
         """Forgets the gradients."""
         self._norm = None
-        self._sums.clear()
+        self._summed.clear()
+        if self._sums:
+            torch._foreach_zero_(list(self._sums.values()))
         for tensor in (*self._parameters.values(), *self._masters.values()):
             tensor.grad = None
 
@@ -100,7 +103,10 @@ class Optimiser:
         return norm
 
     def _gradients(self) -> dict[str, Tensor]:
-        known = {name: self._sums.get(name, parameter.grad) for name, parameter in self._parameters.items()}
+        known = {
+            name: self._sums[name] if name in self._summed else parameter.grad
+            for name, parameter in self._parameters.items()
+        }
         return {name: gradient for name, gradient in known.items() if gradient is not None}
 
     @torch.no_grad()

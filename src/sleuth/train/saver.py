@@ -16,6 +16,7 @@ from sleuth.train.host import Host
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy
 from sleuth.train.ranks import ALONE, Ranks
+from sleuth.train.torchrun import PATIENCE
 
 
 class Saver:
@@ -27,9 +28,9 @@ class Saver:
 
     def __init__(self, run: Run, keep: int, ranks: Ranks = ALONE, always: Iterable[int] = ()) -> None:
         self._run, self._keep, self._always = run, keep, frozenset(always)
-        self._rank = ranks.rank
+        self._rank, self._ranks = ranks.rank, ranks
         # The thread has a group of its own: the trainer's goes on being used meanwhile.
-        self._group = dist.new_group(backend="gloo") if ranks.world > 1 else None
+        self._group = dist.new_group(backend="gloo", timeout=PATIENCE) if ranks.world > 1 else None
         self._host = Host()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -37,6 +38,8 @@ class Saver:
     def save(self, policy: Policy, optimiser: Optimiser, progress: Progress, critic: Optimiser | None = None) -> Path:
         """Copies what there is to save, and returns the folder it will be in."""
         self.wait()
+        # Whoever still writes is waited for here, where patience is long, and not by the gathering of weights.
+        self._ranks.barrier()
         taken = checkpoint.snapshot(policy, optimiser, progress, host=self._host, rank=self._rank, critic=critic)
         # Not a daemon: the interpreter ends only after it.
         self._thread = threading.Thread(target=self._write, args=(taken,), name=f"checkpoint of step {progress.step}")

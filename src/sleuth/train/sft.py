@@ -27,12 +27,12 @@ class Learner:
     def update(self, rows: Sequence[Row], rate: float) -> tuple[float, float]:
         """One step on a batch; the mean loss of its weighted tokens, and the norm of the gradient."""
         self.optimiser.zero()
-        total, loss = _weights(rows), 0.0
+        total, loss = _weights(rows), torch.zeros((), device=self.policy.device)
         for packed in pack(rows, self.pack_tokens, self.policy.device):
             value = _summed(self.policy, packed) / total
             value.backward()
-            loss += float(value.detach())
-        return loss, self.optimiser.step(rate, self.clip)
+            loss += value.detach()
+        return float(loss), self.optimiser.step(rate, self.clip)
 
 
 @torch.no_grad()

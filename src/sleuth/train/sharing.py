@@ -53,8 +53,10 @@ def scored(
     """What `score` finds for the scored tokens of each row, on the CPU; every rank gets all of it."""
     mine: list[tuple[int, Tensor]] = []
     for packed in packs(rows, tokens, device, ranks):
-        found_T = score(packed).float().cpu()
+        found_T = score(packed).float()
         if packed.rows:
             mine += zip(packed.rows, found_T.split(packed.scored), strict=True)
-    found = dict(pair for theirs in ranks.gather(mine) for pair in theirs)
+    # Copies: a part of a tensor travels to other ranks with the whole of it.
+    copies = [(number, part.cpu() if part.is_cuda else part.clone()) for number, part in mine]
+    found = dict(pair for theirs in ranks.gather(copies) for pair in theirs)
     return [found[number] for number in range(len(rows))]

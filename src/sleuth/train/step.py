@@ -1,6 +1,6 @@
 """One step of learning: groups of scored episodes become a change of the weights.
 
-Suffixes: N trajectories, T scored tokens of a pack, K things recorded.
+Suffixes: N trajectories, L tokens of a trajectory, S scored tokens of one, T scored tokens of a pack.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,8 +47,7 @@ class Pace:
 class Learner:
     """The policy with its optimiser, and the critic and the reference where the algorithm needs them.
 
-    `context` is the number of tokens an episode may have; `admits` is asked, with the norm of the gradient, whether an
-    update is made.
+    `context` is the number of tokens an episode may have.
     """
 
     policy: Policy
@@ -69,7 +68,8 @@ class Learner:
     def learn(self, groups: Sequence[Group], pace: Pace, admits: Admits, recompute: bool) -> Metrics:
         """Updates the weights on the groups; returns what there is to record.
 
-        With `recompute` the old logprobs are the trainer's own, else the engine's.
+        `admits` is asked, with the norm of the gradient, whether an update is made. With `recompute` the old logprobs
+        are the trainer's own, else the engine's.
         """
         paid = _paid(groups)
         rows = [_row(each, self.algorithm.origin_mask) for each in paid.trajectories]

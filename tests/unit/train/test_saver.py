@@ -123,14 +123,10 @@ from sleuth.train.checkpoint import Progress, restore
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy
 from sleuth.train.saver import Saver
+from sleuth.train.torchrun import Torchrun
 
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
-
-class Two:
-    world = 2
-    def __init__(self, rank):
-        self.rank = rank
 
 def loaded():
     policy = Policy.load(folder / "model", torch.device("cpu"))
@@ -152,12 +148,12 @@ def on_two_ranks(rank):
     optimiser, run = begun(), Run.open(folder / "run")
     assert restore(run.checkpoint(1), policy, optimiser, rank=rank).step == 1
     move(policy, optimiser, 1)
-    saver = Saver(run, 3, Two(rank))
+    saver = Saver(run, 3, Torchrun(rank, 2, dist.group.WORLD))
     saver.save(policy, optimiser, Progress(2))
     move(policy, optimiser, 2)
     saver.wait()
     dist.barrier()
-    saver = Saver(Run(folder / "in the way"), 3, Two(rank))
+    saver = Saver(Run(folder / "in the way"), 3, Torchrun(rank, 2, dist.group.WORLD))
     saver.save(policy, optimiser, Progress(3))
     try:
         saver.wait()

@@ -240,6 +240,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1 no table PAR1"),
         ("a.parquet", b""),
     ],
+    ids=["cut off", "not compressed", "part cut off", "no table", "empty"],
 )
 def test_a_damaged_source_leaves_nothing_behind(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)

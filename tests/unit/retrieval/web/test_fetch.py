@@ -419,7 +419,7 @@ def test_compressed_nothing_without_end_is_refused_too() -> None:
     assert isinstance(outcome, FetchRefused)
 
 
-@pytest.mark.parametrize("body", [b"not gzip at all", gzip.compress(HTML)[:-9]])
+@pytest.mark.parametrize("body", [b"not gzip at all", gzip.compress(HTML)[:-9]], ids=["other", "cut off"])
 def test_broken_compression_is_a_failure(body: bytes) -> None:
     assert isinstance(served(lambda _: answer(body, "Content-Encoding: gzip")), FetchFailed)
 

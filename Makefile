@@ -13,7 +13,7 @@ train: $(INSTALLED) ## train a small model to search, on the CPU, in minutes
 	$(BIN)/sleuth train quickstart
 
 test: check ## run every check and every test
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 check: $(INSTALLED) ## lint, formatting and types
 	$(BIN)/ruff check

@@ -64,6 +64,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item, reason in zip(items, reasons, strict=True) if not reason]
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tests run in two processes, each of which tells the first what it left out: the same in both."""
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        counts: Counter[str] = session.config.stash.get(LEFT_OUT, Counter())
+        told["left_out"] = dict(counts)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    node.config.stash[LEFT_OUT] = Counter(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     counts = config.stash.get(LEFT_OUT, Counter())
     if counts:

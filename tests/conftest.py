@@ -62,6 +62,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = Counter(reason for reason in reasons if reason)
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item, reason in zip(items, reasons, strict=True) if not reason]
+    names = Counter(item.nodeid for item in items)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise pytest.UsageError(f"tests of one name are dealt out to processes as one: {twice[0]}; name each of them")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -25,7 +25,7 @@ def stream(path: Path) -> Iterator[Question]:
         if not line.strip():
             continue
         try:
-            question = _question(_row(line), source)
+            question = _question(parsed(line), source)
             if question.id in seen:
                 raise ValueError(f"the id {question.id!r} stands on an earlier line too; ids must differ")
         except ValueError as error:
@@ -77,7 +77,8 @@ def _lines(path: Path) -> Iterator[str]:
         raise InputError(f"the question file {path} cannot be read ({error}); give JSONL in UTF-8") from error
 
 
-def _row(text: str) -> dict[str, Any]:
+def parsed(text: str) -> dict[str, Any]:
+    """The JSON object of a line; what is none is a ValueError that shows how it begins."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):

@@ -20,9 +20,8 @@ from sleuth.engines.base import Engine, Sampling
 from sleuth.errors import UserError
 from sleuth.train.packing import Pack, Row, pack, row
 from sleuth.train.policy import Policy
-from sleuth.train.ranks import Alone, Ranks
+from sleuth.train.ranks import ALONE, Ranks
 
-ALONE = Alone()
 FILE = "parity.json"
 PROMPTS = 6
 SAMPLES = 4  # of each prompt

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sleuth.corpus.questions import parsed
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import run_lengths
@@ -75,7 +76,7 @@ class Reader:
             if line.strip():
                 empty = False
                 try:
-                    self._row(_parsed(line), reading)
+                    self._row(parsed(line), reading)
                 except ValueError as error:
                     raise InputError(f"{path}, line {number}: {error}; a line looks like {FORMS}") from error
         if empty:
@@ -190,13 +191,3 @@ def _reward(content: Mapping[str, Any]) -> float | None:
             return total
         case other:
             raise ValueError(f"score must be null or hold a total, and it is {str(other)[:60]!r}")
-
-
-def _parsed(line: str) -> dict[str, Any]:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError(f"not JSON: {line.strip()[:60]!r}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"a JSON object is expected, not {line.strip()[:60]!r}")
-    return content

@@ -92,7 +92,7 @@ def decoded(layer: Any, states_1NW: Tensor, cos_ND: Tensor, sin_ND: Tensor, pack
     inputs = (attends.q_proj, attends.k_proj, attends.v_proj)
     residual_NW, qkv_NX = fused.normed_product(states_1NW[0], None, layer.input_layernorm, inputs)
     seen_NX = packed.attend_rotated(qkv_NX, cos_ND, sin_ND, norms, shape, attends.scaling)
-    delta_NW = attends.o_proj(seen_NX)
+    delta_NW = fused.product(seen_NX, attends.o_proj)
     residual_NW, both_N2I = fused.normed_product(
         residual_NW, delta_NW, layer.post_attention_layernorm, (mlp.gate_proj, mlp.up_proj)
     )

@@ -1,14 +1,13 @@
-"""Packed attention on a GPU in half precision: the kernel that prefills, and PyTorch's flash attention backwards.
+"""Packed attention on a GPU in half precision, forwards and backwards.
 
 The forward pass is the engine's own, rounding by rounding, so that what the engine sampled and what the trainer scores
-differ in no bit. Packed keys are pages of one token.
+differ in no bit. The backward pass sums in one order: the same gradients every time.
 
 Suffixes: N packed tokens, X query, key and value heads side by side, R rows (sequences), H heads, K key heads,
 D head width.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from sleuth.model.tiles import Tiles, cut
 if TYPE_CHECKING:
     from sleuth.model.kernels.rotary import Heads, Norms
 
-WIDEST = 256  # head width that flash attention's backward pass takes
+WIDEST = 256  # head width of which blocks fit the memory that a multiprocessor shares
 
 
 def takes(query_NHD: Tensor) -> bool:
@@ -38,13 +37,9 @@ class Flash:
     """Sequences laid end to end, each token of which sees what precedes it; made once for all layers of a pass."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        self.lengths, self.longest, self._device = lengths, max(lengths), device
         self.starts_R1 = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
-        # Pages from a sequence's first token on: the slot of a sequence is the number of that token.
-        self.table_N1 = torch.arange(sum(lengths), dtype=torch.int32, device=device)[:, None]
-        # The random state of a dropout that there is not.
-        self.undropped = torch.zeros(2, dtype=torch.uint64, device=device), torch.empty(0, device=device)
-        self.tiles = lru_cache(maxsize=1)(self._tiles)
+        self._lengths, self._device = lengths, device
+        self._cuts = dict[tuple[int, bool], Tiles]()
 
     def attend(self, query_NHD: Tensor, key_NKD: Tensor, value_NKD: Tensor, scale: float) -> Tensor:
         """What each token sees, N x H x D."""
@@ -62,12 +57,19 @@ class Flash:
         attended: Tensor = _AttendRotated.apply(*call)  # type: ignore[no-untyped-call]
         return attended
 
-    def _tiles(self, queries: int) -> Tiles:
-        starts = accumulate(self.lengths[:-1], initial=0)
-        rows = [
-            cut(start, start, 0, length, queries) for start, length in zip(starts, self.lengths, strict=True)
-        ]  # fmt: skip
-        return Tiles(*torch.from_numpy(np.concatenate(rows, axis=1)).to(self._device))
+    def tiles(self, tokens: int, *, towards_end: bool = False) -> Tiles:
+        """Tiles of so many tokens whose slots are rows: most tokens before it is last, or most to the end first."""
+        if (tokens, towards_end) not in self._cuts:
+            self._cuts[tokens, towards_end] = self._cut(tokens, towards_end)
+        return self._cuts[tokens, towards_end]
+
+    def _cut(self, tokens: int, towards_end: bool) -> Tiles:
+        starts = accumulate(self._lengths[:-1], initial=0)
+        rows = enumerate(zip(starts, self._lengths, strict=True))
+        whole = np.concatenate([cut(start, row, 0, length, tokens) for row, (start, length) in rows], axis=1)
+        work = whole[2] - np.asarray(self._lengths)[whole[1]] if towards_end else whole[2]
+        ordered = np.ascontiguousarray(whole[:, np.argsort(work, kind="stable")])
+        return Tiles(*torch.from_numpy(ordered).to(self._device))
 
 
 class _Attend(torch.autograd.Function):
@@ -132,7 +134,7 @@ def _forwards(
     logs_HN = torch.empty(heads, tokens, dtype=torch.float32, device=query_NHD.device)
     tiles = packed.tiles(attention.tile_queries(heads, key_NKD.shape[1]))
     pages = (key_NKD[:, :, None], value_NKD[:, :, None])
-    attention.prefill(query_NHD, out_NHD, *pages, packed.table_N1, tiles, scale, logs_HN)
+    attention.prefill(query_NHD, out_NHD, *pages, None, tiles, scale, logs_HN)
     return out_NHD, logs_HN
 
 
@@ -141,32 +143,18 @@ def _backwards(
     out_NHD: Tensor, logs_HN: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of queries, keys and values."""
-    if not takes(query_NHD):
-        return _by_rows(packed.lengths, scale, upstream_NHD, query_NHD, key_NKD, value_NKD, out_NHD, logs_HN)
-    to_query_NHD, to_key_NKD, to_value_NKD = torch.ops.aten._flash_attention_backward(
-        upstream_NHD.contiguous(), query_NHD, key_NKD, value_NKD, out_NHD, logs_HN,
-        packed.starts_R1, packed.starts_R1, packed.longest, packed.longest, 0.0, True, *packed.undropped, scale=scale,
-    )  # fmt: skip
-    return to_query_NHD, to_key_NKD, to_value_NKD
+    from sleuth.model.kernels import attention_back
 
-
-def _by_rows(
-    lengths: Sequence[int], scale: float, upstream_NHD: Tensor, query_NHD: Tensor, key_NKD: Tensor, value_NKD: Tensor,
-    out_NHD: Tensor, logs_HN: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The same in plain form, where flash attention is not to be had: all weights of a sequence at once, in fp32."""
-    group = query_NHD.shape[1] // key_NKD.shape[1]
-    key_NHD, value_NHD = (each.repeat_interleave(group, 1) for each in (key_NKD, value_NKD))
-    found = []
-    whole = (upstream_NHD, query_NHD, key_NHD, value_NHD, out_NHD, logs_HN.t())
-    for row in zip(*(each.float().split(list(lengths)) for each in whole), strict=True):
-        upstream, query, key, value, out, logs = row
-        weight_HLL = (torch.einsum("qhd,khd->hqk", query, key) * scale - logs.t()[:, :, None]).exp().tril()
-        lost_HL1 = (upstream * out).sum(-1).t()[:, :, None]
-        to_score_HLL = weight_HLL * (torch.einsum("qhd,khd->hqk", upstream, value) - lost_HL1) * scale
-        products = ("hqk,khd->qhd", to_score_HLL, key), ("hqk,qhd->khd", to_score_HLL, query)
-        found.append([torch.einsum(*each) for each in (*products, ("hqk,qhd->khd", weight_HLL, upstream))])
-    together = (torch.cat(parts).to(query_NHD.dtype) for parts in zip(*found, strict=True))
-    to_query_NHD, to_key_NHD, to_value_NHD = together
-    to_key_NKD, to_value_NKD = (each.unflatten(1, (-1, group)).sum(2) for each in (to_key_NHD, to_value_NHD))
+    states, upstream_NHD = (query_NHD, key_NKD, value_NKD), upstream_NHD.contiguous()
+    width = query_NHD.shape[-1]
+    plan = attention_back.plan_for(attention_back.TO_QUERIES, width)
+    tiles = packed.tiles(plan.queries)
+    to_query_NHD, lost_HN = attention_back.to_queries(
+        *states, out_NHD, upstream_NHD, logs_HN, packed.starts_R1, tiles, scale, plan
+    )
+    plan = attention_back.plan_for(attention_back.TO_KEYS, width)
+    tiles = packed.tiles(plan.keys, towards_end=True)
+    to_key_NKD, to_value_NKD = attention_back.to_keys(
+        *states, upstream_NHD, logs_HN, lost_HN, packed.starts_R1, tiles, scale, plan
+    )
     return to_query_NHD, to_key_NKD, to_value_NKD

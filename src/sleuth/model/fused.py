@@ -47,6 +47,16 @@ def normed_product(
     return total_NW, out_NX
 
 
+def product(states_NX: Tensor, projection: nn.Module) -> Tensor:
+    """What the projection makes of the states."""
+    if (parts := plain((projection,))) is None:
+        made: Tensor = projection(states_NX)
+        return made
+    weights, biases = parts
+    out_NW: Tensor = _Product.apply(states_NX, *weights, *(biases or (None,)))  # type: ignore[no-untyped-call]
+    return out_NW
+
+
 def gated_product(both_N2I: Tensor, projection: nn.Module) -> Tensor:
     """What the projection makes of silu(gate) * up, which lie side by side."""
     out_NW: Tensor
@@ -65,6 +75,12 @@ def _added(residual_NW: Tensor, delta_NW: Tensor | None, weight_W: Tensor, eps: 
 
     total_NW = residual_NW if delta_NW is None else torch.empty_like(residual_NW)
     return total_NW, pointwise.add_norm(delta_NW, residual_NW, weight_W, eps, total_NW=total_NW)
+
+
+def _bias_gradient(to_out_NX: Tensor) -> Tensor:
+    from sleuth.model.kernels.sums import summed
+
+    return summed(to_out_NX, to_out_NX.dtype)
 
 
 class _Normed(torch.autograd.Function):
@@ -125,8 +141,27 @@ class _NormedProduct(torch.autograd.Function):
         to_weights: Sequence[Tensor | None] = [None] * len(rows)
         if normed_NW is not None:
             to_weights = weight_gradient(to_out_NX, normed_NW).split(rows)
-        to_biases = to_out_NX.sum(0).split(rows) if any(of_biases) else [None] * ctx.biases
+        to_biases = _bias_gradient(to_out_NX).split(rows) if any(of_biases) else [None] * ctx.biases
         return to_states_NW, to_states_NW if ctx.added else None, to_norm_W, None, None, *to_weights, *to_biases
+
+
+class _Product(torch.autograd.Function):
+    """A linear layer, whose weight's gradient is summed in parts."""
+
+    @staticmethod
+    def forward(ctx: Any, states_NX: Tensor, weight_WX: Tensor, bias_W: Tensor | None) -> Tensor:
+        ctx.save_for_backward(states_NX, weight_WX)
+        return linear(states_NX, weight_WX, bias_W)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_out_NW: Tensor) -> tuple[Tensor | None, ...]:
+        states_NX, weight_WX = ctx.saved_tensors
+        of_states, of_weight, of_bias = ctx.needs_input_grad
+        to_out_NW = to_out_NW.contiguous()
+        to_states_NX = to_out_NW @ weight_WX if of_states else None
+        to_weight_WX = weight_gradient(to_out_NW, states_NX) if of_weight else None
+        return to_states_NX, to_weight_WX, _bias_gradient(to_out_NW) if of_bias else None
 
 
 class _GatedProduct(torch.autograd.Function):
@@ -149,7 +184,7 @@ class _GatedProduct(torch.autograd.Function):
         to_out_NW = to_out_NW.contiguous()
         to_both_N2I, product_NI = gradients.silu_mul(both_N2I, to_out_NW @ weight_WI, again=of_weight)
         to_weight_WI = None if product_NI is None else weight_gradient(to_out_NW, product_NI)
-        return to_both_N2I, to_weight_WI, to_out_NW.sum(0) if of_bias else None
+        return to_both_N2I, to_weight_WI, _bias_gradient(to_out_NW) if of_bias else None
 
 
 class _SiluMul(torch.autograd.Function):

@@ -5,7 +5,6 @@ Suffixes: N packed tokens, L tokens of a row, H heads, K key heads, D head width
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -101,19 +100,18 @@ def test_heads_are_attended_where_one_product_left_them(shape: tuple[int, int, i
     assert torch.equal(found, Flash(lengths, DEVICE).attend(query, key, value, SCALE).flatten(1))
 
 
-def test_tiles_hold_every_query_once() -> None:
-    lengths, starts = [9, 1, 4], [0, 9, 10, 14]
-    tiles = Flash(lengths, DEVICE).tiles(4)
-    found = [
-        (first + query, slot, position + query)
-        for first, slot, position, count in torch.stack(
-            [tiles.first_T, tiles.slot_T, tiles.position_T, tiles.count_T], 1
-        ).tolist()
-        for query in range(count)
-    ]
-    expected = [(token, start, token - start) for start, end in pairwise(starts) for token in range(start, end)]
-    assert found == expected
-    assert tiles.count_T.tolist() == [4, 4, 1, 1, 4]
+def test_tiles_hold_every_token_once_and_the_longest_work_where_it_starts_first() -> None:
+    lengths, starts = [9, 1, 4], [0, 9, 10]
+    packed = Flash(lengths, DEVICE)
+    for towards_end in (False, True):
+        tiles = packed.tiles(4, towards_end=towards_end)
+        assert all(part.is_contiguous() for part in (tiles.slot_T, tiles.position_T))  # as kernels read them
+        each = torch.stack([tiles.first_T, tiles.slot_T, tiles.position_T, tiles.count_T], 1).tolist()
+        tokens = sorted(first + token for first, _, _, count in each for token in range(count))
+        assert tokens == list(range(sum(lengths)))
+        assert all(first == starts[row] + position for first, row, position, _ in each)
+        work = [position - lengths[row] if towards_end else position for _, row, position, _ in each]
+        assert work == sorted(work)
 
 
 def test_a_cpu_is_not_taken() -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from sleuth.model.alike import decoded
 from sleuth.model.attention import Packed
 from sleuth.model.flash import Flash
+from sleuth.model.fused import product
 from sleuth.model.projection import joined, plain
 
 Tiny = Callable[..., PreTrainedModel]
@@ -124,6 +125,17 @@ def test_adapters_are_called(make: Tiny, targets: Sequence[str]) -> None:
     expected = stock(model, layer)
     assert len(expected[1]) == 1 + 2 * len(targets)
     assert_near(ours(model, layer), expected)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_product_and_its_gradients(bias: bool) -> None:
+    module, states, upstream = nn.Linear(6, 4, bias=bias).to(DEVICE), drawn(9, 6).requires_grad_(), drawn(9, 4, seed=1)
+    leaves = [states, *module.parameters()]
+    found, expected = product(states, module), module(states)
+    assert torch.equal(found, expected)
+    pairs = zip(*(torch.autograd.grad(out, leaves, upstream) for out in (found, expected)), strict=True)
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_kept_of_a_layer(make: Tiny) -> None:

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from sleuth.model.kernels import gradients, pointwise
 from sleuth.model.kernels.rotary import Heads, Norms, rotate, rotate_back
-from sleuth.model.weights import weight_gradient
+from sleuth.model.kernels.sums import summed
+from sleuth.model.weights import parts_for, weight_gradient
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Triton's interpreter cuts bf16 off where a GPU rounds it; what rounds fp16 is the same code.
@@ -28,10 +29,11 @@ def assert_near(found: Tensor | None, expected: Tensor, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("passed", [False, True])
-def test_norm(dtype: torch.dtype, passed: bool) -> None:
-    states, weight = drawn(TOKENS, 24, dtype=dtype), drawn(24, dtype=dtype, seed=1)
-    upstream, around = drawn(TOKENS, 24, dtype=dtype, seed=2), drawn(TOKENS, 24, dtype=dtype, seed=3)
+@pytest.mark.parametrize(("width", "passed"), [(16, True), (24, False), (24, True), (30, True)])
+def test_norm(dtype: torch.dtype, width: int, passed: bool) -> None:
+    """Of rows that are a power of two, that are taken in two parts, and that are padded."""
+    states, weight = drawn(TOKENS, width, dtype=dtype), drawn(width, dtype=dtype, seed=1)
+    upstream, around = drawn(TOKENS, width, dtype=dtype, seed=2), drawn(TOKENS, width, dtype=dtype, seed=3)
     exact = [each.double().requires_grad_() for each in (states, weight)]
     scale = torch.rsqrt(exact[0].square().mean(-1, keepdim=True) + EPS)
     of_states, of_weight = torch.autograd.grad(exact[0] * scale * exact[1], exact, upstream.double())
@@ -45,10 +47,25 @@ def test_norm(dtype: torch.dtype, passed: bool) -> None:
     assert bare[1:] == (None, None)
 
 
+def test_pieces_of_a_row() -> None:
+    assert [gradients.pieces(width) for width in (576, 896, 1536, 2048, 1)] == [
+        (512, 64), (1024, 0), (1024, 512), (2048, 0), (1, 0),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_silu_mul(dtype: torch.dtype) -> None:
-    """Over more columns than one program takes."""
-    both, upstream = 3 * drawn(3, 2 * 2100, dtype=dtype), drawn(3, 2100, dtype=dtype, seed=1)
+@pytest.mark.parametrize(("rows", "width"), [(0, 5), (3, 70), (300, 24), (5, 3000)])
+def test_rows_summed(rows: int, width: int, dtype: torch.dtype) -> None:
+    """Few of them at once, and more than are added at once."""
+    parts = drawn(rows, width, dtype=dtype)
+    assert_near(summed(parts, dtype), parts.double().sum(0), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width"), [(3, 2100), (19, 384)])
+def test_silu_mul(rows: int, width: int, dtype: torch.dtype) -> None:
+    """Over more columns than one program takes, and over more rows."""
+    both, upstream = 3 * drawn(rows, 2 * width, dtype=dtype), drawn(rows, width, dtype=dtype, seed=1)
     exact = both.double().requires_grad_()
     gate, up = exact.chunk(2, 1)
     (expected,) = torch.autograd.grad(gate * gate.sigmoid() * up, exact, upstream.double())
@@ -108,6 +125,14 @@ def test_rotation(shape: Heads, dtype: torch.dtype, normed: bool) -> None:
     for own, exactly in zip(found, to_exact, strict=False):
         assert_near(own, exactly, dtype)
     assert (found[1] is None) == (not normed)
+
+
+@pytest.mark.parametrize(("tokens", "parts"), [(99, 1), (100, 3), (5000, 6)])
+def test_parts_that_were_measured(tokens: int, parts: int) -> None:
+    """Fewer tokens than were measured, and matrices that were not, are shared out by their size."""
+    given = torch.empty(tokens, 5, device=DEVICE), torch.empty(tokens, 4, device=DEVICE)
+    assert parts_for(*given, {(5, 4): ((100, 3), (200, 6))}) == parts
+    assert parts_for(*given, {(4, 5): ((100, 3),)}) == parts_for(*given, {})
 
 
 @pytest.mark.parametrize("tokens", [7, 12])

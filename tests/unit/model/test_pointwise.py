@@ -49,9 +49,10 @@ def test_add_norm(width: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_silu_and_silu_mul(dtype: torch.dtype) -> None:
-    """Over more columns than one program takes, of which the last has few."""
-    both = torch.randn(3, 2 * 2100, generator=torch.Generator().manual_seed(0)).mul(4).to(dtype).to(DEVICE)
+@pytest.mark.parametrize(("rows", "width"), [(3, 2100), (19, 384)])
+def test_silu_and_silu_mul(rows: int, width: int, dtype: torch.dtype) -> None:
+    """Over more columns than one program takes, of which the last has few; over more rows, in tiles of them."""
+    both = torch.randn(rows, 2 * width, generator=torch.Generator().manual_seed(0)).mul(4).to(dtype).to(DEVICE)
     gate, up = both.chunk(2, 1)
     pairs = (
         (pointwise.silu_mul(both), silu(gate) * up),

@@ -21,14 +21,16 @@ ROWS = 128  # of a prefill tile, at most
 LEAST = 16  # rows or columns that a matrix product takes
 ONES: tl.constexpr = tl.constexpr(16)
 SPLITS = 32  # of one lane's tokens, at most
+# Tokens attended to at once, in every kernel: a score is rounded again when the running maximum is taken from it, and
+# that moves block by block. With other blocks a few weights in a million would have another last bit.
+BLOCK: tl.constexpr = tl.constexpr(32)
 UNSPLIT = 4112  # tokens of a context that one program always attends to alone: 4,096, and the page after them
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Tokens attended to at once, warps, stages of loads, and the rows of a prefill tile that one program takes."""
+    """Warps, stages of loads, and the rows of a prefill tile that one program takes."""
 
-    block: int
     warps: int
     stages: int
     rows: int = ROWS
@@ -36,11 +38,12 @@ class Plan:
 
 # By the bytes of one token's key, at most; the fastest of some dozens on an H200, FEW for few programs. Without tensor
 # cores rows are dear: products of fp32 are exact.
-FEW = ((256, Plan(64, 4, 3)), (512, Plan(16, 4, 2)))
-DECODE = ((256, Plan(32, 1, 3)), (512, Plan(16, 4, 2)))
-PREFILL = ((256, Plan(32, 4, 2, rows=64)), (512, Plan(32, 8, 2)))
-PREFILL_FP32 = ((128, Plan(32, 4, 2, rows=32)), (256, Plan(32, 4, 2, rows=32)), (512, Plan(32, 8, 2, rows=32)))
-WIDE = Plan(16, 8, 1, rows=16)
+FEW = ((256, Plan(4, 3)), (512, Plan(4, 2)))
+DECODE = ((256, Plan(1, 3)), (512, Plan(4, 2)))
+PREFILL = ((256, Plan(4, 2, rows=64)), (512, Plan(8, 2)))
+PREFILL_FP32 = ((256, Plan(4, 2, rows=32)), (512, Plan(8, 2, rows=32)))
+TRAINING = ((128, Plan(4, 3, rows=64)), *PREFILL)
+WIDE = Plan(8, 1, rows=16)
 
 
 def plan_for(plans: tuple[tuple[int, Plan], ...], keys: Tensor) -> Plan:
@@ -61,16 +64,25 @@ def splits_for(programs: int, context: int, device: torch.device) -> int:
 @triton.jit
 def _step(
     query_RD, highest_R, total_RO, sum_RD, keys, values, table, head, start, end, position_R, scale,
-    KEY_HEADS: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, CAUSAL: tl.constexpr,
+    KEY_HEADS: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Softmax carried on over the tokens of one block: rows see those before `end`, or up to their own position."""
+    """Softmax carried on over the tokens of one block: rows see those before `end`, or up to their own position.
+
+    Without a table tokens lie one after another, and what is not causal is whole blocks.
+    """
     token_C = start + tl.arange(0, BLOCK)
     column_D = tl.arange(0, query_RD.shape[1])
     there_C = token_C < end
-    page_C = tl.load(table + token_C // PAGE, there_C, 0).to(tl.int64)
-    place_CD = ((page_C * KEY_HEADS + head) * PAGE + token_C % PAGE)[:, None] * D + column_D[None, :]
-    there_CD = there_C[:, None] & (column_D < D)[None, :]
-    key_CD = tl.load(keys + place_CD, there_CD, 0.0)
+    if table is None:
+        place_CD = token_C[:, None] * (KEY_HEADS * D) + (head * D + column_D)[None, :]
+    else:
+        page_C = tl.load(table + token_C // PAGE, there_C, 0).to(tl.int64)
+        place_CD = ((page_C * KEY_HEADS + head) * PAGE + token_C % PAGE)[:, None] * D + column_D[None, :]
+    if table is None and not CAUSAL and query_RD.shape[1] == D:
+        key_CD, value_CD = tl.load(keys + place_CD), tl.load(values + place_CD)
+    else:
+        there_CD = there_C[:, None] & (column_D < D)[None, :]
+        key_CD, value_CD = tl.load(keys + place_CD, there_CD, 0.0), tl.load(values + place_CD, there_CD, 0.0)
     score_RC = tl.dot(query_RD, key_CD.T, input_precision="ieee") * scale
     if CAUSAL:
         score_RC = tl.where(token_C[None, :] <= position_R[:, None], score_RC, float("-inf"))
@@ -81,7 +93,6 @@ def _step(
     higher_R = tl.maximum(highest_R, tl.ceil(tl.max(score_RC, 1)))
     weight_RC = tl.exp2(score_RC - higher_R[:, None])
     fade_R = tl.exp2(highest_R - higher_R)
-    value_CD = tl.load(values + place_CD, there_CD, 0.0)
     weight_RC = weight_RC.to(value_CD.dtype)
     sum_RD = tl.dot(weight_RC, value_CD, sum_RD * fade_R[:, None], input_precision="ieee")
     # A product with ones: the order of its sum is the matrix unit's, the same in every kernel.
@@ -95,7 +106,7 @@ def _decode(
     query, keys, values, table, slots, lengths, out, partial, logs, scale,
     lane_stride, head_stride, out_lane_stride, out_head_stride, table_stride,
     KEY_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
+    WIDTH: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     lane, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     slot = tl.load(slots + lane).to(tl.int64)
@@ -115,7 +126,7 @@ def _decode(
     for first in range(start, end, BLOCK):
         highest_R, total_RO, sum_RD = _step(
             query_RD, highest_R, total_RO, sum_RD, keys, values, table + slot * table_stride, head, first, end, row_R,
-            scale, KEY_HEADS, PAGE, D, BLOCK, CAUSAL=False,
+            scale, KEY_HEADS, PAGE, D, CAUSAL=False,
         )  # fmt: skip
     total_R = tl.max(total_RO, 1)
     seen_R = total_R > 0
@@ -158,13 +169,18 @@ def _prefill(
     query, out, logs, keys, values, table, first, slot, position, count, scale,
     token_stride, head_stride, out_token_stride, out_head_stride, table_stride, logs_stride,
     KEY_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):  # fmt: skip
     # A sequence's last tile sees the most: it starts first.
     tile, head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
     packed = tl.load(first + tile).to(tl.int64)
-    pages = table + tl.load(slot + tile).to(tl.int64) * table_stride
     before, queries = tl.load(position + tile), tl.load(count + tile)
+    pages = None
+    if table is None:
+        keys += (packed - before) * (KEY_HEADS * D)
+        values += (packed - before) * (KEY_HEADS * D)
+    else:
+        pages = table + tl.load(slot + tile).to(tl.int64) * table_stride
     row_R = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     column_D = tl.arange(0, WIDTH)
     token_R, head_R = row_R // GROUP, head * GROUP + row_R % GROUP
@@ -182,12 +198,12 @@ def _prefill(
     for start in range(0, whole, BLOCK):
         highest_R, total_RO, sum_RD = _step(
             query_RD, highest_R, total_RO, sum_RD, keys, values, pages, head, start, whole, position_R,
-            scale, KEY_HEADS, PAGE, D, BLOCK, CAUSAL=False,
+            scale, KEY_HEADS, PAGE, D, CAUSAL=False,
         )  # fmt: skip
     for start in range(whole, end, BLOCK):
         highest_R, total_RO, sum_RD = _step(
             query_RD, highest_R, total_RO, sum_RD, keys, values, pages, head, start, end, position_R,
-            scale, KEY_HEADS, PAGE, D, BLOCK, CAUSAL=True,
+            scale, KEY_HEADS, PAGE, D, CAUSAL=True,
         )  # fmt: skip
     total_R = tl.max(total_RO, 1)
     out_R = (packed + token_R) * out_token_stride + head_R * out_head_stride
@@ -237,7 +253,7 @@ def decode(
     _decode[(lanes, key_heads, splits)](
         query_BHD, keys, values, table_SX, slots_B, lengths_S, out_BHD, partial, logs, scale * LOG2_E.value,
         *query_BHD.stride()[:2], *out_BHD.stride()[:2], table_SX.stride(0),
-        KEY_HEADS=key_heads, GROUP=heads // key_heads, PAGE=page, D=width, WIDTH=padded, BLOCK=plan.block,
+        KEY_HEADS=key_heads, GROUP=heads // key_heads, PAGE=page, D=width, WIDTH=padded,
         ROWS=max(LEAST, triton.next_power_of_2(heads // key_heads)), WHOLE=splits == 1,
         num_warps=plan.warps, num_stages=plan.stages, enable_fp_fusion=False,
     )  # fmt: skip
@@ -256,24 +272,26 @@ def tile_queries(heads: int, key_heads: int) -> int:
 
 
 def prefill(
-    query_NHD: Tensor, out_NHD: Tensor, keys: Tensor, values: Tensor, table_SX: Tensor, tiles: Tiles,
+    query_NHD: Tensor, out_NHD: Tensor, keys: Tensor, values: Tensor, table_SX: Tensor | None, tiles: Tiles,
     scale: float, logs_HN: Tensor | None = None, *, plan: Plan | None = None,
 ) -> None:  # fmt: skip
     """Writes, for the queries of the tiles alone, what each sees of its slot's tokens up to its own position.
 
     `logs_HN` receives the logarithm of each softmax's sum, which a backward pass needs. Pages of keys and of values may
-    lie alike among other heads of that width, as in the rows of one product.
+    lie alike among other heads of that width, as in the rows of one product. Without a table pages are single tokens,
+    packed as the queries are.
     """
     (_, heads, width), (_, key_heads, page, _) = query_NHD.shape, keys.shape
-    plan = plan or plan_for(PREFILL_FP32 if keys.dtype == torch.float32 else PREFILL, keys)
+    half = PREFILL if table_SX is not None else TRAINING
+    plan = plan or plan_for(PREFILL_FP32 if keys.dtype == torch.float32 else half, keys)
     rows = triton.next_power_of_2(tile_queries(heads, key_heads) * heads // key_heads)
     own = min(rows, plan.rows)
     _prefill[(len(tiles.first_T), key_heads, rows // own)](
         query_NHD, out_NHD, logs_HN, keys, values, table_SX,
         tiles.first_T, tiles.slot_T, tiles.position_T, tiles.count_T, scale * LOG2_E.value,
-        *query_NHD.stride()[:2], *out_NHD.stride()[:2], table_SX.stride(0), len(query_NHD),
+        *query_NHD.stride()[:2], *out_NHD.stride()[:2], 0 if table_SX is None else table_SX.stride(0), len(query_NHD),
         KEY_HEADS=keys.stride(0) // (page * width), GROUP=heads // key_heads, ROWS=own, PAGE=page, D=width,
-        WIDTH=max(LEAST, triton.next_power_of_2(width)), BLOCK=plan.block,
+        WIDTH=max(LEAST, triton.next_power_of_2(width)),
         num_warps=plan.warps, num_stages=plan.stages, enable_fp_fusion=False,
     )  # fmt: skip
 

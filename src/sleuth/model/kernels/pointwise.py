@@ -12,16 +12,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-COLUMNS = 2048  # that one program multiplies
+NUMBERS = 1024  # that one program multiplies
+NARROWEST = 128  # columns of a tile that divides its rows, where there is one so wide
 
 
 @triton.jit
-def normed(x, weight, eps, width: tl.constexpr, dtype: tl.constexpr):
-    """The factor that gives a row in fp32 a mean square of 1, and the weight times the row so scaled, both rounded."""
+def squared(x):
+    """The sum of squares of a row."""
     # Squares of half precision summed in fp64 are exact, in whatever order.
-    square = tl.sum((x * x).to(tl.float64), 0) / width
-    scale = tl.rsqrt(square.to(tl.float32) + eps)
-    return scale, (weight * (x * scale).to(dtype).to(tl.float32)).to(dtype)
+    return tl.sum((x * x).to(tl.float64), 0)
+
+
+@triton.jit
+def root(squares, eps, width: tl.constexpr):
+    """The factor that gives a row of this sum of squares a mean square of 1, in fp32."""
+    return tl.rsqrt((squares / width).to(tl.float32) + eps)
+
+
+@triton.jit
+def weighed(x, weight, scale, dtype: tl.constexpr):
+    """The weight times the scaled row, both rounded."""
+    return (weight * (x * scale).to(dtype).to(tl.float32)).to(dtype)
 
 
 @triton.jit
@@ -34,8 +45,8 @@ def _add_norm(delta, residual, total, weight, out, eps, width: tl.constexpr, WID
     if delta is not None:
         x = (x + tl.load(delta + place, inside, 0.0).to(tl.float32)).to(dtype).to(tl.float32)
         tl.store(total + place, x.to(dtype), inside)
-    _, scaled = normed(x, tl.load(weight + column, inside, 0.0).to(tl.float32), eps, width, dtype)
-    tl.store(out + place, scaled, inside)
+    own = tl.load(weight + column, inside, 0.0).to(tl.float32)
+    tl.store(out + place, weighed(x, own, root(squared(x), eps, width), dtype), inside)
 
 
 @triton.jit
@@ -44,22 +55,30 @@ def activated(gate, dtype: tl.constexpr):
 
 
 @triton.jit
-def _silu(states, out, count, COLUMNS: tl.constexpr):
-    place = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
+def _silu(states, out, count, NUMBERS: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * NUMBERS + tl.arange(0, NUMBERS)
     gate = tl.load(states + place, place < count, 0.0).to(tl.float32)
     tl.store(out + place, activated(gate, states.dtype.element_ty), place < count)
 
 
 @triton.jit
-def _silu_mul(both, out, width: tl.constexpr, COLUMNS: tl.constexpr):
+def halves(rows, width: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where a program's tile lies in rows of the width, and in the first half of rows twice as wide; what is inside."""
+    across: tl.constexpr = (width + COLUMNS - 1) // COLUMNS
+    program = tl.program_id(0)
+    row = (program // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    column = program % across * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    return row * width + column, row * (2 * width) + column, (row < rows) & (column < width)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _silu_mul(both, out, rows, width: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     dtype: tl.constexpr = both.dtype.element_ty
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < width
-    gate = tl.load(both + row * (2 * width) + column, inside, 0.0).to(tl.float32)
-    up = tl.load(both + row * (2 * width) + width + column, inside, 0.0).to(tl.float32)
+    place, left, inside = halves(rows, width, ROWS, COLUMNS)
+    gate = tl.load(both + left, inside, 0.0).to(tl.float32)
+    up = tl.load(both + left + width, inside, 0.0).to(tl.float32)
     product = activated(gate, dtype).to(tl.float32) * up
-    tl.store(out + row * width + column, product.to(dtype), inside)
+    tl.store(out + place, product.to(dtype), inside)
 
 
 def add_norm(
@@ -84,20 +103,33 @@ def row_warps(padded: int) -> int:
     return min(8, max(1, padded // 512))
 
 
+def tile(width: int, numbers: int = NUMBERS) -> tuple[int, int]:
+    """Rows and columns that one program takes of rows this wide: such that columns divide them, where they can."""
+    columns = width & -width
+    if columns < NARROWEST:
+        columns = triton.next_power_of_2(width)
+    return max(1, numbers // columns), min(numbers, columns)
+
+
+def tiles(rows: int, width: int, tile: tuple[int, int]) -> tuple[int]:
+    """The grid of programs that take all rows."""
+    return (triton.cdiv(rows, tile[0]) * triton.cdiv(width, tile[1]),)
+
+
 def silu(states: Tensor) -> Tensor:
     """x * sigmoid(x) of each number of a contiguous tensor."""
     out = torch.empty_like(states)
-    _silu[(triton.cdiv(states.numel(), COLUMNS),)](
-        states, out, states.numel(), COLUMNS, num_warps=4, enable_fp_fusion=False
+    _silu[(triton.cdiv(states.numel(), NUMBERS),)](
+        states, out, states.numel(), NUMBERS, num_warps=4, enable_fp_fusion=False
     )
     return out
 
 
-def silu_mul(both_N2I: Tensor) -> Tensor:
+def silu_mul(both_N2I: Tensor, numbers: int = NUMBERS) -> Tensor:
     """silu of the first half of each row times its second half."""
     rows, width = both_N2I.shape[0], both_N2I.shape[1] // 2
     out_NI = torch.empty(rows, width, dtype=both_N2I.dtype, device=both_N2I.device)
-    _silu_mul[(rows, triton.cdiv(width, COLUMNS))](
-        both_N2I, out_NI, width, COLUMNS, num_warps=4, enable_fp_fusion=False
-    )
+    own = tile(width, numbers)
+    if rows:
+        _silu_mul[tiles(rows, width, own)](both_N2I, out_NI, rows, width, *own, num_warps=4, enable_fp_fusion=False)
     return out_NI

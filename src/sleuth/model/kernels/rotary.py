@@ -14,7 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from sleuth.model.kernels.device import programs
+from sleuth.model.kernels.pointwise import root
+from sleuth.model.kernels.sums import summed
 
+NUMBERS = 1024  # of each half of the heads that one program turns back at a time
 Norms = tuple[Tensor | None, Tensor | None]  # weights of the norms of query and key heads: both or none
 
 
@@ -44,7 +47,7 @@ def turned(
 def _scale(left, right, eps, half: tl.constexpr):
     # Squares of half precision summed in fp64 are exact, in whatever order, as in the norm of whole rows.
     squares = tl.sum((left * left).to(tl.float64) + (right * right).to(tl.float64), 1)
-    return tl.rsqrt((squares / (2 * half)).to(tl.float32) + eps)[:, None]
+    return root(squares, eps, 2 * half)[:, None]
 
 
 @triton.jit
@@ -79,76 +82,80 @@ def _rotate(
 
 
 @triton.jit
-def _turned_back(
-    gradient, states, norm, cosine, sine, eps,
-    heads: tl.constexpr, half: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
+def _upstream(
+    to_query, to_key, to_value, token, head, column, inside,
+    heads: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of both halves before norm and rotation, and what the heads together give the halves of the norm."""
-    head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
-    inside = (head < heads) & (column < half)
-    place = head * (2 * half) + column
-    upstream_left = tl.load(gradient + place, inside, 0.0).to(tl.float32)
-    upstream_right = tl.load(gradient + place + half, inside, 0.0).to(tl.float32)
-    to_left = upstream_left * cosine + upstream_right * sine
-    to_right = upstream_right * cosine - upstream_left * sine
-    to_first, to_second = tl.zeros((HALF,), tl.float32), tl.zeros((HALF,), tl.float32)
-    if norm is not None:
-        left = tl.load(states + place, inside, 0.0).to(tl.float32)
-        right = tl.load(states + place + half, inside, 0.0).to(tl.float32)
-        scale = _scale(left, right, eps, half)
-        left, right = left * scale, right * scale
-        to_first, to_second = tl.sum(to_left * left, 0), tl.sum(to_right * right, 0)
-        to_left *= tl.load(norm + column, column < half, 0.0).to(tl.float32)
-        to_right *= tl.load(norm + half + column, column < half, 0.0).to(tl.float32)
-        mean = (tl.sum(to_left * left + to_right * right, 1) / (2 * half))[:, None]
-        to_left, to_right = scale * (to_left - left * mean), scale * (to_right - right * mean)
-    return to_left, to_right, to_first, to_second
+    """What arrives at some columns of heads, each of a query, a key or a value: the others add nothing."""
+    of_query, of_value = head < heads, head >= heads + key_heads
+    place = (token * heads + head) * width + column
+    key_place = (token * key_heads + (head - heads) % key_heads) * width + column
+    query = tl.load(to_query + place, inside & of_query, 0.0).to(tl.float32)
+    key = tl.load(to_key + key_place, inside & (head >= heads) & (head < heads + key_heads), 0.0).to(tl.float32)
+    value = tl.load(to_value + key_place, inside & of_value, 0.0).to(tl.float32)
+    return query + key + value
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit
+def _own(q_norm, k_norm, of_query, column, inside):
+    """The weight of the norm of each head."""
+    of_queries = tl.load(q_norm + column, inside, 0.0).to(tl.float32)
+    of_keys = tl.load(k_norm + column, inside, 0.0).to(tl.float32)
+    return tl.where(of_query, of_queries, of_keys)
+
+
+# The heads of all tokens are rows of one matrix, so that no part of a program waits for heads that a token has not.
+@triton.jit(do_not_specialize=["rows"])
 def _rotate_back(
-    to_query, to_key, to_value, qkv, cos, sin, q_norm, k_norm, out, partial, eps, tokens,
+    to_query, to_key, to_value, qkv, cos, sin, q_norm, k_norm, out, partial, eps, rows,
     heads: tl.constexpr, key_heads: tl.constexpr, half: tl.constexpr,
-    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, HALF: tl.constexpr,
+    HALF: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     dtype: tl.constexpr = out.dtype.element_ty
     width: tl.constexpr = 2 * half
+    every: tl.constexpr = heads + 2 * key_heads
     program, count = tl.program_id(0), tl.num_programs(0)
-    token, column = program.to(tl.int64), tl.arange(0, HALF)[None, :]
-    head, key_head = tl.arange(0, HEADS)[:, None], tl.arange(0, KEY_HEADS)[:, None]
-    inside, present = (head < heads) & (column < half), (key_head < key_heads) & (column < half)
-    q_first, q_second = tl.zeros((HALF,), tl.float32), tl.zeros((HALF,), tl.float32)
-    k_first, k_second = tl.zeros((HALF,), tl.float32), tl.zeros((HALF,), tl.float32)
-    for _ in range(program, tokens, count):
-        cosine = tl.load(cos + token * width + column, column < half, 0.0).to(tl.float32)
-        sine = tl.load(sin + token * width + column, column < half, 0.0).to(tl.float32)
-        row = token * ((heads + 2 * key_heads) * width)
-        left, right, first, second = _turned_back(
-            to_query + token * (heads * width), qkv + row, q_norm, cosine, sine, eps, heads, half, HEADS, HALF
-        )
-        q_first, q_second = q_first + first, q_second + second
-        place = out + row + head * width + column
-        tl.store(place, left.to(dtype), inside)
-        tl.store(place + half, right.to(dtype), inside)
-        row += heads * width
-        key_left, key_right, first, second = _turned_back(
-            to_key + token * (key_heads * width), qkv + row, k_norm, cosine, sine, eps, key_heads, half, KEY_HEADS, HALF
-        )
-        k_first, k_second = k_first + first, k_second + second
-        key_place = key_head * width + column
-        tl.store(out + row + key_place, key_left.to(dtype), present)
-        tl.store(out + row + key_place + half, key_right.to(dtype), present)
-        row += key_heads * width
-        value = to_value + token * (key_heads * width) + key_place
-        tl.store(out + row + key_place, tl.load(value, present), present)
-        tl.store(out + row + key_place + half, tl.load(value + half, present), present)
-        token += count
+    column = tl.arange(0, HALF)[None, :]
+    narrow = column < half
+    q_first, q_second = tl.zeros((ROWS, HALF), tl.float32), tl.zeros((ROWS, HALF), tl.float32)
+    k_first, k_second = tl.zeros((ROWS, HALF), tl.float32), tl.zeros((ROWS, HALF), tl.float32)
+    for start in range(program * ROWS, rows, count * ROWS):
+        row = (start + tl.arange(0, ROWS))[:, None]
+        token, head, inside = (row // every).to(tl.int64), row % every, (row < rows) & narrow
+        arrived = _upstream(to_query, to_key, to_value, token, head, column, inside, heads, key_heads, width)
+        arrived_right = _upstream(
+            to_query, to_key, to_value, token, head, column + half, inside, heads, key_heads, width
+        )  # fmt: skip
+        of_query, turns = head < heads, head < heads + key_heads
+        # Values are not turned: as if by an angle of 0.
+        cosine = tl.load(cos + token * width + column, inside & turns, 1.0).to(tl.float32)
+        sine = tl.load(sin + token * width + column, inside & turns, 0.0).to(tl.float32)
+        to_left = arrived * cosine + arrived_right * sine
+        to_right = arrived_right * cosine - arrived * sine
+        place = row.to(tl.int64) * width + column
+        if partial is not None:
+            left = tl.load(qkv + place, inside, 0.0).to(tl.float32)
+            right = tl.load(qkv + place + half, inside, 0.0).to(tl.float32)
+            scale = _scale(left, right, eps, half)
+            left, right = left * scale, right * scale
+            of_key = turns & (head >= heads)
+            q_first += tl.where(of_query, to_left * left, 0.0)
+            q_second += tl.where(of_query, to_right * right, 0.0)
+            k_first += tl.where(of_key, to_left * left, 0.0)
+            k_second += tl.where(of_key, to_right * right, 0.0)
+            normed_left = to_left * _own(q_norm, k_norm, of_query, column, narrow)
+            normed_right = to_right * _own(q_norm, k_norm, of_query, column + half, narrow)
+            mean = (tl.sum(normed_left * left + normed_right * right, 1) / width)[:, None]
+            to_left = tl.where(turns, scale * (normed_left - left * mean), to_left)
+            to_right = tl.where(turns, scale * (normed_right - right * mean), to_right)
+        tl.store(out + place, to_left.to(dtype), inside)
+        tl.store(out + place + half, to_right.to(dtype), inside)
     if partial is not None:
         own, of_half = partial + program * (2 * width) + tl.arange(0, HALF), tl.arange(0, HALF) < half
-        tl.store(own, q_first, of_half)
-        tl.store(own + half, q_second, of_half)
-        tl.store(own + width, k_first, of_half)
-        tl.store(own + width + half, k_second, of_half)
+        tl.store(own, tl.sum(q_first, 0), of_half)
+        tl.store(own + half, tl.sum(q_second, 0), of_half)
+        tl.store(own + width, tl.sum(k_first, 0), of_half)
+        tl.store(own + width + half, tl.sum(k_second, 0), of_half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,27 +186,30 @@ def rotate(qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: Norms, shape: 
 
 def rotate_back(
     to_query_NHD: Tensor, to_key_NKD: Tensor, to_value_NKD: Tensor,
-    qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: Norms, shape: Heads,
+    qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: Norms, shape: Heads, numbers: int = NUMBERS,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradient of what `rotate` was given, and of the norms of queries and keys.
 
     `qkv_NX` is read where there are norms alone: without them it may have been rotated in place.
     """
-    tokens = len(qkv_NX)
-    count = programs(tokens, qkv_NX.device)
+    half, width = shape.width // 2, shape.width
+    padded = triton.next_power_of_2(half)
+    own, rows = max(1, numbers // padded), len(qkv_NX) * (shape.heads + 2 * shape.key_heads)
+    count = triton.cdiv(rows, own)
     out_NX = torch.empty_like(qkv_NX)
     partial_P2D = None
     if norms[0] is not None:
-        partial_P2D = torch.empty(count, 2, shape.width, dtype=torch.float32, device=out_NX.device)
-    if tokens:
+        count = programs(count, qkv_NX.device)
+        partial_P2D = torch.empty(count, 2 * width, dtype=torch.float32, device=out_NX.device)
+    if rows:
         _rotate_back[(count,)](
             to_query_NHD.contiguous(), to_key_NKD.contiguous(), to_value_NKD.contiguous(), qkv_NX, cos_ND, sin_ND,
-            *norms, out_NX, partial_P2D, shape.eps, tokens, *_sizes(shape),
-            num_warps=_warps(shape),
+            *norms, out_NX, partial_P2D, shape.eps, rows, shape.heads, shape.key_heads, half, padded, own,
+            num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
     if partial_P2D is None:
         return out_NX, None, None
-    to_query_norm_D, to_key_norm_D = partial_P2D.sum(0).to(qkv_NX.dtype).unbind()
+    to_query_norm_D, to_key_norm_D = summed(partial_P2D, qkv_NX.dtype).split(width)
     return out_NX, to_query_norm_D, to_key_norm_D
 
 

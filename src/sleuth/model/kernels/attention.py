@@ -38,8 +38,8 @@ class Plan:
 
 # By the bytes of one token's key, at most; the fastest of some dozens on an H200, FEW for few programs. Without tensor
 # cores rows are dear: products of fp32 are exact.
-FEW = ((256, Plan(4, 3)), (512, Plan(4, 2)))
 DECODE = ((256, Plan(1, 3)), (512, Plan(4, 2)))
+FEW = ((128, Plan(1, 3)), (256, Plan(4, 3)), *DECODE)
 PREFILL = ((256, Plan(4, 2, rows=64)), (512, Plan(8, 2)))
 PREFILL_FP32 = ((256, Plan(4, 2, rows=32)), (512, Plan(8, 2, rows=32)))
 TRAINING = ((128, Plan(4, 3, rows=64)), *PREFILL)

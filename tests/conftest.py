@@ -119,6 +119,79 @@ def tokens() -> "Tokens":
     return Tokens(tokenizer(TEXTS))
 
 
+# Chat templates with tools, in the structure of those of Hermes and Qwen 2.5, and of Llama 3.
+HERMES = """{%- if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}{% else %}You are of help.{% endif %}
+
+# Functions
+<tools>{% for tool in tools %}{{ '\\n' ~ (tool | tojson) }}{% endfor %}{{ '\\n' }}</tools>
+Write a call as <tool_call>
+{"name": NAME, "arguments": ARGUMENTS}
+</tool_call><|im_end|>
+{% endif -%}
+{%- for message in messages -%}
+{%- if message.role == 'tool' -%}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}{{ '\\n' }}<tool_response>
+{{ message.content }}
+</tool_response>{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>
+{% endif -%}
+{%- elif message.tool_calls -%}
+<|im_start|>assistant{% if message.content %}{{ '\\n' ~ message.content }}{% endif %}
+{%- for call in message.tool_calls %}{{ '\\n' }}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% elif not (tools and loop.first and message.role == 'system') -%}
+<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif -%}"""
+LLAMA = """<|begin|>{%- for message in messages -%}
+{%- set role = 'ipython' if message.role == 'tool' else message.role -%}
+<|header|>{{ role }}<|body|>
+
+{% if loop.first and tools %}You may answer with a function call, {"name": NAME, "parameters": PARAMETERS}, of one of:
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}
+{% endif -%}
+{%- if message.tool_calls -%}
+{%- set call = message.tool_calls[0].function -%}
+{"name": "{{ call.name }}", "parameters": {{ call.arguments | tojson }}}
+{%- elif message.role == 'tool' -%}{{ message.content | tojson }}
+{%- else -%}{{ message.content | trim }}
+{%- endif -%}<|eot|>{%- endfor -%}
+{%- if add_generation_prompt %}<|header|>assistant<|body|>
+
+{% endif -%}"""
+TEMPLATES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {  # with special and other tokens of their own
+    "hermes": (HERMES, ("<|im_end|>", "<|im_start|>"), ("<tool_call>", "</tool_call>", "<think>", "</think>")),
+    "llama": (LLAMA, ("<|eot|>", "<|eom|>", "<|begin|>", "<|header|>", "<|body|>", "<|python_tag|>"), ()),
+}
+
+
+@pytest.fixture(scope="session")
+def speaker() -> "Callable[..., Tokens]":
+    """Makes a tokenizer of single bytes with the chat template of a kind of model, or with one of the test's own."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from sleuth.model.tokens import Tokens
+
+    def make(kind: str = "hermes", template: str | None = None, *, hidden: bool = False) -> Tokens:
+        known, special, plain = TEMPLATES[kind]
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        backend = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.decoder = decoders.ByteLevel()
+        backend.add_special_tokens([AddedToken(name, special=True) for name in special])
+        backend.add_tokens([AddedToken(name, special=hidden, normalized=False) for name in plain])
+        chosen = known if template is None else template or None
+        return Tokens(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=special[0], chat_template=chosen))
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def spelled() -> "Callable[[Sequence[str]], Tokens]":
     """Makes a tokenizer of exactly these pieces, the first of which ends a text."""

@@ -46,11 +46,24 @@ class Hit:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Search:
-    """The model asks the search engine."""
+    """The model asks the search engine, with one query or several at once."""
 
-    query: str
+    queries: tuple[str, ...]
+
+    def __init__(self, *queries: str) -> None:
+        object.__setattr__(self, "queries", queries)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Access:
+    """The model asks for the text of pages."""
+
+    urls: tuple[str, ...]
+
+    def __init__(self, *urls: str) -> None:
+        object.__setattr__(self, "urls", urls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +75,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """The model did neither; `reason` says what is wrong."""
+    """The model did nothing of this; `reason` says what is wrong."""
 
     reason: str
 
 
-Action = Search | Answer | Malformed
+Action = Search | Access | Answer | Malformed
 
 
 class Outcome(StrEnum):
@@ -97,13 +110,19 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One generation of the model and what it led to; `text` ends at the first stop."""
+    """One generation of the model and what it led to; `text` ends at the first stop.
+
+    `hits` are those of its queries one after the other, `counts` how many each of them has; a page that was opened is
+    a hit with its url as id. `formed` where the text has the form that the protocol asks for.
+    """
 
     text: str
     action: Action
     outcome: Outcome
     tokens: int
     hits: tuple[Hit, ...] = ()
+    counts: tuple[int, ...] = ()
+    formed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +153,8 @@ class Trajectory:
 
     @property
     def searches(self) -> int:
-        return sum(turn.outcome is Outcome.FOUND for turn in self.turns)
+        """Searches carried out; one with several queries is one."""
+        return sum(turn.outcome is Outcome.FOUND and isinstance(turn.action, Search) for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import string
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sleuth.agent.tags import Tags
 from sleuth.config import RewardConfig
 from sleuth.records import (
     Answer,
@@ -50,7 +51,7 @@ def episode(document: str, last: Turn, stop: StopReason = StopReason.ANSWERED) -
 
 
 def answered(text: str, answer: str) -> Turn:
-    return Turn(text, Answer(answer), Outcome.ANSWERED, 5)
+    return Turn(text, Answer(answer), Outcome.ANSWERED, 5, formed=Tags().formed(text, Answer(answer)))
 
 
 @QUICK

@@ -1,19 +1,22 @@
 """One episode: a question is thought about, searched for and answered, within budgets."""
 
 import hashlib
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from sleuth.agent import prompts
 from sleuth.agent.cut import up_to_stop
 from sleuth.agent.ledger import Ledger
+from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol
 from sleuth.agent.speech import Speech, TextListener
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Found, SearchTool
 from sleuth.config import AgentConfig
-from sleuth.engines.base import Completion, Engine, Listener, Sampling, Seat
+from sleuth.engines.base import Completion, Engine, Finish, Listener, Sampling, Seat
 from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
+from sleuth.records import Access, Action, Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,41 +36,57 @@ class Task:
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
+Method = Callable[["Agent", Task, Seat, TextListener | None], Awaitable[Trajectory]]
+
+
+async def searched(agent: "Agent", task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
+    """The method of searching: thought, search and observation in turns, until there is an answer."""
+    return await Episode(agent, task, seat, hear).run()
+
+
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Everything an episode needs beside its task."""
+    """Everything an episode needs beside its task; `method` is how a task becomes a trajectory."""
 
     engine: Engine
     tokens: Tokens
     protocol: Protocol
     tool: SearchTool
     config: AgentConfig
+    method: Method = searched
 
     def __post_init__(self) -> None:
         # Found here, a wrong name is the user's one line; found by an episode, it would be the end of a batch.
-        prompts.named(self.config.prompt)
+        prompts.named(self.config.template)
 
     async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
         """Runs the episode to its end; a failure that is not the model's ends it as unusable."""
         with self.engine.seat(order) as seat:
-            return await Episode(self, task, seat, hear).run()
+            return await self.method(self, task, seat, hear)
 
 
 @dataclass(slots=True)
 class Episode:
-    """The state of one run: the ledger grows turn by turn until something ends it."""
+    """The state of one run: the ledger grows turn by turn until something ends it.
+
+    `opening` is what it begins with, where that is not the prompt of a search.
+    """
 
     agent: Agent
     task: Task
     seat: Seat
     hear: TextListener | None
+    opening: Sequence[int] | None = None
     ledger: Ledger = field(default_factory=Ledger)
     turns: list[Turn] = field(default_factory=list)
     failure: str | None = None
 
     async def run(self) -> Trajectory:
         agent = self.agent
-        self._give(prompts.render(self.task.question, agent.config.prompt, agent.protocol, agent.tokens))
+        opening = self.opening
+        if opening is None:
+            opening = prompts.render(self.task.question, agent.config.template, agent.protocol, agent.tokens)
+        self._give(list(opening))
         stop = None
         while stop is None:
             stop = await self._turn()
@@ -92,38 +111,34 @@ class Episode:
             case Answer() as answer:
                 self._record(text, answer, Outcome.ANSWERED, completion)
                 return StopReason.ANSWERED
-            case Search() as search if last:
-                self._record(text, search, Outcome.REFUSED, completion)
+            case Search() | Access() as call if last:
+                self._record(text, call, Outcome.REFUSED, completion)
                 return StopReason.OUT_OF_TURNS
-            case Search() as search:
-                return await self._search(text, search, completion)
+            case Search() | Access() as call:
+                return await self._call(text, call, completion)
             case Malformed() as malformed:
                 self._record(text, malformed, Outcome.CORRECTED, completion)
-                return self._observe(*self.agent.protocol.correct(malformed))
+                return self._observe(self.agent.protocol.correct(malformed), completion)
 
-    async def _search(self, text: str, search: Search, completion: Completion) -> StopReason | None:
-        found = await self.agent.tool.search(search.query)
+    async def _call(self, text: str, call: Search | Access, completion: Completion) -> StopReason | None:
+        found = await self.agent.tool.answer(call)
         if isinstance(found, SearchUnavailable):
             self.failure = str(found)
-            self._record(text, search, Outcome.UNAVAILABLE, completion)
+            self._record(text, call, Outcome.UNAVAILABLE, completion)
             return StopReason.SEARCH_UNAVAILABLE
-        self._record(text, search, Outcome.FOUND, completion, found)
-        return self._observe(*self.agent.protocol.observe(found))
+        self._record(text, call, Outcome.FOUND, completion, found)
+        return self._observe(self.agent.protocol.observe(call, found), completion)
 
-    def _observe(self, opening: str, body: str, closing: str) -> StopReason | None:
+    def _observe(self, observation: Observation, completion: Completion) -> StopReason | None:
         """Shows the model an observation, its body cut to the budget and its closing kept."""
         if len(self.turns) > self.agent.config.searches:
             return StopReason.OUT_OF_TURNS
-        encode = self.agent.tokens.encode
-        ends = encode(opening), encode(closing)
-        frame = sum(map(len, ends))
-        whole = encode(opening + body + closing)
+        tokens = self.agent.tokens
         limit = min(self.agent.config.observation_tokens, self._room() - 1)
-        if len(whole) > limit:
-            if limit <= frame:
-                return StopReason.OUT_OF_TOKENS
-            whole = ends[0] + encode(body)[: limit - frame] + ends[1]
-        self._give(whole)
+        ids = observation.ids(tokens, limit, ended=_ended(completion, tokens))
+        if ids is None:
+            return StopReason.OUT_OF_TOKENS
+        self._give(ids)
         return None
 
     async def _generate(self) -> Completion:
@@ -150,12 +165,14 @@ class Episode:
     def _record(
         self,
         text: str,
-        action: Answer | Search | Malformed,
+        action: Action,
         outcome: Outcome,
         completion: Completion,
-        hits: tuple[Hit, ...] = (),
+        found: Found = (),
     ) -> None:
-        self.turns.append(Turn(text, action, outcome, len(completion.ids), hits))
+        hits, counts = tuple(chain.from_iterable(found)), tuple(map(len, found))
+        formed = self.agent.protocol.formed(text, action)
+        self.turns.append(Turn(text, action, outcome, len(completion.ids), hits, counts, formed))
 
     def _trajectory(self, stop: StopReason) -> Trajectory:
         task, ledger = self.task, self.ledger
@@ -172,3 +189,9 @@ class Episode:
             stop=stop,
             failure=self.failure,
         )
+
+
+def _ended(completion: Completion, tokens: Tokens) -> bool:
+    """Whether the model ended its turn itself: the token that does so is the last of those it sampled."""
+    by_itself = completion.finish in (Finish.STOP, Finish.END)
+    return by_itself and bool(completion.ids) and completion.ids[-1] in tokens.special

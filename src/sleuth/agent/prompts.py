@@ -1,57 +1,89 @@
-"""From a question to the ids the episode begins with."""
+"""From a question to the ids the episode begins with, by the templates of prompts.toml or of the user's own file."""
 
+import re
+import tomllib
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 
 from sleuth.agent.protocol import Protocol
+from sleuth.agent.template import GAP, Function, framed
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Question
+from sleuth.records import Answer, Question
 
-# {instruction} is the protocol's own; the question is put in as plain text, after the template was read.
-TEMPLATES = {
-    "instruct": "{instruction}\nQuestion: {question}\n",
-    "brief": "Question: {question}\n",
-}
-GAP = "\ue000"
+SHIPPED = Path(__file__).with_name("prompts.toml")
+QUESTION, DOCUMENTS, EXAMPLES, THOUGHT = "{question}", "{documents}", "{examples}", "<think>"
+_PLACE = re.compile(r"\{(instruction|question|form|documents|examples)\}")
+_FORM = Answer("Lisbon")
 
 
 def render(question: Question, template: str, protocol: Protocol, tokens: Tokens) -> list[int]:
     """The ids of the prompt: the row's own where it has one, else the template, through the model's chat template."""
-    return encode(messages(question, template, protocol), tokens)
+    return encode(messages(question, template, protocol), tokens, protocol.functions)
 
 
 def messages(question: Question, template: str, protocol: Protocol) -> tuple[dict[str, str], ...]:
     """What the model is asked: the row's own prompt where it has one, else the template."""
-    return question.prompt or ({"role": "user", "content": _filled(question, template, protocol)},)
+    return question.prompt or asked(question, template, protocol)
 
 
-def encode(messages: Sequence[dict[str, str]], tokens: Tokens) -> list[int]:
+def asked(
+    question: Question, template: str, protocol: Protocol, documents: str = "", examples: str = ""
+) -> tuple[dict[str, str], ...]:
+    """The template filled in; a prompt of the row's own, which tells the model to search, has no say here."""
+    contents = {
+        "instruction": protocol.instruction,
+        "question": marked(question),
+        "form": protocol.act(_FORM),
+        "documents": documents,
+        "examples": examples,
+    }
+    # In one pass, so that what is filled in is never read as a place to fill.
+    return ({"role": "user", "content": _PLACE.sub(lambda place: contents[place[1]], named(template))},)
+
+
+def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function] = ()) -> list[int]:
     """The ids of messages up to where the model speaks: through its chat template, or their text alone."""
     if tokens.tokenizer.chat_template is None:
         return [*tokens.opening, *tokens.encode("\n".join(message["content"] for message in messages))]
-    return _chat(messages, tokens)
+    return _chat(messages, tokens, functions)
 
 
 def named(template: str) -> str:
-    """The text of a template."""
-    if template not in TEMPLATES:
-        raise ConfigError(f"agent.prompt is {template!r}; expected one of {', '.join(TEMPLATES)}")
-    return TEMPLATES[template]
+    """The text of a template: one that ships, or NAME of the user's own file as FILE.toml:NAME."""
+    file, colon, name = template.rpartition(":")
+    known = templates(Path(file) if colon else SHIPPED)
+    if name not in known:
+        raise ConfigError(
+            f"agent.prompt is {template!r}; expected one of {', '.join(known)}"
+            + ("" if colon else ", or a prompt of your own as FILE.toml:NAME")
+        )
+    return known[name]
 
 
-def _filled(question: Question, template: str, protocol: Protocol) -> str:
-    before, _, after = named(template).partition("{question}")
-    asked = question.question.strip()
-    asked = asked if asked.endswith("?") else f"{asked}?"
-    return before.replace("{instruction}", protocol.instruction) + asked + after
+@lru_cache(maxsize=8)
+def templates(file: Path) -> dict[str, str]:
+    """The templates of a file by name."""
+    try:
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"the prompts {file} cannot be read ({' '.join(str(error).split())}); give TOML") from error
+    for name, text in found.items():
+        if not isinstance(text, str) or QUESTION not in text:
+            raise ConfigError(f"the prompt {name!r} of {file} is no text with {QUESTION} in it; write one")
+    return found
 
 
-def _chat(messages: Sequence[dict[str, str]], tokens: Tokens) -> list[int]:
+def marked(question: Question) -> str:
+    """The question with its mark."""
+    text = question.question.strip()
+    return text if text.endswith("?") else f"{text}?"
+
+
+def _chat(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function]) -> list[int]:
     """The chat template around the contents: only its own text may name special tokens, the contents may not."""
-    gaps = [{**message, "content": f"{GAP}{number}{GAP}"} for number, message in enumerate(messages)]
-    frame = tokens.tokenizer.apply_chat_template(gaps, tokenize=False, add_generation_prompt=True)
-    assert isinstance(frame, str)  # noqa: S101  tokenize=False gives text
     ids: list[int] = []
-    for place, piece in enumerate(frame.split(GAP)):
+    for place, piece in enumerate(framed(messages, tokens, functions).split(GAP)):
         ids += tokens.encode_trusted(piece) if place % 2 == 0 else tokens.encode(messages[int(piece)]["content"])
     return ids

@@ -1,6 +1,7 @@
 """The tokenizer of a policy, with one rule: text from outside never becomes a special token."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -67,6 +68,11 @@ class Tokens:
         """The id that ends a text."""
         end = self.tokenizer.eos_token_id
         return end if isinstance(end, int) else None
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """The ids that no text from outside can become."""
+        return frozenset(token for token, name in self.tokenizer.added_tokens_decoder.items() if name.special)
 
     def texts(self) -> list[str]:
         """The text of every id on its own; a piece of a character reads as BROKEN."""

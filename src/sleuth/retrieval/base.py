@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from sleuth.errors import SearchUnavailable
-from sleuth.records import Hit
+from sleuth.records import Hit, Passage
 
 Ranked = list[tuple[int, float]]  # row numbers of the corpus with their scores, best first
 
@@ -17,6 +17,17 @@ class Retriever(Protocol):
 
         One entry a query, in their order. A query for which nothing is found, a blank one too, has an empty list:
         that is an answer. A query that could not be answered has a SearchUnavailable in its place. `k` is at least 1.
+        """
+        ...
+
+
+class Pages(Protocol):
+    """Opens pages by url."""
+
+    async def access(self, urls: Sequence[str]) -> list[Passage | SearchUnavailable | None]:
+        """One entry a url, in their order: the page, with the url as id; None where there is no such page.
+
+        A url that could not be looked up has a SearchUnavailable in its place.
         """
         ...
 

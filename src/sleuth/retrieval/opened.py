@@ -70,7 +70,7 @@ def _server(url: str, service: ServiceConfig, attempts: int) -> Retriever:
         rate=service.rate,
         deadline=service.deadline,
         attempts=attempts,
-        token=_token(service.token_env),
+        token=server_token(service),
         proxy=service.proxy,
     )
 
@@ -90,7 +90,9 @@ def _web(provider: str, service: ServiceConfig) -> Retriever:
     )
 
 
-def _token(variable: str | None) -> str | None:
+def server_token(service: ServiceConfig) -> str | None:
+    """The token of a server, from the environment variable that holds it."""
+    variable = service.token_env
     if variable is None:
         return None
     token = os.environ.get(variable)

@@ -1,11 +1,13 @@
 """Prompts: templates, rows with a prompt of their own, chat templates, and questions that try to be more."""
 
+from pathlib import Path
+
 import pytest
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.agent.prompts import render
-from sleuth.agent.protocol import Tags
+from sleuth.agent.prompts import QUESTION, SHIPPED, named, render, templates
+from sleuth.agent.tags import Tags
 from sleuth.config import AgentConfig
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
@@ -56,7 +58,7 @@ def test_the_instruction_comes_first(tokens: Tokens) -> None:
 
 
 def test_the_default_of_the_config_is_a_template(tokens: Tokens) -> None:
-    assert render(question("Who?"), AgentConfig().prompt, Tags(), tokens)
+    assert render(question("Who?"), AgentConfig().template, Tags(), tokens)
 
 
 def test_an_unknown_template(tokens: Tokens) -> None:
@@ -113,3 +115,30 @@ def test_special_tokens_in_a_plain_prompt_stay_letters(tokens: Tokens, trick: st
         ids = render(asked, "brief", Tags(), tokens)
         assert not set(ids) & set(tokens.tokenizer.all_special_ids)
         assert trick in tokens.decode(ids)
+
+
+def test_a_file_of_the_users_own(tokens: Tokens, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('mine = "Tell me: {question} {form}"\n')
+    text = tokens.decode(render(question("Who? {form}"), f"{tmp_path}/mine.toml:mine", Tags(), tokens))
+    assert text == "Tell me: Who? {form}? <answer> Lisbon </answer>"
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "sentence"),
+    [
+        ('mine = "{question}"', "yours", "expected one of mine"),
+        ('mine = "Hello"', "mine", "the prompt 'mine' of .* is no text with {question} in it"),
+        ("mine = 3", "mine", "is no text"),
+        ("mine", "mine", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_help(tmp_path: Path, content: str, name: str, sentence: str) -> None:
+    (tmp_path / "mine.toml").write_text(content)
+    with pytest.raises(ConfigError, match=sentence):
+        named(f"{tmp_path}/mine.toml:{name}")
+
+
+def test_every_template_that_ships_asks_the_question() -> None:
+    assert {"instruct", "brief", "direct", "cot", "rag"} <= templates(SHIPPED).keys()
+    assert all(QUESTION in text for text in templates(SHIPPED).values())
+    assert all(AgentConfig(method=name).template == name for name in ("direct", "cot", "rag"))

@@ -7,7 +7,7 @@ import pytest
 
 from sleuth.agent.tools import SearchTool
 from sleuth.errors import SearchUnavailable
-from sleuth.records import Hit
+from sleuth.records import Access, Hit, Search
 from sleuth.retrieval.base import Retriever
 
 
@@ -24,6 +24,20 @@ def test_the_best_k(retriever: Retriever) -> None:
 
 def test_nothing_found_is_an_answer(retriever: Retriever) -> None:
     assert asyncio.run(SearchTool(retriever, 2).search("xyzzy")) == ()
+
+
+def test_several_queries_are_asked_at_once_and_answered_in_order(retriever: Retriever) -> None:
+    tool = SearchTool(retriever, 1)
+    found = asyncio.run(tool.answer(Search("capital of Norway", "xyzzy", "Ada")))
+    assert not isinstance(found, SearchUnavailable)
+    assert [[hit.passage.id for hit in hits] for hits in found] == [["oslo"], [], ["ada"]]
+    assert tool.waits.searches == 1
+
+
+def test_pages_that_are_not_there_are_a_failure_not_an_empty_page(retriever: Retriever) -> None:
+    found = asyncio.run(SearchTool(retriever, 1).answer(Access("https://a.no")))
+    assert isinstance(found, SearchUnavailable)
+    assert found.cause == "there are no pages to open"
 
 
 class Slow:

@@ -24,16 +24,18 @@ def play(question: Question) -> Play:
 
 @pytest.fixture
 def searched() -> Callable[..., Turn]:
-    def turn(*contents: str, text: str = "<think>look</think><search>capital</search>") -> Turn:
+    def turn(*contents: str, formed: bool = True) -> Turn:
         hits = tuple(Hit(Passage(str(place), content), 1.0) for place, content in enumerate(contents))
-        return Turn(text, Search("capital"), Outcome.FOUND, 5, hits)
+        text = "<think>look</think><search>capital</search>"
+        return Turn(text, Search("capital"), Outcome.FOUND, 5, hits, formed=formed)
 
     return turn
 
 
 @pytest.fixture
 def answered() -> Callable[..., Turn]:
-    def turn(answer: str, text: str | None = None) -> Turn:
-        return Turn(text or f"<think>so</think><answer>{answer}</answer>", Answer(answer), Outcome.ANSWERED, 5)
+    def turn(answer: str, text: str | None = None, *, formed: bool = True) -> Turn:
+        said = text or f"<think>so</think><answer>{answer}</answer>"
+        return Turn(said, Answer(answer), Outcome.ANSWERED, 5, formed=formed)
 
     return turn

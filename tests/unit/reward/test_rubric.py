@@ -16,7 +16,6 @@ Play = Callable[..., Trajectory]
 Judge = Callable[..., Rubric]
 
 TIERED = RewardConfig(format=True, retrieval=0.1)
-UNFORMED = "{0} <answer>{0}</answer>"
 
 
 def test_every_part_is_reported(question: Question, play: Play, searched: Make, answered: Make) -> None:
@@ -41,15 +40,15 @@ def test_the_total_is_the_metric_named(
 
 
 @pytest.mark.parametrize(
-    ("said", "text", "found", "total"),
+    ("said", "formed", "found", "total"),
     [
-        ("Oslo", None, "nothing", 1.0),
-        ("Oslo", None, "Oslo is old.", 1.0),
-        ("Oslo", UNFORMED, "Oslo is old.", 0.8),
-        ("Bergen", None, "nothing", 0.2),
-        ("Bergen", None, "Oslo is old.", 0.2 + 0.1),
-        ("Bergen", None, "Oslovian lore", 0.2),
-        ("Bergen", UNFORMED, "Oslo is old.", 0.1),
+        ("Oslo", True, "nothing", 1.0),
+        ("Oslo", True, "Oslo is old.", 1.0),
+        ("Oslo", False, "Oslo is old.", 0.8),
+        ("Bergen", True, "nothing", 0.2),
+        ("Bergen", True, "Oslo is old.", 0.2 + 0.1),
+        ("Bergen", True, "Oslovian lore", 0.2),
+        ("Bergen", False, "Oslo is old.", 0.1),
     ],
 )
 def test_the_tiers(
@@ -58,11 +57,11 @@ def test_the_tiers(
     searched: Make,
     answered: Make,
     said: str,
-    text: str | None,
+    formed: bool,
     found: str,
     total: float,
 ) -> None:
-    trajectory = play(searched(found), answered(said, text and text.format(said)))
+    trajectory = play(searched(found), answered(said, formed=formed))
     assert Rubric(TIERED).score(question, trajectory).total == total
 
 

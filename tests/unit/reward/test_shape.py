@@ -1,4 +1,4 @@
-"""Which episodes have the form think, (search, information, think)*, answer."""
+"""Which episodes have a valid form: turns of the form their protocol asks for, searches and then an answer."""
 
 from collections.abc import Callable
 
@@ -18,57 +18,12 @@ def test_an_answer_after_thinking_is_valid(play: Play, answered: Make) -> None:
 
 
 def test_searches_before_the_answer_are_valid(play: Play, searched: Make, answered: Make) -> None:
-    assert valid(play(searched("a"), searched("b", text=f"\n\n{SEARCH}\n"), answered("Oslo")))
+    assert valid(play(searched("a"), searched("b"), answered("Oslo")))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<think>so</think>\n\n<answer>Oslo</answer>",
-        "  <think>so\nit < seems</think> <answer>Oslo</answer>\n",
-        "<think></think><answer>Oslo</answer>",
-        "<think>a <b>bold</b> thought</think><answer>Oslo</answer>",
-    ],
-)
-def test_white_space_and_foreign_tags_do_no_harm(play: Play, answered: Make, text: str) -> None:
-    assert valid(play(answered("Oslo", text)))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<answer>Oslo</answer>",
-        "so <think>so</think><answer>Oslo</answer>",
-        "<think>so</think> then <answer>Oslo</answer>",
-        "<think>so</think><answer>Oslo</answer> done",
-        "<think>so</think><think>and</think><answer>Oslo</answer>",
-        "<think>so <answer>Oslo</answer></think><answer>Oslo</answer>",
-        "<think>so</think><answer><search>Oslo</search></answer>",
-        "<think>so</think><answer>Oslo</answer><answer>Oslo</answer>",
-        "<think>so</think><information>Oslo</information><answer>Oslo</answer>",
-        "<think>so<answer>Oslo</answer>",
-        "so</think><answer>Oslo</answer>",
-        "<think>so</think><answer>Oslo",
-        "<Think>so</Think><answer>Oslo</answer>",
-        f"{SEARCH}<information>Oslo</information><think>so</think><answer>Oslo</answer>",
-    ],
-)
-def test_anything_else_in_the_last_turn_is_not(play: Play, answered: Make, text: str) -> None:
-    assert not valid(play(answered("Oslo", text)))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<search>capital</search>",
-        "<think>look</think><answer>Oslo</answer>",
-        f"{SEARCH}<search>capital</search>",
-        f"{SEARCH}\n<information>Oslo</information>",
-        f"{SEARCH} please",
-    ],
-)
-def test_anything_else_in_a_searching_turn_is_not(play: Play, searched: Make, answered: Make, text: str) -> None:
-    assert not valid(play(searched("a", text=text), answered("Oslo")))
+def test_a_turn_out_of_form_is_not(play: Play, searched: Make, answered: Make) -> None:
+    assert not valid(play(searched("a"), answered("Oslo", formed=False)))
+    assert not valid(play(searched("a", formed=False), answered("Oslo")))
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ class Client:
         self._retries = Retries(deadline, attempts)
         self._throttle = Throttle(rate)
         self._secrets = Secrets({} if token is None else {"token": token})
-        headers = {"content-type": "application/json"} | _authorization(token)
+        headers = {"content-type": "application/json"} | authorization(token)
         self._connections = Connections(concurrency, partial(transport, proxy_at(proxy)), headers)
         self._requests, self._answered, self._seconds = 0, 0, 0.0
         self._failures, self._retried, self._unavailable = Counter[str](), Counter[str](), Counter[str]()
@@ -137,7 +137,8 @@ class Client:
         return found
 
 
-def _authorization(token: str | None) -> dict[str, str]:
+def authorization(token: str | None) -> dict[str, str]:
+    """The header that carries a token."""
     if token is None:
         return {}
     if not (token.isascii() and token.isprintable() and token.strip() == token != ""):

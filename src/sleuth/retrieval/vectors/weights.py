@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import logging
 import os
 from pathlib import Path
 from typing import Any
 
+from sleuth import hub
 from sleuth.errors import InputError, MissingExtra
 
 SHIPPED = "minilm"
@@ -69,30 +69,15 @@ def _weights(folder: Path) -> list[Path]:
 
 
 def _cached(model: str) -> Path | None:
-    """The folder of an earlier download that is complete; so a model once fetched needs no network."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = Path(snapshot_download(model, local_files_only=True))
-    except (OSError, ValueError):
-        return None
-    return folder if any(list(folder.glob(pattern)) for pattern in WEIGHTS) else None
+    """The folder of an earlier download with weights in it."""
+    folder = hub.cached(model)
+    return folder if folder and any(list(folder.glob(pattern)) for pattern in WEIGHTS) else None
 
 
 def _fetched(model: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    # It says on every try what the error says once.
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    try:
-        for pattern in WEIGHTS:
-            folder = Path(snapshot_download(model, allow_patterns=[*TEXTS, pattern]))
-            if list(folder.glob(pattern)):
-                return folder
-    except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(
-            f"the model {model!r} is no folder here and cannot be fetched from the hub ({reason}); give a folder "
-            f"(as an encoder, {SHIPPED!r} comes with sleuth[minilm])"
-        ) from error
+    otherwise = f"give a folder (as an encoder, {SHIPPED!r} comes with sleuth[minilm])"
+    for pattern in WEIGHTS:
+        folder = hub.fetched(model, [*TEXTS, pattern], otherwise)
+        if list(folder.glob(pattern)):
+            return folder
     raise InputError(f"the model {model!r} has no weights on the hub that can be read here; choose another")

@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.records import Answer, Hit, Malformed, Passage, Search
 
 QUICK = settings(max_examples=60, deadline=None)
@@ -36,8 +36,9 @@ PLAIN = st.text(max_size=30).map(str.strip).filter(lambda text: not any(tag in t
 def test_parse_is_total(text: str) -> None:
     action = Tags().parse(text)
     assert isinstance(action, Search | Answer | Malformed)
+    assert isinstance(Tags().formed(text, action), bool)
     if not isinstance(action, Malformed):
-        content = action.query if isinstance(action, Search) else action.text
+        content = action.queries[0] if isinstance(action, Search) else action.text
         assert content == content.strip()
         assert content in text
 
@@ -75,8 +76,8 @@ def test_an_answer_survives(text: str) -> None:
 def test_documents_cannot_speak_the_grammar(documents: list[tuple[str, str]]) -> None:
     """One opening and one closing tag, the frame's own, however the text writes its tags."""
     hits = [Hit(Passage(str(n), f'"{title}"\n{text}'), 1.0) for n, (title, text) in enumerate(documents)]
-    opening, body, closing = Tags().observe(hits)
-    folded = (opening + body + closing).casefold()
+    shown = Tags().observe(Search("x"), [hits])
+    body, folded = shown.body, shown.text.casefold()
     assert ANY_TAG.findall(folded) == ["<information>", "</information>"]
     assert not ANY_TAG.search(body.casefold())
     assert not any(tag in body for tag in TAGS)
@@ -88,6 +89,6 @@ def test_documents_without_tags_are_shown_as_they_are(documents: list[tuple[str,
     kept = [(title.replace("\n", " ").strip('"'), text) for title, text in documents]
     kept = [(title, text) for title, text in kept if not ANY_TAG.search(f"{title} {text}".casefold())]
     hits = [Hit(Passage("1", f'"{title}"\n{text}'), 1.0) for title, text in kept]
-    _, body, _ = Tags().observe(hits)
+    body = Tags().observe(Search("x"), [hits]).body
     for title, text in kept:
         assert f"(Title: {title}) {text}\n" in body

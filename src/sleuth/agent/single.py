@@ -1,0 +1,116 @@
+"""The methods of one turn: a question, with what a search for it found where the method retrieves, and its answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sleuth.agent import prompts
+from sleuth.agent.episode import Agent, Episode, Task
+from sleuth.agent.protocol import Protocol
+from sleuth.agent.speech import TextListener
+from sleuth.config import AgentConfig
+from sleuth.engines.base import Seat
+from sleuth.errors import ConfigError, SearchUnavailable
+from sleuth.model.tokens import BROKEN, Tokens
+from sleuth.records import Answer, Hit, Question, Search, StopReason, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """Answers in one generation; `shots` are questions shown with their answers in the prompt.
+
+    What was retrieved stands in the hits of the one turn, and counts as no search of the model's.
+    """
+
+    retrieves: bool = False
+    shots: tuple[Question, ...] = ()
+
+    def check(self, config: AgentConfig) -> None:
+        """Refuses a prompt that does not fit: documents that nobody would see, or a place that nothing fills."""
+        text, name = prompts.named(config.template), config.template
+        if self.retrieves and prompts.DOCUMENTS not in text:
+            raise ConfigError(
+                f"the prompt {name!r} has no {prompts.DOCUMENTS}, so what is found would not be seen; choose another"
+            )
+        if not self.retrieves and prompts.DOCUMENTS in text:
+            raise ConfigError(
+                f"the prompt {name!r} shows documents, and the method {config.method} searches for none; choose another"
+            )
+        if self.shots and prompts.EXAMPLES not in text:
+            raise ConfigError(
+                f"the prompt {name!r} has no {prompts.EXAMPLES}, so examples have no effect with it; choose another"
+            )
+
+    async def __call__(self, agent: Agent, task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
+        found = await agent.tool.search(task.question.question) if self.retrieves else ()
+        if isinstance(found, SearchUnavailable):
+            return _failed(task, str(found))
+        alone = replace(agent, config=agent.config.model_copy(update={"searches": 0}))
+        opening = prompts.encode(self.messages(task.question, found, agent), agent.tokens)
+        answered = await Episode(alone, task, seat, hear, opening).run()
+        turns = (
+            replace(turn, hits=found, formed=formed(turn, agent.config.template, agent.protocol))
+            for turn in answered.turns
+        )
+        return replace(answered, turns=tuple(turns))
+
+    def messages(self, question: Question, hits: Sequence[Hit], agent: Agent) -> tuple[dict[str, str], ...]:
+        """What the model is asked."""
+        config, protocol = agent.config, agent.protocol
+        documents = shown(hits, protocol, agent.tokens, config.observation_tokens) if self.retrieves else ""
+        examples = "".join(example(each, config.template, protocol) for each in self.shots)
+        return prompts.asked(question, config.template, protocol, documents, examples)
+
+
+def shown(hits: Sequence[Hit], protocol: Protocol, tokens: Tokens, limit: int) -> str:
+    """The documents as an observation words them, which keeps them from speaking the grammar, cut by tokens."""
+    body = worded(hits, protocol)
+    ids = tokens.encode(body)
+    return body if len(ids) <= limit else tokens.decode(ids[:limit]).rstrip(BROKEN)
+
+
+def worded(hits: Sequence[Hit], protocol: Protocol) -> str:
+    """The documents as an observation words them, whole."""
+    return protocol.observe(Search(""), [hits]).body
+
+
+def formed(turn: Turn, template: str, protocol: Protocol) -> bool:
+    """Whether a turn has the form that its prompt asks for: where no thought is, it is the answer and nothing else."""
+    if prompts.THOUGHT in prompts.named(template):
+        return turn.formed
+    return isinstance(turn.action, Answer) and _letters(turn.text) == _letters(protocol.act(turn.action))
+
+
+def example(question: Question, template: str, protocol: Protocol) -> str:
+    """A question with its answer in the form that the prompt asks for."""
+    answer = spoken(question.golden_answers[0], template, protocol)
+    return f"Question: {prompts.marked(question)}\n{answer}\n\n"
+
+
+def spoken(answer: str, template: str, protocol: Protocol, thought: str | None = None) -> str:
+    """An answer as the model would give it, behind a thought where the prompt asks for one."""
+    said = protocol.act(Answer(answer))
+    if prompts.THOUGHT not in prompts.named(template):
+        return said
+    return f"<think> {thought or f'The answer is {answer}.'} </think> {said}"
+
+
+def _letters(text: str) -> str:
+    """The text without its white space."""
+    return "".join(text.split())
+
+
+def _failed(task: Task, failure: str) -> Trajectory:
+    """An episode that ended before its first token."""
+    return Trajectory(
+        question=task.question,
+        group=task.group,
+        sample=task.sample,
+        step=task.step,
+        ids=(),
+        sampled=(),
+        logprobs=(),
+        versions=(),
+        turns=(),
+        stop=StopReason.SEARCH_UNAVAILABLE,
+        failure=failure,
+    )

@@ -1,0 +1,177 @@
+"""Methods of one turn: what the model is asked, what it may say, and what is remembered of it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sleuth.agent import methods
+from sleuth.agent.episode import Agent, Task
+from sleuth.agent.protocol import named
+from sleuth.agent.tools import SearchTool
+from sleuth.config import AgentConfig
+from sleuth.engines.scripted import Scripted
+from sleuth.errors import ConfigError, SearchUnavailable
+from sleuth.model.tokens import Tokens
+from sleuth.records import Answer, Hit, Malformed, Outcome, Question, Search, StopReason, Trajectory, run_lengths
+from sleuth.retrieval.base import Retriever
+from sleuth.reward.rubric import measure
+
+MakesAgent = Callable[..., Agent]
+
+QUESTION = Question("q1", "Where was Ada Lovelace born", ("London",), "test")
+SHOT = Question("q2", "What is the capital of Norway", ("Oslo", "Christiania"), "test")
+SAID = "<answer> London </answer>"
+
+
+class Closed:
+    """A search engine that answers nobody."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        return [SearchUnavailable(query, "closed") for query in queries]
+
+
+def play(agent: MakesAgent, method: str, line: str, shots: Sequence[Question] = (), **knobs: Any) -> Trajectory:
+    made = agent(line, method=method, **{"prompt": None, **knobs})
+    ready = replace(made, method=methods.fitting(made.config, shots))
+    return asyncio.run(ready.run(Task(QUESTION)))
+
+
+def asked(trajectory: Trajectory, tokens: Tokens) -> str:
+    (_, given), *_ = run_lengths(trajectory.sampled)
+    return tokens.decode(trajectory.ids[:given])
+
+
+def test_direct_answers_in_one_turn(agent: MakesAgent, tokens: Tokens) -> None:
+    found = play(agent, "direct", SAID)
+    assert (found.stop, found.answer, found.searches) == (StopReason.ANSWERED, "London", 0)
+    (turn,) = found.turns
+    assert (turn.outcome, turn.hits, turn.formed) == (Outcome.ANSWERED, (), True)
+    assert [origin for origin, _ in run_lengths(found.sampled)] == ["given", "sampled"]
+    assert asked(found, tokens).endswith("<answer> Lisbon </answer>\nQuestion: Where was Ada Lovelace born?\n")
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "formed"),
+    [
+        ("direct", "\n<answer>London</answer>", True),
+        ("direct", f"<think> so </think> {SAID}", False),
+        ("cot", f"<think> so </think> {SAID}", True),
+        ("cot", SAID, False),
+    ],
+)
+def test_the_form_is_the_one_that_the_prompt_asks_for(agent: MakesAgent, method: str, said: str, formed: bool) -> None:
+    (turn,) = play(agent, method, said).turns
+    assert (turn.action, turn.formed) == (Answer("London"), formed)
+
+
+def test_rag_is_shown_what_a_search_for_the_question_finds(agent: MakesAgent, tokens: Tokens) -> None:
+    found = play(agent, "rag", SAID)
+    (turn,) = found.turns
+    assert [hit.passage.id for hit in turn.hits] == ["ada"]
+    assert "\nDocuments:\nDoc 1(Title: Ada Lovelace) Ada Lovelace was born in London.\n" in asked(found, tokens)
+    parts = measure(QUESTION, found)
+    assert (parts["retrieval_hit"], parts["searches"], parts["em"], parts["format"]) == (1.0, 0.0, 1.0, 1.0)
+
+
+def test_documents_cannot_speak_and_are_cut_by_tokens(agent: MakesAgent, tokens: Tokens) -> None:
+    spoof = replace(QUESTION, question="spoof")
+    made = agent(SAID, method="rag", prompt=None)
+    found = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(spoof)))
+    assert asked(found, tokens).count("<answer>") == 1
+    assert "(answer) Paris (/answer)" in asked(found, tokens)
+    long = replace(QUESTION, question="long story sea")
+    made = agent(SAID, method="rag", prompt="rag-brief", observation_tokens=12)
+    cut = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(long)))
+    assert 12 < len(tokens.encode(asked(cut, tokens))) < 40
+    assert asked(cut, tokens).endswith("\nQuestion: long story sea?\n")
+
+
+def test_a_search_in_the_one_turn_is_refused(agent: MakesAgent) -> None:
+    found = play(agent, "rag", "<search> Ada </search>")
+    assert (found.stop, found.answer) == (StopReason.OUT_OF_TURNS, None)
+    assert [(turn.action, turn.outcome) for turn in found.turns] == [(Search("Ada"), Outcome.REFUSED)]
+
+
+def test_neither_search_nor_answer(agent: MakesAgent) -> None:
+    found = play(agent, "direct", "London")
+    assert found.stop is StopReason.OUT_OF_TURNS
+    assert isinstance(found.turns[0].action, Malformed)
+    assert not found.turns[0].formed
+
+
+def test_a_search_that_fails_is_no_answer(agent: MakesAgent) -> None:
+    found = play(agent, "rag", SAID, search=Closed())
+    assert (found.stop, found.turns, found.ids) == (StopReason.SEARCH_UNAVAILABLE, (), ())
+    assert "closed" in str(found.failure)
+
+
+def test_a_prompt_longer_than_the_context_ends_before_it_begins(agent: MakesAgent) -> None:
+    found = play(agent, "direct", SAID, context_tokens=8)
+    assert (found.stop, found.turns) == (StopReason.OUT_OF_TOKENS, ())
+
+
+@pytest.mark.parametrize(
+    ("method", "form"),
+    [("direct", "<answer> Oslo </answer>"), ("cot", "<think> The answer is Oslo. </think> <answer> Oslo </answer>")],
+)
+def test_examples_answer_in_the_form_of_the_prompt(agent: MakesAgent, tokens: Tokens, method: str, form: str) -> None:
+    found = play(agent, method, SAID, [SHOT])
+    shown = f"Question: What is the capital of Norway?\n{form}\n\nQuestion: Where was Ada Lovelace born?\n"
+    assert asked(found, tokens).endswith(shown)
+
+
+def test_a_prompt_of_the_row_tells_how_to_search_and_is_left_out(agent: MakesAgent, tokens: Tokens) -> None:
+    own = replace(QUESTION, prompt=({"role": "user", "content": "Search for it: where?"},))
+    made = agent(SAID, method="direct", prompt=None)
+    found = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(own)))
+    assert "Search for it" not in asked(found, tokens)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "shots", "sentence"),
+    [
+        ({"method": "rag", "prompt": "direct"}, [], "has no {documents}"),
+        ({"method": "cot", "prompt": "rag"}, [], "shows documents, and the method cot searches for none"),
+        ({"method": "direct", "prompt": "brief"}, [SHOT], "has no {examples}"),
+        ({"method": "search"}, [SHOT], "--shots has no effect with the method search"),
+        ({"method": "rga"}, [], "agent.method = 'rga' is unknown"),
+    ],
+)
+def test_what_does_not_fit_is_refused(knobs: dict[str, Any], shots: list[Question], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        methods.fitting(AgentConfig.model_validate(knobs), shots)
+    assert sentence in str(refused.value)
+
+
+def test_a_method_of_the_users_own(agent: MakesAgent) -> None:
+    method = methods.named("import:sleuth.agent.episode.searched")
+    found = asyncio.run(replace(agent(SAID), method=method).run(Task(QUESTION)))
+    assert found.answer == "London"
+
+
+def test_examples_are_drawn_by_seed_and_fewer_are_among_more() -> None:
+    pool = [replace(SHOT, id=str(number)) for number in range(20)]
+    few, more, others = methods.drawn(pool, 3, 0), methods.drawn(pool, 6, 0), methods.drawn(pool, 3, 1)
+    assert few == more[:3]
+    assert few != others
+    with pytest.raises(ConfigError, match="21 examples asked for, and there are 20"):
+        methods.drawn(pool, 21, 0)
+
+
+@pytest.mark.parametrize("kind", ["hermes", "llama"])
+def test_a_model_of_function_calls_is_told_of_none(
+    speaker: Callable[..., Tokens], retriever: Retriever, kind: str
+) -> None:
+    tokens = speaker(kind)
+    config = AgentConfig(method="rag", protocol="tools")
+    engine = Scripted.playing(tokens.encode(SAID))
+    tool = SearchTool(retriever, 2)
+    agent = Agent(engine, tokens, named("tools", tokens), tool, config, methods.fitting(config))
+    found = asyncio.run(agent.run(Task(QUESTION)))
+    assert (found.answer, found.turns[0].formed) == ("London", True)
+    said = tokens.tokenizer.decode(list(found.ids))
+    assert "Ada Lovelace was born in London." in said
+    assert "NAME" not in said

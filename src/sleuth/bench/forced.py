@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import cycle
 
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.model.tokens import Tokens
 from sleuth.records import Action, Search
 

@@ -17,7 +17,7 @@ from transformers import PretrainedConfig
 from sleuth.agent import prompts
 from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.bench import policies
 from sleuth.bench.device import SettledClock
@@ -30,6 +30,7 @@ from sleuth.errors import EngineFailure, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, Trajectory
 from sleuth.train.optimiser import Optimiser
+from sleuth.train.policy import Policy
 from sleuth.train.publish import Shared
 from sleuth.train.step import Learner, Pace
 
@@ -52,7 +53,7 @@ class Rig:
         """Episodes of the questions, an update of the weights by each mini-batch of them, and the engine told."""
         with self.learner.clock.part("generate"):
             found = self.loop.run(run_batch(self.agent, _tasks(questions, self.plan, number), self.plan.slots))
-        _require_whole(found, self.plan)
+        require_whole(found, self.plan)
         self._learn(_rewarded(found, self.plan.samples, number))
         with self.learner.clock.part("publish"):
             Shared(self.engine).publish(number + 1)
@@ -71,17 +72,30 @@ def assembled(
     shape: PretrainedConfig, tokens: Tokens, plan: Plan, encyclopedia: Encyclopedia, device: torch.device
 ) -> Iterator[Rig]:
     """A rig on the device; its engine is closed afterwards."""
-    protocol = _protocol(plan, tokens, encyclopedia.questions)
-    longest = max(len(prompts.render(each, PROMPT, protocol, tokens)) for each in encyclopedia.questions)
-    context = _context(plan, longest, shape)
+    protocol, context = forced(shape, tokens, plan, encyclopedia)
     learner = _learner(shape, tokens, plan, context, device)
-    engine = _engine(learner, plan, context)
-    agent = Agent(engine, tokens, protocol, SearchTool(encyclopedia.retriever, HITS), _limits(plan, context))
+    engine, agent = seated(learner.policy, plan, encyclopedia, protocol, context)
     with asyncio.Runner() as loop:
         try:
             yield Rig(plan, learner, agent, engine, loop)
         finally:
             loop.run(engine.close())
+
+
+def forced(shape: PretrainedConfig, tokens: Tokens, plan: Plan, encyclopedia: Encyclopedia) -> tuple[Forced, int]:
+    """The grammar in which a model of random weights searches, and the tokens that its longest episode takes."""
+    protocol = _protocol(plan, tokens, encyclopedia.questions)
+    longest = max(len(prompts.render(each, PROMPT, protocol, tokens)) for each in encyclopedia.questions)
+    return protocol, _context(plan, longest, shape)
+
+
+def seated(
+    policy: Policy, plan: Plan, encyclopedia: Encyclopedia, protocol: Forced, context: int
+) -> tuple[Paged, Agent]:
+    """The policy in the embedded engine, and the agent that speaks with it."""
+    engine = _engine(policy, plan, context)
+    tool = SearchTool(encyclopedia.retriever, HITS)
+    return engine, Agent(engine, policy.tokens, protocol, tool, _limits(plan, context))
 
 
 def _protocol(plan: Plan, tokens: Tokens, questions: Sequence[Question]) -> Forced:
@@ -117,14 +131,14 @@ def _learner(shape: PretrainedConfig, tokens: Tokens, plan: Plan, context: int, 
     )
 
 
-def _engine(learner: Learner, plan: Plan, context: int) -> Paged:
+def _engine(policy: Policy, plan: Plan, context: int) -> Paged:
     return Paged(
-        learner.policy.model,
+        policy.model,
         None,  # without a tokenizer it knows no end of a text
         slots=plan.slots,
         context=context + 1,
         memory=plan.engine_memory,
-        lockstep=learner.policy.device.type == "cpu",
+        lockstep=policy.device.type == "cpu",
     )
 
 
@@ -146,7 +160,8 @@ def _tasks(questions: Sequence[Question], plan: Plan, step: int) -> list[Task]:
     ]
 
 
-def _require_whole(trajectories: Sequence[Trajectory], plan: Plan) -> None:
+def require_whole(trajectories: Sequence[Trajectory], plan: Plan) -> None:
+    """Refuses episodes that are not as long as was asked for: what was measured would be something else."""
     for each in trajectories:
         if each.failure is not None or len(each.logprobs) != plan.sampled:
             why = each.failure or f"it ended as {each.stop}"

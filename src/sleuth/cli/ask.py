@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from sleuth.agent.episode import Agent
 
 STYLES = {"think": "dim", "search": "cyan", "information": "green", "answer": "bold"}
-TAG = re.compile(r"<(/?)(think|search|information|answer)>")
-HALF = re.compile(r"</?[a-z]*$")  # what may become a tag when more has come
+STYLES |= {"tool_call": "cyan", "tool_response": "green"}
+TAG = re.compile(rf"<(/?)({'|'.join(STYLES)})>")
+HALF = re.compile(r"</?[a-z_]*$")  # what may become a tag when more has come
 
 
 def ask(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sleuth.cli.bench_engine import engine
+from sleuth.cli.bench_evaluate import evaluate
 from sleuth.cli.bench_step import step
 from sleuth.cli.bench_train import train
 from sleuth.errors import InputError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from sleuth.bench.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, beside peers and in one run.")
-for _command in (engine, train, step):
+for _command in (engine, train, step, evaluate):
     app.command()(_command)
 
 WIKI18 = 21_015_324

@@ -1,56 +1,259 @@
-"""sleuth evaluate: a run asked every question of a file."""
+"""sleuth evaluate: a run or a model asked every question of a suite, and figures that can be had again."""
 
 import asyncio
+import json
+import re
+import shutil
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from sleuth.cli.live import Live
 from sleuth.cli.printed import printed
-from sleuth.errors import InputError
-from sleuth.runs import Run, replacing
+from sleuth.errors import ConfigError, InputError, UserError
+
+if TYPE_CHECKING:
+    from sleuth.evaluate.benchmarks import Asking
+    from sleuth.evaluate.folder import Folder
+    from sleuth.evaluate.judge import Judge
+    from sleuth.evaluate.marks import Mark
+    from sleuth.records import Question
+    from sleuth.train.candidates import Candidate
+
+EVALUATIONS = Path("evaluations")
+PREPARED = Path("data/search-r1/test")
+SHOTS = 4
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="the folder of a run")],
-    questions: Annotated[
-        Path | None, typer.Option(help="a questions file; default: the held-out questions of the run")
+    model: Annotated[
+        str | None, typer.Argument(metavar="RUN|MODEL", help="the folder of a run, or a model: a folder or a hub name")
     ] = None,
-    before: Annotated[bool, typer.Option("--before", help="the policy as it was before training")] = False,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--suite",
+            "--questions",
+            metavar="NAME|FILE",
+            help="search-r1 (its seven sets) or a questions file, may be repeated; default: the run's held-out ones",
+        ),
+    ] = None,
+    data: Annotated[Path, typer.Option(help="where sleuth data prepare wrote the sets of search-r1")] = PREPARED,
+    index: Annotated[
+        str | None,
+        typer.Option("--index", "--retriever", help="what is searched: an index folder, an address or web:PROVIDER"),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="search, direct, cot or rag; default: that of the run, search for a model")
+    ] = None,
+    shots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|FILE:N|N", help=f"examples in the prompt of direct, cot and rag; FILE alone gives {SHOTS}"
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="ask so many questions only, as many of each set, drawn by seed")
+    ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy")] = 0.0,
-    out: Annotated[Path | None, typer.Option(help="write the result as JSON to this file")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of --limit, --shots and, with a temperature, of sampling")] = 0,
+    before: Annotated[bool, typer.Option("--before", help="the policy of a run as it was before training")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="a setting of agent, retrieval or engine, or model.dtype"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="the folder to write, or to go on in; FILE.json: the figures alone; default evaluations/NAME"
+        ),
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(metavar="URL", help="an OpenAI-compatible endpoint that judges answers, as host/v1")
+    ] = None,
+    judge_model: Annotated[str | None, typer.Option(help="the model that judges")] = None,
+    judge_key_env: Annotated[str, typer.Option(help="environment variable with its key")] = "OPENAI_API_KEY",
+    rescore: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="score the trajectories of an evaluation again, asking nothing"),
+    ] = None,
 ) -> None:
-    """Ask every question once and print EM, F1 and searches by kind, with 95% intervals."""
-    if out is not None and out.exists():
+    """Ask every question once and score the answers, by set and kind, with 95% intervals; killed, it goes on."""
+    if out is not None and out.suffix == ".json" and out.exists():
         raise InputError(f"{out} exists already and is left as it is; choose another file")
-    opened = Run.open(run)
+    if (judge is None) != (judge_model is None):
+        raise ConfigError("--judge and --judge-model belong together; give both, or neither")
+    if (model is None) == (rescore is None):
+        raise InputError("give the folder of a run or a model to evaluate, or --rescore FOLDER; one of the two")
+    console = Console(stderr=True, markup=False, highlight=False)
+    wanted = None if judge is None else _judge(judge, str(judge_model), judge_key_env)
+    if rescore is not None:
+        if suite or index or method or shots or limit or before or settings or out:
+            raise ConfigError("--rescore asks nothing, so that only --judge has an effect with it; leave out the rest")
+        _rescored(rescore, wanted, console)
+        return
     from sleuth.cli.quiet import quiet
-    from sleuth.corpus.questions import load
-    from sleuth.evaluate import report, suite
-    from sleuth.reward.rubric import Rubric
-    from sleuth.train import finished
-    from sleuth.train.assemble import sources_of
+    from sleuth.evaluate import benchmarks
+    from sleuth.train import candidates
+    from sleuth.train.candidates import Wish
 
     quiet()
-    config = finished.config_of(opened)
-    asked = load(questions or sources_of(config, opened).test)
-    agent = finished.agent(opened, before)
-    with Live(Console(stderr=True)) as live:
-        live.begin("asking", len(asked))
-        found = asyncio.run(
-            suite.evaluate(
-                agent,
-                asked,
-                Rubric(config.reward),
-                temperature=temperature,
-                concurrent=config.engine.slots,
+    wish = Wish(tuple(settings or ()), index, method, before)
+    candidate = candidates.named(str(model), wish, Path(suite[0]) if suite else None)
+    asking = benchmarks.gathered(suite or [str(candidate.questions)], data, limit, seed)
+    examples = _examples(shots, candidate, asking, seed)
+    with ExitStack() as stack:
+        stamp = _stamp(candidate, asking, examples, temperature, seed)
+        alone = out is not None and out.suffix == ".json"
+        home = Path(stack.enter_context(TemporaryDirectory())) / "evaluation" if alone else out
+        folder = _begun(home, candidate, asking, stamp)
+        stack.enter_context(folder.held())
+        _ask(folder, candidate, examples, temperature, seed, console)
+        _finished(folder, wanted, console)
+        if alone and out is not None:
+            shutil.copyfile(folder.path / "results.json", out)
+        console.print(f"figures      {out if alone else folder.path / 'results.json'}", soft_wrap=True)
+        if not alone:
+            console.print(f"report       {folder.path / 'results.html'}", soft_wrap=True)
+
+
+def _stamp(
+    candidate: "Candidate", asking: "Asking", examples: "tuple[Question, ...]", temperature: float, seed: int
+) -> dict[str, Any]:
+    """All that the figures depend on."""
+    from sleuth.evaluate.folder import hashed
+    from sleuth.runs import code_version
+
+    return {
+        **candidate.stamp(),
+        "shots": {"count": len(examples), "sha256": hashed(examples)} if examples else None,
+        "decoding": {"temperature": temperature, "seed": seed if temperature else None},
+        "questions": {"count": len(asking.questions), "sha256": hashed(asking.questions)},
+        "code": code_version(),
+    }
+
+
+def _begun(out: Path | None, candidate: "Candidate", asking: "Asking", stamp: dict[str, Any]) -> "Folder":
+    """The folder of this evaluation; one without a name is found again by its stamp."""
+    from dataclasses import asdict
+
+    from sleuth.evaluate.folder import Folder, short_hash
+
+    method = candidate.config.agent.method
+    sample = asking.sample
+    manifest = {
+        "title": f"{candidate.name}, {method}, {len(asking.questions):,} questions",
+        "name": candidate.name,
+        "stamp": stamp,
+        "sample": None if sample is None else {**asdict(sample), "sentence": sample.sentence()},
+        "notes": list(asking.notes),
+    }
+    slug = re.sub(r"[^\w.-]+", "-", f"{candidate.name}-{method}").strip("-.")
+    return Folder.begun(out or EVALUATIONS / f"{slug}-{short_hash(stamp)}", manifest, asking.questions)
+
+
+def _ask(
+    folder: "Folder",
+    candidate: "Candidate",
+    examples: "tuple[Question, ...]",
+    temperature: float,
+    seed: int,
+    console: Console,
+) -> None:
+    """Asks what is missing, if anything is; a model that has nothing to do is not loaded."""
+    from sleuth.evaluate.asking import ask
+    from sleuth.evaluate.finish import RUBRIC, TIME
+
+    total, there = len(folder.questions()), sum(place.usable for place in folder.places().values())
+    if there:
+        console.print(f"{there:,} of {total:,} questions are answered already in {folder.path}", soft_wrap=True)
+    if there == total:
+        return
+    try:
+        agent, slots = candidate.agent(examples), candidate.config.engine.slots
+    except UserError:
+        folder.forsake()
+        raise
+    try:
+        with Live(console) as live:
+            live.begin(f"asking {total - there:,} questions", total - there)
+            asking = ask(
+                agent, folder, RUBRIC, temperature=temperature, seed=seed, concurrent=slots,
                 done=lambda _: live.advance(),
-            )
-        )
-    text = report.markdown(found, f"{run} on {len(asked)} questions")
-    printed(text)
-    if out is not None:
-        with replacing(out) as path:
-            path.write_text(report.json_text(found), encoding="utf-8")
+            )  # fmt: skip
+            spent = asyncio.run(asking)
+    except KeyboardInterrupt:
+        console.print(f"interrupted; the same command goes on in {folder.path}", soft_wrap=True)
+        raise
+    earlier = (folder.read(TIME) or {}).get("seconds", 0.0)
+    folder.write(TIME, json.dumps({"seconds": earlier + spent}) + "\n")
+    console.print(f"{total - there:,} questions in {spent:.1f} s, {(total - there) / spent:.1f} a second")
+
+
+def _judge(url: str, model: str, key_env: str) -> "Judge":
+    """Who judges; an address that is none is refused before hours of asking."""
+    from sleuth.evaluate.judge import Judge
+
+    return Judge(url, model, key_env)
+
+
+def _finished(folder: "Folder", judge: "Judge | None", console: Console) -> None:
+    from sleuth.evaluate import report
+    from sleuth.evaluate.finish import failures, finish, measured
+
+    marks: list[Mark] = measured(folder)
+    if judge is not None:
+        marks = _judged(folder, marks, judge, console)
+    lost = failures(folder, marks)
+    printed(report.markdown(finish(folder, marks)))
+    if lost is not None:
+        console.print(lost, soft_wrap=True)
+
+
+def _judged(folder: "Folder", marks: "list[Mark]", judge: "Judge", console: Console) -> "list[Mark]":
+    from sleuth.evaluate.judge import judged
+
+    folder.write("judge.json", json.dumps({"url": judge.url, "model": judge.model}) + "\n")
+    with Live(console) as live:
+        live.begin(f"judging with {judge.model}", sum(bool(mark.answer) for mark in marks))
+        return asyncio.run(judged(folder, marks, judge, live.advance))
+
+
+def _rescored(path: Path, judge: "Judge | None", console: Console) -> None:
+    """The figures of trajectories that are there, made again."""
+    from sleuth.evaluate.folder import Folder
+
+    folder = Folder.open(path)
+    with folder.held():
+        _finished(folder, judge, console)
+    console.print(f"figures      {folder.path / 'results.json'}", soft_wrap=True)
+
+
+def _examples(shots: str | None, candidate: "Candidate", asking: "Asking", seed: int) -> "tuple[Question, ...]":
+    """Questions to show with their answers; none that is asked is among them."""
+    from sleuth.agent import methods
+    from sleuth.corpus.questions import load
+
+    if shots is None:
+        methods.fitting(candidate.config.agent)
+        return ()
+    file, count = _shots(shots)
+    if file is None and candidate.training is None:
+        raise InputError(f"--shots {shots} names no file, and a model has no questions of its own; give FILE:{count}")
+    asked = {question.question for question in asking.questions}
+    pool = [question for question in load(file or Path(str(candidate.training))) if question.question not in asked]
+    chosen = methods.drawn(pool, count, seed)
+    methods.fitting(candidate.config.agent, chosen)
+    return chosen
+
+
+def _shots(shots: str) -> tuple[Path | None, int]:
+    """The file, where one is named, and how many of it."""
+    name, _, count = shots.rpartition(":")
+    if count.isdigit() and int(count):
+        return (Path(name) if name else None), int(count)
+    return Path(shots), SHOTS

@@ -8,9 +8,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from sleuth import __version__
-from sleuth.cli import bench, index, serve, traces, world
+from sleuth.cli import bench, index, serve, sets, traces, world
 from sleuth.cli.ask import ask
 from sleuth.cli.coldstart import coldstart
+from sleuth.cli.compare import compare
 from sleuth.cli.doctor import doctor
 from sleuth.cli.evaluate import evaluate
 from sleuth.cli.export import export
@@ -23,12 +24,24 @@ from sleuth.errors import TrainingStopped, UserError
 
 GROUPS: dict[str, typer.Typer] = {
     "world": world.app,
+    "data": sets.app,
     "index": index.app,
     "serve": serve.app,
     "traces": traces.app,
     "bench": bench.app,
 }
-COMMANDS: tuple[Callable[..., None], ...] = (train, sft, ask, evaluate, export, search, doctor, knobs, coldstart)
+COMMANDS: tuple[Callable[..., None], ...] = (
+    train,
+    sft,
+    ask,
+    evaluate,
+    compare,
+    export,
+    search,
+    doctor,
+    knobs,
+    coldstart,
+)
 
 STOPPED = 1
 USER_ERROR = 2

@@ -11,17 +11,20 @@ from rich.console import Console
 from rich.table import Table
 
 from sleuth.cli.live import Live
+from sleuth.cli.traces_answers import answers
 from sleuth.config import AgentConfig
 from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from sleuth.agent.episode import Agent
     from sleuth.config import Config
+    from sleuth.model.tokens import Tokens
     from sleuth.records import Question
     from sleuth.train.gold import Demonstration, Gold
     from sleuth.train.rejection import Harvest
 
 app = typer.Typer(no_args_is_help=True, help="Write traces for a cold start: sleuth sft learns from them.")
+app.command()(answers)
 DEFAULT = AgentConfig()
 
 
@@ -38,8 +41,13 @@ def gold(
     distractors: Annotated[
         int | None, typer.Option(min=0, help="other passages shown with each; default 2 with an index, else 0")
     ] = None,
-    prompt: Annotated[str, typer.Option(help="the instruction by name, as agent.prompt of a recipe")] = DEFAULT.prompt,
+    prompt: Annotated[
+        str, typer.Option(help="the instruction by name, as agent.prompt of a recipe")
+    ] = DEFAULT.template,
     protocol: Annotated[str, typer.Option(help="the grammar, as agent.protocol of a recipe")] = DEFAULT.protocol,
+    model: Annotated[
+        str | None, typer.Option(help="with --protocol tools: the model that is to learn it, whose calls are written")
+    ] = None,
     searches: Annotated[
         int, typer.Option(min=1, help="searches at most; questions that take more are left out")
     ] = DEFAULT.searches,
@@ -64,7 +72,7 @@ def gold(
     writer = Gold(
         find=finder(corpus, index, {name for question in asked for name in question.supporting_ids}),
         retriever=None if index is None else named(index),
-        protocol=protocols.named(protocol),
+        protocol=protocols.named(protocol, _tokens(model, protocol)),
         prompt=prompt,
         distractors=(0 if index is None else 2) if distractors is None else distractors,
         searches=searches,
@@ -130,6 +138,18 @@ def sample(
         )
     _write(out, harvest.rows)
     _say_sampled(console, out, harvest)
+
+
+def _tokens(model: str | None, protocol: str) -> "Tokens | None":
+    """The tokens of the model that traces are written for, where their protocol depends on it."""
+    if model is None:
+        return None
+    if protocol == "tags":
+        raise ConfigError("--model has no effect with --protocol tags, which every model speaks; remove it")
+    from sleuth.model.tokens import Tokens
+    from sleuth.recipe import resolve_policy
+
+    return Tokens.load(resolve_policy(model))
 
 
 def _agent(source: str, questions: Path, index: str | None, settings: list[str]) -> "tuple[Agent, Config]":

@@ -38,6 +38,39 @@ def paired_difference(before: Sequence[float], after: Sequence[float]) -> Estima
     return _bootstrap(second - first, (-1.0, 1.0) if shares else None)
 
 
+def mean_of_means(groups: Sequence[Sequence[float]]) -> Estimate:
+    """The mean of the groups' means, each group drawn from apart (a stratified bootstrap); one group is itself."""
+    if len(groups) == 1:
+        return estimate(groups[0])
+    arrays = [_checked(group) for group in groups]
+    shares = min(array.min() for array in arrays) >= 0.0 and max(array.max() for array in arrays) <= 1.0
+    found = _stratified(arrays, (0.0, 1.0) if shares else None)
+    return replace(found, low=max(0.0, found.low)) if min(array.min() for array in arrays) >= 0.0 else found
+
+
+def paired_mean_of_means(
+    before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], *, shares: bool = True
+) -> Estimate:
+    """The mean over groups of the mean of after minus before, pairs drawn within each group."""
+    if len(before) == 1:
+        return paired_difference(before[0], after[0])
+    pairs = [_checked(second) - _checked(first) for first, second in zip(before, after, strict=True)]
+    return _stratified(pairs, (-1.0, 1.0) if shares else None)
+
+
+def _stratified(arrays: Sequence[Vector], bounds: Bounds | None) -> Estimate:
+    value, count = float(np.mean([array.mean() for array in arrays])), sum(array.size for array in arrays)
+    random = np.random.default_rng(SEED)
+    if all(array.min() == array.max() for array in arrays):
+        # No draw shows anything else: what may lie unseen in each group adds up as independent errors do.
+        known = [_unanimous(float(array[0]), array.size, bounds) for array in arrays]
+        below = math.sqrt(sum((each.value - each.low) ** 2 for each in known)) / len(known)
+        above = math.sqrt(sum((each.high - each.value) ** 2 for each in known)) / len(known)
+        return Estimate(value, value - below, value + above, count)
+    low, high = np.quantile(np.mean([_draws(array, random) for array in arrays], axis=0), (0.025, 0.975))
+    return Estimate(value, float(low), float(high), count)
+
+
 def _checked(values: Sequence[float]) -> Vector:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or not array.size:
@@ -59,12 +92,16 @@ def _wilson(array: Vector) -> Estimate:
 def _bootstrap(array: Vector, bounds: Bounds | None) -> Estimate:
     if array.min() == array.max():
         return _unanimous(float(array[0]), array.size, bounds)
-    random = np.random.default_rng(SEED)
+    low, high = np.quantile(_draws(array, np.random.default_rng(SEED)), (0.025, 0.975))
+    return Estimate(float(array.mean()), float(low), float(high), array.size)
+
+
+def _draws(array: Vector, random: np.random.Generator) -> Vector:
+    """Means of samples drawn from the values with replacement."""
     rows = max(1, min(DRAWS, _CHUNK // array.size))
     sizes = [rows] * (DRAWS // rows) + [DRAWS % rows]
     means = [array[random.integers(array.size, size=(size, array.size))].mean(axis=1) for size in sizes if size]
-    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
-    return Estimate(float(array.mean()), float(low), float(high), array.size)
+    return np.concatenate(means)
 
 
 def _unanimous(value: float, count: int, bounds: Bounds | None) -> Estimate:

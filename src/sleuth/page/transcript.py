@@ -24,7 +24,7 @@ _REFUSALS: dict[str, str] = {
     Outcome.UNAVAILABLE: "The search engine gave no answer.",
 }
 _LABELS = {"fault": "no valid action"}
-_CLOSING = re.compile(r"</(search|answer)>")
+_CLOSING = re.compile(r"</(search|answer|tool_call)>")
 _THOUGHT_TAG = re.compile(r"</?think>")
 
 
@@ -66,11 +66,16 @@ def _turn(turn: Row) -> Html:
     thought, content = _parts(text)
     match turn.get("action"):
         case "search":
-            said = [_said("thought", thought), _said("search", turn.get("query") or content), _results(turn)]
+            asked = turn.get("queries") or [turn.get("query") or content]
+            said = [_said("thought", thought), *(_said("search", each) for each in asked), _results(turn)]
+        case "access":
+            said = [_said("thought", thought), *(_said("access", each) for each in turn["urls"]), _results(turn)]
         case "answer":
-            said = [_said("thought", thought), _said("answer", turn.get("answer") or content or "(empty)")]
+            # What such a turn has found was searched for it, and shown before it spoke.
+            said = [_results(turn), _said("thought", thought)]
+            said += [_said("answer", turn.get("answer") or content or "(empty)")]
         case _:
-            said = [_said("fault", text or "(empty)"), _note(turn.get("reason") or "")]
+            said = [_results(turn), _said("fault", text or "(empty)"), _note(turn.get("reason") or "")]
     refusal = _REFUSALS.get(str(turn.get("outcome")), "")
     return joined([*said, _note(refusal), _sampled(turn, text)])
 

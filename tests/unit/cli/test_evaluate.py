@@ -1,12 +1,15 @@
-"""The commands evaluate and coldstart: what they refuse before any work."""
+"""The commands evaluate, compare and coldstart: what they refuse before any work, and what compare prints."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sleuth.cli.coldstart import coldstart
+from sleuth.cli.compare import compare
 from sleuth.cli.evaluate import evaluate
-from sleuth.errors import InputError
+from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.runs import Run
 
 
@@ -14,13 +17,91 @@ def test_result_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
     (tmp_path / "result.json").write_text("precious")
     with pytest.raises(InputError, match=r"result\.json exists already and is left as it is"):
-        evaluate(run.path, out=tmp_path / "result.json")
+        evaluate(str(run.path), out=tmp_path / "result.json")
     assert (tmp_path / "result.json").read_text() == "precious"
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run folder"):
-        evaluate(tmp_path)
+        evaluate(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "give the folder of a run or a model to evaluate, or --rescore FOLDER"),
+        ({"model": "quickstart", "rescore": Path("e")}, "one of the two"),
+        ({"model": "quickstart", "judge": "http://host/v1"}, "--judge and --judge-model belong together"),
+        ({"model": "quickstart", "judge": "host", "judge_model": "wise"}, "--judge host is no address"),
+        ({"model": "http://host/v1", "suite": ["a.jsonl"]}, "is an address, and endpoints cannot be asked yet"),
+        ({"model": "quickstart", "suite": ["nowhere.jsonl"], "method": "direct"}, "neither a file nor a suite"),
+        ({"rescore": Path("nowhere")}, "is no evaluation"),
+        ({"rescore": Path("e"), "limit": 3}, "--rescore asks nothing"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        evaluate(**options)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> str:
+    row = {"id": "q1", "question": "Who?", "golden_answers": ["Ada"]}
+    (tmp_path / "asked.jsonl").write_text(json.dumps(row) + "\n")
+    return str(tmp_path / "asked.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("shots", "sentence"),
+    [
+        ("3", "--shots 3 names no file, and a model has no questions of its own; give FILE:3"),
+        ("nowhere.jsonl", "nowhere.jsonl does not exist"),
+        ("{asked}:1", "1 examples asked for, and there are 0 questions"),  # what is asked is no example
+    ],
+)
+def test_examples_that_cannot_be_had_are_refused(asked: str, shots: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        evaluate("quickstart", suite=[asked], method="direct", shots=shots.format(asked=asked))
+
+
+def marks(folder: Path, *ems: float) -> Path:
+    folder.mkdir()
+    rows = (
+        {
+            "id": str(number),
+            "data_source": "nq",
+            "question": f"Where is {number}?",
+            "golden_answers": ["Oslo"],
+            "answer": "Oslo" if em else None,
+            "values": {"em": em, "f1": em},
+        }
+        for number, em in enumerate(ems)
+    )
+    (folder / "marks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "results.json").write_text("{}")
+    return folder
+
+
+def test_two_evaluations_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = marks(tmp_path / "old", 0.0, 1.0, 0.0), marks(tmp_path / "new", 1.0, 1.0, 0.0)
+    compare(first, second / "results.json", json_file=tmp_path / "kept.json")
+    printed = capsys.readouterr().out
+    assert printed.startswith("# EM: new against old\n")
+    assert "| all questions | 3 | 0.333 | 0.667 | +0.333 [" in printed
+    assert "- Where is 0? (nq; right: Oslo) A: (no answer) B: Oslo" in printed
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept["mean"]["em"]["gain"]["value"] == pytest.approx(1 / 3)
+    assert [row["id"] for row in kept["changed"]["won"]] == ["0"]
+
+
+def test_measures_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    first, second = marks(tmp_path / "old", 0.0), marks(tmp_path / "new", 1.0)
+    with pytest.raises(ConfigError, match="--measure emm is unknown; expected one of em, f1"):
+        compare(first, second, measure="emm")
+    with pytest.raises(ConfigError, match="--measure judge was not measured in both"):
+        compare(first, second, measure="judge")
+    with pytest.raises(InputError, match="is no finished evaluation"):
+        compare(first, tmp_path)
 
 
 def test_cold_start_leaves_an_existing_folder_as_it_is(tmp_path: Path) -> None:

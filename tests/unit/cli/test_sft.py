@@ -108,3 +108,15 @@ def test_sampling_refuses_what_it_cannot_do(questions: Path, tmp_path: Path) -> 
     with pytest.raises(InputError, match="no model folder at"):
         sample(str(tmp_path / "none"), questions, out, index="index")
     assert not out.exists()
+
+
+def test_function_calls_are_written_for_a_model(questions: Path, tmp_path: Path) -> None:
+    out, corpus = tmp_path / "out.jsonl", tmp_path / "corpus.jsonl"
+    corpus.write_text(json.dumps({"id": "p1", "contents": '"Ada"\nAda wrote it.'}) + "\n")
+    with pytest.raises(ConfigError, match="speaks through a model's chat template; name the model with --model"):
+        gold(questions, out, corpus=corpus, protocol="tools")
+    with pytest.raises(ConfigError, match="takes a chat template, and the model has none"):
+        gold(questions, out, corpus=corpus, protocol="tools", model="quickstart")
+    with pytest.raises(ConfigError, match="--model has no effect with --protocol tags"):
+        gold(questions, out, corpus=corpus, model="quickstart")
+    assert not out.exists()

@@ -93,7 +93,7 @@ def test_bad_input_is_one_sentence_and_leaves_no_trace(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "no recipe given; name one (quickstart), a TOML file, or --resume RUN"),
+        ([], "no recipe given; name one (agent-lightning-"),
         (["quikstart"], "unknown recipe 'quikstart'; the nearest is 'quickstart'"),
         (["--resume", "model"], "model is not a run folder: it holds no manifest.json"),
         (["--resume", "nowhere"], "nowhere is not a run folder"),

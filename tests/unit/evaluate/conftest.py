@@ -1,12 +1,21 @@
-"""Evaluations made of finished trajectories."""
+"""Evaluations made of finished trajectories, and an agent that does what its questions say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
-from sleuth.config import RewardConfig
+from sleuth.agent.episode import Agent
+from sleuth.agent.tags import Tags
+from sleuth.agent.tools import SearchTool
+from sleuth.config import AgentConfig, RewardConfig
+from sleuth.engines.scripted import Scripted
+from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.evaluate.suite import Evaluation, asked
-from sleuth.records import Answer, Outcome, Question, Search, StopReason, Trajectory, Turn
+from sleuth.model.tokens import Tokens
+from sleuth.records import Answer, Hit, Outcome, Passage, Question, Search, StopReason, Trajectory, Turn
+from sleuth.retrieval.base import Retriever
 from sleuth.reward.rubric import Rubric
 
 
@@ -32,3 +41,43 @@ def evaluation() -> Callable[..., Evaluation]:
         return Evaluation(tuple(asked(trajectory, rubric) for trajectory in played))
 
     return made
+
+
+class Shelf:
+    """A search engine over one book, which is out when asked for it by name."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        return [
+            SearchUnavailable(query, "lent out") if query == "book" else [Hit(Passage("1", '"A"\noslo'), 1.0)][:k]
+            for query in queries
+        ]
+
+
+@pytest.fixture(scope="session")
+def tokens() -> Tokens:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return Tokens(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+
+
+@pytest.fixture
+def shelf() -> Retriever:
+    return Shelf()
+
+
+@pytest.fixture
+def agent(tokens: Tokens, shelf: Retriever) -> Agent:
+    """Answers what the question tells it to, after a search where the question says so."""
+
+    def script(ids: Sequence[int]) -> list[int]:
+        text = tokens.decode(ids)
+        if "fail" in text:
+            raise EngineFailure("out of luck")
+        wish = text.removeprefix("Question: ").partition("?")[0]
+        if "search " in wish and "<information>" not in text:
+            return tokens.encode(f"<search>{wish.removeprefix('search ')}</search>")
+        return tokens.encode(f"<answer>{wish.removeprefix('search ')}</answer>")
+
+    return Agent(Scripted(script), tokens, Tags(), SearchTool(shelf, 3), AgentConfig(prompt="brief"))

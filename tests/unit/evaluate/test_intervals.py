@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sleuth.evaluate.intervals import estimate, paired_difference
+from sleuth.evaluate.intervals import estimate, mean_of_means, paired_difference, paired_mean_of_means
 
 
 @pytest.mark.parametrize(
@@ -102,3 +102,28 @@ def test_what_is_no_number_is_refused(value: float) -> None:
 def test_pairs_need_as_many_of_each() -> None:
     with pytest.raises(ValueError, match="2 values before and 1 after"):
         paired_difference([1.0, 0.0], [1.0])
+
+
+def test_the_mean_of_groups_holds_the_truth_95_times_in_100() -> None:
+    random, shares, sizes = np.random.default_rng(3), (0.2, 0.5, 0.8), (30, 60, 120)
+    truth, held = sum(shares) / 3, 0
+    for _ in range(200):
+        groups = [(random.random(size) < share).astype(float) for share, size in zip(shares, sizes, strict=True)]
+        found = mean_of_means([list(map(float, group)) for group in groups])
+        held += found.low <= truth <= found.high
+    assert 180 <= held <= 199
+
+
+def test_the_mean_of_one_group_is_that_of_its_values() -> None:
+    assert mean_of_means([[1.0, 0.0, 1.0]]) == estimate([1.0, 0.0, 1.0])
+    assert paired_mean_of_means([[0.0, 1.0]], [[1.0, 1.0]]) == paired_difference([0.0, 1.0], [1.0, 1.0])
+
+
+def test_groups_that_agree_leave_room_for_what_was_not_seen() -> None:
+    found = mean_of_means([[1.0] * 20, [0.0] * 20])
+    assert found.value == 0.5
+    assert 0.0 < found.low < 0.5 < found.high < 1.0
+    same = paired_mean_of_means([[1.0] * 20, [0.0] * 20], [[1.0] * 20, [0.0] * 20])
+    assert same.value == 0.0
+    assert same.low < 0.0 < same.high
+    assert mean_of_means([[5.0], [7.0]]).low >= 0.0

@@ -5,57 +5,20 @@ import json
 from collections.abc import Callable, Sequence
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from sleuth.agent.episode import Agent
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config import AgentConfig, RewardConfig
 from sleuth.engines.base import Completion, Listener, Sampling, Seat
 from sleuth.engines.scripted import Scripted
-from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.model.tokens import Tokens
-from sleuth.records import Hit, Passage, Question, StopReason, Trajectory
+from sleuth.records import Question, StopReason, Trajectory
+from sleuth.retrieval.base import Retriever
 from sleuth.reward.rubric import Rubric
 
 Make = Callable[..., Evaluation]
-
-
-class Shelf:
-    """A search engine over one book, which is out when asked for it by name."""
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
-        return [
-            SearchUnavailable(query, "lent out") if query == "book" else [Hit(Passage("1", '"A"\noslo'), 1.0)][:k]
-            for query in queries
-        ]
-
-
-@pytest.fixture(scope="module")
-def tokens() -> Tokens:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return Tokens(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
-
-
-@pytest.fixture
-def agent(tokens: Tokens) -> Agent:
-    """Answers what the question tells it to, after a search where the question says so."""
-
-    def script(ids: Sequence[int]) -> list[int]:
-        text = tokens.decode(ids)
-        if "fail" in text:
-            raise EngineFailure("out of luck")
-        wish = text.removeprefix("Question: ").partition("?")[0]
-        if "search " in wish and "<information>" not in text:
-            return tokens.encode(f"<search>{wish.removeprefix('search ')}</search>")
-        return tokens.encode(f"<answer>{wish.removeprefix('search ')}</answer>")
-
-    return Agent(Scripted(script), tokens, Tags(), SearchTool(Shelf(), 3), AgentConfig(prompt="brief"))
 
 
 def ask(agent: Agent, *texts: str, concurrent: int = 3) -> tuple[Evaluation, list[Trajectory]]:
@@ -86,7 +49,7 @@ def test_failures_are_counted_and_never_scored(agent: Agent) -> None:
     assert (evaluation.unusable, evaluation.em.value, evaluation.em.count) == (2, 0.5, 2)
 
 
-def test_asking_is_greedy_unless_told_otherwise(tokens: Tokens) -> None:
+def test_asking_is_greedy_unless_told_otherwise(tokens: Tokens, shelf: Retriever) -> None:
     asked: list[float] = []
 
     class Listening(Scripted):
@@ -97,7 +60,7 @@ def test_asking_is_greedy_unless_told_otherwise(tokens: Tokens) -> None:
             return await super().generate(ids, sampling, seat, listen)
 
     line = tokens.encode("<answer>oslo</answer>")
-    agent = Agent(Listening.playing(line, line), tokens, Tags(), SearchTool(Shelf(), 3), AgentConfig(prompt="brief"))
+    agent = Agent(Listening.playing(line, line), tokens, Tags(), SearchTool(shelf, 3), AgentConfig(prompt="brief"))
     ask(agent, "a", "b")
     assert asked == [0.0, 0.0]
 

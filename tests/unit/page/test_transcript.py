@@ -71,6 +71,16 @@ def test_an_empty_answer_is_shown_as_empty(read: Read, row: dict[str, Any]) -> N
     assert "answer(empty)" in read(transcript(row))[1]
 
 
+def test_several_queries_and_pages(read: Read, row: dict[str, Any]) -> None:
+    said = '<think>Two.</think><tool_call>{"name": "search"}</tool_call>'
+    row["turns"][0] |= {"queries": ["Velcor", "Oslo"], "counts": [0, 0], "text": said, "hits": []}
+    del row["turns"][0]["query"]
+    row["turns"][1] = {"action": "access", "urls": ["https://a.no"], "hits": [], "outcome": "found", "tokens": 3}
+    text = read(transcript(row))[1]
+    assert "thoughtTwo.searchVelcorsearchOsloNothing was found." in text
+    assert "accesshttps://a.noNothing was found." in text
+
+
 def test_the_bare_format_is_enough(read: Read) -> None:
     turn = {"action": "search", "query": "x", "hits": [{"id": "1", "score": 1.0}], "outcome": "found", "tokens": 3}
     bare = {"question_id": "q1", "turns": [turn], "stop": "out_of_tokens", "score": {"total": 0.0, "parts": {}}}

@@ -1,0 +1,70 @@
+"""sleuth traces answers: gold answers in the form of a method of one turn, for a baseline that has learned it too."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sleuth.cli.live import Live
+from sleuth.config import SINGLE, UNSEARCHED, AgentConfig, RetrievalConfig
+from sleuth.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from sleuth.records import Question
+    from sleuth.train.gold_answers import Answers
+
+
+def answers(
+    questions: Annotated[Path, typer.Option(help="a questions file")],
+    out: Annotated[Path, typer.Option(help="the trace file to write (.jsonl or .jsonl.gz); it must not exist")],
+    method: Annotated[str, typer.Option(help="direct, cot or rag, as agent.method of a recipe")] = "rag",
+    index: Annotated[
+        str | None, typer.Option(help="with rag: what is searched, an index folder, an address, or web:PROVIDER")
+    ] = None,
+    k: Annotated[int, typer.Option(min=1, help="with rag: documents shown, as retrieval.k")] = RetrievalConfig().k,
+    prompt: Annotated[
+        str | None, typer.Option(help="the prompt, as agent.prompt of a recipe; default: that of the method")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="questions at most, the first of the file")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="of the wording")] = 0,
+) -> None:
+    """Gold answers as direct, cot or rag would give them, with the documents of the search: traces for RAG-SFT."""
+    if out.exists():
+        raise InputError(f"{out} exists already and is left as it is; choose another file")
+    if method not in SINGLE:
+        raise ConfigError(
+            f"--method {method} is none of {', '.join(SINGLE)}; for searching there is: sleuth traces gold"
+        )
+    if (index is None) != (method in UNSEARCHED):
+        raise ConfigError("--method rag needs an --index to search, and the other methods search nothing")
+    from sleuth.agent import methods
+    from sleuth.agent import protocol as protocols
+    from sleuth.corpus.questions import load
+    from sleuth.retrieval.opened import named
+    from sleuth.train.gold_answers import Answers
+    from sleuth.train.traces import write
+
+    config = AgentConfig(method=method, prompt=prompt)
+    methods.fitting(config)
+    asked = [question for question in load(questions)[:limit] if question.answerable is not False]
+    retriever = None if index is None else named(index)
+    writer = Answers(retriever, k, protocols.named(config.protocol), config.template, seed)
+    console = Console(stderr=True, markup=False, highlight=False)
+    with Live(console) as live:
+        rows = asyncio.run(_written(writer, asked, live))
+    write(out, rows)
+    console.print(f"wrote {out}: {len(rows):,} answers", soft_wrap=True)
+    if index is not None:
+        console.print(f"of which {sum(row['found'] for row in rows):,} stand in what was found", soft_wrap=True)
+    console.print(f"learn it     sleuth sft --model FOLDER --traces {out} --out NEW-FOLDER", soft_wrap=True)
+
+
+async def _written(writer: "Answers", asked: "list[Question]", live: Live) -> list[dict[str, Any]]:
+    live.begin("writing answers", len(asked))
+    rows: list[dict[str, Any]] = []
+    async for row in writer.rows(asked):
+        live.advance()
+        rows.append(row)
+    return rows

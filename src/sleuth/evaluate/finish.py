@@ -1,0 +1,84 @@
+"""The end of an evaluation: marks, figures and pages, made of what stands in its folder and of nothing else."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from sleuth.config import RewardConfig
+from sleuth.errors import InputError
+from sleuth.evaluate import judge as judges
+from sleuth.evaluate import marks as marking
+from sleuth.evaluate import report
+from sleuth.evaluate.folder import RESULTS, Folder
+from sleuth.evaluate.marks import Mark
+from sleuth.evaluate.results import MEASURES, results
+from sleuth.page.evaluation import evaluation_page
+from sleuth.reward.rubric import Rubric
+
+TRANSCRIPTS = 12
+TIME = "time.json"
+
+# Exact match is what evaluations report, whatever a run was paid for.
+RUBRIC = Rubric(RewardConfig())
+
+
+def measured(folder: Folder) -> list[Mark]:
+    """The marks of a folder, with the verdicts of its judge where it had one."""
+    marks, judge = marking.measured(folder, RUBRIC), folder.read("judge.json")
+    return marks if judge is None else judges.remembered(folder, marks, judge["model"])
+
+
+def finish(folder: Folder, marks: Sequence[Mark]) -> Mapping[str, Any]:
+    """Writes everything that is made of the marks into the folder; the figures."""
+    about, judge = folder.manifest(), folder.read("judge.json")
+    found = results(
+        marks,
+        title=about["title"],
+        sample=about["sample"],
+        notes=about["notes"],
+        stamp=about["stamp"],
+        judged_by=judge,
+        unjudged=judges.unjudged(marks) if judge else 0,
+        wall_seconds=(folder.read(TIME) or {}).get("seconds"),
+    )
+    marking.write(folder, marks)
+    folder.write_offsets()
+    folder.write("results.md", report.markdown(found))
+    folder.write("results.html", evaluation_page(found, MEASURES, report.notes(found), _transcripts(folder, marks)))
+    # Last, since it says that all the others are there.
+    folder.write(RESULTS, json.dumps(found, indent=2, allow_nan=False) + "\n")
+    return found
+
+
+def failures(folder: Folder, marks: Sequence[Mark]) -> str | None:
+    """What went wrong with questions that have no usable trajectory, in a sentence; where none has, it is raised."""
+    lost = {place for place, mark in enumerate(marks) if mark.values is None}
+    if not lost:
+        return None
+    why = next((row["failure"] for row in folder.rows() if row["group"] in lost), None)
+    again = "mend what failed and give the same command again: only those are asked"
+    if len(lost) == len(marks):
+        raise InputError(f"no question was answered ({why}); {again}")
+    return f"{len(lost):,} of {len(marks):,} questions were lost ({why}); {again}"
+
+
+def chosen(marks: Sequence[Mark], count: int = TRANSCRIPTS) -> list[int]:
+    """Places of questions worth reading: of each set in turn, the wrong first, for they tell more."""
+    ranked: dict[str, list[int]] = {}
+    for place, mark in enumerate(marks):
+        if mark.values is not None:
+            ranked.setdefault(mark.question.data_source, []).append(place)
+    for places in ranked.values():
+        places.sort(key=lambda place: (marks[place].values or {})["em"])
+    mixed = (
+        [places[-(turn // 2) - 1 if turn % 2 else turn // 2] for turn in range(len(places))]
+        for places in ranked.values()
+    )
+    rounds = zip_longest(*mixed)
+    return [place for each in rounds for place in each if place is not None][:count]
+
+
+def _transcripts(folder: Folder, marks: Sequence[Mark]) -> list[Mapping[str, Any]]:
+    wanted = set(chosen(marks))
+    return [row for row in folder.rows() if row["group"] in wanted]

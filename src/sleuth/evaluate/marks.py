@@ -1,0 +1,101 @@
+"""Marks: what was measured of each question, the unit that tables, comparisons and intervals are made of."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sleuth.errors import InputError
+from sleuth.evaluate.folder import MARKS, Folder
+from sleuth.evaluate.saved import restored
+from sleuth.records import Question, Trajectory
+from sleuth.reward.rubric import Rubric
+from sleuth.runs import read_rows
+
+# What is measured of a usable trajectory besides the parts of its score.
+COUNTED: dict[str, Callable[[Trajectory], float]] = {
+    "tokens": lambda trajectory: float(sum(trajectory.sampled)),
+    "tokens_all": lambda trajectory: float(len(trajectory.ids)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A question, its answer and what was measured of it; None where a failure that was not the model's left nothing.
+
+    A measure that could not be taken, such as the verdict of a judge that did not answer, is not among the values.
+    """
+
+    question: Question
+    answer: str | None
+    values: Mapping[str, float] | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.question.data_source, self.question.id
+
+
+def measured(folder: Folder, rubric: Rubric) -> list[Mark]:
+    """The marks of every question of a folder, scored from the trajectories that are written there."""
+    questions = folder.questions()
+    # Row by row, since all of them together are gigabytes.
+    found = {row["group"]: _mark(questions[row["group"]], row, rubric) for row in folder.rows()}
+    return [found.get(place) or Mark(question, None, None) for place, question in enumerate(questions)]
+
+
+def _mark(question: Question, row: Mapping[str, Any], rubric: Rubric) -> Mark:
+    trajectory = restored(row, question)
+    if not trajectory.stop.usable:
+        return Mark(question, None, None)
+    values = {**rubric.score(question, trajectory).parts, **{name: of(trajectory) for name, of in COUNTED.items()}}
+    if "seconds" in row:
+        values["seconds"] = row["seconds"]
+    return Mark(question, trajectory.answer, values)
+
+
+def write(folder: Folder, marks: Iterable[Mark]) -> Path:
+    """Writes the marks, a line each, with all that a comparison shows."""
+    lines = (
+        {
+            "id": mark.question.id,
+            "data_source": mark.question.data_source,
+            "question": mark.question.question,
+            "golden_answers": list(mark.question.golden_answers),
+            "answer": mark.answer,
+            "values": mark.values,
+        }
+        for mark in marks
+    )
+    return folder.write(MARKS, "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in lines))
+
+
+def read(path: Path) -> list[Mark]:
+    """The marks of an evaluation: its folder, or the results file in it."""
+    file = (path if path.is_dir() else path.parent) / MARKS
+    if not path.exists() or not file.is_file():
+        raise InputError(
+            f"{path} is no finished evaluation: there is no {MARKS} in it or beside it; finish it with sleuth evaluate"
+        )
+    try:
+        return [_read(row) for row in read_rows(file)]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{file} cannot be read ({error!r}); make it again with: sleuth evaluate --rescore") from error
+
+
+def by_set(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
+    """The marks of each set, in the order in which the sets first come."""
+    sets: dict[str, list[Mark]] = {}
+    for mark in marks:
+        sets.setdefault(mark.question.data_source, []).append(mark)
+    return sets
+
+
+def values(marks: Iterable[Mark], measure: str) -> list[float]:
+    """What was measured, of the questions of which it was."""
+    return [mark.values[measure] for mark in marks if mark.values is not None and measure in mark.values]
+
+
+def _read(row: Mapping[str, Any]) -> Mark:
+    question = Question(row["id"], row["question"], tuple(row["golden_answers"]), row["data_source"])
+    return Mark(question, row["answer"], row["values"])

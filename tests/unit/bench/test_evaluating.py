@@ -1,0 +1,47 @@
+"""The speed of an evaluation: every question asked, as long as asked for, and a rate that can be believed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sleuth.bench import policies, shapes
+from sleuth.bench.evaluating import measure
+from sleuth.bench.plan import Plan
+from sleuth.cli.bench import app
+from sleuth.errors import InputError
+
+SHAPE = shapes.named("tiny")
+PLAN = Plan(
+    questions=6, samples=1, searches=1, prompt_tokens=40, turn_tokens=4, observation_tokens=30, slots=4, warmup=2,
+    passages=200,
+)  # fmt: skip
+
+
+def test_every_question_is_asked_and_counted() -> None:
+    heard: list[str] = []
+    found = measure(SHAPE, policies.tokens(SHAPE, None), PLAN, heard.append)
+    assert (found.questions, found.searches, found.sampled) == (6, 6, 6 * 8)
+    assert 6 * (25 + 38) <= found.tokens <= 6 * (70 + 38)
+    assert found.rate == pytest.approx(6 / found.asking)
+    assert heard[0].startswith("warm-up: ")
+    table = found.table("tiny", PLAN).markdown()
+    assert "6 questions greedily, 4 in flight, 1 searches" in table
+    assert "| verl, 51,713 questions on 8 H20, as published, s | 6,000 |" in table
+    assert "51,713 questions at this rate, s" in table
+
+
+def test_the_command_prints_and_keeps_it(tmp_path: Path) -> None:
+    words = ["--questions", "3", "--turn-tokens", "3", "--observation-tokens", "20", "--prompt-tokens", "30"]
+    words += ["--passages", "200", "--warmup", "0", "--shape", "tiny", "--json", str(tmp_path / "kept.json")]
+    outcome = CliRunner().invoke(app, ["evaluate", *words], catch_exceptions=False)
+    assert "| questions/s |" in outcome.stdout
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert (kept["shape"], kept["questions"], kept["plan"]["slots"]) == ("tiny", 3, 3)
+    assert kept["rate"] == pytest.approx(kept["questions"] / kept["asking"])
+
+
+def test_episodes_longer_than_the_model_are_refused() -> None:
+    with pytest.raises(InputError, match="more than the 8192 positions"):
+        measure(SHAPE, policies.tokens(SHAPE, None), Plan(questions=1, turn_tokens=3000, warmup=0, passages=200), print)

@@ -1,0 +1,93 @@
+"""What is asked: suites, files, samples."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sleuth.corpus import questions
+from sleuth.errors import InputError
+from sleuth.evaluate.benchmarks import SUITES, by_set, drawn, gathered
+from sleuth.records import Question
+
+SIZES = {"nq": 50, "popqa": 30, "bamboogle": 4}
+
+
+def some(source: str, count: int) -> list[Question]:
+    return [Question(f"{number}", f"{source} {number}?", ("x",), source) for number in range(count)]
+
+
+@pytest.fixture
+def pool() -> list[Question]:
+    return [question for source, count in SIZES.items() for question in some(source, count)]
+
+
+def test_a_sample_takes_the_same_number_of_each_set_as_far_as_it_has_them(pool: list[Question]) -> None:
+    found = drawn(pool, 34, seed=0)
+    assert Counter(question.data_source for question in found) == {"nq": 15, "popqa": 15, "bamboogle": 4}
+    assert found == [question for question in pool if question in found]
+
+
+def test_a_sample_is_that_of_its_seed_and_part_of_a_larger_one(pool: list[Question]) -> None:
+    assert drawn(pool, 30, 1) == drawn(pool, 30, 1) != drawn(pool, 30, 2)
+    assert set(drawn(pool, 30, 1)) < set(drawn(pool, 60, 1))
+
+
+def test_fewer_than_one_of_each_set_is_refused(pool: list[Question]) -> None:
+    with pytest.raises(InputError, match="--limit 2 is less than one question of each of the 3 sets"):
+        drawn(pool, 2, 0)
+
+
+def test_a_suite_is_its_files_in_the_order_of_the_protocol(tmp_path: Path) -> None:
+    for name in reversed(SUITES["search-r1"]):
+        questions.write(tmp_path / f"{name}.test.jsonl{'.gz' if name == 'nq' else ''}", some(name, 3))
+    found = gathered(["search-r1"], tmp_path)
+    assert list(by_set(found.questions)) == list(SUITES["search-r1"])
+    assert found.sample is None
+    assert found.notes[0] == "nq has 3 questions, and 3,610 in the protocol of search-r1."
+    limited = gathered(["search-r1"], tmp_path, limit=7, seed=3)
+    assert len(limited.questions) == 7
+    assert limited.sample is not None
+    assert limited.sample.sentence().startswith("A sample: 7 of 21 questions, the same number of each set")
+
+
+def test_the_sizes_are_those_of_the_protocol() -> None:
+    assert sum(SUITES["search-r1"].values()) == 51_713
+
+
+def test_the_sets_may_stand_in_one_file_in_any_order(tmp_path: Path) -> None:
+    names = list(SUITES["search-r1"])
+    everything = [question for name in reversed(names[1:]) for question in some(name, 2)]
+    questions.write(tmp_path / "questions.jsonl", [replace(each, id=f"{n}") for n, each in enumerate(everything)])
+    questions.write(tmp_path / "nq" / "questions.jsonl", some("nq", 2))
+    assert list(by_set(gathered(["search-r1"], tmp_path).questions)) == names
+
+
+def test_missing_sets_are_named_with_the_command_that_makes_them(tmp_path: Path) -> None:
+    for name in list(SUITES["search-r1"])[:5]:
+        questions.write(tmp_path / f"{name}.test.jsonl", some(name, 1))
+    with pytest.raises(InputError, match=r"lacks 2 of the 7 sets of search-r1: musique, bamboogle; make them with: sl"):
+        gathered(["search-r1"], tmp_path)
+    with pytest.raises(InputError, match=r"sleuth data prepare nq .* bamboogle --split test --out .*nowhere, or"):
+        gathered(["search-r1"], tmp_path / "nowhere")
+
+
+def test_neither_a_suite_nor_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--suite natural is neither a file nor a suite; expected search-r1"):
+        gathered(["natural"], tmp_path)
+
+
+def test_a_question_without_an_answer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"id": "1", "question": "Who?", "golden_answers": []}\n')
+    with pytest.raises(InputError, match="answer"):
+        gathered([str(tmp_path / "bad.jsonl")], tmp_path)
+
+
+def test_ids_may_repeat_from_set_to_set_and_not_within_one(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    questions.write(first, some("nq", 2))
+    questions.write(second, some("popqa", 2))
+    assert len(gathered([str(first), str(second)], tmp_path).questions) == 4
+    with pytest.raises(InputError, match="the question '0' of the set 'nq' comes twice"):
+        gathered([str(first), str(first)], tmp_path)

@@ -16,6 +16,9 @@ EarlyAction = Literal["off", "warn", "skip", "rollback", "stop"]
 LateAction = Literal["off", "warn", "rollback", "stop"]
 WATCHED = ("gradient_norm", "entropy", "likelihood", "malformed", "answerless", "search_failures", "parity")
 TRACKERS = ("wandb", "tensorboard", "trackio", "mlflow")
+ACCESS = "tools-access"  # the protocol that opens pages
+SINGLE = ("direct", "cot", "rag")  # methods of one turn, each with a prompt of its own name
+UNSEARCHED = ("direct", "cot")  # and those that search nothing
 
 
 class Section(BaseModel):
@@ -47,9 +50,9 @@ class LoRAConfig(Section):
 
 
 class ModelConfig(Section):
-    policy: Annotated[str, Field(description="'quickstart' or a Hugging Face folder with model and tokenizer")] = (
-        "quickstart"
-    )
+    policy: Annotated[
+        str, Field(description="'quickstart', a Hugging Face folder with model and tokenizer, or a name on the hub")
+    ] = "quickstart"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
         Field(description="of the weights in use; auto: bfloat16 on a GPU, with fp32 masters, float32 on a CPU"),
@@ -109,6 +112,10 @@ class RetrievalConfig(Section):
     cache: Annotated[NonNegative, Field(description="answers kept in memory; 0 for none")] = 0
     record: Annotated[bool, Field(description="write every search and its answer to searches.jsonl of the run")] = False
     replay: Annotated[str | None, Field(description="answer from such a file instead of searching")] = None
+    pages: Annotated[
+        str | None,
+        Field(description="what tools-access opens: JSONL with url and contents; absent: the pages of the server"),
+    ] = None
     service: ServiceConfig = ServiceConfig()
 
     @property
@@ -160,12 +167,44 @@ class RetrievalConfig(Section):
 
 
 class AgentConfig(Section):
-    protocol: Annotated[str, Field(description="the grammar of actions: tags, or import:package.function")] = "tags"
-    prompt: Annotated[str, Field(description="the instruction by name: instruct or brief")] = "instruct"
+    protocol: Annotated[
+        str,
+        Field(
+            description="the grammar of actions: tags, tools (function calls through the model's chat template), "
+            "tools-access (which opens pages too), or import:package.function"
+        ),
+    ] = "tags"
+    method: Annotated[
+        str,
+        Field(
+            description="how a question is answered: search (in turns), direct (the answer alone), cot (thought and "
+            "answer), rag (with what a search for the question found), or import:package.function"
+        ),
+    ] = "search"
+    prompt: Annotated[
+        str | None,
+        Field(
+            description="the prompt by its name in agent/prompts.toml of the package, or FILE.toml:NAME; "
+            "absent: that of the method, instruct for search"
+        ),
+    ] = None
     searches: Annotated[NonNegative, Field(description="searches before the last turn, which must answer")] = 4
     turn_tokens: Annotated[Positive, Field(description="tokens sampled in one turn at most")] = 500
     observation_tokens: Annotated[Positive, Field(description="tokens of one observation at most")] = 500
     context_tokens: Annotated[Positive, Field(description="tokens of a whole episode at most, prompt included")] = 4096
+
+    @property
+    def template(self) -> str:
+        """The name of the prompt, also where none was chosen."""
+        return self.prompt or (self.method if self.method in SINGLE else "instruct")
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        if self.method in SINGLE:
+            self._without_effect(f"agent.method = {self.method}, which has one turn", "searches")
+        if self.method in UNSEARCHED:
+            self._without_effect(f"agent.method = {self.method}, which searches nothing", "observation_tokens")
+        return self
 
 
 class EngineConfig(Section):
@@ -263,9 +302,12 @@ class CorrectionConfig(Section):
 
 class CriticConfig(Section):
     policy: Annotated[
-        str | None, Field(description="folder of the model the critic begins as; absent: that of model.policy")
+        str | None, Field(description="the model the critic begins as: folder or name; absent: that of model.policy")
     ] = None
     learning_rate: Annotated[float, Field(gt=0, description="of AdamW, for the critic")] = 1e-5
+    rate_warmup: Annotated[
+        Share | None, Field(description="share of the steps over which the critic's rate rises; absent: train.warmup")
+    ] = None
     gamma: Annotated[Share, Field(description="what a later reward is worth, from one sampled token to the next")] = 1.0
     lam: Annotated[Share, Field(description="1: advantages of whole returns; 0: of the critic's next value")] = 1.0
     clip: Annotated[float, Field(gt=0, description="values move by at most this in one step")] = 0.5
@@ -478,6 +520,19 @@ class Config(Section):
     track: TrackConfig = TrackConfig()
 
     @model_validator(mode="after")
+    def _pages(self) -> Self:
+        if self.agent.protocol == ACCESS:
+            for name in ("record", "replay"):
+                if getattr(self.retrieval, name):
+                    raise ValueError(
+                        f"retrieval.{name} knows searches alone, and agent.protocol = {ACCESS} opens pages too; "
+                        "remove it, or choose tools"
+                    )
+        elif not self.agent.protocol.startswith("import:"):
+            self.retrieval._without_effect(f"agent.protocol = {self.agent.protocol}", "pages", table="retrieval.")
+        return self
+
+    @model_validator(mode="after")
     def _groups(self) -> Self:
         if self.train.samples == 1 and self.algorithm.advantage in GROUPED:
             raise ValueError(
@@ -532,6 +587,13 @@ class Config(Section):
             if getattr(self.data, name) is None:
                 raise ValueError(f"data.{name} is missing; give a questions file, or a [world] to generate one")
         named = (self.data.corpus is not None) + (self.retrieval.index is not None)
+        if self.agent.method in UNSEARCHED:
+            if named:
+                raise ValueError(
+                    f"data.corpus and retrieval.index have no effect with agent.method = {self.agent.method}, which "
+                    "searches nothing; remove them"
+                )
+            return self
         if named == 2 or (named == 0 and self.retrieval.replay is None):
             raise ValueError("give either data.corpus or retrieval.index: an index names its own corpus")
         return self

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Annotated, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from sleuth import hub
 from sleuth.config import Config, Section
 from sleuth.errors import ConfigError, InputError
 
@@ -34,7 +35,7 @@ MAY_CHANGE = (
     "guards.",
     "track.",
 )
-VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+BASE = "base"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class Knob:
 
 
 def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
-    """The recipe of that name, or in that file, with `key=value` overrides applied in order."""
-    return composed(_read(_locate(name_or_path)), overrides)
+    """The recipe of that name, or in that file, on its base, with `key=value` overrides applied in order."""
+    return composed(_based(_locate(name_or_path)), overrides)
 
 
 def composed(tree: Tree, overrides: Sequence[str] = ()) -> Config:
@@ -67,7 +68,7 @@ def anchored(config: Config) -> Config:
     )
     files = {name: path and str(Path(path).absolute()) for name, path in config.data if name in DATA_FILES}
     searched = config.retrieval
-    here = {"index": searched.index if searched.local else None, "replay": searched.replay}
+    here = {"index": searched.index if searched.local else None, "replay": searched.replay, "pages": searched.pages}
     here |= {name: path for name in ("encoder", "rerank") if (path := _folder(searched, name)) is not None}
     anchored_search = {name: str(Path(path).absolute()) for name, path in here.items() if path is not None}
     return config.model_copy(
@@ -75,13 +76,20 @@ def anchored(config: Config) -> Config:
             "model": config.model.model_copy(update={"policy": _anchored(config.model.policy)}),
             "algorithm": algorithm.model_copy(update={"critic": critic}),
             "data": config.data.model_copy(update=files),
+            "agent": config.agent.model_copy(update={"prompt": _prompt(config.agent.prompt)}),
             "retrieval": searched.model_copy(update=anchored_search),
         }
     )
 
 
+def _prompt(prompt: str | None) -> str | None:
+    """A prompt of the user's own with the whole path of its file."""
+    file, colon, name = (prompt or "").rpartition(":")
+    return f"{Path(file).absolute()}:{name}" if colon else prompt
+
+
 def _anchored(policy: str) -> str:
-    return policy if policy in _packaged() else str(Path(policy).absolute())
+    return policy if policy in _packaged() or hub.named(policy) else str(Path(policy).absolute())
 
 
 def resolved(config: Config) -> Tree:
@@ -121,15 +129,22 @@ def shipped() -> list[str]:
 
 
 def resolve_policy(name: str) -> Path:
-    """The model folder a policy names: one shipped in the package, or the user's own, with model and tokenizer."""
+    """The folder a policy names: one shipped in the package, the user's own, or one of the hub, fetched at need."""
+    if hub.named(name):
+        return hub.policy(
+            name,
+            f"fetch it where there is a network (hf download {name}; one with a licence to accept needs hf auth login "
+            "before), or give a folder: --set model.policy=FOLDER",
+        )
     folder = SHIPPED / name if name in _packaged() else Path(name)
     if not folder.is_dir():
         raise InputError(
-            f"no model folder at {folder}; expected 'quickstart' or a Hugging Face model folder: download one first"
+            f"no model folder at {folder}; expected 'quickstart', a Hugging Face model folder, or a name on the hub "
+            "such as Qwen/Qwen2.5-3B"
         )
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json; expected a Hugging Face model folder")
-    if not any((folder / vocabulary).is_file() for vocabulary in VOCABULARIES):
+    if not any((folder / vocabulary).is_file() for vocabulary in hub.VOCABULARIES):
         raise InputError(
             f"model folder without tokenizer: {folder} holds no tokenizer.json; save the model's tokenizer there"
         )
@@ -161,6 +176,42 @@ def _locate(name_or_path: str) -> Path:
     )
 
 
+def _based(path: Path) -> Tree:
+    """The tree of a file, laid over that of the one recipe its `base` names."""
+    tree = _read(path)
+    if BASE not in tree:
+        return tree
+    named = tree.pop(BASE)
+    base = _base(path, named)
+    below = _read(base)
+    if BASE in below:
+        problem = "names itself" if base.samefile(path) else f"has a base of its own, {_shown(below[BASE])}"
+        raise ConfigError(f"{path}: base = {_shown(named)} {problem}; a base must stand on nothing else")
+    return _laid(tree, below)
+
+
+def _base(path: Path, named: object) -> Path:
+    """The file of a base: a shipped recipe by name, or a path from the folder of the file that names it."""
+    if isinstance(named, str) and named in shipped():
+        return SHIPPED / f"{named}.toml"
+    if isinstance(named, str) and (path.parent / named).is_file():
+        return path.parent / named
+    raise ConfigError(
+        f"{path}: base = {_shown(named)} is no recipe; expected the path of a TOML file, or one of "
+        f"{', '.join(shipped())}"
+    )
+
+
+def _laid(above: Tree, below: Tree) -> Tree:
+    """Both trees as one; where both have a value, that of the upper."""
+    laid = {**below, **above}
+    for name, upper in above.items():
+        lower = below.get(name)
+        if isinstance(upper, dict) and isinstance(lower, dict):
+            laid[name] = _laid(upper, lower)
+    return laid
+
+
 def _read(path: Path) -> Tree:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -173,7 +224,7 @@ def _read(path: Path) -> Tree:
 
 
 def _apply(tree: Tree, override: str) -> None:
-    """Sets one `key=value` in the tree, making the tables on the way."""
+    """Sets one `key=value` in the tree, making the tables on the way; a key without a value is taken out of it."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {override!r} is not key=value; write it like --set train.steps=10")
@@ -183,7 +234,10 @@ def _apply(tree: Tree, override: str) -> None:
         if not isinstance(inner, dict):
             raise _unknown(key.strip())
         tree = inner
-    tree[name] = _value(text.strip())
+    if text.strip():
+        tree[name] = _value(text.strip())
+    else:
+        tree.pop(name, None)
 
 
 def _value(text: str) -> object:
@@ -282,7 +336,8 @@ def _type_of(field: FieldInfo) -> str:
     if get_origin(field.annotation) is Literal:
         return " | ".join(str(choice) for choice in get_args(field.annotation))
     options = get_args(field.annotation) or (field.annotation,)
-    return " | ".join(option.__name__ for option in options if option is not type(None))
+    bare = [get_args(option)[0] if get_origin(option) is Annotated else option for option in options]
+    return " | ".join(option.__name__ for option in bare if option is not type(None))
 
 
 def _shown(value: object) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from sleuth import __version__
 from sleuth.errors import InputError
-from sleuth.records import Answer, Hit, Malformed, Question, Score, Search, Trajectory, Turn, run_lengths
+from sleuth.records import Access, Answer, Hit, Malformed, Question, Score, Search, Trajectory, Turn, run_lengths
 
 FORMAT = 1
 TEMPORARY = ".tmp-"
@@ -310,14 +310,21 @@ def row(trajectory: Trajectory, score: Score | None) -> Row:
 
 def _turn(turn: Turn, question: Question) -> Row:
     match turn.action:
-        case Search(query):
+        case Search((query,)):
             action: Row = {"action": "search", "query": query}
+        case Search(queries):
+            action = {"action": "search", "queries": list(queries)}
+        case Access(urls):
+            action = {"action": "access", "urls": list(urls)}
         case Answer(text):
             action = {"action": "answer", "answer": text}
         case Malformed(reason):
             action = {"action": "malformed", "reason": reason}
+    if len(turn.counts) > 1:
+        action["counts"] = list(turn.counts)
     hits = [_hit(hit, question) for hit in turn.hits]
-    return {**action, "hits": hits, "outcome": turn.outcome.value, "tokens": turn.tokens, "text": turn.text}
+    said: Row = {"tokens": turn.tokens, "text": turn.text, "formed": turn.formed}
+    return {**action, "hits": hits, "outcome": turn.outcome.value, **said}
 
 
 def _hit(hit: Hit, question: Question) -> Row:

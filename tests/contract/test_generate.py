@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from sleuth.agent import prompts
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.corpus.questions import stream
 from sleuth.corpus.world.world import World
 from sleuth.engines.base import Completion, Finish, Sampling

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "sleuth"
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "records"}),
-    frozenset({"config", "hooks", "runs", "page", "recipes"}),
+    frozenset({"config", "hooks", "hub", "runs", "page", "recipes"}),
     frozenset({"recipe"}),
     frozenset({"corpus", "reward", "algorithms", "model"}),
     frozenset({"retrieval", "engines"}),

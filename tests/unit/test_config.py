@@ -152,6 +152,14 @@ def sources(**tables: Any) -> Knobs:
         ),
         ({"world": {}, "retrieval": {"index": "i"}}, "retrieval.index has no effect with a generated world; remove it"),
         ({"retrieval": {"replay": "f"}}, "data.train is missing"),
+        (
+            {"world": {}, "retrieval": {"pages": "p"}},
+            "retrieval.pages has no effect with agent.protocol = tags; remove it",
+        ),
+        (
+            {"world": {}, "retrieval": {"pages": "p", "record": True}, "agent": {"protocol": "tools-access"}},
+            "retrieval.record knows searches alone, and agent.protocol = tools-access opens pages too",
+        ),
     ],
 )
 def test_a_run_searches_one_thing(tables: Knobs, sentence: str) -> None:

@@ -212,6 +212,60 @@ def test_incomplete_policy_is_refused(tmp_path: Path, names: list[str], sentence
         resolve_policy(str(tmp_path))
 
 
-def test_missing_policy_is_refused() -> None:
-    with pytest.raises(InputError, match="no model folder at missing/model"):
-        resolve_policy("missing/model")
+@pytest.mark.parametrize("missing", ["model", "missing/model/folder"])
+def test_missing_policy_is_refused(missing: str) -> None:
+    with pytest.raises(InputError, match=f"no model folder at {missing}; expected .* or a name on the hub"):
+        resolve_policy(missing)
+
+
+def test_recipe_stands_on_its_base(tmp_path: Path) -> None:
+    (tmp_path / "lower.toml").write_text(
+        'name = "lower"\n[world]\n[train]\nsteps = 7\nsamples = 3\n[algorithm.kl]\nplace = "loss"\n'
+    )
+    upper = tmp_path / "folder" / "upper.toml"
+    upper.parent.mkdir()
+    upper.write_text('base = "../lower.toml"\nname = "upper"\n[train]\nsteps = 9\n[algorithm.kl]\nestimator = "k2"\n')
+    config = load(str(upper), ["train.seed=5"])
+    assert (config.name, config.train.steps, config.train.samples, config.train.seed) == ("upper", 9, 3, 5)
+    assert (config.algorithm.kl.place, config.algorithm.kl.estimator) == ("loss", "k2")
+    assert config.world is not None
+
+
+def test_shipped_recipe_is_a_base_by_name(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('base = "quickstart"\nname = "own"\n[train]\nsteps = 3\n')
+    expected = load("quickstart", ["train.steps=3", "name=own"])
+    assert load(str(own)) == expected
+
+
+BASES = {
+    "itself": ("own.toml", 'base = "own.toml" names itself; a base must stand on nothing else'),
+    "a loop": ("loop.toml", 'base = "loop.toml" has a base of its own, "own.toml"; a base must stand on nothing else'),
+    "two levels": ("two.toml", 'base = "two.toml" has a base of its own, "quickstart"; a base must'),
+    "unknown": ("quikstart", 'base = "quikstart" is no recipe; expected the path of a TOML file, or one of agent-'),
+    "a folder": (".", 'base = "." is no recipe'),
+}
+
+
+@pytest.mark.parametrize(("base", "sentence"), BASES.values(), ids=BASES)
+def test_base_that_cannot_be_one_is_refused(tmp_path: Path, base: str, sentence: str) -> None:
+    own = tmp_path / "own.toml"
+    for path, named in ((own, base), (tmp_path / "loop.toml", "own.toml"), (tmp_path / "two.toml", "quickstart")):
+        path.write_text(f'base = "{named}"\n')
+    with pytest.raises(ConfigError) as caught:
+        load(str(own))
+    assert str(caught.value).startswith(f"{own}: {sentence}")
+    assert "\n" not in str(caught.value)
+
+
+def test_base_is_text(recipe: Path) -> None:
+    recipe.write_text("base = 3\n")
+    with pytest.raises(ConfigError, match=r"base = 3 is no recipe"):
+        load(str(recipe))
+
+
+def test_problem_of_a_base_is_told_as_of_any_recipe(tmp_path: Path) -> None:
+    (tmp_path / "lower.toml").write_text("[world]\n[train]\nstep = 7\n")
+    (tmp_path / "own.toml").write_text('base = "lower.toml"\ntrain = 5\n')
+    with pytest.raises(ConfigError, match=r"train = 5 should be a table of knobs"):
+        load(str(tmp_path / "own.toml"))

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from sleuth import __version__
 from sleuth.errors import InputError
 from sleuth.records import (
+    Access,
     Answer,
     Hit,
     Malformed,
@@ -229,6 +231,7 @@ def test_row_has_the_published_fields() -> None:
                 "outcome": "found",
                 "tokens": 2,
                 "text": "<search>A</search>",
+                "formed": True,
             },
             {
                 "action": "malformed",
@@ -237,6 +240,7 @@ def test_row_has_the_published_fields() -> None:
                 "outcome": "corrected",
                 "tokens": 1,
                 "text": "hm",
+                "formed": True,
             },
             {
                 "action": "answer",
@@ -245,12 +249,28 @@ def test_row_has_the_published_fields() -> None:
                 "outcome": "answered",
                 "tokens": 3,
                 "text": "<answer>Ada</answer>",
+                "formed": True,
             },
         ],
         "stop": "answered",
         "failure": None,
         "score": {"total": 1.0, "parts": {"em": 1.0}},
     }
+
+
+def test_a_row_tells_several_queries_and_pages_apart() -> None:
+    """One query is written as it always was: who reads `query` alone still can."""
+    oslo, rome = (Hit(Passage(name, name), 1.0) for name in ("oslo", "rome"))
+    turns = (
+        Turn("x", Search("a", "b", "c"), Outcome.FOUND, 2, (oslo, rome), (0, 1, 1), formed=False),
+        Turn("y", Access("https://oslo.no"), Outcome.FOUND, 2, (oslo,), (1,)),
+    )
+    first, second = row(replace(trajectory(), turns=turns), None)["turns"]
+    assert (first["action"], first["queries"], first["counts"]) == ("search", ["a", "b", "c"], [0, 1, 1])
+    assert "query" not in first
+    assert [hit["id"] for hit in first["hits"]] == ["oslo", "rome"]
+    assert (first["formed"], second["formed"]) == (False, True)
+    assert (second["action"], second["urls"], "counts" in second) == ("access", ["https://oslo.no"], False)
 
 
 def test_unusable_trajectory_has_no_score_and_unknown_gold_is_not_told() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from sleuth.agent import prompts
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.config import EngineConfig
 from sleuth.corpus.world.world import World
 from sleuth.doctor.environment import Finding, Verdict

@@ -11,10 +11,10 @@ import torch
 import transformers
 
 from sleuth import recipe
-from sleuth.agent import protocol
+from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.tools import SearchTool
-from sleuth.config import Config, RetrievalConfig, TrackConfig
+from sleuth.config import ACCESS, UNSEARCHED, Config, RetrievalConfig, TrackConfig
 from sleuth.corpus import questions
 from sleuth.corpus.world import folder as world_folder
 from sleuth.corpus.world.world import World
@@ -22,7 +22,10 @@ from sleuth.engines.paged.engine import Paged
 from sleuth.errors import InputError, UserError
 from sleuth.records import Question
 from sleuth.retrieval import index, manifest
+from sleuth.retrieval.absent import Absent
+from sleuth.retrieval.base import Pages
 from sleuth.retrieval.opened import opened
+from sleuth.retrieval.pages import opened_pages
 from sleuth.retrieval.settings import BM25Settings, Plan
 from sleuth.retrieval.vectors.families import settings_for
 from sleuth.reward.rubric import Rubric
@@ -41,6 +44,13 @@ from sleuth.train.trackers import Trackers
 from sleuth.train.watch import Watch
 
 SEARCHES = "searches.jsonl"
+# How a file that a recipe expects comes to be.
+MAKERS = {
+    "data.corpus": "sleuth data download",
+    "data.train": "sleuth data prepare",
+    "data.test": "sleuth data prepare",
+    "retrieval.index": "sleuth index build",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +163,9 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     rubric = Rubric(config.reward)
+    methods.fitting(config.agent)
     learner = learner_of(config, ranks)
-    protocol.named(config.agent.protocol)
+    protocol.named(config.agent.protocol, learner.policy.tokens)
     sources = sources_of(config, run)
     if ranks.rank == 0:
         _generate(config, run, watch)
@@ -199,8 +210,17 @@ def agent_of(config: Config, policy: Policy, folder: Path, recording: Path) -> t
         # Bit for bit the same run again is a promise for CPUs only, and waiting for everyone is dear on a GPU.
         lockstep=policy.device.type == "cpu",
     )
-    tool = SearchTool(opened(config.retrieval, folder, recording), config.retrieval.k)
-    return engine, Agent(engine, policy.tokens, protocol.named(config.agent.protocol), tool, config.agent)
+    unsearched = config.agent.method in UNSEARCHED
+    retriever = Absent() if unsearched else opened(config.retrieval, folder, recording)
+    tool = SearchTool(retriever, config.retrieval.k, pages=_pages(config))
+    grammar, method = protocol.named(config.agent.protocol, policy.tokens), methods.fitting(config.agent)
+    return engine, Agent(engine, policy.tokens, grammar, tool, config.agent, method)
+
+
+def _pages(config: Config) -> Pages | None:
+    """What the agent opens by url, where its protocol does so."""
+    wanted = config.agent.protocol == ACCESS or config.retrieval.pages is not None
+    return opened_pages(config.retrieval) if wanted else None
 
 
 def sources_of(config: Config, run: Run) -> Sources:
@@ -237,21 +257,23 @@ def _index(config: Config, sources: Sources, watch: Watch) -> None:
 
 def _inputs(config: Config) -> Mapping[str, Mapping[str, Any]]:
     """The files a run is made from, each named by its contents."""
-    policy = config.model.policy
     named = {
         "data.corpus": config.data.corpus,
         "data.train": config.data.train,
         "data.test": config.data.test,
         "retrieval.index": config.retrieval.index if config.retrieval.local else None,
         "retrieval.replay": config.retrieval.replay,
+        "retrieval.pages": config.retrieval.pages,
     }
-    paths = {"model.policy": (policy, recipe.resolve_policy(policy))}
-    if (critic := config.algorithm.critic.policy) is not None:
-        paths["algorithm.critic.policy"] = (critic, recipe.resolve_policy(critic))
-    paths |= {knob: (path, Path(path)) for knob, path in named.items() if path is not None}
-    for knob, (given, path) in paths.items():
+    files = {knob: Path(path) for knob, path in named.items() if path is not None}
+    for knob, path in files.items():
         if not path.exists():
-            raise InputError(f"{knob} = {given} does not exist; correct the recipe, or give another with --set")
+            made = f"make it with {MAKERS[knob]} (docs/recipes.md), " if knob in MAKERS else ""
+            raise InputError(f"{knob} = {path} does not exist; {made}correct the recipe, or give another with --set")
+    # Last, for a model may have to be fetched.
+    policies = {"model.policy": config.model.policy, "algorithm.critic.policy": config.algorithm.critic.policy}
+    models = {knob: (policy, recipe.resolve_policy(policy)) for knob, policy in policies.items() if policy is not None}
+    paths = models | {knob: (str(path), path) for knob, path in files.items()}
     return {knob: {"path": given, "sha256": _hash(knob, path)} for knob, (given, path) in paths.items()}
 
 

@@ -15,7 +15,7 @@ from typing import cast
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.corpus.world.names import words
 from sleuth.corpus.world.world import Posed, World
 from sleuth.evaluate.suite import Evaluation

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sleuth.agent import prompts
-from sleuth.agent.prompts import GAP
+from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol
+from sleuth.agent.template import GAP, framed, gap, is_quoted
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
+from sleuth.records import Search
 
 ROLES = ("system", "user", "assistant", "tool")
 EXPECTED = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
@@ -83,8 +85,8 @@ class Conversations:
         said = ""
         for place in places:
             opened = self._frame(messages[:place], opening=True)
-            before, gap, closing = self._frame(messages[: place + 1], opening=False).partition(f"{GAP}{place}{GAP}")
-            if not gap or not before.startswith(opened) or not opened.startswith(said):
+            before, words, closing = self._frame(messages[: place + 1], opening=False).partition(gap(place))
+            if not words or not before.startswith(opened) or not opened.startswith(said):
                 raise InputError(
                     "the chat template does not go on where it stopped: what it writes up to an assistant's turn is "
                     f"not how the conversation with that turn begins (message {place + 1}); choose a template that "
@@ -93,7 +95,7 @@ class Conversations:
             yield from self._given(opened[len(said) :], messages, first=place == places[0])
             yield from self._spoken(messages[place]["content"])
             yield from self._closing(closing)
-            said = opened + gap + closing
+            said = opened + words + closing
 
     def _plain(self, messages: Sequence[Message], places: Sequence[int]) -> Iterator[Piece]:
         """Without a chat template, as the agent prompts such a model: the text of what comes before, and one turn."""
@@ -110,12 +112,10 @@ class Conversations:
 
     def _frame(self, messages: Sequence[Message], *, opening: bool) -> str:
         """What the chat template writes around the contents, each of which is a numbered gap."""
-        gaps = [{**message, "content": f"{GAP}{number}{GAP}"} for number, message in enumerate(messages)]
         try:
-            frame = self.tokens.tokenizer.apply_chat_template(gaps, tokenize=False, add_generation_prompt=opening)
+            frame = framed(messages, self.tokens, self.protocol.functions, opening=opening)
         except Exception as error:  # a template is a program of others, and may raise anything
             raise ValueError(f"the chat template refuses the messages ({error})") from error
-        assert isinstance(frame, str)  # noqa: S101  tokenize=False gives text
         if [int(number) for number in frame.split(GAP)[1::2]] != list(range(len(messages))):
             roles = ", ".join(message["role"] for message in messages)
             raise ValueError(f"the chat template does not write every message of {roles} once and in order")
@@ -123,29 +123,29 @@ class Conversations:
 
     def _given(self, frame: str, messages: Sequence[Message], *, first: bool) -> Iterator[Piece]:
         """A stretch of the frame with its gaps filled; only text of the template itself may name special tokens."""
-        for place, text in enumerate(frame.split(GAP)):
+        pieces = frame.split(GAP)
+        for place, text in enumerate(pieces):
             if place % 2 == 0:
                 yield from self._worded([(self.tokens.encode_trusted(text), Voice.GIVEN)])
                 continue
             message = messages[int(text)]
             if message["role"] == "tool":
-                yield from self._worded([(self.tokens.encode(message["content"]), Voice.SHOWN)])
+                yield self._seen(message["content"], quoted=is_quoted(pieces[place - 1], pieces[place + 1]))
             elif first:  # the instruction speaks of observations, and is none
                 yield from self._worded([(self.tokens.encode(message["content"]), Voice.GIVEN)])
             else:
                 yield from self._parted(message["content"], Voice.GIVEN)
 
     def _spoken(self, content: str) -> Iterator[Piece]:
-        opening = self.protocol.observe(())[0].strip()
-        if any(opening in body for before, body, _ in observed(content, self.protocol) if not before):
+        opening = self.protocol.marks[0].strip() if self.protocol.marks else ""
+        if opening and any(opening in body for before, body, _ in observed(content, self.protocol) if not before):
             raise ValueError(f"the assistant's text opens {opening} and does not close it; close it")
         return self._parted(content, Voice.SPOKEN)
 
     def _closing(self, text: str) -> Iterator[Piece]:
         """The end of a turn: the assistant says it up to its special token, and the template writes the rest."""
         ids = self.tokens.encode_trusted(text)
-        special = {token for token, name in self.tokens.tokenizer.added_tokens_decoder.items() if name.special}
-        end = next((place + 1 for place, token in enumerate(ids) if token in special), len(ids))
+        end = next((place + 1 for place, token in enumerate(ids) if token in self.tokens.special), len(ids))
         return self._worded([(ids[:end], Voice.SPOKEN), (ids[end:], Voice.GIVEN)])
 
     def _parted(self, content: str, voice: Voice) -> Iterator[Piece]:
@@ -157,13 +157,21 @@ class Conversations:
 
     def _shown(self, opening: str, body: str, closing: str) -> Piece:
         """An observation, its body cut to the budget as an episode cuts it."""
-        encode = self.tokens.encode
-        whole = encode(opening + body + closing)
+        shown = Observation(opening, body, closing)
+        whole = self.tokens.encode(shown.text)
         if len(whole) <= self.observation_tokens:
             return Piece(whole, Voice.SHOWN)
-        first, last = encode(opening), encode(closing)
-        room = max(0, self.observation_tokens - len(first) - len(last))
-        return Piece([*first, *encode(body)[:room], *last], Voice.SHOWN, cut=True)
+        first, last = shown.around(self.tokens)
+        return Piece(shown.ids(self.tokens, self.observation_tokens) or [*first, *last], Voice.SHOWN, cut=True)
+
+    def _seen(self, content: str, *, quoted: bool) -> Piece:
+        """What a tool says, cut to the budget as an episode cuts it where tools are how the model searches."""
+        body = self.tokens.encode(Observation("", content, "", quoted=quoted).written)
+        if self.protocol.marks is not None:
+            return Piece(body, Voice.SHOWN)
+        frame = sum(map(len, self.protocol.observe(Search(""), [()]).around(self.tokens)))
+        room = max(0, self.observation_tokens - frame)
+        return Piece(body[:room], Voice.SHOWN, cut=len(body) > room)
 
     def _worded(self, pieces: Sequence[tuple[list[int], Voice]]) -> Iterator[Piece]:
         return (Piece(ids, voice) for ids, voice in pieces if ids)
@@ -171,8 +179,8 @@ class Conversations:
 
 def observed(text: str, protocol: Protocol) -> Iterator[tuple[str, str, str]]:
     """Text and observations in turn, as opening, body and closing; what is none, or not closed, has a body only."""
-    opening, _, closing = (mark.strip() for mark in protocol.observe(()))
-    while opening in text:
+    opening, closing = (mark.strip() for mark in protocol.marks or ("", ""))
+    while opening and opening in text:
         before, _, rest = text.partition(opening)
         body, closed, after = rest.partition(closing)
         if not closed:

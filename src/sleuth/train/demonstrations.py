@@ -5,6 +5,7 @@ learned. No demonstration takes three hops: the expert breaks off after two, and
 """
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -67,7 +68,8 @@ class Demonstrator:
         """What a search that finds this row shows, encoded once."""
         if row not in self._observations:
             hit = Hit(self._world.passage(row), 0.0)
-            self._observations[row] = self._tokens.encode("".join(self._protocol.observe([hit])))
+            shown = self._protocol.observe(Search(""), [[hit]])
+            self._observations[row] = shown.ids(self._tokens, sys.maxsize) or []
         return self._observations[row]
 
 

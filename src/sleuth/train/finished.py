@@ -21,7 +21,7 @@ def config_of(run: Run) -> Config:
 def agent(run: Run, initial: bool = False) -> Agent:
     """The agent of a run as it is now, or as it was before training."""
     config = config_of(run)
-    folder = recipe.resolve_policy(config.model.policy) if initial else _latest(run)
+    folder = recipe.resolve_policy(config.model.policy) if initial else latest(run)
     device = device_of(ALONE)
     # What is asked of a finished run is no part of its recording.
     asked = config.model_copy(update={"retrieval": config.retrieval.model_copy(update={"record": False})})
@@ -31,8 +31,9 @@ def agent(run: Run, initial: bool = False) -> Agent:
     return ready
 
 
-def _latest(run: Run) -> Path:
-    latest = run.latest()
-    if latest is None:
+def latest(run: Run) -> Path:
+    """The newest checkpoint of a run."""
+    newest = run.latest()
+    if newest is None:
         raise InputError(f"{run.path} has no checkpoint yet; continue it with: sleuth train --resume {run.path}")
-    return latest
+    return newest

@@ -89,12 +89,11 @@ class Gold:
         way = await (self._hops(question, dice) if question.supporting_ids else self._luck(question))
         if isinstance(way, LeftOut):
             return way
-        text = self._text(question, way, dice)
-        if text is None:
+        told = self._told(question, way, dice)
+        if told is None:
             return LeftOut(question, "with passages that speak the grammar")
-        spoken = {"role": "assistant", "content": text}
         row = {
-            "messages": [*prompts.messages(question, self.prompt, self.protocol), spoken],
+            "messages": [*prompts.messages(question, self.prompt, self.protocol), *told],
             "question_id": question.id,
             "data_source": question.data_source,
             "golden_answers": list(question.golden_answers),
@@ -162,14 +161,13 @@ class Gold:
                 raise UserError(f"{each}; mend the search engine and start again")
         return [each for each in found if not isinstance(each, SearchUnavailable)]
 
-    def _text(self, question: Question, way: Way, dice: random.Random) -> str | None:
-        """The assistant's turn; None where what is quoted would be read as an action."""
+    def _told(self, question: Question, way: Way, dice: random.Random) -> list[dict[str, str]] | None:
+        """What the assistant says and is shown; None where what is quoted would be read as an action."""
         moves = _moves(question, way, dice)
         texts = [acted(move, self.protocol) for move in moves]
         if any(self.protocol.parse(text) != move.action for text, move in zip(texts, moves, strict=True)):
             return None
-        observations = ["".join(self.protocol.observe(each.hits)) for each in way.shown]
-        return "".join(text + seen for text, seen in zip(texts, [*observations, ""], strict=True))
+        return self.protocol.told(texts, [self.protocol.observe(Search(each.query), [each.hits]) for each in way.shown])
 
 
 def ordered(question: Question, passages: Sequence[Passage]) -> list[Passage]:

@@ -17,7 +17,7 @@ from sleuth.train.examine import Measured, ask, measure
 from sleuth.train.guards import Guards
 from sleuth.train.parity import Parity
 from sleuth.train.rollout import Harvest
-from sleuth.train.step import Pace, learning_rate
+from sleuth.train.step import Pace, critic_rate, learning_rate
 from sleuth.train.upcoming import Ahead, InTurn, Upcoming
 from sleuth.train.verdict import Verdict, gravest, marks, settled
 from sleuth.train.watch import Watch
@@ -126,9 +126,9 @@ def _learn(
 def _pace(parts: Parts, guard: Guards, progress: Progress) -> Pace:
     """The rates of a step by its place in the run, lower after rollbacks."""
     train, critic = parts.config.train, parts.config.algorithm.critic
-    rate = learning_rate(train, progress.step) * guard.rate
-    share = rate / train.learning_rate
-    return Pace(rate, progress.kl, critic.learning_rate * share, progress.step < critic.warmup)
+    rates = learning_rate(train, progress.step), critic_rate(train, critic, progress.step)
+    policy_rate, critics_rate = (rate * guard.rate for rate in rates)
+    return Pace(policy_rate, progress.kl, critics_rate, progress.step < critic.warmup)
 
 
 def _next_kl(parts: Parts, coefficient: float, metrics: Mapping[str, float], episodes: int) -> float:
@@ -163,7 +163,7 @@ async def _parity(parts: Parts) -> Parity:
     return await parity.measure(
         parts.engine,
         parts.learner.policy,
-        [prompts.render(each, agent.config.prompt, agent.protocol, agent.tokens) for each in asked],
+        [prompts.render(each, agent.config.template, agent.protocol, agent.tokens) for each in asked],
         context=agent.config.context_tokens,
         concurrent=config.engine.slots,
         temperature=config.train.temperature,

@@ -70,7 +70,7 @@ def fitting(settings: SFTConfig, positions: int | None) -> SFTConfig:
 def _read(source: Path, files: Sequence[Path], settings: SFTConfig) -> Reading:
     tokens = Tokens.load(source)
     vocabulary = read_json(source / "config.json").get("vocab_size")
-    conversations = Conversations(tokens, protocol.named(settings.protocol), settings.observation_tokens)
+    conversations = Conversations(tokens, protocol.named(settings.protocol, tokens), settings.observation_tokens)
     known = vocabulary if isinstance(vocabulary, int) else len(tokens.tokenizer)
     return Reader(tokens, conversations, known, settings).read(files)
 

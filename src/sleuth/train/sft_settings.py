@@ -42,7 +42,9 @@ class SFTConfig(Section):
     ] = 2
     row_tokens: Annotated[Positive, Field(description="tokens of a trace at most")] = 4096
     overlong: Annotated[Literal["drop", "cut"], Field(description="what is done with longer ones")] = "drop"
-    protocol: Annotated[str, Field(description="the grammar of observations inside the assistant's text")] = "tags"
+    protocol: Annotated[
+        str, Field(description="the grammar: tags, whose observations stand in the assistant's text, or tools")
+    ] = "tags"
     observation_tokens: Annotated[
         Positive, Field(description="tokens of one such observation at most, cut as the agent cuts them")
     ] = 500

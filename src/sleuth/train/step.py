@@ -16,7 +16,7 @@ from sleuth.algorithms.correction import correct
 from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
 from sleuth.algorithms.value import clipped_value
-from sleuth.config import AlgorithmConfig, TrainConfig
+from sleuth.config import AlgorithmConfig, CriticConfig, TrainConfig
 from sleuth.hooks import chosen
 from sleuth.records import Group, Trajectory
 from sleuth.train.clock import Clock
@@ -224,10 +224,20 @@ class Learner:
 
 def learning_rate(train: TrainConfig, step: int) -> float:
     """Linear warm-up over the first share of the steps, linear decay to zero over the last."""
+    return train.learning_rate * _share_of_rate(train, train.warmup, step)
+
+
+def critic_rate(train: TrainConfig, critic: CriticConfig, step: int) -> float:
+    """The same for the critic, whose warm-up may be another."""
+    warmup = train.warmup if critic.rate_warmup is None else critic.rate_warmup
+    return critic.learning_rate * _share_of_rate(train, warmup, step)
+
+
+def _share_of_rate(train: TrainConfig, warmup: float, step: int) -> float:
     done = (step + 1) / train.steps
-    rising = min(1.0, done / train.warmup) if train.warmup else 1.0
+    rising = min(1.0, done / warmup) if warmup else 1.0
     falling = min(1.0, (1.0 - step / train.steps) / train.decay) if train.decay else 1.0
-    return train.learning_rate * min(rising, falling)
+    return min(rising, falling)
 
 
 def _paid(groups: Sequence[Group]) -> Paid:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sleuth.corpus.questions import parsed
+from sleuth.corpus.datasets.lines import parsed
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import run_lengths

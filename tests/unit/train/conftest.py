@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.agent.episode import Agent
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config import Config
 from sleuth.engines.paged.engine import Paged

@@ -220,6 +220,14 @@ FAULTS: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "unknown reward": ({"reward": {"answer": "exact"}}, "reward.answer = 'exact' is unknown"),
     "unknown protocol": ({"agent": {"protocol": "tag", "context_tokens": 64}}, "agent.protocol = 'tag' is unknown"),
+    "no chat template": (
+        {"agent": {"protocol": "tools", "context_tokens": 64}},
+        "agent.protocol = tools takes a chat template, and the model has none; choose agent.protocol = tags",
+    ),
+    "no pages": (
+        {"agent": {"protocol": "tools-access", "context_tokens": 64}, "retrieval": {"pages": "none.jsonl"}},
+        "retrieval.pages = .*none.jsonl does not exist",
+    ),
     "unknown prompt": ({"agent": {"prompt": "long", "context_tokens": 64}}, "agent.prompt"),
     "context too long": ({"agent": {"context_tokens": 99_999}}, "agent.context_tokens = 99999 is more than the"),
 }

@@ -8,13 +8,14 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.agent import prompts
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.protocol import Tags
+from sleuth.agent.protocol import named
+from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config import AgentConfig
 from sleuth.engines.scripted import Scripted
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Question
+from sleuth.records import Question, Search
 from sleuth.retrieval.base import Retriever
 from sleuth.train.conversation import Conversations, Message, Voice, checked, observed
 
@@ -74,7 +75,7 @@ def test_trace_has_the_tokens_of_the_episode_it_tells(
     config = AgentConfig(prompt="brief", observation_tokens=limit)
     agent = Agent(engine, known, Tags(), SearchTool(library, 2), config)
     episode = asyncio.run(agent.run(Task(ASKED)))
-    shown = "".join(Tags().observe(episode.turns[0].hits))
+    shown = Tags().observe(Search("x"), [episode.turns[0].hits]).text
     messages = [*prompts.messages(ASKED, "brief", Tags()), said("assistant", SEARCHED + shown + ANSWERED)]
     pieces = list(Conversations(known, Tags(), limit).pieces(messages))
     ids = [token for piece in pieces for token in piece.ids]
@@ -84,6 +85,37 @@ def test_trace_has_the_tokens_of_the_episode_it_tells(
     assert ids[count] == known.end
     assert spoken[count]
     assert any(piece.cut for piece in pieces) == (limit == 12)
+
+
+@pytest.mark.parametrize("kind", ["hermes", "llama"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_trace_of_calls_has_the_tokens_of_the_episode_it_tells(
+    kind: str, cut: bool, speaker: Callable[[str], Tokens], library: Retriever
+) -> None:
+    """All of them; the end of a call is the model's to say in a trace, and given where a stop came first."""
+    known = speaker(kind)
+    tools = named("tools", known)
+    frame = tools.observe(Search("x"), [[]]).around(known)
+    limit = sum(map(len, frame)) + 30 if cut else 2000
+    call = f"<think> I look. </think> {tools.act(Search('book 1', 'book 2'))}"
+    config = AgentConfig(prompt="brief", observation_tokens=limit, context_tokens=100_000)
+    engine = Scripted.playing(known.encode(call), known.encode(ANSWERED))
+    episode = asyncio.run(Agent(engine, known, tools, SearchTool(library, 2), config).run(Task(ASKED)))
+    turn = episode.turns[0]
+    assert isinstance(turn.action, Search)
+    seen = tools.observe(turn.action, [turn.hits[: turn.counts[0]], turn.hits[turn.counts[0] :]])
+    messages = [*prompts.messages(ASKED, "brief", tools), *tools.told([call, ANSWERED], [seen])]
+    pieces = list(Conversations(known, tools, limit).pieces(messages))
+    ids = [token for piece in pieces for token in piece.ids]
+    spoken = [piece.voice is Voice.SPOKEN for piece in pieces for _ in piece.ids]
+    count = len(episode.ids)
+    assert tuple(ids[:count]) == episode.ids
+    (end,) = [place for place in range(count) if spoken[place] != episode.sampled[place]]
+    assert (ids[end], spoken[end], ids[count], spoken[count]) == (known.end, True, known.end, True)
+    assert any(piece.cut for piece in pieces) == cut
+    shown = "".join(known.decode(piece.ids) for piece in pieces if piece.voice is Voice.SHOWN)
+    assert shown
+    assert seen.written.startswith(shown)
 
 
 def test_every_assistant_turn_is_spoken_up_to_its_end(chatting: Callable[[str], Tokens]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sleuth.agent import prompts
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.corpus.world.world import Posed, World
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Malformed, Search
@@ -61,7 +61,7 @@ def test_searches_show_the_passage_that_bears_their_name(
     ]
     for move in searches:
         assert isinstance(move.action, Search)
-        assert world.passage(move.row).title == move.action.query
+        assert world.passage(move.row).title == move.action.queries[0]
 
 
 @everyone

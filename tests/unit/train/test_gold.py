@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.agent.protocol import Tags
+from sleuth.agent.protocol import Protocol, named
+from sleuth.agent.tags import Tags
 from sleuth.errors import ConfigError, SearchUnavailable, UserError
+from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Passage, Question, Search
 from sleuth.retrieval import index
 from sleuth.retrieval.base import Retriever
@@ -58,9 +60,10 @@ def demonstrate(corpus: Path) -> Callable[..., Demonstration | LeftOut]:
         distractors: int = 1,
         searches: int = 4,
         seed: int = 0,
+        protocol: Protocol | None = None,
     ) -> Demonstration | LeftOut:
         searched = index.load(corpus / "index") if isinstance(retriever, str) else retriever
-        writer = Gold(PASSAGES.get, searched, Tags(), "brief", distractors, searches, seed)
+        writer = Gold(PASSAGES.get, searched, protocol or Tags(), "brief", distractors, searches, seed)
 
         async def first() -> Demonstration | LeftOut:
             return await anext(writer.demonstrate([question]))
@@ -94,6 +97,21 @@ def test_hops_are_searched_for_one_by_one_and_answered(
     assert "based in Oslo." in content.rpartition("<think>")[2]
     assert made.row["messages"][0] == {"role": "user", "content": f"Question: {BRIDGE.question}\n"}
     assert made.row["question_id"] == "q1"
+
+
+@pytest.mark.parametrize("kind", ["hermes", "llama"])
+def test_hops_as_function_calls(
+    kind: str, speaker: Callable[[str], Tokens], demonstrate: Callable[..., Demonstration | LeftOut]
+) -> None:
+    tools = named("tools", speaker(kind))
+    made = demonstrate(BRIDGE, None, distractors=0, protocol=tools)
+    assert isinstance(made, Demonstration)
+    _, *messages = made.row["messages"]
+    assert [each["role"] for each in messages] == ["assistant", "tool", "assistant", "tool", "assistant"]
+    said = [each["content"] for each in messages[::2]]
+    assert [tools.parse(text) for text in said] == [Search("Big Gap"), Search("Ada Trig"), Answer("Oslo")]
+    assert all(tools.formed(text, tools.parse(text)) for text in said)
+    assert messages[1]["content"] == f"Doc 1 (Title: Big Gap (film))\n{PASSAGES['film'].text}"
 
 
 def test_real_hits_are_shown_with_the_gold_among_them(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:

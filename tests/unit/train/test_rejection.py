@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from sleuth.agent.episode import Agent
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config import AgentConfig, RewardConfig
 from sleuth.engines.scripted import Scripted

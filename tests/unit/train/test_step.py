@@ -18,7 +18,7 @@ from sleuth.records import Group, StopReason, Trajectory
 from sleuth.train.critic import Critic
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy
-from sleuth.train.step import Learner, Pace, learning_rate
+from sleuth.train.step import Learner, Pace, critic_rate, learning_rate
 
 REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, 1.0], [0.25, 0.25]]
 TEMPERATURE = 1.3
@@ -639,3 +639,13 @@ def test_unknown_name_is_found_before_the_first_step(knob: str, learner: Callabl
 def test_learning_rate_rises_and_falls(settings: dict[str, float], expected: list[float]) -> None:
     train = TrainConfig.model_validate({"steps": 4, "learning_rate": 2.0, **settings})
     assert [learning_rate(train, step) / 2.0 for step in range(4)] == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [(None, [0.25, 0.5, 0.5, 0.25]), (0.5, [0.5, 0.75, 0.5, 0.25]), (0.0, [1.0, 0.75, 0.5, 0.25])],
+)
+def test_rate_of_the_critic_may_rise_in_steps_of_its_own(own: float | None, expected: list[float]) -> None:
+    train = TrainConfig(steps=4, warmup=1.0, decay=1.0)
+    critic = CriticConfig(learning_rate=8.0, rate_warmup=own)
+    assert [critic_rate(train, critic, step) / 8.0 for step in range(4)] == expected

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Score, StopReason, Trajectory

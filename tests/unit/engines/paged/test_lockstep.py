@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.protocol import Tags
+from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config import AgentConfig
 from sleuth.engines.paged.engine import Paged

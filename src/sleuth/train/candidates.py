@@ -1,0 +1,174 @@
+"""What is evaluated: the model of a run or of a folder, with its settings, described before it is loaded."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sleuth import recipe
+from sleuth.agent import methods, prompts
+from sleuth.agent.episode import Agent
+from sleuth.config import SINGLE, UNSEARCHED, Config
+from sleuth.errors import ConfigError, InputError
+from sleuth.records import Question
+from sleuth.retrieval.opened import identity_of
+from sleuth.runs import Run, fingerprint
+from sleuth.train import finished
+from sleuth.train.assemble import SEARCHES, agent_of, sources_of
+from sleuth.train.learners import device_of, dtype_of
+from sleuth.train.policy import Policy
+from sleuth.train.ranks import ALONE
+
+TABLES = ("agent.", "engine.", "retrieval.", "model.dtype")
+NAMED = ("protocol", "method", "prompt")  # settings of the agent that a stamp names by themselves
+BUILT = ("kind", "k1", "b", "stemmer", "encoder", "record")  # settings of an index that is there already
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for on the command line: changed settings, another index, a method."""
+
+    settings: tuple[str, ...] = ()
+    index: str | None = None
+    method: str | None = None
+    before: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model to evaluate; `index` is where the index of a run lies, `questions` its held-out ones."""
+
+    name: str
+    config: Config
+    weights: Path
+    index: Path
+    recording: Path
+    questions: Path | None = None
+    training: Path | None = None
+
+    def agent(self, shots: Sequence[Question]) -> Agent:
+        """The model in the embedded engine, with what it searches."""
+        method, device = methods.fitting(self.config.agent, shots), device_of(ALONE)
+        policy = Policy.load(self.weights, device, dtype_of(self.config, device))
+        _, agent = agent_of(self.config, policy, self.index, self.recording)
+        return replace(agent, method=method)
+
+    def stamp(self) -> Mapping[str, Any]:
+        """All that its answers depend on but the questions: files by their contents."""
+        agent, device = self.config.agent, device_of(ALONE)
+        dtype = str(dtype_of(self.config, device)).removeprefix("torch.")
+        return {
+            "model": {"sha256": _weights_hash(self.weights), "dtype": dtype, "on": device.type},
+            "method": agent.method,
+            "protocol": agent.protocol,
+            "prompt": {"name": _plain(agent.template), "sha256": _digest(prompts.named(agent.template))},
+            "limits": {name: value for name, value in agent.model_dump().items() if name not in NAMED},
+            "search": None if agent.method in UNSEARCHED else self._search(),
+        }
+
+    def _search(self) -> Mapping[str, Any]:
+        searched = self.config.retrieval
+        rerank = None if searched.rerank is None else {"by": searched.rerank, "depth": searched.rerank_depth}
+        if searched.replay is not None:
+            return {"replay": fingerprint(Path(searched.replay)), "k": searched.k}
+        index = identity_of(str(self.index) if searched.local else str(searched.index))
+        return {"index": index, "k": searched.k, "rerank": rerank}
+
+
+def named(name: str, wish: Wish, questions: Path | None) -> Candidate:
+    """The candidate that a command names: the folder of a run, or a model by folder or name."""
+    if name.startswith(("http://", "https://")):
+        raise InputError(
+            f"{name} is an address, and endpoints cannot be asked yet; give the folder of a run or a model"
+        )
+    for each in wish.settings:
+        if not each.strip().startswith(TABLES):
+            raise ConfigError(f"--set {each} has no effect here; only settings of {', '.join(TABLES)} have one")
+    if (Path(name) / "manifest.json").is_file():
+        return _run(Run.open(Path(name)), wish, questions)
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise InputError(
+            f"{name} is not a run folder, which holds a manifest.json, nor a model folder, which holds a config.json; "
+            "give one of them"
+        )
+    return _model(name, wish, questions)
+
+
+def _run(run: Run, wish: Wish, questions: Path | None) -> Candidate:
+    config = finished.config_of(run)
+    sources = sources_of(config, run)
+    here = str(sources.index) if config.retrieval.local else str(config.retrieval.index)
+    if wish != Wish(before=wish.before):
+        config = _changed(config, wish, here, questions or sources.test)
+    # What is asked of a finished run is no part of its recording.
+    config = config.model_copy(update={"retrieval": config.retrieval.model_copy(update={"record": False})})
+    weights = recipe.resolve_policy(config.model.policy) if wish.before else finished.latest(run)
+    name = run.path.resolve().name + (" before training" if wish.before else "")
+    return Candidate(name, config, weights, Path(wish.index or here), run.path / SEARCHES, sources.test, sources.train)
+
+
+def _changed(config: Config, wish: Wish, here: str, questions: Path) -> Config:
+    """The settings of a run with what the command changes; its index is there, and is not built again."""
+    tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    tree.pop("world", None)
+    tree["data"] = {"train": str(questions), "test": str(questions)}
+    kept = {name: value for name, value in tree.get("retrieval", {}).items() if name not in BUILT}
+    if wish.index is not None:
+        kept.pop("replay", None)
+    tree["retrieval"] = kept | ({} if "replay" in kept else {"index": wish.index or here})
+    return _composed(tree, wish)
+
+
+def _model(name: str, wish: Wish, questions: Path | None) -> Candidate:
+    weights = recipe.resolve_policy(name)
+    if wish.before:
+        raise ConfigError("--before has no effect with a model, which is as it is; leave it out")
+    if questions is None:
+        raise InputError(f"{name} is a model, which has no questions of its own; name some with --suite")
+    method = _method(wish)
+    if wish.index is None and method not in UNSEARCHED:
+        raise ConfigError(f"{name} is a model, which searches nothing by itself; name an index with --index")
+    tree: dict[str, Any] = {
+        "model": {"policy": name},
+        "data": {"train": str(questions), "test": str(questions)},
+        "retrieval": {} if wish.index is None else {"index": wish.index},
+    }
+    label = weights.resolve().name if Path(name).exists() else name
+    return Candidate(label, _composed(tree, wish), weights, Path(wish.index or "index"), Path(SEARCHES))
+
+
+def _composed(tree: dict[str, Any], wish: Wish) -> Config:
+    """The config of a tree; with another method, what a run had set for its own has no say."""
+    method, settings = _method(wish), list(wish.settings)
+    if method in UNSEARCHED and wish.index is not None:
+        raise ConfigError(f"--index has no effect with the method {method}, which searches nothing; leave it out")
+    if method is not None:
+        single = ["searches"] if method in SINGLE else []
+        unsearched = ["observation_tokens"] if method in UNSEARCHED else []
+        for name in ("method", "prompt", *single, *unsearched):
+            tree.get("agent", {}).pop(name, None)
+    if method in UNSEARCHED:
+        tree["retrieval"] = {}
+    return recipe.composed(tree, [*settings, *([] if wish.method is None else [f'agent.method="{wish.method}"'])])
+
+
+def _method(wish: Wish) -> str | None:
+    """The method that the command names, by its option or as a setting."""
+    named = [each.partition("=")[2].strip(" '\"") for each in wish.settings if each.strip().startswith("agent.method=")]
+    return wish.method or (named[-1] if named else None)
+
+
+def _weights_hash(folder: Path) -> str:
+    """The hash of a model folder without what a trainer keeps in it."""
+    return _digest(repr({file.name: fingerprint(file) for file in sorted(folder.iterdir()) if file.is_file()}))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(template: str) -> str:
+    """The name of a prompt without the folder of its file."""
+    file, colon, name = template.rpartition(":")
+    return f"{Path(file).name}:{name}" if colon else name

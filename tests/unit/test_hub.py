@@ -1,0 +1,94 @@
+"""Models by name: from a cache that is whole without a network, and one sentence where there is neither."""
+
+import json
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from sleuth import hub, recipe
+from sleuth.errors import InputError
+from sleuth.recipe import anchored, composed, resolve_policy
+
+MODEL = "somebody/small-model"
+WHOLE = ("config.json", "tokenizer.json", "model.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network, as HF_HUB_OFFLINE=1 says it, and an empty cache."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """The folder in which the hub's library keeps the files of the model's newest commit."""
+    kept = tmp_path / "cache" / "models--somebody--small-model"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("c0ffee")
+    folder = kept / "snapshots" / "c0ffee"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).write_text("{}")
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-3B", "meta-llama/Llama-3.2-3B-Instruct", MODEL])
+def test_owner_and_model_is_a_name(name: str) -> None:
+    assert hub.named(name)
+
+
+@pytest.mark.parametrize("path", ["model", "./a/b", "a/b/c", "/a/b", "../b", "~/b", "a/", ""])
+def test_what_looks_otherwise_is_a_path(path: str) -> None:
+    assert not hub.named(path)
+
+
+def test_folder_of_that_name_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hub.named(MODEL)
+    (tmp_path / MODEL).mkdir(parents=True)
+    assert not hub.named(MODEL)
+
+
+def test_whole_model_of_the_cache_needs_no_network(snapshot: Path) -> None:
+    write(snapshot, *WHOLE)
+    assert resolve_policy(MODEL) == snapshot
+
+
+def test_every_part_of_the_weights_must_be_there(snapshot: Path) -> None:
+    write(snapshot, "config.json", "tokenizer.json", "model-1.safetensors")
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError, match="is not whole in"):
+        resolve_policy(MODEL)
+    write(snapshot, "model-2.safetensors")
+    assert resolve_policy(MODEL) == snapshot
+
+
+@pytest.mark.parametrize("missing", WHOLE)
+def test_model_of_which_a_file_is_missing_is_one_sentence(snapshot: Path, missing: str) -> None:
+    write(snapshot, *(name for name in WHOLE if name != missing))
+    with pytest.raises(InputError, match=f"'{MODEL}' is not whole in .*; fetch it where there is a network") as caught:
+        resolve_policy(MODEL)
+    assert "\n" not in str(caught.value)
+
+
+def test_model_that_is_nowhere_is_one_sentence() -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_policy(MODEL)
+    said = str(caught.value)
+    assert said.startswith(f"the model '{MODEL}' is no folder here and cannot be fetched from the hub (")
+    assert f"hf download {MODEL}" in said
+    assert said.endswith("or give a folder: --set model.policy=FOLDER")
+    assert "\n" not in said
+
+
+def test_name_stays_a_name_in_the_saved_tree() -> None:
+    tree: recipe.Tree = {"model": {"policy": MODEL}, "algorithm": {"advantage": "gae", "critic": {"policy": MODEL}}}
+    config = anchored(composed({**tree, "world": {}}))
+    assert config.model.policy == MODEL
+    assert config.algorithm.critic.policy == MODEL

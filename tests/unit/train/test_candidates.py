@@ -1,0 +1,135 @@
+"""What is evaluated: the model of a run or a folder, its settings as changed, and a stamp of all that matters."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleuth import recipe
+from sleuth.errors import ConfigError, InputError, UserError
+from sleuth.evaluate.folder import leaves
+from sleuth.retrieval import index
+from sleuth.runs import Run
+from sleuth.train.candidates import Candidate, Wish, named
+from sleuth.train.policy import Policy
+
+QUESTION = {"id": "q1", "question": "Who?", "golden_answers": ["Ada"]}
+
+
+@pytest.fixture
+def home(tmp_path: Path, policy: Callable[..., Policy]) -> Path:
+    """A folder with questions, an index, a model, and a run that trained another."""
+    (tmp_path / "asked.jsonl").write_text(json.dumps(QUESTION) + "\n")
+    (tmp_path / "corpus.jsonl").write_text('{"id": "p", "contents": "\\"Ada\\"\\nAda wrote it."}\n')
+    index.build(tmp_path / "corpus.jsonl", tmp_path / "index")
+    policy(0).save(tmp_path / "model")
+    config = recipe.composed(
+        {
+            "model": {"policy": str(tmp_path / "model")},
+            "data": {"train": str(tmp_path / "asked.jsonl"), "test": str(tmp_path / "asked.jsonl")},
+            "retrieval": {"index": str(tmp_path / "index"), "k": 2},
+            "agent": {"prompt": "brief", "searches": 3, "observation_tokens": 60, "context_tokens": 300},
+        }
+    )
+    run = Run.create(tmp_path / "run", {"config": recipe.resolved(config)})
+    policy(1).save(run.checkpoint(4))
+    return tmp_path
+
+
+def candidate(home: Path, name: str, *settings: str, **wish: Any) -> Candidate:
+    return named(str(home / name), Wish(settings, **wish), home / "asked.jsonl")
+
+
+def test_a_run_is_its_newest_checkpoint_with_its_own_settings(home: Path) -> None:
+    found = candidate(home, "run")
+    assert (found.name, found.weights.name, found.index) == ("run", "step-4", home / "index")
+    assert (found.config.agent.template, found.config.agent.searches, found.config.retrieval.k) == ("brief", 3, 2)
+    assert found.questions == home / "asked.jsonl"
+    before = candidate(home, "run", before=True)
+    assert (before.name, before.weights) == ("run before training", home / "model")
+
+
+def test_a_run_with_another_method_keeps_what_still_has_a_meaning(home: Path) -> None:
+    rag = candidate(home, "run", method="rag").config
+    assert (rag.agent.method, rag.agent.template, rag.agent.observation_tokens, rag.retrieval.k) == (
+        "rag",
+        "rag",
+        60,
+        2,
+    )
+    direct = candidate(home, "run", "agent.turn_tokens=9", method="direct").config
+    assert (direct.agent.template, direct.agent.turn_tokens, direct.retrieval.index) == ("direct", 9, None)
+
+
+def test_a_model_with_an_index_is_a_candidate(home: Path) -> None:
+    found = candidate(home, "model", "agent.method=rag", "retrieval.k=1", index=str(home / "index"))
+    assert (found.name, found.config.agent.method, found.config.retrieval.k) == ("model", "rag", 1)
+    assert candidate(home, "model", method="cot").stamp()["search"] is None
+
+
+def test_an_agent_is_ready_to_ask(home: Path) -> None:
+    agent = candidate(home, "run", "engine.slots=2", method="rag").agent(())
+    assert agent.config.method == "rag"
+    assert agent.tool.k == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "differs"),
+    [
+        ({}, set()),
+        ({"settings": ("engine.slots=7",)}, set()),
+        ({"settings": ("agent.searches=1",)}, {"limits.searches"}),
+        ({"settings": ("retrieval.k=1",)}, {"search.k"}),
+        ({"settings": ("agent.prompt=instruct",)}, {"prompt.name", "prompt.sha256"}),
+        ({"before": True}, {"model.sha256"}),
+    ],
+    ids=["nothing", "slots", "searches", "k", "prompt", "weights"],
+)
+def test_the_stamp_tells_what_matters_apart(home: Path, changed: dict[str, Any], differs: set[str]) -> None:
+    first = leaves(candidate(home, "run").stamp())
+    settings = changed.pop("settings", ())
+    second = leaves(candidate(home, "run", *settings, **changed).stamp())
+    assert {name for name in first if first[name] != second[name]} == differs
+    assert len(first["search.index"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "wish", "sentence"),
+    [
+        ("model", (), {}, "searches nothing by itself; name an index with --index"),
+        ("model", (), {"method": "rag"}, "searches nothing by itself"),
+        ("model", (), {"method": "direct", "index": "index"}, "--index has no effect with the method direct"),
+        ("model", (), {"method": "cot", "before": True}, "--before has no effect with a model"),
+        ("model", ("agent.searches=2",), {"method": "direct"}, "searches has no effect with agent.method = direct"),
+        ("run", ("train.steps=3",), {}, "--set train.steps=3 has no effect here"),
+        ("index", (), {}, "is not a run folder"),
+        ("nowhere", (), {"index": "index"}, "no model folder at"),
+    ],
+)
+def test_bad_wishes_are_one_sentence(
+    home: Path, name: str, settings: tuple[str, ...], wish: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        candidate(home, name, *settings, **wish)
+
+
+def test_a_model_without_a_tokenizer_or_questions_is_refused(home: Path) -> None:
+    with pytest.raises(InputError, match="which has no questions of its own; name some with --suite"):
+        named(str(home / "model"), Wish(method="direct"), None)
+    (home / "model" / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="model folder without tokenizer"):
+        candidate(home, "model", method="direct")
+
+
+def test_an_address_is_for_later(home: Path) -> None:
+    with pytest.raises(InputError, match="http://host/v1 is an address, and endpoints cannot be asked yet"):
+        named("http://host/v1", Wish(), None)
+
+
+def test_a_setting_without_a_value_is_taken_out() -> None:
+    with pytest.raises(ConfigError, match=r"searches has no effect with agent\.method = rag"):
+        recipe.load("quickstart", ["agent.method=rag"])
+    config = recipe.load("quickstart", ["agent.method=rag", "agent.searches=", "agent.prompt="])
+    assert (config.agent.method, config.agent.template) == ("rag", "rag")

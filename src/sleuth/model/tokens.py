@@ -1,7 +1,7 @@
 """The tokenizer of a policy, with one rule: text from outside never becomes a special token."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -11,6 +11,8 @@ from sleuth.errors import InputError
 
 # What a piece of a character reads as.
 BROKEN = "\ufffd"
+# Texts whose ids are remembered: the samples of a group have one prompt, and often make the same searches.
+REMEMBERED = 4096
 
 
 class Tokens:
@@ -18,12 +20,12 @@ class Tokens:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.tokenizer = tokenizer
-        # A copy, since the setting holds for all callers of a tokenizer at once.
-        self._plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        self._plain.encode_special_tokens = True
-        self._plain.no_truncation()
-        self._plain.no_padding()
+        # Copies, since settings hold for all callers of a tokenizer at once.
+        plain, trusted = _copied(tokenizer), _copied(tokenizer)
+        plain.encode_special_tokens = True
         self._texts: list[str] | None = None
+        self._encoded = lru_cache(REMEMBERED)(partial(_encoded, plain))
+        self._encoded_trusted = lru_cache(REMEMBERED)(partial(_encoded, trusted))
 
     @classmethod
     def load(cls, folder: Path) -> "Tokens":
@@ -42,14 +44,11 @@ class Tokens:
     def encode(self, text: str) -> list[int]:
         """The ids of plain text; the names of special tokens in it are read as the letters they are."""
         # A lone surrogate, which JSON may hold, has no bytes: it reads as a question mark.
-        clean = text.encode(errors="replace").decode()
-        ids: list[int] = self._plain.encode(clean, add_special_tokens=False).ids
-        return ids
+        return list(self._encoded(text.encode(errors="replace").decode()))
 
     def encode_trusted(self, text: str) -> list[int]:
         """The ids of text of our own making, in which the names of special tokens mean those tokens."""
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return list(self._encoded_trusted(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""
@@ -80,3 +79,16 @@ class Tokens:
             count = 1 + max(self.tokenizer.get_vocab().values())
             self._texts = self.tokenizer.batch_decode([[token] for token in range(count)])
         return self._texts
+
+
+def _copied(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
+    copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    # As a batch, for only that lets other threads of Python go on meanwhile: the engine's does.
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    return tuple(encoding.ids)

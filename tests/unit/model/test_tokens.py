@@ -54,6 +54,22 @@ def test_long_text_is_neither_cut_nor_padded(tokens: Tokens) -> None:
     limited = Tokens(PreTrainedTokenizerFast(tokenizer_object=backend))
     assert limited.encode("Oslo") == tokens.encode("Oslo")
     assert limited.encode(" Ada" * 50) == tokens.encode(" Ada" * 50)
+    assert limited.encode_trusted(" Ada" * 50) == tokens.encode_trusted(" Ada" * 50)
+
+
+def test_what_is_remembered_is_given_anew_each_time(tokens: Tokens) -> None:
+    for encode in (tokens.encode, tokens.encode_trusted):
+        first = encode("Who wrote <|end|>?")
+        expected = list(first)
+        first.append(0)
+        assert encode("Who wrote <|end|>?") == expected
+
+
+def test_ids_are_those_of_the_library(tokens: Tokens) -> None:
+    text = "Who wrote the book, <search> Ada </search> in Łódź?"
+    assert tokens.encode(text) == tokens.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+    trusted = text + "<|end|>"
+    assert tokens.encode_trusted(trusted) == tokens.tokenizer(trusted, add_special_tokens=False)["input_ids"]
 
 
 def test_the_text_of_every_id(tokens: Tokens) -> None:

@@ -53,6 +53,10 @@ class Chunk:
             np.array(ends, dtype=np.int32),
         )
 
+    def arrays(self) -> list[np.ndarray]:
+        """What a step reads of it, in the order in which it is sent."""
+        return [self.ids_N, self.positions_N, self.addresses_N, self.tiles_4T, self.last_M]
+
     def padded(self, tokens: int, tiles: int, sampled: int) -> "Chunk":
         """The same with room left over: tokens that go nowhere, tiles without queries, rows sampled for nobody."""
         return Chunk(

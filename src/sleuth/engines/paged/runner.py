@@ -3,8 +3,9 @@
 Suffixes: N packed tokens, B lanes, M sampled rows, S slots, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +17,8 @@ from transformers import PreTrainedModel
 from sleuth.engines.paged import gathered, plain, upload
 from sleuth.engines.paged.batch import Batch
 from sleuth.engines.paged.cache import Cache
-from sleuth.engines.paged.chunk import Chunk, most_tiles
+from sleuth.engines.paged.chunk import Chunk
+from sleuth.engines.paged.frame import Frame, frames, lanes_of
 from sleuth.engines.paged.graphs import Graphs, filled_up
 from sleuth.engines.paged.layout import Pagewise
 from sleuth.engines.paged.sampler import uniform
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 Backend = Literal["plain", "triton"]
 # The largest uniform number below 1 that 32 bits hold.
 BELOW_ONE = np.float32(1 - 2**-24)
-# The least part of a full chunk for which a captured one is replayed.
-FULL = 0.75
 
 
 class Drawn:
@@ -83,14 +83,11 @@ class Runner:
         self._tokens_S = torch.zeros(slots + 1, dtype=torch.int32, device=self.device)
         self._settings_S4 = torch.tensor([[1.0, 0.0, 1.0, 0.0]], device=self.device).repeat(slots + 1, 1)
         # Lanes with fillers, and rows whose segments end.
-        width = filled_up(slots) + slots
+        width = max(filled_up(slots), lanes_of(slots)) + slots
         self._fixed_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
         self._results_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
         self._queries: int = self._attention.tile_queries(self.shape.heads, self.shape.key_heads)
-        self._full = prefill_tokens
-        tiles = most_tiles(prefill_tokens, slots, self._queries)
-        sizes = (*[filled_up(slots) + prefill_tokens] * 3, 4 * tiles, width)
-        self._chunk = [torch.zeros(size, dtype=torch.int32, device=self.device) for size in sizes]
+        self._frames = [] if self._graphs is None else frames(prefill_tokens, slots, self._queries, self.device)
         if self.stream is not None:
             # Zeros, joined weights and rotary tables were begun on the caller's stream.
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -126,20 +123,30 @@ class Runner:
         """Starts a step that samples for some slots; where the device is a GPU this returns long before it is done."""
         lanes = len(step.lanes_B)
         places_M = np.arange(len(slots_M))
-        replay = None
-        if self._graphs is not None and self._worth_replaying(step):
-            lanes = filled_up(lanes)
+        frame, replay = self._frame(step), None
+        if self._graphs is not None:
+            lanes = filled_up(lanes) if frame is None else lanes_of(lanes)
             places_M[len(step.lanes_B) :] += lanes - len(step.lanes_B)
-            whole = self._filled if step.segments else self._decode
-            replay = self._graphs.prepare(whole.__name__, lanes, whole)
+            replay = self._prepared(frame, lanes)
         self._tell(step, slots_M, uniform(seeds_M, draws_M), places_M)
         if step.segments:
-            self._prefill(step, lanes, len(slots_M), replay)
-        elif replay is not None:
+            self._prefill(step, lanes, len(slots_M), frame)
+        if replay is not None:
             replay()
-        else:
+        elif not step.segments:
             self._decode(lanes)
         return Drawn(self._results_2M, places_M)
+
+    def _prepared(self, frame: Frame | None, lanes: int) -> Callable[[], None]:
+        assert self._graphs is not None  # noqa: S101  the caller looked
+        if frame is None:
+            return self._graphs.prepare("decode", lanes, self._decode)
+        return self._graphs.prepare(f"beside {frame.tokens}", lanes, partial(self._filled, frame))
+
+    def _frame(self, step: Step) -> Frame | None:
+        """The smallest that holds the step's given tokens; None for lanes alone, and where nothing is captured."""
+        given = sum(segment.end - segment.start for segment in step.segments)
+        return next((each for each in self._frames if given and each.holds(given, len(step.segments))), None)
 
     def clear(self) -> None:
         """The state after a start; what is still under way would write afterwards, so that both are waited for."""
@@ -156,15 +163,8 @@ class Runner:
     def _idle(self) -> None:
         """Every lane is nobody's, and the chunk holds no tokens: a rehearsal must not write into anybody's pages."""
         self._fixed_2M.fill_(self.cache.nobody)
-        ids_N, positions_N, addresses_N, tiles_4T, last_M = self._chunk
-        addresses_N.fill_(-1)
-        for each in (ids_N, positions_N, tiles_4T, last_M):
-            each.zero_()
-
-    def _worth_replaying(self, step: Step) -> bool:
-        """Lanes alone always, segments where little of a full chunk would be computed for nobody."""
-        given = sum(segment.end - segment.start for segment in step.segments)
-        return not given or given >= FULL * self._full
+        for frame in self._frames:
+            frame.clear()
 
     def _tell(self, step: Step, slots_M: np.ndarray, uniform_M: np.ndarray, places_M: np.ndarray) -> None:
         """Slots and random numbers of the rows that are sampled, pages that were placed, settings of new rows."""
@@ -187,33 +187,26 @@ class Runner:
             slots, settings = rest
             self._settings_S4.index_copy_(0, slots.long(), settings.view(torch.float32).view(-1, 4))
 
-    def _prefill(self, step: Step, lanes: int, sampled: int, replay: Callable[[], None] | None) -> None:
-        """A step with segments beside its lanes."""
+    def _prefill(self, step: Step, lanes: int, sampled: int, frame: Frame | None) -> None:
+        """Given tokens beside the lanes: put where a captured step reads them, or computed at once."""
         chunk = Chunk.of(step.segments, lanes, self._queries)
         (ends_2G,) = upload.send([chunk.ends_2G], self.device)
         slots, lengths = ends_2G.view(2, -1)
         self.cache.lengths_S.index_copy_(0, slots.long(), lengths)
-        if replay is not None:
-            padded = chunk.padded(len(self._chunk[0]), len(self._chunk[3]) // 4, len(self._chunk[4]))
-            for there, sent in zip(self._chunk, upload.send(_arrays(padded), self.device), strict=True):
-                there.copy_(sent)
-            replay()
-        else:
-            if self.stream is not None:
-                # Few numbers of rows: products of others might be summed by kernels that no test has seen.
-                chunk = chunk.padded(filled_up(len(chunk.ids_N)), chunk.tiles_4T.shape[1], len(chunk.last_M))
-            self._mixed(upload.send(_arrays(chunk), self.device), lanes, sampled)
-
-    def _mixed(self, chunk: Sequence[Tensor], lanes: int, sampled: int) -> None:
-        ids_N, positions_N, addresses_N, tiles_4T, last_M = chunk
+        if frame is not None:
+            frame.write(chunk, lanes)
+            return
+        if self.stream is not None:
+            # Few numbers of rows: products of others might be summed by kernels that no test has seen.
+            chunk = chunk.padded(filled_up(len(chunk.ids_N)), chunk.tiles_4T.shape[1], len(chunk.last_M))
+        ids_N, positions_N, addresses_N, tiles_4T, last_M = upload.send(chunk.arrays(), self.device)
         tiles = Tiles(*tiles_4T.view(4, -1))
         self._forward(Batch(ids_N, positions_N, addresses_N, self._fixed_2M[0, :lanes], tiles, last_M), sampled)
 
-    def _filled(self, lanes: int) -> None:
-        """A full chunk beside its lanes, which reads only what lies at fixed places: this is what graphs capture."""
-        ids_N, positions_N, addresses_N, tiles_4T, last_M = self._chunk
-        packed = [each[: lanes + self._full] for each in (ids_N, positions_N, addresses_N)]
-        self._mixed([*packed, tiles_4T, last_M], lanes, len(last_M))
+    def _filled(self, frame: Frame, lanes: int) -> None:
+        """Given tokens beside lanes, read from fixed places alone: this is what graphs capture."""
+        batch = frame.batch(self._fixed_2M[0, :lanes])
+        self._forward(batch, lanes + frame.segments)
 
     def _decode(self, lanes: int) -> None:
         """A step of lanes alone; as above."""
@@ -273,7 +266,3 @@ def _settings(step: Step) -> np.ndarray:
     warm = [min(max(one.temperature, 1e-30), 1e30) if one.temperature else 0.0 for one in each]
     kept = [(min(one.top_k, 2**24), one.top_p, one.min_p) for one in each]
     return np.array([(temperature, *rest) for temperature, rest in zip(warm, kept, strict=True)], dtype=np.float32)
-
-
-def _arrays(chunk: Chunk) -> list[np.ndarray]:
-    return [chunk.ids_N, chunk.positions_N, chunk.addresses_N, chunk.tiles_4T, chunk.last_M]

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.paged.chunk import Chunk, most_tiles
 from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.frame import frames, lanes_of
 from sleuth.engines.paged.graphs import filled_up
 from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.paged.row import Row
@@ -71,17 +74,28 @@ def test_lanes_are_filled_up(lanes: int, filled: int) -> None:
     assert filled_up(lanes) == filled
 
 
-@pytest.mark.parametrize("prefill_tokens", [16, 24, 100])
+def test_frames_have_room_for_every_step_and_little_for_nobody() -> None:
+    made = frames(1200, slots=100, queries=8, device=torch.device("cpu"))
+    assert [(each.tokens, each.segments) for each in made] == [(512, 64), (1024, 64), (1200, 100)]
+    assert made[0].holds(512, 64)
+    assert not made[0].holds(513, 1)
+    assert not made[0].holds(65, 65)
+    assert made[-1].holds(1200, 100)
+    assert [each.tokens for each in frames(512, 4, 8, torch.device("cpu"))] == [512]
+    assert [each.tokens for each in frames(16, 4, 8, torch.device("cpu"))] == [16]
+    assert [lanes_of(lanes) for lanes in (0, 1, 64, 65, 200, 512)] == [0, 64, 64, 128, 256, 512]
+
+
+@pytest.mark.parametrize("prefill_tokens", [16, 24, 100, 700])
 def test_filled_up_steps_give_the_same(
     tiny: Callable[..., PreTrainedModel], tokens: Tokens, prefill_tokens: int
 ) -> None:
     """On a CPU nothing is captured; fillers, full chunks and rows sampled for nobody are as on a GPU."""
-    prompts = [
-        tokens.encode("Who wrote the book that Ada read?" * n + " Oslo" * (n % 3)) for n in (1, 3, 3, 5, 2, 7, 1)
-    ]
+    lengths = (1, 3, 3, 5, 2, 7, 1, 30, 31)
+    prompts = [tokens.encode("Who wrote the book that Ada read?" * n + " Oslo" * (n % 3)) for n in lengths]
 
     async def said(graphs: bool) -> list[Completion]:
-        engine = Paged(tiny(), tokens, slots=5, context=200, prefill_tokens=prefill_tokens, graphs=graphs)
+        engine = Paged(tiny(), tokens, slots=5, context=500, prefill_tokens=prefill_tokens, graphs=graphs)
         calls = [engine.generate(ids, Sampling(9 + n, seed=n, top_k=n)) for n, ids in enumerate(prompts)]
         return await asyncio.gather(*calls)
 
@@ -93,7 +107,7 @@ def test_filled_up_steps_give_the_same(
 
 def test_a_rehearsal_writes_into_nobodys_pages(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> None:
     """A step is rehearsed before it is captured, while other rows' keys and values are cached."""
-    engine = Paged(tiny(), tokens, slots=5, context=200, prefill_tokens=16, graphs=True)
+    engine = Paged(tiny(), tokens, slots=5, context=200, prefill_tokens=600, graphs=True)
     asyncio.run(engine.generate(tokens.encode("Who wrote the book that Ada read?" * 3), Sampling(5)))
     runner = engine._core.runner
     assert runner._graphs is not None
@@ -102,5 +116,6 @@ def test_a_rehearsal_writes_into_nobodys_pages(tiny: Callable[..., PreTrainedMod
     for states in cached:
         states.fill_(1.0)
     with runner.ready():
-        runner._graphs.prepare("rehearsed anew", 0, runner._filled)
+        for frame in runner._frames:
+            runner._graphs.prepare(f"rehearsed anew {frame.tokens}", 0, partial(runner._filled, frame))
     assert all((states == 1.0).all() for states in cached)

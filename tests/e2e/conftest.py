@@ -65,7 +65,7 @@ def command(order):
         if event == order["event"] and str(arguments[0]).endswith(order["at"]):
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), order["signal"])
+                signal.raise_signal(order["signal"])  # this very thread: another would take it in some time later
     if order["event"]:
         sys.addaudithook(watching)
     sys.argv = ["sleuth", *order["words"]]

@@ -1,0 +1,100 @@
+"""sleuth data make: questions about a corpus of one's own, made by rules of form, without a language model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sleuth.cli.meter import Meter
+from sleuth.cli.printed import printed
+from sleuth.errors import InputError
+
+if TYPE_CHECKING:
+    from sleuth.corpus.cloze.making import Made
+    from sleuth.corpus.passages import PassageStore
+    from sleuth.records import Question
+
+EXAMPLES = 10
+
+
+def make(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CORPUS|INDEX", help="an index folder, or anything that an index is built of: JSONL, documents"
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="the question file to write (.jsonl or .jsonl.gz); it must not exist")],
+    questions: Annotated[int, typer.Option(min=1, help="how many; fewer where the passages give no more")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="the same seed gives the same file")] = 0,
+    without: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="a question file that is measured on: passages that it names are not used, nor are its questions "
+            "asked; can be given several times"
+        ),
+    ] = None,
+    per_passage: Annotated[int, typer.Option(min=1, help="questions about a passage at most")] = 1,
+    two_hops: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="share of questions that take two passages, where there are so many")
+    ] = 0.25,
+    name: Annotated[str, typer.Option(help="the name of the set, as data_source and before each id")] = "cloze",
+) -> None:
+    """Make questions about the passages of a corpus, each with its answer and the passage that holds it."""
+    if out.exists():
+        raise InputError(f"{out} exists already and is left as it is; choose another file")
+    if not name.strip():
+        raise InputError("--name is empty; give the set a name, such as cloze")
+    from sleuth.corpus.cloze.excluded import excluded
+    from sleuth.corpus.cloze.making import Terms
+    from sleuth.corpus.cloze.making import make as make_questions
+    from sleuth.corpus.questions import write
+
+    left_out = excluded(without or ())
+    terms = Terms(questions, seed, per_passage, name, two_hops)
+    with Meter() as meter, _passages(source, meter) as passages:
+        made = make_questions(passages, terms, left_out, meter)
+    if not made.questions:
+        raise InputError(
+            f"no passage of {source} gives a question: the rules read English prose whose passages have titles, as "
+            f"Wikipedia's have; {made.excluded:,} of {made.passages:,} passages were left out by --without"
+        )
+    write(out, made.questions)
+    _report(out, made, questions, Random(seed))
+
+
+@contextmanager
+def _passages(source: Path, meter: Meter) -> "Iterator[PassageStore]":
+    """The passages of an index folder, which knows where its corpus lies, or of any other source."""
+    from sleuth.corpus.cloze.store import opened
+    from sleuth.corpus.passages import PassageStore
+    from sleuth.retrieval import manifest
+
+    if (source / manifest.NAME).is_file():
+        yield PassageStore(manifest.matching_corpus(source, manifest.read(source).corpus, verify=False), source)
+        return
+    with opened(source, meter) as passages:
+        yield passages
+
+
+def _report(out: Path, made: "Made", wanted: int, dice: Random) -> None:
+    lines = ["| answer | questions |", "|---|---:|"]
+    lines += [f"| {kind} | {count:,} |" for kind, count in made.kinds.most_common()]
+    printed("\n".join(lines) + "\n")
+    some = dice.sample(made.questions, min(EXAMPLES, len(made.questions)))
+    for question in some:
+        typer.echo(_example(question))
+    typer.echo(
+        f"{made.passages:,} passages: {made.excluded:,} left out by --without, {len(made.used):,} asked about; "
+        f"{made.two_hops:,} questions take two"
+    )
+    if len(made.questions) < wanted:
+        typer.echo(f"fewer than {wanted:,}: the passages give no more; more come with a higher --per-passage")
+    typer.echo(f"{len(made.questions):>9,}  {out}")
+
+
+def _example(question: "Question") -> str:
+    return f"  {question.question}  [{' | '.join(question.golden_answers)}]"

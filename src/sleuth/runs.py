@@ -15,14 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from platform import node
+from secrets import token_hex
 from typing import Any
+from zlib import crc32
 
 from sleuth import __version__
 from sleuth.errors import InputError
 from sleuth.records import Access, Answer, Hit, Malformed, Question, Score, Search, Trajectory, Turn, run_lengths
 
 FORMAT = 1
-TEMPORARY = ".tmp-"
+TEMPORARY = ".tmp-"  # before the name that something will have; before that stands whose it is
+OWNER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{6}")  # machine, process, and letters of its own
 STEP = re.compile(r"step-(\d+)")
 BEST = "best.json"
 ROLLBACK = "rollback"  # the action of an event after which a run goes on from an earlier step
@@ -87,8 +91,7 @@ class Run:
             except BlockingIOError as error:
                 raise InputError(f"another process is training in {self.path}; wait for it, or end it first") from error
             for folder in (self.path, self.path / "trajectories", self.path / "checkpoints"):
-                for leftover in folder.glob(f"{TEMPORARY}*"):
-                    _remove(leftover)
+                remove_leftovers(folder)
             yield
 
     def manifest(self) -> Row:
@@ -199,19 +202,35 @@ class Run:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary sibling for a file or folder; it takes the name `path` on success and is gone on failure."""
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    """Yields a temporary sibling for a file or folder; it takes the name `path` on success and is gone on failure.
+
+    What was there is replaced; what another process put there meanwhile is not. What killed processes of this machine
+    left of the same is removed.
+    """
+    temporary = _temporary(path.name, path.parent)
+    replaced = os.path.lexists(path)
     try:
         with explained(path):
-            _remove(temporary)
             path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(path.name, path.parent)
             yield temporary
             sync_tree(temporary)
-            _rename(temporary, path)
+            if replaced:
+                _rename(temporary, path)
+            else:
+                _rename_new(temporary, path)
             _sync(path.parent)
     except BaseException:
         _remove(temporary)
         raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what interrupted processes left half-written in a folder in which nobody else writes."""
+    for path in folder.iterdir():
+        owner, temporary, _ = path.name.partition(TEMPORARY)
+        if temporary and (not owner or OWNER.fullmatch(owner)):
+            _remove(path)
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -350,9 +369,10 @@ def _remedy(error: Exception, path: Path) -> str | None:
     fault = _fault(error, path.parent)
     if fault is not None:
         return REMEDIES[fault]
-    ours = (path.with_name(f"{TEMPORARY}{path.name}"), path.parent)
-    if isinstance(error, OSError) and error.filename and any(Path(error.filename) == each for each in ours):
-        return f"{error.strerror}; choose another folder"
+    if isinstance(error, OSError) and error.filename:
+        failed = Path(error.filename)
+        if failed == path.parent or _is_temporary_of(failed, path):
+            return f"{error.strerror}; choose another folder"
     return None
 
 
@@ -367,12 +387,60 @@ def _fault(error: Exception, folder: Path) -> int | None:
 
 def _rename(source: Path, target: Path) -> None:
     """Puts `source` in the place of `target`; a folder cannot take the name of another, so the old one steps aside."""
-    aside = target.with_name(f"{TEMPORARY}old-{target.name}")
-    _remove(aside)
+    aside = _temporary(f"old-{target.name}", target.parent)
     if target.is_dir():
         target.rename(aside)
     source.replace(target)
     _remove(aside)
+    # Only now: one that was left between the two steps above was the last copy.
+    _remove_abandoned(f"old-{target.name}", target.parent)
+
+
+def _rename_new(source: Path, target: Path) -> None:
+    """Gives `source` a name that nothing had when it was begun."""
+    try:
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        source.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
+            raise
+        raise InputError(
+            f"another process wrote {target} meanwhile, which is left as it is; choose another name, or remove it"
+        ) from error
+
+
+def _temporary(name: str, folder: Path) -> Path:
+    """A name that no other process uses, nor this one again: machine, process and letters stand before it."""
+    return folder / f".{_machine()}-{os.getpid()}-{token_hex(3)}{TEMPORARY}{name}"
+
+
+def _is_temporary_of(path: Path, final: Path) -> bool:
+    return path.parent == final.parent and path.name.endswith(f"{TEMPORARY}{final.name}")
+
+
+def _remove_abandoned(name: str, folder: Path) -> None:
+    """Removes temporaries of a name whose process is dead, as far as this machine can know."""
+    for path in folder.iterdir():
+        owner, _, rest = path.name.partition(TEMPORARY)
+        known = OWNER.fullmatch(owner) if rest == name else None
+        if known is not None and known[1] == _machine() and not _alive(int(known[2])):
+            _remove(path)
+
+
+def _machine() -> str:
+    """Process numbers mean something on one machine only, and folders are shared by several."""
+    return f"{crc32(node().encode()):08x}"
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # someone else's
+        return True
+    return True
 
 
 def _remove(path: Path) -> None:

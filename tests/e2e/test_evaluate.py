@@ -102,12 +102,15 @@ def test_repeated_it_gives_the_same_numbers(home: Path, whole: Path, ask: Any) -
     assert trajectories(home / "twin") == trajectories(whole)
 
 
-def test_killed_and_resumed_it_gives_the_same_numbers(home: Path, whole: Path, ask: Any) -> None:
+def test_killed_and_resumed_it_gives_the_same_numbers(home: Path, whole: Path, ask: Any, nursery: Nursery) -> None:
     (home / "die").touch()
     assert ask("--out", "part").returncode == KILLED
     (home / "die").unlink()
     there = len((home / "part" / "trajectories.jsonl").read_bytes().splitlines())
     assert 0 < there < QUESTIONS
+    early = nursery.sleuth(home, "evaluate", "--rescore", "part")
+    assert (early.returncode, len(early.stderr.splitlines())) == (2, 1)
+    assert f"part is not finished: {QUESTIONS - there} of its 24 questions were never asked" in early.stderr
     assert not (home / "part" / "results.json").exists()
     ended = ask("--out", "part")
     assert ended.returncode == 0, ended.stderr
@@ -159,6 +162,20 @@ def test_rag_sees_documents_it_never_searched_for(home: Path, whole: Path, ask: 
     assert (found["searches"]["value"], found["retrieval_hit"]["value"]) == (0.0, 0.5)
 
 
+def test_figures_alone_leave_nothing_else(home: Path, whole: Path, ask: Any) -> None:
+    ended = ask("--out", "alone.json", "--set", "agent.searches=1")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((home / "alone.json").read_text())["questions"] == QUESTIONS
+    assert not list(home.glob(".tmp-*"))
+
+
+def test_a_context_that_no_prompt_fits_is_an_error(home: Path, ask: Any) -> None:
+    ended = ask("--set", "agent.context_tokens=5", "--out", "tight")
+    assert ended.returncode == 2
+    assert "the prompt did not fit for any question" in ended.stderr.splitlines()[-1]
+    assert not (home / "tight" / "results.json").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -168,8 +185,9 @@ def test_rag_sees_documents_it_never_searched_for(home: Path, whole: Path, ask: 
         (["--suite", "bad.jsonl"], "bad.jsonl, line 1: "),
         (["--method", "best"], "agent.method = 'best' is unknown"),
         (["--limit", "1"], "--limit 1 is less than one question of each of the 2 sets"),
+        (["--out", "nodir/x.json"], "nodir/x.json cannot be written: there is no folder nodir"),
     ],
-    ids=["stamp", "set", "suite", "answerless", "method", "limit"],
+    ids=["stamp", "set", "suite", "answerless", "method", "limit", "place"],
 )
 def test_bad_input_is_one_sentence(home: Path, whole: Path, ask: Any, words: list[str], sentence: str) -> None:
     (home / "bad.jsonl").write_text('{"id": "1", "question": "Who?", "golden_answers": []}\n')

@@ -137,7 +137,7 @@ KILLINGS = {
         (
             ("os.rename", ".tmp-corpus.jsonl", 1),
             ("os.rename", ".tmp-order.npy", 1),
-            ("os.rename", "blocks/.tmp-000001.npy", 1),
+            ("os.rename", ".tmp-000001.npy", 1),
             ("open", "bm25/indptr.csc.index.npy", 1),
             ("os.rename", ".building-killed-bm25", 1),
         ),
@@ -156,7 +156,7 @@ KILLINGS = {
     "hybrid": Killing(
         "short.jsonl",
         VECTORS,
-        (("os.rename", "blocks/.tmp-000000.npy", 1), ("open", "vectors.journal", 2)),
+        (("os.rename", ".tmp-000000.npy", 1), ("open", "vectors.journal", 2)),
         ("encoding",),
     ),
     "ann": Killing(

@@ -59,7 +59,9 @@ def test_run_killed_again_and_again_ends_as_if_it_had_not_been(bench: Bench, fin
     assert (
         bench.sleuth("train", "small.toml", "--out", "killed", event="os.rename", at=".tmp-world").returncode == KILLED
     )
-    assert names(run) == [".tmp-world", "checkpoints", "manifest.json", "trajectories"]
+    half, *whole = names(run)
+    assert half.endswith(".tmp-world")
+    assert whole == ["checkpoints", "manifest.json", "trajectories"]
 
     assert bench.sleuth(*again, event="os.rename", at=".building-index/bm25").returncode == KILLED
     assert names(run) == [".building-index", "checkpoints", "manifest.json", "trajectories", "world"]
@@ -68,7 +70,9 @@ def test_run_killed_again_and_again_ends_as_if_it_had_not_been(bench: Bench, fin
     assert [row["step"] for row in bench.metrics("killed")] == [0]
 
     assert bench.sleuth(*again, event="os.mkdir", at=".tmp-step-2/trainer").returncode == KILLED
-    assert names(run / "checkpoints") == [".tmp-step-2", "step-0"]
+    half, *whole = names(run / "checkpoints")
+    assert half.endswith(".tmp-step-2")
+    assert whole == ["step-0"]
     assert [row["step"] for row in bench.metrics("killed")] == [0, 1, 2]
 
     delay = random.uniform(1, 8)

@@ -1,5 +1,6 @@
 """What Search-R1's Parquet holds comes back whatever it says."""
 
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,7 +32,32 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
             "index": draw(st.integers(-5, 5)),
             "kwargs": {"same": draw(st.sampled_from([asked, answers[0]])), "other": draw(st.none() | st.floats())},
         },
+        "$": {"$": draw(st.sampled_from(["prompt", "NaN", asked]))},
+        "weights": draw(st.lists(st.tuples(st.sampled_from([*answers, "b"]), st.lists(st.floats(), max_size=2)))),
+        "nested": [{"maps": draw(st.none() | st.lists(st.tuples(words, st.lists(st.tuples(words, words)))))}],
     }
+
+
+MAP = pyarrow.map_(pyarrow.string(), pyarrow.map_(pyarrow.string(), pyarrow.string()))
+MAPS = {
+    "weights": pyarrow.map_(pyarrow.string(), pyarrow.list_(pyarrow.float64())),
+    "nested": pyarrow.list_(pyarrow.struct([("maps", MAP)])),
+}
+
+
+def typed(drawn: list[dict[str, Any]]) -> Any:
+    """A table with maps, which cannot be told from lists by their values."""
+    plain = [{name: value for name, value in row.items() if name not in MAPS} for row in drawn]
+    table = pyarrow.Table.from_pylist(plain)
+    for name, kind in MAPS.items():
+        table = table.append_column(name, pyarrow.array([row[name] for row in drawn], kind))
+    return table
+
+
+def strictly(path: Path) -> None:
+    """Other readers of JSON know no NaN."""
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        json.loads(line or "{}", parse_constant=refuse)
 
 
 def refuse(question: object) -> list[dict[str, str]]:
@@ -43,10 +69,10 @@ def refuse(question: object) -> list[dict[str, str]]:
 def test_parquet_ours_parquet(drawn: list[dict[str, Any]]) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        before = pyarrow.Table.from_pylist(drawn)
-        parquet.write_table(before, folder / "before.parquet")
+        parquet.write_table(typed(drawn), folder / "before.parquet")
         prepare([Source("it", folder / "before.parquet")], folder / "ours", refuse, rules=Rules(repeated=False))
         prepare([Source("it", folder / "ours" / ROWS)], folder / "again", refuse, rules=Rules(repeated=False))
+        strictly(folder / "ours" / ROWS)
         after = parquet.read_table(folder / "again" / TABLE)
         assert after.schema.equals(parquet.read_schema(folder / "before.parquet"), check_metadata=True)
         assert repr(after.to_pylist()) == repr(drawn)  # repr, because NaN is not itself

@@ -5,7 +5,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.evaluate.intervals import estimate, paired_difference
+from sleuth.evaluate.differences import paired_difference
+from sleuth.evaluate.intervals import estimate
 from sleuth.evaluate.suite import Asked, Evaluation
 from sleuth.records import Question, Score, StopReason, Trajectory
 

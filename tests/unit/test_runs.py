@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -383,10 +384,77 @@ def test_killed_writer_leaves_nothing_under_the_final_name(run: Run) -> None:
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", script, str(run.checkpoint(1))], check=False, timeout=30)
-    assert names(run.path / "checkpoints") == [".tmp-step-1"]
+    [left] = names(run.path / "checkpoints")
+    assert left.endswith(".tmp-step-1")
     with run.held():
         assert run.checkpoints() == []
     assert names(run.path / "checkpoints") == []
+
+
+WRITING = """
+import os, pathlib, signal, sys
+from sleuth.runs import replacing
+with replacing(pathlib.Path(sys.argv[1])) as folder:
+    folder.mkdir()
+    (folder / "mine").write_text(sys.argv[2])
+    os.kill(os.getpid(), getattr(signal, sys.argv[3]))
+"""
+
+
+def writer(path: Path, words: str, ending: str) -> subprocess.Popen[str]:
+    """A process that stops or dies before what it wrote gets its name."""
+    command = [sys.executable, "-c", WRITING, str(path), words, ending]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def test_leftovers_of_the_dead_are_removed_by_the_next_and_those_of_the_living_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    writer(path, "dead", "SIGKILL").communicate(timeout=30)
+    assert len(names(tmp_path)) == 1
+    stopped = writer(path, "first", "SIGSTOP")
+    os.waitpid(stopped.pid, os.WUNTRACED)
+    assert [f"-{stopped.pid}-" in name for name in names(tmp_path)] == [True]
+    with replacing(path) as folder:
+        folder.mkdir()
+        (folder / "mine").write_text("second")
+    stopped.send_signal(signal.SIGCONT)
+    _, said = stopped.communicate(timeout=30)
+    assert f"InputError: another process wrote {path} meanwhile, which is left as it is; choose another name" in said
+    assert (path / "mine").read_text() == "second"
+    assert names(tmp_path) == ["folder"]
+
+
+def write_twice(path: Path) -> None:
+    with replacing(path) as outer:
+        outer.write_text("second")
+        with replacing(path) as inner:
+            inner.write_text("first")
+        assert path.read_text() == "first"
+
+
+def test_a_file_that_another_wrote_meanwhile_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with pytest.raises(InputError, match="another process wrote"):
+        write_twice(path)
+    assert path.read_text() == "first"
+    assert names(tmp_path) == ["rows.jsonl"]
+
+
+def test_a_file_that_was_there_is_replaced_by_whoever_is_last(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    path.write_text("old")
+    write_twice(path)
+    assert path.read_text() == "second"
+    assert names(tmp_path) == ["best.json"]
+
+
+def test_temporaries_of_another_machine_are_not_judged_but_by_who_holds_the_folder(run: Run) -> None:
+    foreign = run.path / ".00000000-999999999-abcdef.tmp-best.json"
+    foreign.write_text("half")
+    run.score(1, 0.5)
+    assert foreign.exists()
+    with run.held():
+        assert not foreign.exists()
 
 
 def test_fresh_path_follows_the_runs_there_are(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """The ways of answering a question, by name: each runs a task to its trajectory."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sleuth.agent.episode import Method, searched
+from sleuth.agent import prompts
+from sleuth.agent.episode import Agent, Method, searched
 from sleuth.agent.single import Single
 from sleuth.config import AgentConfig
 from sleuth.errors import ConfigError
@@ -33,6 +34,12 @@ def fitting(config: AgentConfig, shots: Sequence[Question] = ()) -> Method:
     elif shots:
         raise ConfigError(f"--shots has no effect with the method {config.method}; choose direct, cot or rag")
     return method
+
+
+def require_prompts(agent: Agent, questions: Iterable[Question]) -> None:
+    """Refuses questions whose own prompts are not for the agent's protocol, where its method uses them."""
+    if agent.config.method == "search":
+        prompts.require_spoken(questions, agent.protocol)
 
 
 def drawn(questions: Sequence[Question], count: int, seed: int) -> tuple[Question, ...]:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,12 +10,14 @@ from sleuth.agent.protocol import Protocol
 from sleuth.agent.template import GAP, Function, framed
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Question
+from sleuth.records import Answer, Question, Search
 
 SHIPPED = Path(__file__).with_name("prompts.toml")
 QUESTION, DOCUMENTS, EXAMPLES, THOUGHT = "{question}", "{documents}", "{examples}", "<think>"
 _PLACE = re.compile(r"\{(instruction|question|form|documents|examples)\}")
 _FORM = Answer("Lisbon")
+# What a prompt that explains a grammar has to name, and the protocol that speaks it.
+_GRAMMARS = {"<search>": "tags", "<tool_call>": "tools"}
 
 
 def render(question: Question, template: str, protocol: Protocol, tokens: Tokens) -> list[int]:
@@ -41,6 +43,20 @@ def asked(
     }
     # In one pass, so that what is filled in is never read as a place to fill.
     return ({"role": "user", "content": _PLACE.sub(lambda place: contents[place[1]], named(template))},)
+
+
+def require_spoken(questions: Iterable[Question], protocol: Protocol) -> None:
+    """Refuses the first question whose own prompt tells the model to search in another grammar than the protocol's."""
+    spoken = protocol.act(Search("Oslo"))
+    for question in questions:
+        text = "\n".join(message["content"] for message in question.prompt or ())
+        explained = [mark for mark in _GRAMMARS if mark in text]
+        if explained and not any(mark in spoken for mark in explained):
+            raise ConfigError(
+                f"the question {question.id!r} has a prompt of its own that searches with {explained[0]}, which "
+                f"agent.protocol does not read; choose --set agent.protocol={_GRAMMARS[explained[0]]}, or take the "
+                "prompts out of the questions"
+            )
 
 
 def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function] = ()) -> list[int]:

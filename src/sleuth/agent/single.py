@@ -11,14 +11,15 @@ from sleuth.config import AgentConfig
 from sleuth.engines.base import Seat
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.model.tokens import BROKEN, Tokens
-from sleuth.records import Answer, Hit, Question, Search, StopReason, Trajectory, Turn
+from sleuth.records import Answer, Hit, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
 class Single:
     """Answers in one generation; `shots` are questions shown with their answers in the prompt.
 
-    What was retrieved stands in the hits of the one turn, and counts as no search of the model's.
+    What was retrieved stands in the hits of the one turn, also where the prompt left no room for one, and counts as no
+    search of the model's.
     """
 
     retrieves: bool = False
@@ -27,17 +28,18 @@ class Single:
     def check(self, config: AgentConfig) -> None:
         """Refuses a prompt that does not fit: documents that nobody would see, or a place that nothing fills."""
         text, name = prompts.named(config.template), config.template
+        remedy = f"choose another, such as its own with --set agent.prompt={config.method}"
         if self.retrieves and prompts.DOCUMENTS not in text:
             raise ConfigError(
-                f"the prompt {name!r} has no {prompts.DOCUMENTS}, so what is found would not be seen; choose another"
+                f"the prompt {name!r} has no {prompts.DOCUMENTS}, so what is found would not be seen; {remedy}"
             )
         if not self.retrieves and prompts.DOCUMENTS in text:
             raise ConfigError(
-                f"the prompt {name!r} shows documents, and the method {config.method} searches for none; choose another"
+                f"the prompt {name!r} shows documents, and the method {config.method} searches for none; {remedy}"
             )
         if self.shots and prompts.EXAMPLES not in text:
             raise ConfigError(
-                f"the prompt {name!r} has no {prompts.EXAMPLES}, so examples have no effect with it; choose another"
+                f"the prompt {name!r} has no {prompts.EXAMPLES}, so examples have no effect with it; {remedy}"
             )
 
     async def __call__(self, agent: Agent, task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
@@ -45,18 +47,31 @@ class Single:
         if isinstance(found, SearchUnavailable):
             return _failed(task, str(found))
         alone = replace(agent, config=agent.config.model_copy(update={"searches": 0}))
-        opening = prompts.encode(self.messages(task.question, found, agent), agent.tokens)
-        answered = await Episode(alone, task, seat, hear, opening).run()
-        turns = (
+        answered = await Episode(alone, task, seat, hear, self.opening(task.question, found, agent)).run()
+        turns = [
             replace(turn, hits=found, formed=formed(turn, agent.config.template, agent.protocol))
             for turn in answered.turns
-        )
+        ]
+        if found and not turns and answered.stop is StopReason.OUT_OF_TOKENS:
+            turns.append(Turn("", Malformed("the prompt left no room"), Outcome.REFUSED, 0, found, formed=False))
         return replace(answered, turns=tuple(turns))
 
-    def messages(self, question: Question, hits: Sequence[Hit], agent: Agent) -> tuple[dict[str, str], ...]:
-        """What the model is asked."""
+    def opening(self, question: Question, hits: Sequence[Hit], agent: Agent) -> list[int]:
+        """The ids of the prompt; where it would leave no room for a turn, the documents are cut further."""
+        config = agent.config
+        ids = prompts.encode(self.messages(question, hits, agent, config.observation_tokens), agent.tokens)
+        if not self.retrieves or len(ids) + config.turn_tokens <= config.context_tokens:
+            return ids
+        bare = len(prompts.encode(self.messages(question, hits, agent, 0), agent.tokens))
+        room = config.context_tokens - bare
+        # Half of the room is for the answer, where there is not enough for a whole turn.
+        limit = min(config.observation_tokens, max(room - config.turn_tokens, room // 2, 0))
+        return prompts.encode(self.messages(question, hits, agent, limit), agent.tokens)
+
+    def messages(self, question: Question, hits: Sequence[Hit], agent: Agent, limit: int) -> tuple[dict[str, str], ...]:
+        """What the model is asked, with so many tokens of documents at most."""
         config, protocol = agent.config, agent.protocol
-        documents = shown(hits, protocol, agent.tokens, config.observation_tokens) if self.retrieves else ""
+        documents = shown(hits, protocol, agent.tokens, limit) if self.retrieves else ""
         examples = "".join(example(each, config.template, protocol) for each in self.shots)
         return prompts.asked(question, config.template, protocol, documents, examples)
 

@@ -14,19 +14,24 @@ from sleuth.errors import ConfigError
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="an evaluation: its folder, or the results.json in it")],
     second: Annotated[Path, typer.Argument(metavar="B", help="another one, of the same questions")],
-    measure: Annotated[str, typer.Option(help="what is compared set by set: em, f1, cover_em, judge...")] = "em",
+    measure: Annotated[
+        str, typer.Option(help="what is compared set by set: em, f1, cover_em, judge, format, tokens...")
+    ] = "em",
     common: Annotated[
         bool, typer.Option("--common", help="where the questions differ, compare those that both asked")
     ] = False,
-    show: Annotated[int, typer.Option(min=0, help="questions won and lost to print, of each so many")] = 10,
+    show: Annotated[
+        int, typer.Option(min=0, help="questions won and lost (of counts: higher and lower) to print, of each so many")
+    ] = 10,
     json_file: Annotated[Path | None, typer.Option("--json", help="a new file for all figures and questions")] = None,
 ) -> None:
     """Compare B with A: paired differences by set and on the mean with 95% intervals, and which questions changed."""
     require_new(json_file)
     from sleuth.evaluate import marks, pairing
+    from sleuth.evaluate.results import MEASURES
 
-    if measure not in pairing.COMPARED:
-        raise ConfigError(f"--measure {measure} is unknown; expected one of {', '.join(pairing.COMPARED)}")
+    if measure not in MEASURES:
+        raise ConfigError(f"--measure {measure} is unknown; expected one of {', '.join(MEASURES)}")
     found = pairing.paired(marks.read(first), marks.read(second), common=common)
     if found.all(measure) is None:
         raise ConfigError(f"--measure {measure} was not measured in both evaluations; choose another")

@@ -1,19 +1,19 @@
 """sleuth evaluate: a run or a model asked every question of a suite, and figures that can be had again."""
 
 import asyncio
-import json
 import re
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from sleuth.cli.fresh import require_new
 from sleuth.cli.live import Live
 from sleuth.cli.printed import printed
+from sleuth.cli.shots import SHOTS, examples_of
 from sleuth.errors import ConfigError, InputError, UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EVALUATIONS = Path("evaluations")
 PREPARED = Path("data/search-r1/test")
-SHOTS = 4
+KEY = "OPENAI_API_KEY"
 
 
 def evaluate(
@@ -76,46 +76,56 @@ def evaluate(
         str | None, typer.Option(metavar="URL", help="an OpenAI-compatible endpoint that judges answers, as host/v1")
     ] = None,
     judge_model: Annotated[str | None, typer.Option(help="the model that judges")] = None,
-    judge_key_env: Annotated[str, typer.Option(help="environment variable with its key")] = "OPENAI_API_KEY",
+    judge_key_env: Annotated[str, typer.Option(help="environment variable with its key")] = KEY,
     rescore: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="score the trajectories of an evaluation again, asking nothing"),
     ] = None,
 ) -> None:
     """Ask every question once and score the answers, by set and kind, with 95% intervals; killed, it goes on."""
-    if out is not None and out.suffix == ".json" and out.exists():
-        raise InputError(f"{out} exists already and is left as it is; choose another file")
+    alone = out is not None and out.suffix == ".json"
+    if alone and out is not None:
+        _require_place(out)
     if (judge is None) != (judge_model is None):
         raise ConfigError("--judge and --judge-model belong together; give both, or neither")
+    if judge is None and judge_key_env != KEY:
+        raise ConfigError("--judge-key-env has no effect without --judge; leave it out")
     if (model is None) == (rescore is None):
         raise InputError("give the folder of a run or a model to evaluate, or --rescore FOLDER; one of the two")
     console = Console(stderr=True, markup=False, highlight=False)
     wanted = None if judge is None else _judge(judge, str(judge_model), judge_key_env)
     if rescore is not None:
-        if suite or index or method or shots or limit or before or settings or out:
+        asks = suite or index or method or shots or limit or before or settings or out or temperature or seed
+        if asks or data != PREPARED:
             raise ConfigError("--rescore asks nothing, so that only --judge has an effect with it; leave out the rest")
         _rescored(rescore, wanted, console)
         return
     from sleuth.cli.quiet import quiet
     from sleuth.evaluate import benchmarks
+    from sleuth.evaluate.benchmarks import SUITES
+    from sleuth.runs import replacing
     from sleuth.train import candidates
     from sleuth.train.candidates import Wish
 
+    if data != PREPARED and not SUITES.keys() & set(suite or ()):
+        raise ConfigError(f"--data has no effect without a suite by name ({', '.join(SUITES)}); leave it out")
+    if seed and not (temperature or limit or shots):
+        raise ConfigError("--seed has no effect without --temperature, --limit or --shots; leave it out")
     quiet()
     wish = Wish(tuple(settings or ()), index, method, before)
     candidate = candidates.named(str(model), wish, Path(suite[0]) if suite else None)
     asking = benchmarks.gathered(suite or [str(candidate.questions)], data, limit, seed)
-    examples = _examples(shots, candidate, asking, seed)
+    examples = examples_of(shots, candidate, asking, seed)
     with ExitStack() as stack:
         stamp = _stamp(candidate, asking, examples, temperature, seed)
-        alone = out is not None and out.suffix == ".json"
         home = Path(stack.enter_context(TemporaryDirectory())) / "evaluation" if alone else out
-        folder = _begun(home, candidate, asking, stamp)
+        folder = _begun(home, candidate, asking, stamp, console)
         stack.enter_context(folder.held())
         _ask(folder, candidate, examples, temperature, seed, console)
         _finished(folder, wanted, console)
         if alone and out is not None:
-            shutil.copyfile(folder.path / "results.json", out)
+            with replacing(out) as temporary:
+                temporary.write_bytes((folder.path / "results.json").read_bytes())
         console.print(f"figures      {out if alone else folder.path / 'results.json'}", soft_wrap=True)
         if not alone:
             console.print(f"report       {folder.path / 'results.html'}", soft_wrap=True)
@@ -137,11 +147,23 @@ def _stamp(
     }
 
 
-def _begun(out: Path | None, candidate: "Candidate", asking: "Asking", stamp: dict[str, Any]) -> "Folder":
+def _require_place(out: Path) -> None:
+    """Refuses a file that is there or cannot be written, before hours of work would end in nothing."""
+    require_new(out)
+    try:
+        with TemporaryFile(dir=out.parent):
+            return
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror}); choose another folder") from error
+
+
+def _begun(
+    out: Path | None, candidate: "Candidate", asking: "Asking", stamp: dict[str, Any], console: Console
+) -> "Folder":
     """The folder of this evaluation; one without a name is found again by its stamp."""
     from dataclasses import asdict
 
-    from sleuth.evaluate.folder import Folder, short_hash
+    from sleuth.evaluate.folder import Folder, same_but_for_code, short_hash
 
     method = candidate.config.agent.method
     sample = asking.sample
@@ -153,7 +175,14 @@ def _begun(out: Path | None, candidate: "Candidate", asking: "Asking", stamp: di
         "notes": list(asking.notes),
     }
     slug = re.sub(r"[^\w.-]+", "-", f"{candidate.name}-{method}").strip("-.")
-    return Folder.begun(out or EVALUATIONS / f"{slug}-{short_hash(stamp)}", manifest, asking.questions)
+    path = out or EVALUATIONS / f"{slug}-{short_hash(stamp)}"
+    if out is None and not path.exists() and (other := same_but_for_code(EVALUATIONS, slug, stamp)):
+        console.print(
+            f"{other.path} is the same evaluation by another version of the code ({other.manifest()['stamp']['code']}, "
+            f"now {stamp['code']}); a new one is begun in {path}",
+            soft_wrap=True,
+        )
+    return Folder.begun(path, manifest, asking.questions)
 
 
 def _ask(
@@ -165,8 +194,9 @@ def _ask(
     console: Console,
 ) -> None:
     """Asks what is missing, if anything is; a model that has nothing to do is not loaded."""
+    from sleuth.agent import methods
     from sleuth.evaluate.asking import ask
-    from sleuth.evaluate.finish import RUBRIC, TIME
+    from sleuth.evaluate.finish import RUBRIC
 
     total, there = len(folder.questions()), sum(place.usable for place in folder.places().values())
     if there:
@@ -175,6 +205,7 @@ def _ask(
         return
     try:
         agent, slots = candidate.agent(examples), candidate.config.engine.slots
+        methods.require_prompts(agent, folder.questions())
     except UserError:
         folder.forsake()
         raise
@@ -189,8 +220,6 @@ def _ask(
     except KeyboardInterrupt:
         console.print(f"interrupted; the same command goes on in {folder.path}", soft_wrap=True)
         raise
-    earlier = (folder.read(TIME) or {}).get("seconds", 0.0)
-    folder.write(TIME, json.dumps({"seconds": earlier + spent}) + "\n")
     console.print(f"{total - there:,} questions in {spent:.1f} s, {(total - there) / spent:.1f} a second")
 
 
@@ -217,7 +246,6 @@ def _finished(folder: "Folder", judge: "Judge | None", console: Console) -> None
 def _judged(folder: "Folder", marks: "list[Mark]", judge: "Judge", console: Console) -> "list[Mark]":
     from sleuth.evaluate.judge import judged
 
-    folder.write("judge.json", json.dumps({"url": judge.url, "model": judge.model}) + "\n")
     with Live(console) as live:
         live.begin(f"judging with {judge.model}", sum(bool(mark.answer) for mark in marks))
         return asyncio.run(judged(folder, marks, judge, live.advance))
@@ -231,29 +259,3 @@ def _rescored(path: Path, judge: "Judge | None", console: Console) -> None:
     with folder.held():
         _finished(folder, judge, console)
     console.print(f"figures      {folder.path / 'results.json'}", soft_wrap=True)
-
-
-def _examples(shots: str | None, candidate: "Candidate", asking: "Asking", seed: int) -> "tuple[Question, ...]":
-    """Questions to show with their answers; none that is asked is among them."""
-    from sleuth.agent import methods
-    from sleuth.corpus.questions import load
-
-    if shots is None:
-        methods.fitting(candidate.config.agent)
-        return ()
-    file, count = _shots(shots)
-    if file is None and candidate.training is None:
-        raise InputError(f"--shots {shots} names no file, and a model has no questions of its own; give FILE:{count}")
-    asked = {question.question for question in asking.questions}
-    pool = [question for question in load(file or Path(str(candidate.training))) if question.question not in asked]
-    chosen = methods.drawn(pool, count, seed)
-    methods.fitting(candidate.config.agent, chosen)
-    return chosen
-
-
-def _shots(shots: str) -> tuple[Path | None, int]:
-    """The file, where one is named, and how many of it."""
-    name, _, count = shots.rpartition(":")
-    if count.isdigit() and int(count):
-        return (Path(name) if name else None), int(count)
-    return Path(shots), SHOTS

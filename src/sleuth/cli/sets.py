@@ -8,13 +8,17 @@ import typer
 
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed
+from sleuth.cli.sets_make import make
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
     from sleuth.corpus.datasets.folder import Source
     from sleuth.corpus.datasets.search_r1 import Asking
 
-app = typer.Typer(no_args_is_help=True, help="Prepare question sets; download corpora, indexes and sets.")
+app = typer.Typer(
+    no_args_is_help=True, help="Prepare question sets, make new ones; download corpora, indexes and sets."
+)
+app.command()(make)
 
 Folder = Annotated[
     Path,
@@ -29,7 +33,7 @@ Split = Literal["train", "dev", "test"]
 
 @app.callback()
 def sets() -> None:
-    """Prepare question sets; download corpora, indexes and sets."""
+    """Prepare question sets, make new ones; download corpora, indexes and sets."""
 
 
 @app.command()
@@ -143,7 +147,8 @@ def _report(out: Path, manifest: dict[str, Any]) -> None:
     names = [name for name in total if total[name] or name == "read"]
     lines = ["| set | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     for label, counts in (*sets.items(), *([("all", total)] if len(sets) > 1 else [])):
-        lines.append(f"| {label} | " + " | ".join(f"{counts[name]:,}" for name in names) + " |")
+        cell = " ".join(label.split()).replace("|", "\\|")
+        lines.append(f"| {cell} | " + " | ".join(f"{counts[name]:,}" for name in names) + " |")
     printed("\n".join(lines) + "\n")
     for name, file in manifest["files"].items():
         typer.echo(f"{file['rows']:>9,}  {out / name}")

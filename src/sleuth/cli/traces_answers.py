@@ -33,6 +33,8 @@ def answers(
     """Gold answers as direct, cot or rag would give them, with the documents of the search: traces for RAG-SFT."""
     if out.exists():
         raise InputError(f"{out} exists already and is left as it is; choose another file")
+    if not out.name.endswith((".jsonl", ".jsonl.gz")):
+        raise InputError(f"--out {out} is no name of a trace file; it must end in .jsonl or .jsonl.gz")
     if method not in SINGLE:
         raise ConfigError(
             f"--method {method} is none of {', '.join(SINGLE)}; for searching there is: sleuth traces gold"

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sleuth.corpus.datasets.lines import opened
+from sleuth.corpus.datasets.lines import clean, opened
 from sleuth.corpus.datasets.rows import EXPECTED, read
 from sleuth.errors import InputError
 from sleuth.records import Question
@@ -41,7 +41,10 @@ def write(path: Path, questions: Iterable[Question]) -> int:
 
 
 def line(question: Question, kept: Mapping[str, Any] | None = None) -> str:
-    """A question as a line of its file, with what is kept beside it; what is not known of it is left out."""
+    """A question as a line of its file, with what is kept beside it; what is not known of it is left out.
+
+    It is strict JSON: a number that is none is a ValueError.
+    """
     values = {name: getattr(question, name) for name in NAMES}
     known = {name: value for name, value in values.items() if value is not None and value != ()}
-    return json.dumps({**known, **(kept or {})}, ensure_ascii=False) + "\n"
+    return clean(json.dumps({**known, **(kept or {})}, ensure_ascii=False, allow_nan=False)) + "\n"

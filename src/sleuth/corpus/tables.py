@@ -51,8 +51,12 @@ def slim(columns: Schema) -> list[str]:
 
 
 def write(path: Path, content: Iterable[Mapping[str, Any]], columns: Schema) -> int:
-    """Writes rows under a schema and returns how many; one that does not fit is a ValueError that says how."""
-    waiting, written = iter(content), 0
+    """Writes rows under a schema and returns how many; one that does not fit is a ValueError that says how.
+
+    The entries of a map may be lists of two, as JSON has them.
+    """
+    mapped = [field for field in columns if _holds_map(field.type)]
+    waiting, written = (_with_maps(row, mapped) for row in content), 0
     try:
         with parquet.ParquetWriter(path, columns) as file:
             while group := list(islice(waiting, GROUP)):
@@ -100,9 +104,44 @@ def _kind(kind: object) -> Any:
             return pyarrow.string() if kind is str else pyarrow.int64()
 
 
+def _with_maps(row: Mapping[str, Any], mapped: Sequence[Any]) -> Mapping[str, Any]:
+    return {**row, **{field.name: _entries(row.get(field.name), field.type) for field in mapped}} if mapped else row
+
+
+def _entries(value: Any, kind: Any) -> Any:
+    """A value with tuples where its type has maps; what is of another type is left for pyarrow to refuse."""
+    types = pyarrow.types
+    if types.is_map(kind) and isinstance(value, list):
+        inner = pyarrow.struct([("key", kind.key_type), ("value", kind.item_type)])
+        return [_entry(each, inner) for each in value]
+    if _is_list(kind) and isinstance(value, list):
+        return [_entries(each, kind.value_type) for each in value]
+    if types.is_struct(kind) and isinstance(value, dict):
+        return {field.name: _entries(value.get(field.name), field.type) for field in kind}
+    return value
+
+
+def _entry(pair: Any, inner: Any) -> Any:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        return pair
+    return tuple(_entries(each, field.type) for each, field in zip(pair, inner, strict=True))
+
+
+def _holds_map(kind: Any) -> bool:
+    types = pyarrow.types
+    if types.is_struct(kind):
+        return any(_holds_map(field.type) for field in kind)
+    return bool(types.is_map(kind)) or (_is_list(kind) and _holds_map(kind.value_type))
+
+
+def _is_list(kind: Any) -> bool:
+    types = pyarrow.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
 def _is_bulk(kind: Any) -> bool:
     types = pyarrow.types
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if _is_list(kind):
         return bool(types.is_floating(kind.value_type)) or _is_bulk(kind.value_type)
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 

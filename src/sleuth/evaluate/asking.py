@@ -8,10 +8,14 @@ from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Method, Task
 from sleuth.agent.speech import TextListener
 from sleuth.engines.base import Seat
+from sleuth.errors import InputError
 from sleuth.evaluate.folder import Folder
 from sleuth.evaluate.saved import written
-from sleuth.records import Trajectory
+from sleuth.records import Outcome, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
+
+HOPELESS = 50  # questions that lost their search before any had one, after which no more are asked
+BETWEEN = 1.0  # seconds after which the time spent is written down again
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,49 @@ class Timed:
         return trajectory
 
 
+@dataclass(slots=True)
+class Clock:
+    """The time that asking took, written down along the way, so that a kill loses a second of it."""
+
+    folder: Folder
+    earlier: float
+    began: float = field(default_factory=time.monotonic)
+    written: float = 0.0
+
+    @classmethod
+    def of(cls, folder: Folder) -> "Clock":
+        return cls(folder, folder.seconds() or 0.0)
+
+    @property
+    def spent(self) -> float:
+        return time.monotonic() - self.began
+
+    def tick(self) -> None:
+        if self.spent - self.written >= BETWEEN:
+            self.write()
+
+    def write(self) -> None:
+        self.written = self.spent
+        self.folder.write_seconds(self.earlier + self.written)
+
+
+@dataclass(slots=True)
+class Hope:
+    """Whether there is something to search: ends the asking where the first searches all fail."""
+
+    found: bool = False
+    failed: int = 0
+
+    def see(self, trajectory: Trajectory) -> None:
+        self.found |= any(turn.outcome is Outcome.FOUND or turn.hits for turn in trajectory.turns)
+        self.failed += trajectory.stop is StopReason.SEARCH_UNAVAILABLE
+        if not self.found and self.failed >= HOPELESS:
+            raise InputError(
+                f"the searches of the first {self.failed} questions all failed ({trajectory.failure}); mend what is "
+                "searched and give the same command again: what was answered stays"
+            )
+
+
 async def ask(
     agent: Agent,
     folder: Folder,
@@ -39,7 +86,7 @@ async def ask(
     done: Callable[[Trajectory], None] | None = None,
 ) -> float:
     """Asks every question that has no usable trajectory in the folder; the seconds it took."""
-    timed, known, began = Timed(agent.method), folder.places(), time.monotonic()
+    timed, known, clock, hope = Timed(agent.method), folder.places(), Clock.of(folder), Hope()
     tasks = [
         Task(question, group=place, seed=seed, temperature=temperature)
         for place, question in enumerate(folder.questions())
@@ -51,8 +98,13 @@ async def ask(
             usable = trajectory.stop.usable
             score = rubric.score(trajectory.question, trajectory) if usable else None
             write(written(trajectory, score, timed.seconds.pop(trajectory.group)))
+            clock.tick()
             if done is not None:
                 done(trajectory)
+            hope.see(trajectory)
 
-        await run_batch(replace(agent, method=timed), tasks, concurrent, finish)
-    return time.monotonic() - began
+        try:
+            await run_batch(replace(agent, method=timed), tasks, concurrent, finish)
+        finally:
+            clock.write()
+    return clock.spent

@@ -43,11 +43,15 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The questions of an evaluation in order, and what a reader of its figures must know of them."""
+    """The questions of an evaluation in order, and what a reader of its figures must know of them.
+
+    `whole` are those of the suites, of which a sample was drawn or none.
+    """
 
     questions: tuple[Question, ...]
     sample: Sample | None = None
     notes: tuple[str, ...] = ()
+    whole: tuple[Question, ...] = ()
 
 
 def gathered(suites: Sequence[str], folder: Path, limit: int | None = None, seed: int = 0) -> Asking:
@@ -62,9 +66,10 @@ def gathered(suites: Sequence[str], folder: Path, limit: int | None = None, seed
             )
         seen.add(key)
     notes = tuple(note for suite in suites if suite in SUITES for note in _short_of(suite, questions))
-    if limit is None or limit >= len(questions):
-        return Asking(tuple(questions), None, notes)
-    return Asking(tuple(drawn(questions, limit, seed)), Sample(limit, len(questions), seed), notes)
+    whole = tuple(questions)
+    if limit is None or limit >= len(whole):
+        return Asking(whole, None, notes, whole)
+    return Asking(tuple(drawn(whole, limit, seed)), Sample(limit, len(whole), seed), notes, whole)
 
 
 def drawn(questions: Sequence[Question], limit: int, seed: int) -> list[Question]:

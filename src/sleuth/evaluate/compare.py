@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from sleuth.evaluate.intervals import paired_difference
+from sleuth.evaluate.differences import paired_difference
+from sleuth.evaluate.results import COUNTS
 from sleuth.evaluate.suite import Evaluation
 from sleuth.records import Estimate, Score
 
@@ -12,7 +13,8 @@ from sleuth.records import Estimate, Score
 def gain(before: Evaluation, after: Evaluation, part: str = "em") -> Estimate:
     """The mean change of one part of the score over the questions that were usable both times."""
     pairs = _pairs(before, after)
-    return paired_difference([first.parts[part] for first, _ in pairs], [second.parts[part] for _, second in pairs])
+    first, second = [one.parts[part] for one, _ in pairs], [other.parts[part] for _, other in pairs]
+    return paired_difference(first, second, shares=part not in COUNTS)
 
 
 def em_by_hops(before: Evaluation, after: Evaluation) -> dict[str, dict[str, Any]]:

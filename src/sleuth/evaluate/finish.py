@@ -1,12 +1,13 @@
 """The end of an evaluation: marks, figures and pages, made of what stands in its folder and of nothing else."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 from sleuth.config import RewardConfig
-from sleuth.errors import InputError
+from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate import judge as judges
 from sleuth.evaluate import marks as marking
 from sleuth.evaluate import report
@@ -17,7 +18,7 @@ from sleuth.page.evaluation import evaluation_page
 from sleuth.reward.rubric import Rubric
 
 TRANSCRIPTS = 12
-TIME = "time.json"
+RAISE = "raise agent.context_tokens with --set"
 
 # Exact match is what evaluations report, whatever a run was paid for.
 RUBRIC = Rubric(RewardConfig())
@@ -36,11 +37,12 @@ def finish(folder: Folder, marks: Sequence[Mark]) -> Mapping[str, Any]:
         marks,
         title=about["title"],
         sample=about["sample"],
-        notes=about["notes"],
+        notes=[*about["notes"], *([unfit] if (unfit := _unfit(marks)) else [])],
         stamp=about["stamp"],
         judged_by=judge,
         unjudged=judges.unjudged(marks) if judge else 0,
-        wall_seconds=(folder.read(TIME) or {}).get("seconds"),
+        wall_seconds=folder.seconds(),
+        stops=dict(Counter(mark.stop for mark in marks if mark.stop is not None).most_common()),
     )
     marking.write(folder, marks)
     folder.write_offsets()
@@ -52,7 +54,13 @@ def finish(folder: Folder, marks: Sequence[Mark]) -> Mapping[str, Any]:
 
 
 def failures(folder: Folder, marks: Sequence[Mark]) -> str | None:
-    """What went wrong with questions that have no usable trajectory, in a sentence; where none has, it is raised."""
+    """What went wrong with questions that have no usable trajectory, in a sentence; where none has, it is raised.
+
+    So it is where no prompt fitted: nothing was measured but that.
+    """
+    usable = [mark for mark in marks if mark.values is not None]
+    if usable and all(mark.unfit for mark in usable):
+        raise ConfigError(f"the prompt did not fit for any question, and the model was never asked; {RAISE}")
     lost = {place for place, mark in enumerate(marks) if mark.values is None}
     if not lost:
         return None
@@ -61,6 +69,12 @@ def failures(folder: Folder, marks: Sequence[Mark]) -> str | None:
     if len(lost) == len(marks):
         raise InputError(f"no question was answered ({why}); {again}")
     return f"{len(lost):,} of {len(marks):,} questions were lost ({why}); {again}"
+
+
+def _unfit(marks: Sequence[Mark]) -> str | None:
+    """How many questions the model was never asked, since no room was left after their prompts."""
+    count = sum(mark.unfit for mark in marks)
+    return f"The prompt did not fit for {count:,} questions, which count as wrong: {RAISE}." if count else None
 
 
 def chosen(marks: Sequence[Mark], count: int = TRANSCRIPTS) -> list[int]:

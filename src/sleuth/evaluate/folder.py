@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from sleuth.corpus import questions as question_files
 from sleuth.errors import InputError
@@ -32,7 +32,7 @@ MANIFEST, QUESTIONS, TRAJECTORIES, OFFSETS, MARKS = (
     "trajectories.offsets",
     "marks.jsonl",
 )
-RESULTS = "results.json"
+RESULTS, TIME = "results.json", "time.json"
 
 Row = dict[str, Any]
 Stamp = Mapping[str, Any]
@@ -81,12 +81,20 @@ class Folder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other processes from asking here; the lock ends with the process, however that ends."""
-        with (self.path / "lock").open("w") as file:
+        with self._lock() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise InputError(f"another process is asking in {self.path}; wait for it, or end it first") from error
             yield
+
+    def _lock(self) -> TextIO:
+        try:
+            return (self.path / "lock").open("w")
+        except OSError as error:
+            raise InputError(
+                f"{self.path} cannot be written ({error.strerror}); make it writable, or copy it"
+            ) from error
 
     def forsake(self) -> None:
         """Removes a folder in which nothing was ever answered, and no other."""
@@ -104,12 +112,18 @@ class Folder:
         """Where the trajectory of each question stands: the usable one, else the last; half a row is none."""
         path = self.path / TRAJECTORIES
         found: dict[int, Place] = {}
-        for line, start in _lines(path) if path.exists() else ():
-            row = json.loads(line)
-            place = Place(start, StopReason(row["stop"]).usable)
-            if place.usable or row["group"] not in found or not found[row["group"]].usable:
-                found[row["group"]] = place
+        for number, (line, start) in enumerate(_lines(path) if path.exists() else (), 1):
+            group, usable = _told(line, f"{path}, line {number}")
+            if usable or group not in found or not found[group].usable:
+                found[group] = Place(start, usable)
         return found
+
+    def seconds(self) -> float | None:
+        """How long asking took in all sessions; None where none was timed."""
+        return (self.read(TIME) or {}).get("seconds")
+
+    def write_seconds(self, seconds: float) -> None:
+        self.write(TIME, json.dumps({"seconds": seconds}) + "\n")
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[Row], None]]:
@@ -174,6 +188,19 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def same_but_for_code(folder: Path, name: str, stamp: Stamp) -> "Folder | None":
+    """An evaluation beside, of such a name, whose stamp differs in the code version and in nothing else."""
+    wanted = json.loads(json.dumps({**stamp, "code": None}))
+    for path in sorted(folder.glob(f"{name}-*/{MANIFEST}")):
+        try:
+            written = Folder.open(path.parent).manifest()
+        except InputError:  # what is broken beside is no concern of a new evaluation
+            continue
+        if {**written["stamp"], "code": None} == wanted:
+            return Folder(path.parent)
+    return None
+
+
 def _difference(there: Stamp, here: Stamp) -> str | None:
     """The first part in which two stamps differ, with both values."""
     first, second = leaves(there), leaves(json.loads(json.dumps(here)))
@@ -196,6 +223,17 @@ def _lines(path: Path) -> Iterator[tuple[bytes, int]]:
             if line.endswith(b"\n"):
                 yield line, start
             start += len(line)
+
+
+def _told(line: bytes, where: str) -> tuple[int, bool]:
+    """The question of a row by its place, and whether its trajectory is usable."""
+    try:
+        row = json.loads(line)
+        return int(row["group"]), StopReason(row["stop"]).usable
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{where} is no trajectory ({error!r}); remove that line and give the command that wrote it again"
+        ) from error
 
 
 def _question(row: Row) -> Question:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.errors import InputError
-from sleuth.evaluate.folder import MARKS, Folder
+from sleuth.evaluate.folder import MARKS, RESULTS, Folder
 from sleuth.evaluate.saved import restored
-from sleuth.records import Question, Trajectory
+from sleuth.records import Question, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import read_rows
 
@@ -25,11 +25,18 @@ class Mark:
     """A question, its answer and what was measured of it; None where a failure that was not the model's left nothing.
 
     A measure that could not be taken, such as the verdict of a judge that did not answer, is not among the values.
+    `stop` is why the episode ended.
     """
 
     question: Question
     answer: str | None
     values: Mapping[str, float] | None
+    stop: str | None = None
+
+    @property
+    def unfit(self) -> bool:
+        """Whether the model was never asked, since the prompt filled the whole context."""
+        return self.stop == StopReason.OUT_OF_TOKENS and self.values is not None and not self.values.get("tokens")
 
     @property
     def key(self) -> tuple[str, str]:
@@ -37,21 +44,26 @@ class Mark:
 
 
 def measured(folder: Folder, rubric: Rubric) -> list[Mark]:
-    """The marks of every question of a folder, scored from the trajectories that are written there."""
+    """The marks of every question of a folder, scored from its trajectories; one that was never asked is refused."""
     questions = folder.questions()
     # Row by row, since all of them together are gigabytes.
     found = {row["group"]: _mark(questions[row["group"]], row, rubric) for row in folder.rows()}
-    return [found.get(place) or Mark(question, None, None) for place, question in enumerate(questions)]
+    if len(found) < len(questions):
+        raise InputError(
+            f"{folder.path} is not finished: {len(questions) - len(found):,} of its {len(questions):,} questions were "
+            f"never asked; give the command that began it again, with --out {folder.path}"
+        )
+    return [found[place] for place in range(len(questions))]
 
 
 def _mark(question: Question, row: Mapping[str, Any], rubric: Rubric) -> Mark:
     trajectory = restored(row, question)
     if not trajectory.stop.usable:
-        return Mark(question, None, None)
+        return Mark(question, None, None, trajectory.stop.value)
     values = {**rubric.score(question, trajectory).parts, **{name: of(trajectory) for name, of in COUNTED.items()}}
     if "seconds" in row:
         values["seconds"] = row["seconds"]
-    return Mark(question, trajectory.answer, values)
+    return Mark(question, trajectory.answer, values, trajectory.stop.value)
 
 
 def write(folder: Folder, marks: Iterable[Mark]) -> Path:
@@ -64,6 +76,7 @@ def write(folder: Folder, marks: Iterable[Mark]) -> Path:
             "golden_answers": list(mark.question.golden_answers),
             "answer": mark.answer,
             "values": mark.values,
+            "stop": mark.stop,
         }
         for mark in marks
     )
@@ -72,11 +85,14 @@ def write(folder: Folder, marks: Iterable[Mark]) -> Path:
 
 def read(path: Path) -> list[Mark]:
     """The marks of an evaluation: its folder, or the results file in it."""
-    file = (path if path.is_dir() else path.parent) / MARKS
-    if not path.exists() or not file.is_file():
-        raise InputError(
-            f"{path} is no finished evaluation: there is no {MARKS} in it or beside it; finish it with sleuth evaluate"
-        )
+    folder = path if path.is_dir() else path.parent
+    file = folder / MARKS
+    for name in (MARKS, RESULTS):
+        if not path.exists() or not (folder / name).is_file():
+            raise InputError(
+                f"{path} is no finished evaluation: there is no {name} in it or beside it; finish it by giving the "
+                "sleuth evaluate command that began it again"
+            )
     try:
         return [_read(row) for row in read_rows(file)]
     except (KeyError, TypeError) as error:
@@ -98,4 +114,4 @@ def values(marks: Iterable[Mark], measure: str) -> list[float]:
 
 def _read(row: Mapping[str, Any]) -> Mark:
     question = Question(row["id"], row["question"], tuple(row["golden_answers"]), row["data_source"])
-    return Mark(question, row["answer"], row["values"])
+    return Mark(question, row["answer"], row["values"], row.get("stop"))

@@ -5,13 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sleuth.errors import InputError
-from sleuth.evaluate.intervals import estimate, mean_of_means, paired_difference, paired_mean_of_means
+from sleuth.evaluate.differences import paired_difference, paired_mean_of_means
+from sleuth.evaluate.intervals import estimate, mean_of_means
 from sleuth.evaluate.marks import Mark
-from sleuth.evaluate.results import MEASURES
+from sleuth.evaluate.results import COUNTS, MEASURES
 from sleuth.records import Estimate
-
-COMPARED = ("em", "f1", "cover_em", "judge", "retrieval_hit", "searches", "tokens")
-UNBOUNDED = frozenset({"searches", "tokens"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +58,7 @@ class Pairing:
     def by_set(self, measure: str) -> dict[str, Difference]:
         """The difference in each set that has the measure both times."""
         taken = {name: _taken(pairs, measure) for name, pairs in self.sets.items()}
-        return {
-            name: Difference(estimate(first), estimate(second), paired_difference(first, second))
-            for name, (first, second) in taken.items()
-            if first
-        }
+        return {name: _difference(first, second, measure) for name, (first, second) in taken.items() if first}
 
     def mean(self, measure: str) -> Difference | None:
         """The difference of the mean over the sets; None where a set has none."""
@@ -72,18 +66,17 @@ class Pairing:
         if not taken or not all(first for first, _ in taken):
             return None
         first, second = [each[0] for each in taken], [each[1] for each in taken]
-        gain = paired_mean_of_means(first, second, shares=measure not in UNBOUNDED)
-        return Difference(mean_of_means(first), mean_of_means(second), gain)
+        shares = measure not in COUNTS
+        gain = paired_mean_of_means(first, second, shares=shares)
+        return Difference(mean_of_means(first, shares=shares), mean_of_means(second, shares=shares), gain)
 
     def all(self, measure: str) -> Difference | None:
         """The difference over all questions."""
         first, second = _taken(self.pairs, measure)
-        if not first:
-            return None
-        return Difference(estimate(first), estimate(second), paired_difference(first, second))
+        return _difference(first, second, measure) if first else None
 
     def changed(self, measure: str) -> tuple[list[Pair], list[Pair]]:
-        """The questions won and lost by the second evaluation."""
+        """The questions of which the second evaluation has more, and those of which it has less."""
         known = [(pair, both) for pair in self.pairs if (both := pair.values(measure)) is not None]
         return [pair for pair, (a, b) in known if b > a], [pair for pair, (a, b) in known if b < a]
 
@@ -114,15 +107,15 @@ def paired(first: Sequence[Mark], second: Sequence[Mark], *, common: bool = Fals
 
 def as_json(pairing: Pairing, measure: str) -> dict[str, Any]:
     """All of it for programs."""
-    won, lost = pairing.changed(measure)
+    changed = dict(zip(_sides(measure), map(_rows, pairing.changed(measure)), strict=True))
     return {
         "questions": len(pairing.pairs),
         "left_out": pairing.left_out,
         "unusable": pairing.lost,
-        "mean": {name: asdict(found) for name in COMPARED if (found := pairing.mean(name)) is not None},
-        "all": {name: asdict(found) for name in COMPARED if (found := pairing.all(name)) is not None},
+        "mean": {name: asdict(found) for name in MEASURES if (found := pairing.mean(name)) is not None},
+        "all": {name: asdict(found) for name in MEASURES if (found := pairing.all(name)) is not None},
         "sets": _sets(pairing),
-        "changed": {"measure": measure, "won": [_row(pair) for pair in won], "lost": [_row(pair) for pair in lost]},
+        "changed": {"measure": measure, **changed},
     }
 
 
@@ -138,9 +131,21 @@ def markdown(pairing: Pairing, names: tuple[str, str], measure: str, show: int) 
         lines.append(f"Compared is what is common: {pairing.left_out:,} questions stand in one evaluation only.")
     if pairing.lost:
         lines.append(f"{pairing.lost:,} questions were lost to a failure in one of the two and are in no figure.")
-    for title, pairs in zip(("Won", "Lost"), pairing.changed(measure), strict=True):
-        lines += ["", f"## {title} by B: {len(pairs):,}", "", *(_changed(pair) for pair in pairs[:show])]
+    by = "in" if measure in COUNTS else "by"
+    for side, pairs in zip(_sides(measure), pairing.changed(measure), strict=True):
+        lines += ["", f"## {side.capitalize()} {by} B: {len(pairs):,}", "", *(_changed(pair) for pair in pairs[:show])]
     return "\n".join(lines) + "\n"
+
+
+def _sides(measure: str) -> tuple[str, str]:
+    """What more and less of a measure are called: more tokens are no victory."""
+    return ("higher", "lower") if measure in COUNTS else ("won", "lost")
+
+
+def _difference(first: Sequence[float], second: Sequence[float], measure: str) -> Difference:
+    shares = measure not in COUNTS
+    gain = paired_difference(first, second, shares=shares)
+    return Difference(estimate(first, shares=shares), estimate(second, shares=shares), gain)
 
 
 def _taken(pairs: Sequence[Pair], measure: str) -> tuple[list[float], list[float]]:
@@ -150,22 +155,24 @@ def _taken(pairs: Sequence[Pair], measure: str) -> tuple[list[float], list[float
 
 def _sets(pairing: Pairing) -> dict[str, Any]:
     sets: dict[str, Any] = {name: {"questions": len(pairs)} for name, pairs in pairing.sets.items()}
-    for measure in COMPARED:
+    for measure in MEASURES:
         for name, found in pairing.by_set(measure).items():
             sets[name][measure] = asdict(found)
     return sets
 
 
-def _row(pair: Pair) -> Mapping[str, Any]:
-    question = pair.first.question
-    return {
-        "id": question.id,
-        "data_source": question.data_source,
-        "question": question.question,
-        "golden_answers": list(question.golden_answers),
-        "first": pair.first.answer,
-        "second": pair.second.answer,
-    }
+def _rows(pairs: Sequence[Pair]) -> list[Mapping[str, Any]]:
+    return [
+        {
+            "id": pair.first.question.id,
+            "data_source": pair.first.question.data_source,
+            "question": pair.first.question.question,
+            "golden_answers": list(pair.first.question.golden_answers),
+            "first": pair.first.answer,
+            "second": pair.second.answer,
+        }
+        for pair in pairs
+    ]
 
 
 def _by_set(pairing: Pairing, measure: str) -> list[tuple[str, ...]]:
@@ -181,7 +188,7 @@ def _by_set(pairing: Pairing, measure: str) -> list[tuple[str, ...]]:
 
 
 def _by_measure(pairing: Pairing) -> list[tuple[str, ...]]:
-    found = ((MEASURES[name], pairing.mean(name)) for name in COMPARED)
+    found = ((MEASURES[name], pairing.mean(name)) for name in MEASURES)
     return [(name, *_cells(difference)) for name, difference in found if difference is not None]
 
 

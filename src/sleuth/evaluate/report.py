@@ -7,7 +7,7 @@ from sleuth.evaluate.results import MEASURES
 
 _INTERVALS = (
     "Brackets hold 95% intervals: Wilson's for shares of questions, a bootstrap for other means; for the mean over the "
-    "sets the questions of each set are drawn apart."
+    "sets those of the sets are joined."
 )
 _UNUSABLE = "Unusable questions were lost to a failed search or engine and are in no mean."
 
@@ -28,9 +28,11 @@ def markdown(results: Tree) -> str:
 def notes(results: Tree) -> list[str]:
     """What a reader must know besides the figures, a line each."""
     failed = results.get("unjudged") or 0
+    stops = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in (results.get("stops") or {}).items())
     return [
         *([results["sample"]["sentence"]] if results.get("sample") else []),
         *(results.get("notes") or ()),
+        *([f"How the episodes ended: {stops}."] if stops else []),
         *([f"The judge gave no verdict on {failed:,} questions; they are in no mean of it."] if failed else []),
     ]
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sleuth.evaluate.intervals import estimate, mean_of_means
-from sleuth.evaluate.kinds import kind, place
+from sleuth.evaluate.kinds import known_kind, place
 from sleuth.evaluate.marks import Mark, by_set, values
 from sleuth.records import Estimate
 
@@ -22,6 +22,9 @@ MEASURES = {
     "tokens_all": "Tokens in all",
     "seconds": "Seconds",
 }
+# Of these more is neither better nor worse, and they have no bounds.
+COUNTS = frozenset({"searches", "tokens", "tokens_all", "seconds"})
+UNKNOWN = "not known"
 
 Tree = dict[str, Any]
 
@@ -50,19 +53,20 @@ def figures(marks: Sequence[Mark]) -> Tree:
 def means(marks: Sequence[Mark]) -> dict[str, Estimate]:
     """The mean of each measure over the questions of which it was taken."""
     taken = {name: values(marks, name) for name in MEASURES}
-    return {name: estimate(each) for name, each in taken.items() if each}
+    return {name: estimate(each, shares=name not in COUNTS) for name, each in taken.items() if each}
 
 
 def means_over_sets(sets: Mapping[str, Sequence[Mark]]) -> dict[str, Estimate]:
-    """The mean over the sets of the mean of each, where every set has one; sets are drawn from apart."""
+    """The mean over the sets of the mean of each, where every set has one."""
     taken = {name: [values(part, name) for part in sets.values()] for name in MEASURES}
-    return {name: mean_of_means(each) for name, each in taken.items() if all(each)}
+    return {name: mean_of_means(each, shares=name not in COUNTS) for name, each in taken.items() if all(each)}
 
 
 def by_kind(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
-    """The marks of each kind of question; those of which nothing but their set is known are left to the sets."""
+    """The marks of each kind of question, those without one last, so that they add up; none where no kind is known."""
     kinds: dict[str, list[Mark]] = {}
     for mark in marks:
-        if (name := kind(mark.question)) != mark.question.data_source:
-            kinds.setdefault(name, []).append(mark)
-    return dict(sorted(kinds.items(), key=lambda entry: place(entry[0])))
+        kinds.setdefault(known_kind(mark.question) or UNKNOWN, []).append(mark)
+    if kinds.keys() <= {UNKNOWN}:
+        return {}
+    return dict(sorted(kinds.items(), key=lambda entry: (entry[0] == UNKNOWN, place(entry[0]))))

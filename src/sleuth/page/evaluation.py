@@ -16,7 +16,7 @@ SHARES = ("em", "f1", "cover_em", "judge")  # measures that are drawn as bars
 
 _MEANING = (
     "Brackets hold 95% intervals: Wilson's for shares of questions, a bootstrap for other means; for the mean over the "
-    "sets the questions of each set are drawn apart. Unusable questions were lost to a failed search or engine and are "
+    "sets those of the sets are joined. Unusable questions were lost to a failed search or engine and are "
     "in no mean."
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sleuth.corpus.sources import files_of
 from sleuth.errors import InputError, UserError
-from sleuth.runs import explained, replacing, sync_tree
+from sleuth.runs import explained, remove_leftovers, replacing, sync_tree
 
 ORDER = "order.json"
 LOCK = "lock"
@@ -30,6 +30,7 @@ def building(out: Path, order: Mapping[str, Any]) -> Iterator[Path]:
     folder = out.with_name(f".building-{out.name}")
     with explained(out), _made(folder), _held(folder):
         _begin(folder, order)
+        remove_leftovers(folder)
         with _judged(folder):
             yield folder
         # On the disk before its order goes: without one, what is here would count for nothing.

@@ -174,6 +174,7 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
     learn, held_out = questions.load(sources.train), questions.load(sources.test)
     generating, publisher = engine_policy(config, learner)
     engine, agent = agent_of(config, generating, sources.index, run.path / SEARCHES)
+    methods.require_prompts(agent, [*learn, *held_out])
     stream = QuestionStream(learn, config.train.seed, config.data.shuffle)
     # Where episodes are sampled while a step trains, their ranks meet beside those that train.
     asking = ranks.aside() if config.train.mode == "ahead" else ranks

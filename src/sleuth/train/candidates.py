@@ -1,18 +1,22 @@
 """What is evaluated: the model of a run or of a folder, with its settings, described before it is loaded."""
 
 import hashlib
+import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sleuth import recipe
-from sleuth.agent import methods, prompts
+from sleuth.agent import methods, prompts, protocol
 from sleuth.agent.episode import Agent
-from sleuth.config import SINGLE, UNSEARCHED, Config
+from sleuth.config import SINGLE, UNSEARCHED, Config, RetrievalConfig
 from sleuth.errors import ConfigError, InputError
+from sleuth.hooks import IMPORT, imported
+from sleuth.model.tokens import Tokens
 from sleuth.records import Question
-from sleuth.retrieval.opened import identity_of
+from sleuth.retrieval.opened import SERVERS, WEB, identity_of, server_token
 from sleuth.runs import Run, fingerprint
 from sleuth.train import finished
 from sleuth.train.assemble import SEARCHES, agent_of, sources_of
@@ -61,19 +65,36 @@ class Candidate:
         return {
             "model": {"sha256": _weights_hash(self.weights), "dtype": dtype, "on": device.type},
             "method": agent.method,
-            "protocol": agent.protocol,
+            "protocol": {"name": agent.protocol, "sha256": self._grammar()},
             "prompt": {"name": _plain(agent.template), "sha256": _digest(prompts.named(agent.template))},
             "limits": {name: value for name, value in agent.model_dump().items() if name not in NAMED},
             "search": None if agent.method in UNSEARCHED else self._search(),
+            "imported": self._imported(),
         }
+
+    def _grammar(self) -> str:
+        """The hash of what a protocol tells the model, and where it stops it."""
+        name = self.config.agent.protocol
+        spoken = protocol.named(name, None if name == "tags" else Tokens.load(self.weights))
+        return _digest(repr((spoken.instruction, spoken.functions, spoken.stops)))
+
+    def _imported(self) -> Mapping[str, str | None] | None:
+        """The functions of the user's own, each by the hash of its module, or none where Python has no source of it."""
+        agent, searched = self.config.agent, self.config.retrieval
+        knobs = {"method": agent.method, "protocol": agent.protocol}
+        if agent.method not in UNSEARCHED and searched.replay is None:
+            knobs["index"] = str(searched.index)
+        return {knob: _source(name) for knob, name in knobs.items() if name.startswith(IMPORT)} or None
 
     def _search(self) -> Mapping[str, Any]:
         searched = self.config.retrieval
         rerank = None if searched.rerank is None else {"by": searched.rerank, "depth": searched.rerank_depth}
+        pages = None if searched.pages is None else fingerprint(Path(searched.pages))
         if searched.replay is not None:
-            return {"replay": fingerprint(Path(searched.replay)), "k": searched.k}
-        index = identity_of(str(self.index) if searched.local else str(searched.index))
-        return {"index": index, "k": searched.k, "rerank": rerank}
+            return {"replay": fingerprint(Path(searched.replay)), "k": searched.k, "pages": pages}
+        name = str(self.index) if searched.local else str(searched.index)
+        known = {"index": identity_of(name), **_known(name, searched)}
+        return {**known, "k": searched.k, "rerank": rerank, "pages": pages}
 
 
 def named(name: str, wish: Wish, questions: Path | None) -> Candidate:
@@ -162,6 +183,28 @@ def _method(wish: Wish) -> str | None:
 def _weights_hash(folder: Path) -> str:
     """The hash of a model folder without what a trainer keeps in it."""
     return _digest(repr({file.name: fingerprint(file) for file in sorted(folder.iterdir()) if file.is_file()}))
+
+
+def _known(name: str, searched: RetrievalConfig) -> Mapping[str, Any]:
+    """By what the index of a stamp is named, and what is known of one that lies elsewhere."""
+    service = searched.service
+    if name.startswith(SERVERS):
+        from sleuth.retrieval.service.identity import served
+
+        return {"by": "address", "server": served(name, server_token(service), service.proxy)}
+    if name.startswith(WEB):
+        web = {"language": service.language, "country": service.country, "pages": service.pages}
+        return {"by": "name", "web": web}
+    return {"by": "name" if name.startswith(IMPORT) else "contents"}
+
+
+def _source(name: str) -> str | None:
+    """The hash of the source of the module in which an imported function stands."""
+    module = inspect.getmodule(imported(name)) or sys.modules[name.removeprefix(IMPORT).rpartition(".")[0]]
+    try:
+        return _digest(inspect.getsource(module))
+    except (OSError, TypeError):  # it is compiled, or made at run time
+        return None
 
 
 def _digest(text: str) -> str:

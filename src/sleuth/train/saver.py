@@ -9,7 +9,7 @@ from types import TracebackType
 import torch.distributed as dist
 
 from sleuth.errors import InputError
-from sleuth.runs import TEMPORARY, Run, replacing
+from sleuth.runs import Run, replacing
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress, Snapshot
 from sleuth.train.host import Host
@@ -95,26 +95,27 @@ class Saver:
         return folder
 
     def _announced(self, begin: Callable[[], Path]) -> Path:
-        """Tells the other ranks, who wait for it, how the beginning went."""
-        trouble = "it broke off"
+        """Tells the other ranks, who wait for it, how the beginning went, and the name of the folder for now."""
+        trouble, name = "it broke off", ""
         try:
             folder = begin()
-            trouble = ""
+            trouble, name = "", folder.name
         except Exception as error:
             trouble = str(error)
             raise
         finally:
             if self._group is not None:
-                dist.broadcast_object_list([trouble], src=0, group=self._group)
+                dist.broadcast_object_list([trouble, name], src=0, group=self._group)
         return folder
 
     def _follow(self, taken: Snapshot) -> None:
         final = self._run.checkpoint(taken.progress.step)
-        heard: list[str] = [""]
+        heard = ["", ""]
         dist.broadcast_object_list(heard, src=0, group=self._group)
-        if heard[0]:
-            raise InputError(f"the first rank could not write {final}: {heard[0]}")
-        checkpoint.write_shards(final.with_name(f"{TEMPORARY}{final.name}"), taken, self._group)
+        trouble, name = heard
+        if trouble:
+            raise InputError(f"the first rank could not write {final}: {trouble}")
+        checkpoint.write_shards(final.with_name(name), taken, self._group)
 
 
 def save(

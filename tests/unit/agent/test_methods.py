@@ -113,6 +113,23 @@ def test_a_prompt_longer_than_the_context_ends_before_it_begins(agent: MakesAgen
     assert (found.stop, found.turns) == (StopReason.OUT_OF_TOKENS, ())
 
 
+def test_what_rag_found_is_measured_also_where_the_prompt_left_no_room(agent: MakesAgent) -> None:
+    found = play(agent, "rag", SAID, context_tokens=8)
+    assert (found.stop, found.answer, sum(found.sampled)) == (StopReason.OUT_OF_TOKENS, None, 0)
+    parts = measure(QUESTION, found)
+    assert (parts["retrieval_hit"], parts["format"], parts["searches"], parts["em"]) == (1.0, 0.0, 0.0, 0.0)
+
+
+def test_documents_make_room_for_the_answer(agent: MakesAgent, tokens: Tokens) -> None:
+    long = replace(QUESTION, question="long story sea")
+    made = agent(SAID, method="rag", prompt="rag-brief", context_tokens=100, turn_tokens=40)
+    found = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(long)))
+    assert (found.stop, found.answer) == (StopReason.ANSWERED, "London")
+    assert 40 < len(tokens.encode(asked(found, tokens))) <= 60
+    assert asked(found, tokens).startswith("Doc 1(Title: Long) A very long story")
+    assert asked(found, tokens).endswith("\nQuestion: long story sea?\n")
+
+
 @pytest.mark.parametrize(
     ("method", "form"),
     [("direct", "<answer> Oslo </answer>"), ("cot", "<think> The answer is Oslo. </think> <answer> Oslo </answer>")],
@@ -134,6 +151,7 @@ def test_a_prompt_of_the_row_tells_how_to_search_and_is_left_out(agent: MakesAge
     ("knobs", "shots", "sentence"),
     [
         ({"method": "rag", "prompt": "direct"}, [], "has no {documents}"),
+        ({"method": "rag", "prompt": "brief"}, [], "such as its own with --set agent.prompt=rag"),
         ({"method": "cot", "prompt": "rag"}, [], "shows documents, and the method cot searches for none"),
         ({"method": "direct", "prompt": "brief"}, [SHOT], "has no {examples}"),
         ({"method": "search"}, [SHOT], "--shots has no effect with the method search"),
@@ -175,3 +193,38 @@ def test_a_model_of_function_calls_is_told_of_none(
     said = tokens.tokenizer.decode(list(found.ids))
     assert "Ada Lovelace was born in London." in said
     assert "NAME" not in said
+
+
+TAGGED = "Answer it. Search by <search> query </search>, answer by <answer> it </answer>. Question: where?"
+CALLED = "Answer it. Search by <tool_call> query </tool_call>. Question: where?"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "own", "method", "sentence"),
+    [
+        ("tags", TAGGED, "search", None),
+        ("tools", CALLED, "search", None),
+        ("tools", "Just answer: where?", "search", None),
+        ("tools", TAGGED, "rag", None),  # which has a prompt of its own
+        ("tools", TAGGED, "search", "'q1' has a prompt of its own that searches with <search>, .* agent.protocol=tags"),
+        (
+            "tags",
+            CALLED,
+            "search",
+            "'q1' has a prompt of its own that searches with <tool_call>, .*agent.protocol=tool",
+        ),
+    ],
+)
+def test_a_prompt_of_the_row_in_another_grammar_is_refused(
+    speaker: Callable[..., Tokens], retriever: Retriever, protocol: str, own: str, method: str, sentence: str | None
+) -> None:
+    tokens = speaker("hermes")
+    config = AgentConfig(method=method, protocol=protocol)
+    engine, tool = Scripted.playing(), SearchTool(retriever, 2)
+    made = Agent(engine, tokens, named(protocol, tokens), tool, config, methods.fitting(config))
+    rows = [SHOT, replace(QUESTION, prompt=({"role": "user", "content": own},))]
+    if sentence is None:
+        methods.require_prompts(made, rows)
+    else:
+        with pytest.raises(ConfigError, match=sentence):
+            methods.require_prompts(made, rows)

@@ -16,7 +16,7 @@ from sleuth.runs import Run
 def test_result_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
     (tmp_path / "result.json").write_text("precious")
-    with pytest.raises(InputError, match=r"result\.json exists already and is left as it is"):
+    with pytest.raises(InputError, match=r"result\.json is already there; name a new file"):
         evaluate(str(run.path), out=tmp_path / "result.json")
     assert (tmp_path / "result.json").read_text() == "precious"
 
@@ -37,6 +37,14 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         ({"model": "quickstart", "suite": ["nowhere.jsonl"], "method": "direct"}, "neither a file nor a suite"),
         ({"rescore": Path("nowhere")}, "is no evaluation"),
         ({"rescore": Path("e"), "limit": 3}, "--rescore asks nothing"),
+        ({"rescore": Path("e"), "temperature": 1.0}, "--rescore asks nothing"),
+        ({"rescore": Path("e"), "seed": 5}, "--rescore asks nothing"),
+        ({"rescore": Path("e"), "data": Path("x")}, "--rescore asks nothing"),
+        ({"rescore": Path("e"), "judge_key_env": "X"}, "--judge-key-env has no effect without --judge"),
+        ({"model": "quickstart", "suite": ["a.jsonl"], "data": Path("x")}, "--data has no effect without a suite by n"),
+        ({"model": "quickstart", "suite": ["a.jsonl"], "seed": 5}, "--seed has no effect without --temperature"),
+        ({"model": "quickstart", "out": Path("nowhere/x.json")}, "nowhere/x.json cannot be written: there is no folde"),
+        ({"model": "quickstart", "out": Path("/proc/x.json")}, "/proc/x.json cannot be written .*; choose another fol"),
     ],
 )
 def test_what_cannot_be_evaluated_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
@@ -56,12 +64,25 @@ def asked(tmp_path: Path) -> str:
     [
         ("3", "--shots 3 names no file, and a model has no questions of its own; give FILE:3"),
         ("nowhere.jsonl", "nowhere.jsonl does not exist"),
+        ("0", "--shots 0 asks for no examples; leave it out, or give at least 1"),
+        ("{asked}:0", "asked.jsonl:0 asks for no examples"),
         ("{asked}:1", "1 examples asked for, and there are 0 questions"),  # what is asked is no example
+        ("{again}:1", "1 examples asked for, and there are 0 questions"),  # in whatever spelling
     ],
 )
 def test_examples_that_cannot_be_had_are_refused(asked: str, shots: str, sentence: str) -> None:
+    again = Path(asked).with_name("again.jsonl")
+    again.write_text(Path(asked).read_text().replace("Who?", "  who  "))
     with pytest.raises(UserError, match=sentence):
-        evaluate("quickstart", suite=[asked], method="direct", shots=shots.format(asked=asked))
+        evaluate("quickstart", suite=[asked], method="direct", shots=shots.format(asked=asked, again=again))
+
+
+def test_what_a_sample_left_out_is_no_example_either(asked: str) -> None:
+    row = {"id": "q2", "question": "Where?", "golden_answers": ["Oslo"]}
+    with Path(asked).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    with pytest.raises(ConfigError, match="1 examples asked for, and there are 0 questions"):
+        evaluate("quickstart", suite=[asked], method="direct", limit=1, shots=f"{asked}:1")
 
 
 def marks(folder: Path, *ems: float) -> Path:

@@ -1,6 +1,7 @@
 """sleuth data prepare: files in, a folder of ours and of Search-R1's out."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from sleuth.cli.main import app, main
 from sleuth.corpus import questions
+from sleuth.corpus.datasets.folder import Source, prepare
 from sleuth.errors import InputError
 
 REAL = Path(__file__).parents[3].parent / "shared" / "data"
@@ -153,6 +155,62 @@ def test_answers_changed_in_ours_are_changed_everywhere(tmp_path: Path) -> None:
     run("prepare", changed, "--out", tmp_path / "again")
     [row] = parquet.read_table(tmp_path / "again" / "questions.parquet").to_pylist()
     assert row["reward_model"]["ground_truth"]["target"] == ["Bergen"]
+
+
+def test_maps_and_numbers_that_are_none_come_back(tmp_path: Path) -> None:
+    kind = pyarrow.map_(TEXT, pyarrow.int64())
+    schema = VERL.append(pyarrow.field("counts", kind)).append(pyarrow.field("deep", pyarrow.list_(kind)))
+    more = {"counts": [("a", 1), ("b", None)], "deep": [[("a", 1)], None, []]}
+    scores = (math.nan, math.inf, -math.inf, 0.5, None)
+    before = written(
+        tmp_path / "t.parquet", schema, [{**verl_row(n), **more, "score": score} for n, score in enumerate(scores)]
+    )
+    run("prepare", before, "--out", tmp_path / "ours")
+    run("prepare", tmp_path / "ours" / "questions.jsonl", "--out", tmp_path / "again")
+    for folder in ("ours", "again"):
+        after = parquet.read_table(tmp_path / folder / "questions.parquet")
+        assert after.schema.equals(parquet.read_schema(before), check_metadata=True)
+        assert repr(after.to_pylist()) == repr(parquet.read_table(before).to_pylist())
+        for line in (tmp_path / folder / "questions.jsonl").read_text().splitlines():
+            json.loads(line, parse_constant=pytest.fail)
+
+
+def test_numbers_that_are_none_among_keys_of_ones_own_are_marked(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "q.jsonl", ours("a", "Who?", score=math.nan, more=[{"x": -math.inf}]))
+    run("prepare", path, "--out", tmp_path / "one")
+    run("prepare", tmp_path / "one" / "questions.jsonl", "--out", tmp_path / "two")
+    for folder in ("one", "two"):
+        row = json.loads((tmp_path / folder / "questions.jsonl").read_text())
+        assert (row["score"], row["more"]) == ({"$": "NaN"}, [{"x": {"$": "-Infinity"}}])
+
+
+def test_half_a_surrogate_pair_is_a_question_mark_everywhere(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "q.jsonl", ours("a", "Who \ud800?", **{"k\udc00": ["\ud800"]}), ours("b", "WHO \ud800"))
+    run("prepare", path, "--out", tmp_path / "out")
+    [line] = (tmp_path / "out" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line) == ours("a", "Who ??", **{"k?": ["?"]})
+    assert "WHO ?" in (tmp_path / "out" / "dropped.jsonl").read_text(encoding="utf-8")
+    assert parquet.read_table(tmp_path / "out" / "questions.parquet").to_pylist()[0]["question"] == "Who ??"
+
+
+def test_a_set_keeps_to_its_cell_of_the_table(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "q.jsonl", {**ours("a", "Who?"), "data_source": "a|b\nc"})
+    assert run("prepare", path, "--out", tmp_path / "out").splitlines()[2] == "| a\\|b c | 1 | 1 |"
+
+
+def test_two_that_prepare_one_folder_at_the_same_time(tmp_path: Path) -> None:
+    """The second to finish says so, and leaves the folder of the first."""
+    path = jsonl(tmp_path / "q.jsonl", ours("a", "Who?"))
+
+    def ask(question: object) -> list[dict[str, str]]:
+        run("prepare", path, "--out", tmp_path / "out", "--prompt", "brief")
+        return [{"role": "user", "content": "Too late?"}]
+
+    with pytest.raises(InputError, match=r"another process wrote .*out meanwhile, which is left as it is"):
+        prepare([Source("mine", path)], tmp_path / "out", ask)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "q.jsonl"]
+    [row] = parquet.read_table(tmp_path / "out" / "questions.parquet").to_pylist()
+    assert row["prompt"] == [{"role": "user", "content": "Question: Who?\n"}]
 
 
 def test_questions_without_a_prompt_get_one_in_the_parquet_only(tmp_path: Path) -> None:

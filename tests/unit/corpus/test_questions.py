@@ -103,6 +103,23 @@ def test_an_empty_file_and_a_missing_one(tmp_path: Path) -> None:
         questions.load(tmp_path / "none.jsonl")
 
 
+def test_half_a_surrogate_pair_is_a_question_mark(tmp_path: Path) -> None:
+    halved = Question("q\ud800", "Who is \udc00 \U0001f9ed?", ("Mira\ud83e",), "mine\ud800")
+    clean = Question("q?", "Who is ? \U0001f9ed?", ("Mira?",), "mine?")
+    row = {"id": halved.id, "question": halved.question, "golden_answers": list(halved.golden_answers)}
+    path = rows(tmp_path / "read.jsonl", {**row, "data_source": halved.data_source})
+    assert questions.load(path) == [clean]
+    questions.write(tmp_path / "written.jsonl", [halved])
+    assert questions.load(tmp_path / "written.jsonl") == [clean]
+
+
+@pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, name: str) -> None:
+    content = b"\xef\xbb\xbf" + json.dumps(GOOD).encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert [question.id for question in questions.load(tmp_path / name)] == ["q1"]
+
+
 @pytest.mark.parametrize(("name", "content"), [("q.jsonl.gz", b"not gzip"), ("q.jsonl", b"\xff\xfe{}")])
 def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)

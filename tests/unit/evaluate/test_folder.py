@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sleuth.agent.episode import Agent, Task
-from sleuth.errors import InputError
-from sleuth.evaluate.asking import ask
+from sleuth.agent.single import Single
+from sleuth.config import AgentConfig
+from sleuth.errors import ConfigError, InputError
+from sleuth.evaluate.asking import HOPELESS, Clock, ask
 from sleuth.evaluate.finish import RUBRIC, chosen, failures, finish, measured
-from sleuth.evaluate.folder import OFFSETS, TRAJECTORIES, Folder, hashed
+from sleuth.evaluate.folder import OFFSETS, RESULTS, TIME, TRAJECTORIES, Folder, hashed, same_but_for_code
 from sleuth.evaluate.marks import read
 from sleuth.evaluate.saved import restored, written
 from sleuth.evaluate.suite import evaluate
@@ -51,8 +54,8 @@ def test_figures_are_those_of_an_evaluation_in_memory(tmp_path: Path, agent: Age
     found = finish(folder, measured(folder))
     memory = asyncio.run(evaluate(agent, questions(*TEXTS), RUBRIC))
     for measure in ("em", "f1", "cover_em", "format", "retrieval_hit", "searches"):
-        mean = memory.part(measure)
-        assert (found[measure]["value"], found[measure]["low"]) == pytest.approx((mean.value, mean.low)), measure
+        assert found[measure]["value"] == pytest.approx(memory.part(measure).value), measure
+    assert found["em"]["low"] == pytest.approx(memory.part("em").low)
     tokens = [sum(each.trajectory.sampled) for each in memory.asked]
     assert found["tokens"]["value"] == pytest.approx(sum(tokens) / 6)
     assert list(found["sets"]) == ["set 0", "set 1"]
@@ -172,3 +175,114 @@ def test_episodes_worth_reading_are_of_every_set(tmp_path: Path, agent: Agent) -
     assert len(shown) == 4
     assert {marks[place].question.data_source for place in shown} == {"set 0", "set 1"}
     assert {(marks[place].values or {})["em"] for place in shown} == {0.0, 1.0}
+
+
+def test_what_was_never_asked_is_not_lost_and_nothing_is_published(tmp_path: Path, agent: Agent) -> None:
+    folder = begun(tmp_path / "e", *TEXTS)
+    asked(folder, agent)
+    lines = (folder.path / TRAJECTORIES).read_bytes().splitlines(keepends=True)
+    (folder.path / TRAJECTORIES).write_bytes(b"".join(lines[:2]))
+    with pytest.raises(InputError, match=r"is not finished: 4 of its 6 questions were never asked; give the command"):
+        measured(folder)
+
+
+def test_marks_without_results_are_no_finished_evaluation(tmp_path: Path, agent: Agent) -> None:
+    folder = begun(tmp_path / "e", *TEXTS)
+    asked(folder, agent)
+    finish(folder, measured(folder))
+    assert [mark.stop for mark in read(folder.path)] == ["answered"] * 6
+    (folder.path / RESULTS).unlink()
+    with pytest.raises(InputError, match=r"there is no results.json in it or beside it; finish it by giving the"):
+        read(folder.path)
+
+
+def test_prompts_that_do_not_fit_are_counted_and_said(tmp_path: Path, agent: Agent) -> None:
+    folder = begun(tmp_path / "e", "oslo", "search oslo, " + "and so on " * 20)
+    asked(folder, replace(agent, config=AgentConfig(prompt="brief", context_tokens=100)))
+    marks = measured(folder)
+    assert failures(folder, marks) is None
+    found = finish(folder, marks)
+    assert found["stops"] == {"answered": 1, "out_of_tokens": 1}
+    told = (folder.path / "results.md").read_text()
+    assert "The prompt did not fit for 1 questions, which count as wrong: raise agent.context_tokens" in told
+    assert "How the episodes ended: answered 1, out of tokens 1." in told
+    assert "The prompt did not fit for 1 questions" in (folder.path / "results.html").read_text()
+
+
+def test_where_no_prompt_fits_there_are_no_figures(tmp_path: Path, agent: Agent) -> None:
+    folder = begun(tmp_path / "e", "oslo", "rome")
+    config = AgentConfig(method="rag", prompt="rag-brief", context_tokens=6)
+    asked(folder, replace(agent, config=config, method=Single(retrieves=True)))
+    marks = measured(folder)
+    assert [(mark.values or {})["retrieval_hit"] for mark in marks] == [1.0, 1.0]
+    with pytest.raises(ConfigError, match=r"did not fit for any question.*raise agent.context_tokens"):
+        failures(folder, marks)
+
+
+@pytest.mark.parametrize("garbage", [b"\x00garbage\n", b"[1]\n", b'{"group": 1, "stop": "tired"}\n', b"{}\n"])
+def test_a_line_that_is_no_trajectory_is_one_sentence(tmp_path: Path, agent: Agent, garbage: bytes) -> None:
+    folder = begun(tmp_path / "e", *TEXTS)
+    asked(folder, agent)
+    with (folder.path / TRAJECTORIES).open("ab") as file:
+        file.write(garbage)
+    with pytest.raises(InputError, match=r"trajectories.jsonl, line 7 is no trajectory .*; remove that line"):
+        measured(folder)
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "e", *TEXTS)
+    (folder.path / "lock").mkdir()
+    with pytest.raises(InputError, match=r"e cannot be written .*; make it writable"), folder.held():
+        raise AssertionError("it is held")
+
+
+def test_the_time_of_a_session_that_broke_off_counts(tmp_path: Path, agent: Agent) -> None:
+    folder = begun(tmp_path / "e", *TEXTS)
+
+    def broken(_: object) -> None:
+        raise KeyboardInterrupt
+
+    folder.write_seconds(100.0)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(ask(agent, folder, RUBRIC, concurrent=1, done=broken))
+    first = folder.seconds()
+    assert first is not None
+    assert first > 100.0
+    asked(folder, agent)
+    assert finish(folder, measured(folder))["wall_seconds"] > first
+
+
+def test_the_time_is_written_along(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "e", *TEXTS)
+    clock = Clock.of(folder)
+    clock.tick()
+    assert not (folder.path / TIME).exists()
+    clock.began -= 30.0
+    clock.tick()
+    assert 30.0 <= (folder.seconds() or 0.0) < 40.0
+
+
+@pytest.mark.parametrize(("first", "given_up"), [("search book", True), ("search oslo", False)])
+def test_where_every_search_fails_the_rest_is_not_asked(
+    tmp_path: Path, agent: Agent, first: str, given_up: bool
+) -> None:
+    folder = begun(tmp_path / "e", first, "oslo", *["search book"] * (HOPELESS + 20))
+    if given_up:
+        with pytest.raises(InputError, match=f"the searches of the first {HOPELESS} questions all failed .no answer"):
+            asked(folder, agent)
+    else:
+        asked(folder, agent)
+    places = folder.places()
+    assert (len(places) < HOPELESS + 10) is given_up
+    assert places[1].usable
+
+
+def test_an_evaluation_by_another_version_of_the_code_is_found(tmp_path: Path) -> None:
+    about: dict[str, Any] = {**ABOUT, "stamp": {"model": {"sha256": "abc"}, "shots": (1, 2), "code": "1.0"}}
+    there = Folder.begun(tmp_path / "model-rag-1", about, questions(*TEXTS))
+    (tmp_path / "model-rag-0").mkdir()
+    (tmp_path / "model-rag-0" / "manifest.json").write_text("{torn")
+    stamp = {**about["stamp"], "code": "2.0"}
+    assert same_but_for_code(tmp_path, "model-rag", stamp) == there
+    assert same_but_for_code(tmp_path, "model-cot", stamp) is None
+    assert same_but_for_code(tmp_path, "model-rag", {**stamp, "model": {"sha256": "abd"}}) is None

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from sleuth.evaluate.intervals import estimate, mean_of_means, paired_difference, paired_mean_of_means
+from sleuth.evaluate.differences import paired_difference, paired_mean_of_means
+from sleuth.evaluate.intervals import estimate, mean_of_means
 
 
 @pytest.mark.parametrize(
@@ -72,15 +73,15 @@ def test_the_same_values_give_the_same_interval() -> None:
 def test_one_value_has_a_wide_interval() -> None:
     share, count, change = estimate([0.5]), estimate([3.0]), paired_difference([0.0], [1.0])
     assert (share.low, share.high) == pytest.approx((0.025, 0.975))
-    assert (count.low, count.high) == pytest.approx((0.0, 3 + 0.95 * 7))
-    assert (change.low, change.high) == pytest.approx((-0.9, 1.0))
+    assert (count.low, count.high) == pytest.approx((0.0, 3 + 0.95 * 6))
+    assert (change.low, change.high) == pytest.approx((-0.95, 1.0))
 
 
 def test_agreement_among_few_proves_little_and_among_many_much() -> None:
     few, many = paired_difference([0.0] * 3, [1.0] * 3), paired_difference([0.0] * 60, [1.0] * 60)
     assert few.low < 0 < many.low
-    # the rule of three: at most 3/60 of the pairs may be of another sort
-    assert many.low == pytest.approx(1 - 2 * (1 - 0.05 ** (1 / 60)))
+    # Tango's limit for 60 of 60
+    assert many.low == pytest.approx((60 - 1.959964**2) / (60 + 1.959964**2), abs=1e-5)
     assert many.high == 1.0
 
 
@@ -127,3 +128,38 @@ def test_groups_that_agree_leave_room_for_what_was_not_seen() -> None:
     assert same.value == 0.0
     assert same.low < 0.0 < same.high
     assert mean_of_means([[5.0], [7.0]]).low >= 0.0
+
+
+def test_a_set_that_agrees_leaves_as_much_open_beside_one_that_does_not() -> None:
+    wrong, one_right = [0.0] * 10, [1.0] + [0.0] * 9
+    none, one = mean_of_means([wrong] * 7), mean_of_means([wrong] * 6 + [one_right])
+    assert none.high == pytest.approx(0.277533 / 7**0.5, abs=1e-6)
+    assert one.high > none.high
+    # the same of differences, and of values between
+    alike, differing = [wrong] * 7, [wrong] * 6 + [one_right]
+    assert paired_mean_of_means(alike, differing).high > paired_mean_of_means(alike, alike).high
+    assert mean_of_means([wrong] * 6 + [[0.5] + [0.0] * 9]).high > 0.9 * none.high
+
+
+def test_a_set_of_one_question_makes_the_mean_less_certain() -> None:
+    large = [1.0] * 500 + [0.0] * 500
+    alone, beside = mean_of_means([large, large]), mean_of_means([large, [1.0]])
+    assert beside.high - beside.low > 5 * (alone.high - alone.low)
+    assert beside.value - beside.low == pytest.approx((1 - 0.206549) / 2, abs=0.01)
+
+
+def test_counts_have_no_scale_but_their_own() -> None:
+    same = paired_difference([312.0] * 400, [312.0] * 400, shares=False)
+    assert (same.low, same.value, same.high) == (0.0, 0.0, 0.0)
+    # a search each in one set is no share of questions: it may be three in the next
+    assert estimate([1.0], shares=False).high == pytest.approx(1 + 0.95 * 2)
+    small, large = estimate([2.0] * 30, shares=False), estimate([2000.0] * 30, shares=False)
+    assert (1000 * small.low, 1000 * small.high) == pytest.approx((large.low, large.high))
+
+
+def test_many_values_that_repeat_are_drawn_as_all_values_are() -> None:
+    """Counts of each value against places drawn one by one: two ways to the same distribution."""
+    values = np.random.default_rng(12).poisson(2.0, 3000).astype(float)
+    apart = values + np.arange(3000) * 1e-9  # no two alike
+    found, other = estimate(values.tolist()), estimate(apart.tolist())
+    assert (found.low, found.high) == pytest.approx((other.low, other.high), abs=0.006)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -11,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sleuth.errors import ConfigError
+from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.folder import Folder
-from sleuth.evaluate.judge import Judge, judged, remembered, unjudged
+from sleuth.evaluate.judge import Judge, judged, read, remembered, unjudged
 from sleuth.evaluate.marks import Mark
 from sleuth.records import Question
 
@@ -34,7 +35,10 @@ class Bench(BaseHTTPRequestHandler):
             return
         said = "I cannot tell." if "nonsense" in text else "Yes." if "Given answer: Oslo" in text else "no"
         content = json.dumps({"choices": [{"message": {"content": said}}]} if "shape" not in text else {"error": 1})
-        self.send_response(500 if "broken" in text else 403 if "forbidden" in text else 200)
+        if body["model"] == "missing":
+            content = json.dumps({"error": "no model is called missing"})
+        refused = 403 if "forbidden" in text else 404 if body["model"] == "missing" else 200
+        self.send_response(500 if "broken" in text else refused)
         self.end_headers()
         self.wfile.write(content.encode())
 
@@ -120,3 +124,95 @@ def test_nobody_there(tmp_path: Path) -> None:
 def test_no_address_is_refused() -> None:
     with pytest.raises(ConfigError, match="--judge localhost is no address"):
         Judge("localhost", "wise")
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ("Yes.", 1.0),
+        ("no", 0.0),
+        ("**No**", 0.0),
+        ("Yes, it is the same city.", 1.0),
+        ("The answer is no.", 0.0),
+        ("<think>There is no doubt.</think>\n\nYes", 1.0),
+        ("There is no doubt.</think>yes", 1.0),
+        ("<think>The answer is no doubt the same, so yes", None),
+        ("No doubt the same.", None),
+        ("No doubt the same, so yes.", None),
+        ("I cannot say yes or no", None),
+        ("I know none", None),
+        ("", None),
+    ],
+)
+def test_a_reply_is_read_strictly(said: str, verdict: float | None) -> None:
+    assert read(said) == verdict
+
+
+def test_there_is_room_for_a_thought(tmp_path: Path, url: str) -> None:
+    found = marks(("Where?", "Oslo"))
+    asked(folder(tmp_path, found), found, Judge(url, "wise"))
+    assert Bench.heard[0][2]["max_tokens"] >= 256
+
+
+def test_a_verdict_half_written_is_cut_off_and_asked_for_again(tmp_path: Path, url: str) -> None:
+    found = marks(("Where?", "Oslo"), ("Where?", "Rome"))
+    where = folder(tmp_path, found)
+    asked(where, found, Judge(url, "wise"))
+    file = where.path / "judge.jsonl"
+    file.write_bytes(file.read_bytes()[:-9])
+    for requests in (3, 3):
+        assert verdicts(asked(where, found, Judge(url, "wise"))) == [1.0, 0.0]
+        assert len(Bench.heard) == requests
+    assert verdicts(remembered(where, found, "wise")) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("line", ["{half", '{"group": 0}', '{"group": "0", "verdict": 1.0}', "[]"])
+def test_a_broken_verdict_is_one_sentence(tmp_path: Path, url: str, line: str) -> None:
+    found = marks(("Where?", "Oslo"))
+    where = folder(tmp_path, found)
+    (where.path / "judge.jsonl").write_text(line + "\n")
+    with pytest.raises(InputError, match=r"judge.jsonl, line 1 .*"):
+        asked(where, found, Judge(url, "wise"))
+
+
+def test_another_address_is_another_judge(tmp_path: Path, url: str) -> None:
+    found = marks(("Where?", "Oslo"))
+    where = folder(tmp_path, found)
+    asked(where, found, Judge(url, "wise"))
+    asked(where, found, Judge(f"{url}/chat/completions", "wise"))
+    assert len(Bench.heard) == 1
+    other = url.replace("127.0.0.1", "localhost")
+    asked(where, found, Judge(other, "wise"))
+    assert len(Bench.heard) == 2
+    # another prompt too
+    file = where.path / "judge.jsonl"
+    file.write_text(file.read_text().replace('"prompt": "', '"prompt": "0'))
+    asked(where, found, Judge(url, "wise"))
+    assert len(Bench.heard) == 3
+
+
+def test_what_another_judge_said_is_not_kept_where_this_one_is_silent(tmp_path: Path, url: str) -> None:
+    found = marks(("Where?", "Oslo"), ("nonsense?", "Oslo"))
+    earlier = [replace(mark, values={"em": 0.0, "judge": 0.0}) for mark in found]
+    assert verdicts(asked(folder(tmp_path, found), earlier, Judge(url, "wise"))) == [1.0, None]
+
+
+def test_a_judge_that_says_nothing_has_no_figure(tmp_path: Path, url: str) -> None:
+    found = marks(("nonsense?", "Oslo"), ("Where?", None))
+    assert verdicts(asked(folder(tmp_path, found), found, Judge(url, "wise"))) == [None, None]
+
+
+def test_a_judge_that_refuses_everyone_is_asked_once(tmp_path: Path, url: str) -> None:
+    found = marks(*[("Where?", "Oslo")] * 50)
+    with pytest.raises(InputError, match=r"refuses with HTTP 404 .*no model is called missing.*--judge-model missing"):
+        asked(folder(tmp_path, found), found, Judge(url, "missing"))
+    assert len(Bench.heard) == 1
+
+
+def test_a_judge_that_refuses_from_some_time_on_is_left_alone(tmp_path: Path, url: str) -> None:
+    found = marks(("Where?", "Oslo"), *[("forbidden?", "Oslo")] * 200)
+    where = folder(tmp_path, found)
+    with pytest.raises(InputError, match="HTTP 403"):
+        asked(where, found, Judge(url, "wise"))
+    assert len(Bench.heard) < 100
+    assert len((where.path / "judge.jsonl").read_text().splitlines()) == 1

@@ -9,6 +9,7 @@ import pytest
 from sleuth.errors import InputError
 from sleuth.evaluate.marks import Mark
 from sleuth.evaluate.pairing import as_json, markdown, paired
+from sleuth.evaluate.results import MEASURES, by_kind
 from sleuth.records import Question
 
 
@@ -44,7 +45,7 @@ def test_differences_are_paired_by_set_and_on_the_mean() -> None:
 def test_the_interval_of_the_mean_is_that_of_independent_sets() -> None:
     """Against the normal approximation: the variance of the mean is the mean variance of the sets over their number."""
     dice = np.random.default_rng(0)
-    shares = {"a": (400, 0.5), "b": (100, 0.2), "c": (50, 0.8)}
+    shares = {"a": (2000, 0.5), "b": (500, 0.2), "c": (250, 0.8)}
     first = marks(*((name, 0.0) for name, (count, _) in shares.items() for _ in range(count)))
     second = marks(
         *((name, float(right)) for name, (count, share) in shares.items() for right in dice.random(count) < share)
@@ -99,3 +100,54 @@ def test_on_paper_and_as_json() -> None:
     assert kept["sets"]["popqa"]["em"]["gain"]["value"] == -1.0
     assert len(kept["changed"]["won"]) == 20
     assert kept["changed"]["lost"][0]["golden_answers"] == ["Oslo"]
+
+
+def test_more_of_a_count_is_no_victory() -> None:
+    found = paired(marks(("nq", 0.0), ("nq", 1.0)), marks(("nq", 1.0), ("nq", 1.0)))
+    text = markdown(found, ("old", "new"), "searches", 2)
+    assert "## Higher in B: 1" in text
+    assert "## Lower in B: 0" in text
+    assert "Won" not in text
+    kept = as_json(found, "searches")["changed"]
+    assert [len(kept[side]) for side in ("higher", "lower")] == [1, 0]
+
+
+def test_whatever_is_measured_is_compared() -> None:
+    def measured(value: float) -> list[Mark]:
+        question = Question("q", "Where?", ("Oslo",), "nq")
+        return [Mark(question, "Oslo", dict.fromkeys(MEASURES, value))]
+
+    kept = as_json(paired(measured(0.0), measured(1.0)), "format")
+    assert kept["mean"].keys() == kept["all"].keys() == MEASURES.keys()
+    text = markdown(paired(measured(0.0), measured(1.0)), ("old", "new"), "seconds", 0)
+    assert all(f"| {label} |" in text for label in MEASURES.values())
+
+
+def test_counts_that_do_not_differ_are_shown_without_width() -> None:
+    first = [replace(mark, values={"em": 0.0, "tokens": 90.0}) for mark in marks(*[("nq", 0.0)] * 20)]
+    assert "| Tokens sampled | 90.000 | 90.000 | +0.000 [+0.000, +0.000] |" in markdown(
+        paired(first, first), ("old", "new"), "em", 0
+    )
+
+
+def test_four_wins_of_four_hundred_are_not_in_bold() -> None:
+    first, second = marks(*[("nq", 0.0)] * 400), marks(*[("nq", 1.0)] * 4, *[("nq", 0.0)] * 396)
+    assert "**" not in markdown(paired(first, second), ("old", "new"), "em", 0)
+
+
+def test_kinds_add_up_to_all() -> None:
+    def asked(*kinds: tuple[str | None, int | None]) -> list[Mark]:
+        return [
+            Mark(Question(f"q{number}", "?", ("a",), "nq", type=form, hops=hops), "a", {"em": 1.0})
+            for number, (form, hops) in enumerate(kinds)
+        ]
+
+    found = by_kind(asked((None, None), ("comparison", None), ("bridge", None), (None, 2), (None, None)))
+    assert {name: len(part) for name, part in found.items()} == {
+        "2 hops": 1,
+        "comparison": 1,
+        "bridge": 1,
+        "not known": 2,
+    }
+    assert list(found)[-1] == "not known"
+    assert by_kind(asked((None, None))) == {}

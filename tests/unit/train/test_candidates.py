@@ -1,6 +1,7 @@
 """What is evaluated: the model of a run or a folder, its settings as changed, and a stamp of all that matters."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from sleuth import recipe
+from sleuth.agent import methods
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.evaluate.folder import leaves
 from sleuth.retrieval import index
@@ -84,15 +86,85 @@ def test_an_agent_is_ready_to_ask(home: Path) -> None:
         ({"settings": ("retrieval.k=1",)}, {"search.k"}),
         ({"settings": ("agent.prompt=instruct",)}, {"prompt.name", "prompt.sha256"}),
         ({"before": True}, {"model.sha256"}),
+        (
+            {"settings": ("agent.protocol=import:sleuth.agent.protocol._tags",)},
+            {"protocol.name", "imported", "imported.protocol"},
+        ),
     ],
-    ids=["nothing", "slots", "searches", "k", "prompt", "weights"],
+    ids=["nothing", "slots", "searches", "k", "prompt", "weights", "protocol"],
 )
 def test_the_stamp_tells_what_matters_apart(home: Path, changed: dict[str, Any], differs: set[str]) -> None:
     first = leaves(candidate(home, "run").stamp())
     settings = changed.pop("settings", ())
     second = leaves(candidate(home, "run", *settings, **changed).stamp())
-    assert {name for name in first if first[name] != second[name]} == differs
-    assert len(first["search.index"]) == 64
+    assert {name for name in first | second if first.get(name, "") != second.get(name, "")} == differs
+    assert (len(first["search.index"]), first["search.by"]) == (64, "contents")
+
+
+MODULE = """
+from sleuth.agent.tags import Tags
+
+INSTRUCTION = "Search."
+
+class Own(Tags):
+    instruction = INSTRUCTION
+
+def spoken(tokens):
+    return Own()
+
+async def answered(agent, task, seat, hear):
+    raise NotImplementedError
+
+def search(queries, k):
+    return [[] for _ in queries]
+"""
+
+
+@pytest.mark.parametrize("knob", ["agent.protocol=import:{}.spoken", "agent.method=import:{}.answered"])
+def test_the_stamp_holds_the_source_of_what_is_imported(home: Path, monkeypatch: pytest.MonkeyPatch, knob: str) -> None:
+    monkeypatch.syspath_prepend(str(home))
+    place = knob.partition("=")[0].removeprefix("agent.")
+    name = f"mine_{place}"
+    (home / f"{name}.py").write_text(MODULE)
+    first = leaves(candidate(home, "run", knob.format(name)).stamp())
+    assert len(first[f"imported.{place}"]) == 64
+    (home / f"{name}.py").write_text(f"{MODULE}\n# another")
+    second = leaves(candidate(home, "run", knob.format(name)).stamp())
+    assert {each for each in first if first[each] != second[each]} == {f"imported.{place}"}
+
+
+def test_the_stamp_holds_what_a_protocol_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it is told may come from elsewhere than its module."""
+    monkeypatch.syspath_prepend(str(home))
+    (home / "mine_told.py").write_text(
+        MODULE.replace('"Search."', '__import__("pathlib").Path("told.txt").read_text()')
+    )
+    monkeypatch.chdir(home)
+    told = []
+    for text in ("Search.", "Search twice."):
+        (home / "told.txt").write_text(text)
+        sys.modules.pop("mine_told", None)
+        told.append(leaves(candidate(home, "run", "agent.protocol=import:mine_told.spoken").stamp()))
+    assert {each for each in told[0] if told[0][each] != told[1][each]} == {"protocol.sha256"}
+
+
+def test_the_stamp_holds_the_pages_and_the_web(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "pages.jsonl").write_text('{"url": "a", "contents": "b"}\n')
+    setting = f"retrieval.pages={home / 'pages.jsonl'}"
+    protocol = "agent.protocol=import:sleuth.agent.protocol._tags"
+    first = candidate(home, "run", protocol, setting).stamp()["search"]
+    (home / "pages.jsonl").write_text('{"url": "a", "contents": "c"}\n')
+    second = candidate(home, "run", protocol, setting).stamp()["search"]
+    assert {each for each in first if first[each] != second[each]} == {"pages"}
+    web = candidate(home, "run", "retrieval.service.language=de", index="web:serper").stamp()["search"]
+    assert (web["index"], web["by"]) == ("web:serper", "name")
+    assert web["web"] == {"language": "de", "country": None, "pages": False}
+    monkeypatch.syspath_prepend(str(home))
+    (home / "mine_shelf.py").write_text(MODULE)
+    with pytest.raises(InputError, match="does not answer"):
+        candidate(home, "run", index="http://127.0.0.1:1").stamp()
+    own = candidate(home, "run", index="import:mine_shelf.search").stamp()
+    assert (own["search"]["by"], len(own["imported"]["index"])) == ("name", 64)
 
 
 @pytest.mark.parametrize(
@@ -131,5 +203,8 @@ def test_an_address_is_for_later(home: Path) -> None:
 def test_a_setting_without_a_value_is_taken_out() -> None:
     with pytest.raises(ConfigError, match=r"searches has no effect with agent\.method = rag"):
         recipe.load("quickstart", ["agent.method=rag"])
+    kept = recipe.load("quickstart", ["agent.method=rag", "agent.searches="])
+    with pytest.raises(ConfigError, match=r"'brief' has no {documents}.*--set agent\.prompt=rag"):
+        methods.fitting(kept.agent)
     config = recipe.load("quickstart", ["agent.method=rag", "agent.searches=", "agent.prompt="])
     assert (config.agent.method, config.agent.template) == ("rag", "rag")

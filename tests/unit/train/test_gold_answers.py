@@ -118,6 +118,11 @@ def test_the_command_writes_what_can_be_answered(written: Callable[..., list[dic
         written(method="direct", index=None, k=3, prompt=None, limit=None, seed=0)
 
 
+def test_the_command_writes_jsonl_only(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"x2\.txt is no name of a trace file; it must end in \.jsonl or \.jsonl\.gz"):
+        answers(tmp_path / "asked.jsonl", tmp_path / "x2.txt")
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

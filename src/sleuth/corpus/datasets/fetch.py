@@ -11,6 +11,7 @@ import httpx
 from sleuth.corpus.datasets import transfer
 from sleuth.corpus.datasets.catalogue import SETS, Collection, part_of
 from sleuth.corpus.datasets.hub import ENDPOINT, Hub, HubFile
+from sleuth.corpus.datasets.pieces import join
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
 
@@ -47,8 +48,11 @@ def question_file(name: str, split: str, folder: Path = FOLDER, progress: Progre
 def download(
     wanted: Collection, folder: Path = FOLDER, progress: Progress = silent, pause: float = transfer.PAUSE
 ) -> list[Path]:
-    """The files of a collection in the data folder, under its hub id; nothing is asked of the hub for what is there."""
-    known = _known(wanted, folder)
+    """The files of a collection in the data folder, under its hub id; nothing is asked of the hub for what is there.
+
+    Pieces that are all there are put together.
+    """
+    known = _known(wanted, folder, progress)
     if known is not None:
         return known
     hub = Hub()
@@ -73,13 +77,18 @@ def download(
     return [each.target for each in deliveries]
 
 
-def _known(wanted: Collection, folder: Path) -> list[Path] | None:
-    """The files of a collection where all are there, pieces put together or not; none where they must be listed."""
-    for names in ((wanted.joined,) if wanted.joined else (), wanted.patterns):
-        found = [path for name in names if (path := _there(folder / wanted.hub, name)) is not None]
-        if names and len(found) == len(names):
-            return found
-    return None
+def _known(wanted: Collection, folder: Path, progress: Progress) -> list[Path] | None:
+    """The files of a collection where all are there; none where they must be listed."""
+    home = folder / wanted.hub
+    if wanted.joined is None:
+        found = [path for name in wanted.patterns if (path := _there(home, name)) is not None]
+        return found if len(found) == len(wanted.patterns) else None
+    if (whole := _there(home, wanted.joined)) is not None:
+        return [whole]
+    brought = [home / name for name in wanted.patterns]
+    if not all(path.is_file() for path in brought):
+        return None
+    return [join(brought, home / wanted.joined, SPARE, progress)]
 
 
 def _there(folder: Path, name: str) -> Path | None:

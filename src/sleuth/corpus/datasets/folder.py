@@ -93,7 +93,7 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
         for row in rows:
             try:
                 file.write(questions.line(row.question, row.kept))
-            except TypeError as error:
+            except (TypeError, ValueError) as error:
                 raise InputError(
                     f"the row of the question {row.question.id!r} cannot be kept as JSON ({error}); "
                     "leave such columns out of the file"

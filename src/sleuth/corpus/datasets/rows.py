@@ -8,7 +8,7 @@ from typing import Any
 
 from sleuth.corpus.datasets import formats
 from sleuth.corpus.datasets.lines import lines, parsed
-from sleuth.corpus.datasets.origin import folded
+from sleuth.corpus.datasets.origin import folded, strict
 from sleuth.errors import InputError
 from sleuth.records import Question
 
@@ -85,7 +85,7 @@ def _row(raw: dict[str, Any], reading: formats.Reading, source: str) -> Row:
     if reading is formats.search_r1:
         return Row(question, {ORIGIN: folded(raw, question)})
     if reading is formats.ours:
-        return Row(question, {key: value for key, value in raw.items() if key not in OURS and key != BULKY})
+        return Row(question, {key: strict(value) for key, value in raw.items() if key not in OURS and key != BULKY})
     return Row(question, {})
 
 

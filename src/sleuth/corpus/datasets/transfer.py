@@ -29,7 +29,7 @@ def bring(
     """Writes the pieces one after the other into `target`, telling `counted` how many bytes are there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + PARTIAL)
-    with explained(target), _held(partial) as file:
+    with explained(target), held(partial) as file:
         start = 0
         for piece in pieces:
             _bring_piece(_Piece(file, start, piece, counted), hub, repository, pause)
@@ -146,7 +146,7 @@ def _chunks(file: BinaryIO, start: int, size: int) -> Iterator[bytes]:
 
 
 @contextmanager
-def _held(partial: Path) -> Iterator[BinaryIO]:
+def held(partial: Path) -> Iterator[BinaryIO]:
     """The unfinished file, kept from other processes as long as this one writes it."""
     with open(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:  # noqa: PTH123  made where missing, kept where not
         try:

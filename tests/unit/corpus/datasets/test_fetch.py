@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -99,12 +101,41 @@ def test_pieces_are_put_together_in_their_order(shelf: Any, tmp_path: Path) -> N
     assert download(tmp_path, "part_*", joined="whole.index") == [path]
 
 
-def test_pieces_brought_by_hand_are_enough(shelf: Any, tmp_path: Path) -> None:
-    (tmp_path / HUB).mkdir(parents=True)
-    for name in ("part_aa", "part_ab"):
-        (tmp_path / HUB / name).write_bytes(b"x")
-    found = download(tmp_path, "part_aa", "part_ab", joined="whole.index")
-    assert [path.name for path in found] == ["part_aa", "part_ab"]
+def brought(folder: Path) -> Path:
+    home = folder / HUB
+    home.mkdir(parents=True)
+    for number, name in enumerate(("part_aa", "part_ab")):
+        (home / name).write_bytes(noise(2_000_000, number))
+    return home
+
+
+def test_pieces_brought_by_hand_are_put_together(shelf: Any, tmp_path: Path) -> None:
+    home = brought(tmp_path)
+    (home / "whole.index.partial").write_bytes(b"of a download" * 400_000)
+    for _ in range(2):
+        assert download(tmp_path, "part_aa", "part_ab", joined="whole.index") == [home / "whole.index"]
+        assert (home / "whole.index").read_bytes() == noise(2_000_000) + noise(2_000_000, 1)
+        assert sorted(path.name for path in home.iterdir()) == ["part_aa", "part_ab", "whole.index"]
+
+
+def test_pieces_brought_by_hand_without_room_to_put_them_together(shelf: Any, tmp_path: Path) -> None:
+    home = brought(tmp_path)
+    with (home / "part_aa").open("r+b") as file:
+        file.truncate(shutil.disk_usage(home).free)  # of holes, which take no room
+    with pytest.raises(InputError, match=r"to spare, and there are [\d,.]+ GB free; free some space, or") as caught:
+        download(tmp_path, "part_aa", "part_ab", joined="whole.index")
+    assert sorted(path.name for path in home.iterdir()) == ["part_aa", "part_ab"]
+    (home / "part_aa").write_bytes(noise(2_000_000))
+    subprocess.run(["/bin/sh", "-c", str(caught.value).partition("which uses them up: ")[2]], check=True)
+    assert (home / "whole.index").read_bytes() == noise(2_000_000) + noise(2_000_000, 1)
+    assert sorted(path.name for path in home.iterdir()) == ["whole.index"]
+
+
+def test_one_piece_brought_by_hand_is_not_all(shelf: Any, tmp_path: Path) -> None:
+    (brought(tmp_path) / "part_ab").unlink()
+    shelf.files = {"part_aa": b"a", "part_ab": b"b"}
+    [path] = download(tmp_path, "part_aa", "part_ab", joined="whole.index")
+    assert path.read_bytes() == b"ab"
 
 
 def test_the_disk_is_looked_at_first(shelf: Any, tmp_path: Path) -> None:

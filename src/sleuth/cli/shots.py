@@ -1,0 +1,42 @@
+"""The examples of --shots: questions shown with their answers, none of which is asked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sleuth.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from sleuth.evaluate.benchmarks import Asking
+    from sleuth.records import Question
+    from sleuth.train.candidates import Candidate
+
+SHOTS = 4
+
+
+def examples_of(shots: str | None, candidate: "Candidate", asking: "Asking", seed: int) -> "tuple[Question, ...]":
+    """Questions to show with their answers; none of the suites is among them, asked or not, in whatever spelling."""
+    from sleuth.agent import methods
+    from sleuth.corpus.datasets.merge import key
+    from sleuth.corpus.questions import load
+
+    if shots is None:
+        methods.fitting(candidate.config.agent)
+        return ()
+    file, count = _shots(shots)
+    if file is None and candidate.training is None:
+        raise InputError(f"--shots {shots} names no file, and a model has no questions of its own; give FILE:{count}")
+    kept_out = {key(question.question) for question in asking.whole}
+    pool = [each for each in load(file or Path(str(candidate.training))) if key(each.question) not in kept_out]
+    chosen = methods.drawn(pool, count, seed)
+    methods.fitting(candidate.config.agent, chosen)
+    return chosen
+
+
+def _shots(shots: str) -> tuple[Path | None, int]:
+    """The file, where one is named, and how many of it."""
+    name, _, count = shots.rpartition(":")
+    if count.isdigit():
+        if not int(count):
+            raise ConfigError(f"--shots {shots} asks for no examples; leave it out, or give at least 1")
+        return (Path(name) if name else None), int(count)
+    return Path(shots), SHOTS

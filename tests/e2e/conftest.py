@@ -65,7 +65,7 @@ def command(order):
         if event == order["event"] and str(arguments[0]).endswith(order["at"]):
             left -= 1
             if left == 0:
-                signal.raise_signal(order["signal"])  # this very thread: another would take it in some time later
+                signal.raise_signal(order["signal"])
     if order["event"]:
         sys.addaudithook(watching)
     sys.argv = ["sleuth", *order["words"]]
@@ -73,6 +73,8 @@ def command(order):
 
 def born(order):
     signal.alarm(120)
+    # Ignored where the tests run in the background of a shell.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     code = 1
     try:
         command(order)

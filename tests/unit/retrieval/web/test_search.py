@@ -688,7 +688,7 @@ async def drawing(sent: Sent) -> bytes:
         (missing, {}, "pages failed"),
         (drawing, {}, "pages refused"),
         (whole_page, {"pages": True}, "pages refused"),
-        (never, {"deadline": 0.3}, "pages late"),
+        (never, {"deadline": 1.5}, "pages late"),
     ],
 )
 def test_a_page_that_cannot_be_had_leaves_the_snippet(page: Replies, settings: dict[str, Any], count: str) -> None:
@@ -697,7 +697,7 @@ def test_a_page_that_cannot_be_had_leaves_the_snippet(page: Replies, settings: d
     assert hit.passage.text == OSLO["snippet"]
     assert web.counts[count] == 1
     assert web.counts["pages read"] == 0
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 8
 
 
 async def slow_page(sent: Sent) -> bytes:

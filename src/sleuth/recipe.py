@@ -89,6 +89,7 @@ def _prompt(prompt: str | None) -> str | None:
 
 
 def _anchored(policy: str) -> str:
+    _refuse_address(policy)
     return policy if policy in _packaged() or hub.named(policy) else str(Path(policy).absolute())
 
 
@@ -130,6 +131,7 @@ def shipped() -> list[str]:
 
 def resolve_policy(name: str) -> Path:
     """The folder a policy names: one shipped in the package, the user's own, or one of the hub, fetched at need."""
+    _refuse_address(name)
     if hub.named(name):
         return hub.policy(
             name,
@@ -149,6 +151,15 @@ def resolve_policy(name: str) -> Path:
             f"model folder without tokenizer: {folder} holds no tokenizer.json; save the model's tokenizer there"
         )
     return folder
+
+
+def _refuse_address(policy: str) -> None:
+    """Refuses a model behind an address where weights are needed."""
+    if policy.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"{policy} is an address, which gives no logprobs of its own tokens and no weights to update; sleuth "
+            "evaluate and sleuth ask can use it, here give a folder or a name on the hub"
+        )
 
 
 def _folder(section: Section, name: str) -> str | None:

@@ -129,8 +129,8 @@ class Turn:
 class Trajectory:
     """One finished episode: tokens with their origin, and the turns read from them.
 
-    `ids` and `sampled` have one entry a token; `logprobs` and `versions` have one a sampled token. `failure` says what
-    made the episode unusable.
+    `ids` and `sampled` have one entry a token; `logprobs` and `versions` have one a sampled token. All are empty where
+    the model is behind an address that gives words alone. `failure` says what made the episode unusable.
     """
 
     question: Question

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.answerer import Runner
+from sleuth.agent.episode import Task
 from sleuth.records import Trajectory
 
 
 async def run_batch(
-    agent: Agent, tasks: Sequence[Task], concurrent: int, done: Callable[[Trajectory], None] | None = None
+    agent: Runner, tasks: Sequence[Task], concurrent: int, done: Callable[[Trajectory], None] | None = None
 ) -> list[Trajectory]:
     """Runs the episodes, at most `concurrent` at a time, admitted in the order given; the result is in that order."""
     waiting = iter(enumerate(tasks))

@@ -14,11 +14,11 @@ def up_to_stop(completion: Completion, stops: Sequence[str], tokens: Tokens) -> 
     they are neither shown nor trained.
     """
     text = tokens.decode(completion.ids)
-    end = _first_end(text, stops)
+    end = first_end(text, stops)
     if end is None:
         return completion, text
     count = len(completion.ids)
-    while _first_end(tokens.decode(completion.ids[: count - 1]), stops) is not None:
+    while first_end(tokens.decode(completion.ids[: count - 1]), stops) is not None:
         count -= 1
     kept = replace(
         completion,
@@ -29,5 +29,6 @@ def up_to_stop(completion: Completion, stops: Sequence[str], tokens: Tokens) -> 
     return kept, text[:end]
 
 
-def _first_end(text: str, stops: Sequence[str]) -> int | None:
+def first_end(text: str, stops: Sequence[str]) -> int | None:
+    """Where the first stop in a text ends; None where there is none."""
     return min((text.index(stop) + len(stop) for stop in stops if stop in text), default=None)

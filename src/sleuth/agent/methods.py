@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sleuth.agent import prompts
-from sleuth.agent.episode import Agent, Method, searched
+from sleuth.agent.answerer import Answerer
+from sleuth.agent.episode import Method, searched
 from sleuth.agent.single import Single
 from sleuth.config import AgentConfig
 from sleuth.errors import ConfigError
@@ -36,7 +37,7 @@ def fitting(config: AgentConfig, shots: Sequence[Question] = ()) -> Method:
     return method
 
 
-def require_prompts(agent: Agent, questions: Iterable[Question]) -> None:
+def require_prompts(agent: Answerer, questions: Iterable[Question]) -> None:
     """Refuses questions whose own prompts are not for the agent's protocol, where its method uses them."""
     if agent.config.method == "search":
         prompts.require_spoken(questions, agent.protocol)

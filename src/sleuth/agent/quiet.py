@@ -8,14 +8,15 @@ from sleuth.model.tokens import Tokens
 BRACKETS = ("<>", "[]")
 
 
-def quieter(names: Sequence[str], tokens: Tokens) -> Callable[[str], str]:
+def quieter(names: Sequence[str], tokens: Tokens | None) -> Callable[[str], str]:
     """Makes text quiet: tags of these names, marks like <|im_start|>, and every marked token the tokenizer added.
 
-    Those that are not special would be read as the tokens they name even in plain text.
+    Those that are not special would be read as the tokens they name even in plain text. Without a tokenizer there are
+    only the tags and the marks.
     """
     added = [
         re.escape(token.content)
-        for token in tokens.tokenizer.added_tokens_decoder.values()
+        for token in (() if tokens is None else tokens.tokenizer.added_tokens_decoder.values())
         if len(token.content) > 2 and token.content[0] + token.content[-1] in BRACKETS
     ]
     tags = rf"<\s*/?\s*(?:{'|'.join(names)})\s*>"

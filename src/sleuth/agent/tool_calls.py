@@ -16,6 +16,7 @@ from sleuth.records import Access, Action, Answer, Hit, Malformed, Search
 PROBE = Search("Oslo")
 BETWEEN = "\n---\n"
 TOLD = {"search": "call the function search with one query or several", "access": "read a page with access"}
+LOUD = ("think", "answer", "tool_call", "tool_response", "tools")  # tags that no document may write
 
 
 class Tools:
@@ -35,13 +36,8 @@ class Tools:
         self._shown = frame("tool", tokens, self.functions)
         self._told = frame("user", tokens, self.functions)
         self._tag = re.compile(rf"</?(?:{'|'.join(('think', 'answer', *self._form.words))})>")
-        self._quiet = quieter(("think", "answer", "tool_call", "tool_response", "tools"), tokens)
-        does = " or ".join(TOLD[name] for name in names)
-        self.instruction = (
-            "Work out the answer to the question step by step. You may put your reasoning between <think> and </think> "
-            f"before you act. Whenever you lack a fact, {does}; one call a turn. When you know the answer, give it "
-            "alone and short between <answer> and </answer>, for example <answer> Lisbon </answer>."
-        )
+        self._quiet = quieter(LOUD, tokens)
+        self.instruction = instruction(names)
 
     def parse(self, text: str) -> Action:
         said = self._form.said(text)
@@ -96,6 +92,16 @@ class Tools:
             for number, hit in enumerate(hits, 1)
         ]
         return "\n".join(documents) or "Nothing was found."
+
+
+def instruction(names: Sequence[str]) -> str:
+    """What a model that calls these functions is told."""
+    does = " or ".join(TOLD[name] for name in names)
+    return (
+        "Work out the answer to the question step by step. You may put your reasoning between <think> and </think> "
+        f"before you act. Whenever you lack a fact, {does}; one call a turn. When you know the answer, give it "
+        "alone and short between <answer> and </answer>, for example <answer> Lisbon </answer>."
+    )
 
 
 def _page(url: str, pages: Sequence[Hit]) -> str:

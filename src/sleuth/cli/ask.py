@@ -9,12 +9,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sleuth.errors import InputError
+from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
+from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
 from sleuth.runs import Run
 
 if TYPE_CHECKING:
-    from sleuth.agent.episode import Agent
+    from sleuth.agent.answerer import Runner
+    from sleuth.engines.remote.endpoint import Endpoint
+    from sleuth.train.candidates import Wish
 
 STYLES = {"think": "dim", "search": "cyan", "information": "green", "answer": "bold"}
 STYLES |= {"tool_call": "cyan", "tool_response": "green"}
@@ -23,27 +26,62 @@ HALF = re.compile(r"</?[a-z_]*$")  # what may become a tag when more has come
 
 
 def ask(
-    run: Annotated[Path, typer.Argument(help="the folder of a run")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|URL", help="the folder of a run, or the address of a model, as http://host/v1")
+    ],
     question: Annotated[str, typer.Argument(help="what you want to know")],
     before: Annotated[bool, typer.Option("--before", help="ask the policy as it was before training")] = False,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="of sampling, with a temperature")] = 0,
+    index: Annotated[
+        str | None, typer.Option(help="with an address: what is searched, an index folder, an address or web:PROVIDER")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="with an address: search, direct, cot or rag")] = None,
+    served: Annotated[str | None, MODEL] = None,
+    key_env: Annotated[str | None, KEY_ENV] = None,
+    timeout: Annotated[float | None, TIMEOUT] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="with an address: a setting of agent or retrieval"),
+    ] = None,
 ) -> None:
     """Ask a trained agent; thoughts, searches, what came back and the answer stream by."""
     if not question.strip():
         raise InputError("the question is empty; write what you want to know")
-    opened = Run.open(run)
+    endpoint = endpoint_of(run, served, key_env, timeout)
+    if endpoint is None and (index or method or settings):
+        raise ConfigError("--index, --method and --set have no effect without an address, for a run has its own")
+    if endpoint is None:
+        Run.open(Path(run))  # a folder that is none is told at once, before anything heavy is loaded
     from sleuth.cli.quiet import quiet
-    from sleuth.train import finished
+    from sleuth.train.candidates import Wish
 
     quiet()
+    wish = Wish(tuple(settings or ()), index, method, before)
+    agent = _finished(Run.open(Path(run)), before) if endpoint is None else _served(endpoint, wish)
     console = Piped(highlight=False)
-    trajectory = asyncio.run(_asked(finished.agent(opened, before), question, temperature, seed, console))
+    trajectory = asyncio.run(_asked(agent, question, temperature, seed, console))
     console.print()
+    if endpoint is not None and trajectory.stop is StopReason.ENGINE_FAILED:
+        raise InputError(str(trajectory.failure))
     console.print(Text(closing(trajectory), style="bold" if trajectory.answer is not None else "red"))
 
 
-async def _asked(agent: "Agent", question: str, temperature: float, seed: int, console: Console) -> Trajectory:
+def _finished(run: Run, before: bool) -> "Runner":
+    """The agent of a run."""
+    from sleuth.train import finished
+
+    return finished.agent(run, before)
+
+
+def _served(endpoint: "Endpoint", wish: "Wish") -> "Runner":
+    """The agent of a model behind an address; the question comes from nowhere else."""
+    from sleuth.train import served
+
+    return served.named(endpoint, wish, Path("asked.jsonl")).agent()
+
+
+async def _asked(agent: "Runner", question: str, temperature: float, seed: int, console: Console) -> Trajectory:
     from sleuth.agent.episode import Task
 
     asked = Question(id="asked", question=question, golden_answers=(), data_source="asked")

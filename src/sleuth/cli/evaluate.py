@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
 from sleuth.cli.fresh import require_new
 from sleuth.cli.live import Live
 from sleuth.cli.printed import printed
@@ -17,12 +18,14 @@ from sleuth.cli.shots import SHOTS, examples_of
 from sleuth.errors import ConfigError, InputError, UserError
 
 if TYPE_CHECKING:
+    from sleuth.engines.remote.endpoint import Endpoint
     from sleuth.evaluate.benchmarks import Asking
     from sleuth.evaluate.folder import Folder
     from sleuth.evaluate.judge import Judge
     from sleuth.evaluate.marks import Mark
     from sleuth.records import Question
-    from sleuth.train.candidates import Candidate
+    from sleuth.train.candidates import Candidate, Wish
+    from sleuth.train.served import Served
 
 EVALUATIONS = Path("evaluations")
 PREPARED = Path("data/search-r1/test")
@@ -31,7 +34,10 @@ KEY = "OPENAI_API_KEY"
 
 def evaluate(
     model: Annotated[
-        str | None, typer.Argument(metavar="RUN|MODEL", help="the folder of a run, or a model: a folder or a hub name")
+        str | None,
+        typer.Argument(
+            metavar="RUN|MODEL|URL", help="the folder of a run, or a model: a folder, a hub name, or an address"
+        ),
     ] = None,
     suite: Annotated[
         list[str] | None,
@@ -72,6 +78,9 @@ def evaluate(
             help="the folder to write, or to go on in; FILE.json: the figures alone; default evaluations/NAME"
         ),
     ] = None,
+    served: Annotated[str | None, MODEL] = None,
+    key_env: Annotated[str | None, KEY_ENV] = None,
+    timeout: Annotated[float | None, TIMEOUT] = None,
     judge: Annotated[
         str | None, typer.Option(metavar="URL", help="an OpenAI-compatible endpoint that judges answers, as host/v1")
     ] = None,
@@ -95,7 +104,8 @@ def evaluate(
     console = Console(stderr=True, markup=False, highlight=False)
     wanted = None if judge is None else _judge(judge, str(judge_model), judge_key_env)
     if rescore is not None:
-        asks = suite or index or method or shots or limit or before or settings or out or temperature or seed
+        chosen = (suite, index, method, shots, limit, before, settings, out, temperature, seed)
+        asks = any((*chosen, served, key_env, timeout))
         if asks or data != PREPARED:
             raise ConfigError("--rescore asks nothing, so that only --judge has an effect with it; leave out the rest")
         _rescored(rescore, wanted, console)
@@ -104,7 +114,6 @@ def evaluate(
     from sleuth.evaluate import benchmarks
     from sleuth.evaluate.benchmarks import SUITES
     from sleuth.runs import replacing
-    from sleuth.train import candidates
     from sleuth.train.candidates import Wish
 
     if data != PREPARED and not SUITES.keys() & set(suite or ()):
@@ -113,7 +122,8 @@ def evaluate(
         raise ConfigError("--seed has no effect without --temperature, --limit or --shots; leave it out")
     quiet()
     wish = Wish(tuple(settings or ()), index, method, before)
-    candidate = candidates.named(str(model), wish, Path(suite[0]) if suite else None)
+    endpoint = endpoint_of(str(model), served, key_env, timeout)
+    candidate = _candidate(str(model), endpoint, wish, Path(suite[0]) if suite else None)
     asking = benchmarks.gathered(suite or [str(candidate.questions)], data, limit, seed)
     examples = examples_of(shots, candidate, asking, seed)
     with ExitStack() as stack:
@@ -131,8 +141,15 @@ def evaluate(
             console.print(f"report       {folder.path / 'results.html'}", soft_wrap=True)
 
 
+def _candidate(name: str, endpoint: "Endpoint | None", wish: "Wish", questions: Path | None) -> "Candidate | Served":
+    """What is evaluated: a model behind an address, or one whose weights are here."""
+    from sleuth.train import candidates, served
+
+    return candidates.named(name, wish, questions) if endpoint is None else served.named(endpoint, wish, questions)
+
+
 def _stamp(
-    candidate: "Candidate", asking: "Asking", examples: "tuple[Question, ...]", temperature: float, seed: int
+    candidate: "Candidate | Served", asking: "Asking", examples: "tuple[Question, ...]", temperature: float, seed: int
 ) -> dict[str, Any]:
     """All that the figures depend on."""
     from sleuth.evaluate.folder import hashed
@@ -158,7 +175,7 @@ def _require_place(out: Path) -> None:
 
 
 def _begun(
-    out: Path | None, candidate: "Candidate", asking: "Asking", stamp: dict[str, Any], console: Console
+    out: Path | None, candidate: "Candidate | Served", asking: "Asking", stamp: dict[str, Any], console: Console
 ) -> "Folder":
     """The folder of this evaluation; one without a name is found again by its stamp."""
     from dataclasses import asdict
@@ -187,7 +204,7 @@ def _begun(
 
 def _ask(
     folder: "Folder",
-    candidate: "Candidate",
+    candidate: "Candidate | Served",
     examples: "tuple[Question, ...]",
     temperature: float,
     seed: int,

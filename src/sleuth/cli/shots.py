@@ -9,11 +9,14 @@ if TYPE_CHECKING:
     from sleuth.evaluate.benchmarks import Asking
     from sleuth.records import Question
     from sleuth.train.candidates import Candidate
+    from sleuth.train.served import Served
 
 SHOTS = 4
 
 
-def examples_of(shots: str | None, candidate: "Candidate", asking: "Asking", seed: int) -> "tuple[Question, ...]":
+def examples_of(
+    shots: str | None, candidate: "Candidate | Served", asking: "Asking", seed: int
+) -> "tuple[Question, ...]":
     """Questions to show with their answers; none of the suites is among them, asked or not, in whatever spelling."""
     from sleuth.agent import methods
     from sleuth.corpus.datasets.merge import key

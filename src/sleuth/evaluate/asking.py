@@ -2,32 +2,33 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from sleuth.agent.answerer import Runner
 from sleuth.agent.batch import run_batch
-from sleuth.agent.episode import Agent, Method, Task
+from sleuth.agent.episode import Task
 from sleuth.agent.speech import TextListener
-from sleuth.engines.base import Seat
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import Folder
 from sleuth.evaluate.saved import written
 from sleuth.records import Outcome, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 
-HOPELESS = 50  # questions that lost their search before any had one, after which no more are asked
+# Questions after which no more are asked: that lost their search before any had one, or in a row to the engine.
+HOPELESS = 50
 BETWEEN = 1.0  # seconds after which the time spent is written down again
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A method that remembers how long each question took, from when it was taken up."""
+    """An agent that remembers how long each question took, from when it was taken up."""
 
-    method: Method
+    agent: Runner
     seconds: dict[int, float] = field(default_factory=dict)
 
-    async def __call__(self, agent: Agent, task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
+    async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
         began = time.monotonic()
-        trajectory = await self.method(agent, task, seat, hear)
+        trajectory = await self.agent.run(task, order, hear)
         self.seconds[task.group] = time.monotonic() - began
         return trajectory
 
@@ -60,12 +61,19 @@ class Clock:
 
 @dataclass(slots=True)
 class Hope:
-    """Whether there is something to search: ends the asking where the first searches all fail."""
+    """Whether to go on: ends the asking where the first searches all fail, or the engine does for long."""
 
     found: bool = False
     failed: int = 0
+    broken: int = 0  # in a row
 
     def see(self, trajectory: Trajectory) -> None:
+        self.broken = self.broken + 1 if trajectory.stop is StopReason.ENGINE_FAILED else 0
+        if self.broken >= HOPELESS:
+            raise InputError(
+                f"{self.broken} questions in a row were lost ({trajectory.failure}); mend what failed and give the "
+                "same command again: what was answered stays"
+            )
         self.found |= any(turn.outcome is Outcome.FOUND or turn.hits for turn in trajectory.turns)
         self.failed += trajectory.stop is StopReason.SEARCH_UNAVAILABLE
         if not self.found and self.failed >= HOPELESS:
@@ -76,7 +84,7 @@ class Hope:
 
 
 async def ask(
-    agent: Agent,
+    agent: Runner,
     folder: Folder,
     rubric: Rubric,
     *,
@@ -86,7 +94,7 @@ async def ask(
     done: Callable[[Trajectory], None] | None = None,
 ) -> float:
     """Asks every question that has no usable trajectory in the folder; the seconds it took."""
-    timed, known, clock, hope = Timed(agent.method), folder.places(), Clock.of(folder), Hope()
+    timed, known, clock, hope = Timed(agent), folder.places(), Clock.of(folder), Hope()
     tasks = [
         Task(question, group=place, seed=seed, temperature=temperature)
         for place, question in enumerate(folder.questions())
@@ -104,7 +112,7 @@ async def ask(
             hope.see(trajectory)
 
         try:
-            await run_batch(replace(agent, method=timed), tasks, concurrent, finish)
+            await run_batch(timed, tasks, concurrent, finish)
         finally:
             clock.write()
     return clock.spent

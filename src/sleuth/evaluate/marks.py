@@ -13,10 +13,18 @@ from sleuth.records import Question, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import read_rows
 
-# What is measured of a usable trajectory besides the parts of its score.
-COUNTED: dict[str, Callable[[Trajectory], float]] = {
-    "tokens": lambda trajectory: float(sum(trajectory.sampled)),
-    "tokens_all": lambda trajectory: float(len(trajectory.ids)),
+
+def _sampled(trajectory: Trajectory) -> float | None:
+    """Tokens sampled; of an episode without ids those that the server counted, None where it counted none."""
+    if trajectory.ids or not trajectory.turns:
+        return float(sum(trajectory.sampled))
+    return float(sum(turn.tokens for turn in trajectory.turns)) or None
+
+
+# What is measured of a usable trajectory besides the parts of its score; None where it cannot be.
+COUNTED: dict[str, Callable[[Trajectory], float | None]] = {
+    "tokens": _sampled,
+    "tokens_all": lambda trajectory: float(len(trajectory.ids)) or None,
 }
 
 
@@ -36,7 +44,7 @@ class Mark:
     @property
     def unfit(self) -> bool:
         """Whether the model was never asked, since the prompt filled the whole context."""
-        return self.stop == StopReason.OUT_OF_TOKENS and self.values is not None and not self.values.get("tokens")
+        return self.stop == StopReason.OUT_OF_TOKENS and self.values is not None and self.values.get("tokens") == 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -60,7 +68,8 @@ def _mark(question: Question, row: Mapping[str, Any], rubric: Rubric) -> Mark:
     trajectory = restored(row, question)
     if not trajectory.stop.usable:
         return Mark(question, None, None, trajectory.stop.value)
-    values = {**rubric.score(question, trajectory).parts, **{name: of(trajectory) for name, of in COUNTED.items()}}
+    counted = {name: count for name, of in COUNTED.items() if (count := of(trajectory)) is not None}
+    values = {**rubric.score(question, trajectory).parts, **counted}
     if "seconds" in row:
         values["seconds"] = row["seconds"]
     return Mark(question, trajectory.answer, values, trajectory.stop.value)

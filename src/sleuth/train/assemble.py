@@ -211,11 +211,16 @@ def agent_of(config: Config, policy: Policy, folder: Path, recording: Path) -> t
         # Bit for bit the same run again is a promise for CPUs only, and waiting for everyone is dear on a GPU.
         lockstep=policy.device.type == "cpu",
     )
-    unsearched = config.agent.method in UNSEARCHED
-    retriever = Absent() if unsearched else opened(config.retrieval, folder, recording)
-    tool = SearchTool(retriever, config.retrieval.k, pages=_pages(config))
+    tool = tool_of(config, folder, recording)
     grammar, method = protocol.named(config.agent.protocol, policy.tokens), methods.fitting(config.agent)
     return engine, Agent(engine, policy.tokens, grammar, tool, config.agent, method)
+
+
+def tool_of(config: Config, folder: Path, recording: Path) -> SearchTool:
+    """What an agent searches, where it does, and opens."""
+    unsearched = config.agent.method in UNSEARCHED
+    retriever = Absent() if unsearched else opened(config.retrieval, folder, recording)
+    return SearchTool(retriever, config.retrieval.k, pages=_pages(config))
 
 
 def _pages(config: Config) -> Pages | None:

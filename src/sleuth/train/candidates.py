@@ -11,6 +11,7 @@ from typing import Any
 from sleuth import recipe
 from sleuth.agent import methods, prompts, protocol
 from sleuth.agent.episode import Agent
+from sleuth.agent.protocol import Protocol
 from sleuth.config import SINGLE, UNSEARCHED, Config, RetrievalConfig
 from sleuth.errors import ConfigError, InputError
 from sleuth.hooks import IMPORT, imported
@@ -60,52 +61,55 @@ class Candidate:
 
     def stamp(self) -> Mapping[str, Any]:
         """All that its answers depend on but the questions: files by their contents."""
-        agent, device = self.config.agent, device_of(ALONE)
+        device = device_of(ALONE)
         dtype = str(dtype_of(self.config, device)).removeprefix("torch.")
         return {
             "model": {"sha256": _weights_hash(self.weights), "dtype": dtype, "on": device.type},
-            "method": agent.method,
-            "protocol": {"name": agent.protocol, "sha256": self._grammar()},
-            "prompt": {"name": _plain(agent.template), "sha256": _digest(prompts.named(agent.template))},
-            "limits": {name: value for name, value in agent.model_dump().items() if name not in NAMED},
-            "search": None if agent.method in UNSEARCHED else self._search(),
-            "imported": self._imported(),
+            **circumstances(self.config, self.index, self._spoken()),
         }
 
-    def _grammar(self) -> str:
-        """The hash of what a protocol tells the model, and where it stops it."""
+    def _spoken(self) -> Protocol:
         name = self.config.agent.protocol
-        spoken = protocol.named(name, None if name == "tags" else Tokens.load(self.weights))
-        return _digest(repr((spoken.instruction, spoken.functions, spoken.stops)))
+        return protocol.named(name, None if name == "tags" else Tokens.load(self.weights))
 
-    def _imported(self) -> Mapping[str, str | None] | None:
-        """The functions of the user's own, each by the hash of its module, or none where Python has no source of it."""
-        agent, searched = self.config.agent, self.config.retrieval
-        knobs = {"method": agent.method, "protocol": agent.protocol}
-        if agent.method not in UNSEARCHED and searched.replay is None:
-            knobs["index"] = str(searched.index)
-        return {knob: _source(name) for knob, name in knobs.items() if name.startswith(IMPORT)} or None
 
-    def _search(self) -> Mapping[str, Any]:
-        searched = self.config.retrieval
-        rerank = None if searched.rerank is None else {"by": searched.rerank, "depth": searched.rerank_depth}
-        pages = None if searched.pages is None else fingerprint(Path(searched.pages))
-        if searched.replay is not None:
-            return {"replay": fingerprint(Path(searched.replay)), "k": searched.k, "pages": pages}
-        name = str(self.index) if searched.local else str(searched.index)
-        known = {"index": identity_of(name), **_known(name, searched)}
-        return {**known, "k": searched.k, "rerank": rerank, "pages": pages}
+def circumstances(config: Config, index: Path, spoken: Protocol) -> dict[str, Any]:
+    """What answers depend on beside the model and the questions, for a stamp."""
+    agent = config.agent
+    # What a protocol tells the model, and where it stops it.
+    grammar = _digest(repr((spoken.instruction, spoken.functions, spoken.stops)))
+    return {
+        "method": agent.method,
+        "protocol": {"name": agent.protocol, "sha256": grammar},
+        "prompt": {"name": _plain(agent.template), "sha256": _digest(prompts.named(agent.template))},
+        "limits": {name: value for name, value in agent.model_dump().items() if name not in NAMED},
+        "search": None if agent.method in UNSEARCHED else _search(config.retrieval, index),
+        "imported": _imported(config),
+    }
+
+
+def _imported(config: Config) -> Mapping[str, str | None] | None:
+    """The functions of the user's own, each by the hash of its module, or none where Python has no source of it."""
+    agent, searched = config.agent, config.retrieval
+    knobs = {"method": agent.method, "protocol": agent.protocol}
+    if agent.method not in UNSEARCHED and searched.replay is None:
+        knobs["index"] = str(searched.index)
+    return {knob: _source(name) for knob, name in knobs.items() if name.startswith(IMPORT)} or None
+
+
+def _search(searched: RetrievalConfig, index: Path) -> Mapping[str, Any]:
+    rerank = None if searched.rerank is None else {"by": searched.rerank, "depth": searched.rerank_depth}
+    pages = None if searched.pages is None else fingerprint(Path(searched.pages))
+    if searched.replay is not None:
+        return {"replay": fingerprint(Path(searched.replay)), "k": searched.k, "pages": pages}
+    name = str(index) if searched.local else str(searched.index)
+    known = {"index": identity_of(name), **_known(name, searched)}
+    return {**known, "k": searched.k, "rerank": rerank, "pages": pages}
 
 
 def named(name: str, wish: Wish, questions: Path | None) -> Candidate:
     """The candidate that a command names: the folder of a run, or a model by folder or name."""
-    if name.startswith(("http://", "https://")):
-        raise InputError(
-            f"{name} is an address, and endpoints cannot be asked yet; give the folder of a run or a model"
-        )
-    for each in wish.settings:
-        if not each.strip().startswith(TABLES):
-            raise ConfigError(f"--set {each} has no effect here; only settings of {', '.join(TABLES)} have one")
+    require_tables(wish.settings, TABLES)
     if (Path(name) / "manifest.json").is_file():
         return _run(Run.open(Path(name)), wish, questions)
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
@@ -114,6 +118,13 @@ def named(name: str, wish: Wish, questions: Path | None) -> Candidate:
             "give one of them"
         )
     return _model(name, wish, questions)
+
+
+def require_tables(settings: Sequence[str], tables: tuple[str, ...]) -> None:
+    """Refuses settings that have no effect where these tables are all that is looked at."""
+    for each in settings:
+        if not each.strip().startswith(tables):
+            raise ConfigError(f"--set {each} has no effect here; only settings of {', '.join(tables)} have one")
 
 
 def _run(run: Run, wish: Wish, questions: Path | None) -> Candidate:
@@ -138,7 +149,7 @@ def _changed(config: Config, wish: Wish, here: str, questions: Path) -> Config:
     if wish.index is not None:
         kept.pop("replay", None)
     tree["retrieval"] = kept | ({} if "replay" in kept else {"index": wish.index or here})
-    return _composed(tree, wish)
+    return composed(tree, wish)
 
 
 def _model(name: str, wish: Wish, questions: Path | None) -> Candidate:
@@ -147,7 +158,7 @@ def _model(name: str, wish: Wish, questions: Path | None) -> Candidate:
         raise ConfigError("--before has no effect with a model, which is as it is; leave it out")
     if questions is None:
         raise InputError(f"{name} is a model, which has no questions of its own; name some with --suite")
-    method = _method(wish)
+    method = method_of(wish)
     if wish.index is None and method not in UNSEARCHED:
         raise ConfigError(f"{name} is a model, which searches nothing by itself; name an index with --index")
     tree: dict[str, Any] = {
@@ -156,12 +167,12 @@ def _model(name: str, wish: Wish, questions: Path | None) -> Candidate:
         "retrieval": {} if wish.index is None else {"index": wish.index},
     }
     label = weights.resolve().name if Path(name).exists() else name
-    return Candidate(label, _composed(tree, wish), weights, Path(wish.index or "index"), Path(SEARCHES))
+    return Candidate(label, composed(tree, wish), weights, Path(wish.index or "index"), Path(SEARCHES))
 
 
-def _composed(tree: dict[str, Any], wish: Wish) -> Config:
+def composed(tree: dict[str, Any], wish: Wish) -> Config:
     """The config of a tree; with another method, what a run had set for its own has no say."""
-    method, settings = _method(wish), list(wish.settings)
+    method, settings = method_of(wish), list(wish.settings)
     if method in UNSEARCHED and wish.index is not None:
         raise ConfigError(f"--index has no effect with the method {method}, which searches nothing; leave it out")
     if method is not None:
@@ -174,7 +185,7 @@ def _composed(tree: dict[str, Any], wish: Wish) -> Config:
     return recipe.composed(tree, [*settings, *([] if wish.method is None else [f'agent.method="{wish.method}"'])])
 
 
-def _method(wish: Wish) -> str | None:
+def method_of(wish: Wish) -> str | None:
     """The method that the command names, by its option or as a setting."""
     named = [each.partition("=")[2].strip(" '\"") for each in wish.settings if each.strip().startswith("agent.method=")]
     return wish.method or (named[-1] if named else None)

@@ -73,4 +73,4 @@ def test_closing_line_is_the_answer_or_why_there_is_none(
 
 def test_empty_question_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the question is empty"):
-        ask(tmp_path, "  ")
+        ask(str(tmp_path), "  ")

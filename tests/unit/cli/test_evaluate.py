@@ -33,7 +33,6 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         ({"model": "quickstart", "rescore": Path("e")}, "one of the two"),
         ({"model": "quickstart", "judge": "http://host/v1"}, "--judge and --judge-model belong together"),
         ({"model": "quickstart", "judge": "host", "judge_model": "wise"}, "--judge host is no address"),
-        ({"model": "http://host/v1", "suite": ["a.jsonl"]}, "is an address, and endpoints cannot be asked yet"),
         ({"model": "quickstart", "suite": ["nowhere.jsonl"], "method": "direct"}, "neither a file nor a suite"),
         ({"rescore": Path("nowhere")}, "is no evaluation"),
         ({"rescore": Path("e"), "limit": 3}, "--rescore asks nothing"),

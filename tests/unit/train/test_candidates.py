@@ -195,8 +195,8 @@ def test_a_model_without_a_tokenizer_or_questions_is_refused(home: Path) -> None
         candidate(home, "model", method="direct")
 
 
-def test_an_address_is_for_later(home: Path) -> None:
-    with pytest.raises(InputError, match="http://host/v1 is an address, and endpoints cannot be asked yet"):
+def test_an_address_has_no_weights() -> None:
+    with pytest.raises(ConfigError, match="http://host/v1 is an address, which gives no logprobs of its own tokens"):
         named("http://host/v1", Wish(), None)
 
 

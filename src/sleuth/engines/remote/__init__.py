@@ -1,0 +1,1 @@
+"""A model behind an OpenAI-compatible address: words in, words out, for evaluation and asking only."""

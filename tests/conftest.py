@@ -42,7 +42,7 @@ def _has_browser() -> bool:
 NEEDS: dict[str, Callable[[], bool]] = {
     "gpu": _has_gpu,
     "chromium": _has_browser,
-    "vllm": lambda: find_spec("vllm") is not None,
+    "vllm": lambda: Path(os.environ.get("SLEUTH_VLLM", "")).is_file(),
     "bitsandbytes": lambda: find_spec("bitsandbytes") is not None,
     "wandb": lambda: find_spec("wandb") is not None,
     "tensorboard": lambda: find_spec("tensorboard") is not None,
@@ -218,18 +218,21 @@ def tiny(tokens: "Tokens") -> "Callable[..., PreTrainedModel]":
 
     from sleuth.model.attention import NAME
 
-    def make(family: str = "llama, grouped heads", *, seed: int = 0, attention: str = NAME) -> PreTrainedModel:
-        config = AutoConfig.for_model(
+    def make(
+        family: str = "llama, grouped heads", *, seed: int = 0, attention: str = NAME, **changes: Any
+    ) -> PreTrainedModel:
+        usual: dict[str, Any] = {
             **FAMILIES[family],
-            vocab_size=len(tokens.tokenizer),
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            max_position_embeddings=512,
-            bos_token_id=None,
-            eos_token_id=tokens.end,
-        )
+            "vocab_size": len(tokens.tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 512,
+            "bos_token_id": None,
+            "eos_token_id": tokens.end,
+        }
+        config = AutoConfig.for_model(**usual | changes)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
         dice = torch.Generator().manual_seed(seed)
         for name, parameter in model.named_parameters():
@@ -257,7 +260,7 @@ def reciter() -> "Callable[[Tokens, Sequence[Sequence[str]]], PreTrainedModel]":
             intermediate_size=8,
             num_hidden_layers=1,
             num_attention_heads=1,
-            head_dim=8,
+            head_dim=32,  # the least that vLLM computes on a CPU
             bos_token_id=None,
             eos_token_id=tokens.end,
         )

@@ -1,0 +1,201 @@
+"""The engine over vLLM servers: tokens in, tokens and their logprobs out, over HTTP.
+
+Supported: vLLM 0.26 to 0.32, with --logprobs-mode processed_logprobs; for new weights VLLM_SERVER_DEV_MODE=1 as well.
+A call that breaks off, since its server died or its weights were replaced, keeps the tokens that came and asks for the
+rest after them.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import httpx
+
+from sleuth.engines.base import Completion, Listener, Sampling, Seat
+from sleuth.engines.paged.stops import Stops
+from sleuth.engines.vllm.draft import Draft
+from sleuth.engines.vllm.fleet import Fleet
+from sleuth.engines.vllm.message import is_cut
+from sleuth.engines.vllm.probe import Served, probe
+from sleuth.engines.vllm.push import InFlight, Push
+from sleuth.engines.vllm.score import rescored
+from sleuth.engines.vllm.server import Lost, Server
+from sleuth.errors import ConfigError, EngineFailure
+from sleuth.model.tokens import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Breaks without a token between them, after which a call fails.
+TRIES = 4
+# Seconds between two looks whether new weights have arrived.
+LOOK = 0.01
+
+
+class Vllm:
+    """Asks one of several servers; made by `connect`.
+
+    `exchange` is the folder through which weights go, which every server must be able to read under the same name; with
+    None weights cannot be published. `in_flight` says what becomes of calls under way when they are: `continue` has the
+    new weights sample the rest, `finish` lets the old ones do so first. `ends` are the ids that end a text, besides
+    those the server knows.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        tokens: Tokens,
+        *,
+        model: str,
+        context: int,
+        ends: Sequence[int] = (),
+        exchange: Path | None = None,
+        in_flight: InFlight = "continue",
+    ) -> None:
+        self._fleet, self._stops = fleet, Stops(tokens)
+        self._model, self._context, self._ends = model, context, tuple(ends)
+        self._push = Push(exchange, in_flight) if exchange is not None else None
+        self._finishes = in_flight == "finish"
+        self._version, self._epoch = 0, 0
+        self._publishing = threading.Lock()
+        self._closed = False
+
+    @classmethod
+    async def connect(
+        cls,
+        addresses: Sequence[str],
+        tokens: Tokens,
+        *,
+        context: int,
+        slots: int = 256,
+        silence: float = 120.0,
+        ends: Sequence[int] = (),
+        exchange: Path | None = None,
+        in_flight: InFlight = "continue",
+    ) -> Self:
+        """Speaks to the servers at these addresses, once each has shown that it can do what is asked of it.
+
+        `slots` calls go to each at a time; a server that sends no token for `silence` seconds is tried again.
+        """
+        fleet = Fleet([Server(address, places=slots, silence=silence) for address in dict.fromkeys(addresses)])
+        try:
+            model = _agreed([await probe(server) for server in fleet.servers], context)
+        except BaseException:
+            await fleet.close()
+            raise
+        return cls(fleet, tokens, model=model, context=context, ends=ends, exchange=exchange, in_flight=in_flight)
+
+    @property
+    def lost(self) -> Mapping[str, str]:
+        """The servers that were taken out, and why."""
+        return dict(self._fleet.lost)
+
+    @contextmanager
+    def seat(self, order: int) -> Iterator[Seat]:
+        seat = Seat(order)
+        try:
+            yield seat
+        finally:
+            self._fleet.leave(seat)
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+    ) -> Completion:
+        draft, breaks = Draft(ids, sampling, context=self._context, stops=self._stops), 0
+        while draft.finish is None:
+            before = len(draft.ids)
+            reason = await self._go_on(draft, seat, listen)
+            breaks = 0 if len(draft.ids) > before or reason is None else breaks + 1
+            if breaks >= TRIES:
+                raise EngineFailure(f"no token came in {TRIES} tries, the last of which ended with: {reason}")
+        return draft.completion()
+
+    def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
+        with self._publishing:
+            if weights is not None:
+                self._replace(weights, version)
+            self._version = version
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._fleet.close()
+        if self._push is not None:
+            self._push.close()
+
+    async def _go_on(self, draft: Draft, seat: Seat | None, listen: Listener | None) -> str | None:
+        """Adds to the draft until it ends, or breaks off; the reason if that is a failure."""
+        server = self._fleet.server_for(seat)
+        async with server.gate.place(0 if seat is None else seat.order):
+            epoch = await self._settled()
+            if self._closed:
+                raise EngineFailure("the engine is closed; open a new one")
+            try:
+                return await self._hear(server, epoch, draft, listen)
+            except Lost as lost:
+                if not self._closed and not await server.lives():
+                    self._fleet.take_out(server, str(lost))
+                return str(lost)
+
+    async def _settled(self) -> int:
+        """The epoch of the weights, when none are on their way; read first, so that it is old rather than too new."""
+        epoch = self._epoch
+        # Looked at again and again: publish may be called in another thread, which cannot set an asyncio.Event.
+        while self._publishing.locked():
+            await asyncio.sleep(LOOK)
+            epoch = self._epoch
+        return epoch
+
+    async def _hear(self, server: Server, epoch: int, draft: Draft, listen: Listener | None) -> str | None:
+        """Adds what the server streams; what comes after the weights of `epoch` were replaced is theirs no more."""
+        version, begun = self._version, len(draft.ids)
+        async with aclosing(server.stream(draft.request(self._model, self._ends))) as pieces:
+            async for piece in pieces:
+                if epoch == self._epoch:
+                    version = self._version
+                # What was begun by the old weights is finished by them; a call of which nothing has come may not be.
+                elif not self._finishes or len(draft.ids) == begun:
+                    return None
+                if is_cut(draft.sampling):
+                    piece = await rescored(server, self._model, draft, piece)
+                    if epoch != self._epoch:
+                        return None  # scored by the new weights, perhaps
+                fresh = draft.add(piece, version)
+                if fresh and listen is not None:
+                    listen(fresh)
+                if draft.finish is not None:
+                    return None
+        return None if epoch != self._epoch else f"{server.address}: the stream ended before the completion"
+
+    def _replace(self, weights: "Mapping[str, Tensor]", version: int) -> None:
+        if self._push is None:
+            raise EngineFailure("weights for vLLM go through a folder that its servers read too; name one as exchange")
+        push, folder, servers = self._push, self._push.write(weights, version), list(self._fleet.servers)
+        # Before the servers change: nothing that comes from now on may pass for the old weights' own.
+        self._epoch += 1
+
+        def load(server: Server) -> None:
+            try:
+                push.load(server.address, folder)
+            # Whatever the reason, it may still have the old weights, whose tokens must not pass for those of the new.
+            except (httpx.TransportError, EngineFailure) as error:
+                self._fleet.take_out(server, f"new weights did not reach it: {type(error).__name__} {error}")
+
+        with ThreadPoolExecutor(max(1, len(servers))) as threads:
+            list(threads.map(load, servers))
+        if not self._fleet.servers:
+            raise EngineFailure(f"no vLLM server is left: {'; '.join(self._fleet.lost.values())}")
+
+
+def _agreed(found: Sequence[Served], context: int) -> str:
+    """The name of the model that all servers have."""
+    models, most = sorted({each.model for each in found}), min((each.context for each in found), default=0)
+    if len(models) != 1 or not 1 < context <= most:
+        raise ConfigError(
+            f"{len(found)} servers of the models {models} with {most} tokens of context, expected one model with the "
+            f"{context} asked for: start them alike, with --max-model-len {context}"
+        )
+    return models[0]

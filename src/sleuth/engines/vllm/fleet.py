@@ -1,0 +1,51 @@
+"""The servers of an engine: a seat stays with one, and one that died is taken out."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from sleuth.engines.base import Seat
+from sleuth.engines.vllm.server import Server
+from sleuth.errors import EngineFailure
+
+
+class Fleet:
+    """Chooses the server of every call; `lost` names those taken out, with the reason."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self.servers = list(servers)
+        self._ever = tuple(servers)
+        self.lost: dict[str, str] = {}
+        self._homes: dict[Seat, Server] = {}
+
+    def server_for(self, seat: Seat | None) -> Server:
+        """The server that a seat had before, for it has its cache; the least crowded for all others."""
+        if seat is not None and seat in self._homes:
+            return self._homes[seat]
+        if not self.servers:
+            raise EngineFailure(f"no vLLM server is left: {'; '.join(self.lost.values())}")
+        chosen = min(self.servers, key=lambda server: (server.gate.crowd, self._seated(server)))
+        if seat is not None:
+            self._homes[seat] = chosen
+        return chosen
+
+    def leave(self, seat: Seat) -> None:
+        """The seat does not come back."""
+        self._homes.pop(seat, None)
+
+    def take_out(self, server: Server, reason: str) -> None:
+        """No call goes there any more; who sat there finds another."""
+        if server not in self.servers:
+            return
+        self.servers.remove(server)
+        self.lost[server.address] = reason
+        self._homes = {seat: home for seat, home in self._homes.items() if home is not server}
+        left = len(self.servers)
+        print(f"the vLLM server {server.address} is taken out ({reason}); {left} left", file=sys.stderr)
+
+    async def close(self) -> None:
+        """Ends every connection, those to servers taken out too."""
+        await asyncio.gather(*(server.close() for server in self._ever))
+
+    def _seated(self, server: Server) -> int:
+        return sum(home is server for home in self._homes.values())

@@ -1,0 +1,128 @@
+"""Real vLLM servers: weights pushed step after step, and one of two servers killed on the way."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from sleuth.engines.base import Completion, Sampling
+from sleuth.engines.vllm.engine import Vllm
+from sleuth.engines.vllm.launch import Started, served
+from sleuth.model.tokens import Tokens
+
+pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
+WIDE = {"head_dim": 32, "attention": "eager"}
+EPISODES, TURNS, LENGTH = 200, 2, 12
+
+
+def started(folder: Path, name: str) -> AbstractAsyncContextManager[Started]:
+    return served(
+        Path(os.environ["SLEUTH_VLLM"]),
+        folder,
+        folder / f"{name}.log",
+        context=512,
+        slots=16,
+        dtype="float32",
+        options=["--enforce-eager", "--gpu-memory-utilization", "0.1"],
+        environment={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "TRITON_INTERPRET": "0"},
+    )
+
+
+def saved(folder: Path, model: PreTrainedModel, tokens: Tokens) -> Path:
+    """The model with its tokenizer, without a token that ends its texts."""
+    tokenizer = deepcopy(tokens.tokenizer)
+    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token = None
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def logprobs(model: PreTrainedModel, prompt: Sequence[int], ids: Sequence[int]) -> list[float]:
+    logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+    found: list[float] = torch.log_softmax(logits, -1)[range(len(ids)), list(ids)].tolist()
+    return found
+
+
+@torch.no_grad()
+def stepped(model: PreTrainedModel, step: int) -> PreTrainedModel:
+    """The model after a step that moves every weight."""
+    new, dice = deepcopy(model), torch.Generator().manual_seed(step)
+    for parameter in new.parameters():
+        parameter.add_(0.1 * torch.randn(parameter.shape, generator=dice))
+    return new
+
+
+def test_weights_pushed_step_after_step_sample_what_comes_after_them(
+    tmp_path: Path, tiny: Callable[..., PreTrainedModel], tokens: Tokens
+) -> None:
+    models = [tiny(**WIDE)]
+    folder, prompt = saved(tmp_path / "model", models[0], tokens), tokens.encode("Who wrote the book?")
+
+    async def main() -> list[Completion]:
+        async with started(folder, "one") as server:
+            engine = await Vllm.connect([server.address], tokens, context=512, exchange=tmp_path / "weights")
+            completions, heard = [], asyncio.Event()
+            for step in (1, 2, 3):
+                heard.clear()
+                sampling = Sampling(300, seed=step)
+                call = asyncio.create_task(engine.generate(prompt, sampling, None, lambda _ids: heard.set()))
+                await heard.wait()
+                models.append(stepped(models[-1], step))
+                engine.publish(models[-1].state_dict(), step)
+                completions.append(await call)
+            await engine.close()
+            return completions
+
+    for step, completion in enumerate(asyncio.run(main()), start=1):
+        before = completion.versions.count(step - 1)
+        assert 1 <= before < 300
+        assert completion.versions == (step - 1,) * before + (step,) * (300 - before)
+        old, new = (logprobs(models[version], prompt, completion.ids) for version in (step - 1, step))
+        assert completion.logprobs[:before] == pytest.approx(old[:before], abs=1e-3)
+        assert completion.logprobs[before:] == pytest.approx(new[before:], abs=1e-3)
+        assert completion.logprobs[before:] != pytest.approx(old[before:], abs=1e-1)
+
+
+def test_all_episodes_finish_once_when_one_of_two_servers_is_killed(
+    tmp_path: Path, tiny: Callable[..., PreTrainedModel], tokens: Tokens
+) -> None:
+    model = tiny(**WIDE)
+    folder, finished = saved(tmp_path / "model", model, tokens), list[tuple[int, list[int], list[float]]]()
+    prompts = [tokens.encode(f"Who wrote the book {number}?") for number in range(EPISODES)]
+
+    async def episode(engine: Vllm, number: int, quarter: asyncio.Event) -> None:
+        ids, sampled = list(prompts[number]), list[float]()
+        with engine.seat(number) as seat:
+            for turn in range(TURNS):
+                completion = await engine.generate(ids, Sampling(LENGTH, seed=turn), seat)
+                ids, sampled = [*ids, *completion.ids], [*sampled, *completion.logprobs]
+        finished.append((number, ids, sampled))
+        if len(finished) >= EPISODES // 4:
+            quarter.set()
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            both = [await stack.enter_async_context(started(folder, name)) for name in ("one", "two")]
+            engine = await Vllm.connect([server.address for server in both], tokens, context=512, slots=16)
+            quarter = asyncio.Event()
+            episodes = [asyncio.create_task(episode(engine, number, quarter)) for number in range(EPISODES)]
+            await quarter.wait()
+            os.killpg(both[0].pid, signal.SIGKILL)
+            await asyncio.gather(*episodes)
+            await engine.close()
+            assert list(engine.lost) == [both[0].address]
+
+    asyncio.run(main())
+    assert sorted(number for number, _, _ in finished) == list(range(EPISODES))
+    for number, ids, sampled in finished:
+        assert len(ids) == len(prompts[number]) + TURNS * LENGTH
+        expected = logprobs(model, prompts[number], ids[len(prompts[number]) :])
+        assert sampled == pytest.approx(expected, abs=1e-3)

@@ -1,0 +1,309 @@
+"""The engine before servers that die, fall silent, or answer what they should not."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sleuth.engines.base import Completion, Engine, Finish, Sampling
+from sleuth.engines.vllm.engine import Vllm
+from sleuth.errors import ConfigError, EngineFailure, SleuthError
+from sleuth.model.tokens import Tokens
+
+
+async def asked(doubles: Any, tokens: Tokens, sampling: Sampling, *, silence: float = 5.0, **faults: Any) -> Completion:
+    """What an engine gets from one server with these faults."""
+    async with doubles(1) as (server,):
+        for name, value in faults.items():
+            setattr(server, name, value)
+        engine = await Vllm.connect([server.address], tokens, context=64, silence=silence)
+        try:
+            return await engine.generate([10], sampling)
+        finally:
+            await engine.close()
+
+
+def test_tokens_come_with_their_logprobs_and_nothing_is_left_to_defaults(doubles: Any, tokens: Tokens) -> None:
+    async def main() -> tuple[Completion, dict[str, Any]]:
+        async with doubles(1) as (server,):
+            engine: Engine = await Vllm.connect([server.address], tokens, context=64, ends=[3])
+            completion = await engine.generate([10], Sampling(3, 0.7, ("</answer>",), seed=2**63 + 5))
+            await engine.close()
+            return completion, server.asked[0]
+
+    completion, body = asyncio.run(main())
+    assert completion.ids == (11, 12, 13)
+    assert completion.logprobs == pytest.approx([-0.6931] * 3, abs=1e-4)
+    assert (completion.versions, completion.finish) == ((0, 0, 0), Finish.LENGTH)
+    expected = {"prompt": [10], "temperature": 0.7, "seed": 5, "stop": ["</answer>"], "stop_token_ids": [3]}
+    assert {name: body[name] for name in expected} == expected
+    neutral = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "include_stop_str_in_output": True}
+    assert {name: body[name] for name in neutral} == neutral
+
+
+def test_tokens_of_a_cut_distribution_are_scored_in_the_whole(doubles: Any, tokens: Tokens) -> None:
+    completion = asyncio.run(asked(doubles, tokens, Sampling(3, top_k=5)))
+    assert completion.logprobs == (-7.0,) * 3
+
+
+def test_a_seat_stays_with_its_server_and_others_go_where_fewer_are(doubles: Any, tokens: Tokens) -> None:
+    async def main() -> list[list[int]]:
+        async with doubles(2) as servers:
+            engine = await Vllm.connect([server.address for server in servers], tokens, context=64)
+
+            async def episode(order: int) -> None:
+                with engine.seat(order) as seat:
+                    for _ in range(4):
+                        await engine.generate([order], Sampling(1), seat)
+
+            await asyncio.gather(*(episode(order) for order in range(1, 7)))
+            await engine.close()
+            return [sorted(body["prompt"][0] for body in server.asked) for server in servers]
+
+    found = asyncio.run(main())
+    assert sorted(found[0] + found[1]) == [order for order in range(1, 7) for _ in range(4)]
+    assert not set(found[0]) & set(found[1])
+    assert len(found[0]) == len(found[1])
+
+
+def test_what_a_dead_server_left_unfinished_is_continued_by_another(
+    doubles: Any, tokens: Tokens, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> tuple[list[Completion], list[int], bool]:
+        async with doubles(2) as servers:
+            servers[0].dies_after = 3
+            engine = await Vllm.connect([server.address for server in servers], tokens, context=64)
+            heard: list[int] = []
+            first = engine.generate([10], Sampling(8), None, heard.extend)
+            others = [engine.generate([10], Sampling(8)) for _ in range(199)]
+            completions = await asyncio.gather(first, *others)
+            await engine.close()
+            return completions, heard, list(engine.lost) == [servers[0].address]
+
+    completions, heard, named = asyncio.run(main())
+    assert {completion.ids for completion in completions} == {tuple(range(11, 19))}
+    assert (len(completions), heard, named) == (200, list(range(11, 19)), True)
+    assert "is taken out" in capsys.readouterr().err
+
+
+def test_when_the_last_server_dies_a_call_fails_with_the_reason(doubles: Any, tokens: Tokens) -> None:
+    with pytest.raises(EngineFailure, match=r"no vLLM server is left: http://127"):
+        asyncio.run(asked(doubles, tokens, Sampling(8), dies_after=3))
+
+
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [
+        ({"status": 400}, "answered 400: it is said why"),
+        ({"status": 500}, "no token came in 4 tries.*answered 500: it is said why"),
+        ({"silent": True}, "no token came in 4 tries.*ReadTimeout"),
+        ({"message": "[]"}, r"the server answered '\[\]', expected a piece of a completion"),
+        ({"message": '{"error": {"message": "out of luck"}}'}, "no token came in 4 tries.*out of luck"),
+        ({"message": '{"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1]}}]}'}, "2 tokens with 1"),
+        ({"message": '{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [-9999]}}]}'}, "numbers above"),
+        (
+            {"message": '{"choices": [{"token_ids": [], "logprobs": null, "finish_reason": "length"}]}'},
+            "ended without a token",
+        ),
+        (
+            {"message": '{"choices": [{"token_ids": [], "logprobs": null, "finish_reason": "?"}]}'},
+            "ended with '.', exp",
+        ),
+    ],
+)
+def test_a_bad_answer_is_a_failure_with_one_sentence(
+    doubles: Any, tokens: Tokens, faults: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(EngineFailure, match=error):
+        asyncio.run(asked(doubles, tokens, Sampling(4), silence=0.2, **faults))
+
+
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [
+        ({"version": "0.25.1"}, "runs vLLM '0.25.1', expected 0.26 to 0.32"),
+        ({"version": "dev"}, "runs vLLM 'dev', expected"),
+        ({"raw": True}, "logprobs-mode processed_logprobs"),
+        ({"models": []}, "lists no model"),
+        ({"models": [{"id": "policy", "max_model_len": 63}]}, "with 63 tokens of context, expected"),
+    ],
+)
+def test_a_server_that_will_not_do_is_refused_at_start(
+    doubles: Any, tokens: Tokens, faults: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(SleuthError, match=error):
+        asyncio.run(asked(doubles, tokens, Sampling(4), **faults))
+
+
+def test_no_server_at_an_address_is_said_at_start(tokens: Tokens) -> None:
+    with pytest.raises(EngineFailure, match=r"no vLLM server answers at http://127\.0\.0\.1:9"):
+        asyncio.run(Vllm.connect(["http://127.0.0.1:9"], tokens, context=64))
+
+
+def test_no_address_at_all_is_refused(tokens: Tokens) -> None:
+    with pytest.raises(ConfigError, match="0 servers"):
+        asyncio.run(Vllm.connect([], tokens, context=64))
+
+
+def test_a_cancelled_call_ends_its_request_at_the_server(doubles: Any, tokens: Tokens) -> None:
+    async def main() -> int:
+        async with doubles(1) as (server,):
+            server.pause = 0.01
+            engine = await Vllm.connect([server.address], tokens, context=64)
+            started = asyncio.Event()
+            call = asyncio.create_task(engine.generate([10], Sampling(60), None, lambda _ids: started.set()))
+            await started.wait()
+            call.cancel()
+            await asyncio.wait([call])
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                if server.gone:
+                    break
+            await engine.close()
+            gone: int = server.gone
+            return gone
+
+    assert asyncio.run(main()) == 1
+
+
+def test_weights_go_through_a_folder_and_the_rest_of_a_call_is_asked_for_anew(
+    doubles: Any, tokens: Tokens, tmp_path: Path
+) -> None:
+    weights = {"embed": torch.ones(2), "head": torch.ones(2)}
+    weights["tied"] = weights["embed"]
+
+    async def main() -> tuple[Completion, list[Any], list[int]]:
+        async with doubles(1) as (server,):
+            server.pause = 0.01
+            engine = await Vllm.connect([server.address], tokens, context=64, exchange=tmp_path)
+            published: list[int] = []
+            published_by: list[asyncio.Future[None]] = []
+
+            def listen(_ids: object) -> None:
+                if not published:
+                    published.append(1)
+                    # In a thread, as the server here is of the loop that publish would hold up.
+                    published_by.append(asyncio.ensure_future(asyncio.to_thread(engine.publish, weights, 5)))
+
+            completion = await engine.generate([10], Sampling(20), None, listen)
+            await published_by[0]
+            await engine.close()
+            return completion, server.posted, [len(body["prompt"]) for body in server.asked]
+
+    completion, posted, prompts = asyncio.run(main())
+    assert completion.ids == tuple(range(11, 31))
+    before = completion.versions.count(0)
+    assert 1 <= before < 20
+    assert completion.versions == (0,) * before + (5,) * (20 - before)
+    assert prompts == [1, 1 + before]
+    reload = {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path / "weights-5")}}
+    assert posted == [
+        ("POST /pause?mode=abort", None),
+        ("POST /collective_rpc", reload),
+        ("POST /reset_prefix_cache", None),
+        ("POST /resume", None),
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calls_under_way_are_finished_by_the_old_weights_where_that_is_asked_for(
+    doubles: Any, tokens: Tokens, tmp_path: Path
+) -> None:
+    async def main() -> tuple[Completion, Completion, str]:
+        async with doubles(1) as (server,):
+            server.pause = 0.01
+            engine = await Vllm.connect([server.address], tokens, context=64, exchange=tmp_path, in_flight="finish")
+            started = asyncio.Event()
+            call = asyncio.create_task(engine.generate([10], Sampling(20), None, lambda _ids: started.set()))
+            await started.wait()
+            await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
+            after = await engine.generate([10], Sampling(2))
+            completion = await call
+            await engine.close()
+            return completion, after, server.posted[0][0]
+
+    completion, after, pause = asyncio.run(main())
+    assert (completion.versions, after.versions) == ((0,) * 20, (5, 5))
+    assert pause == "POST /pause?mode=wait"
+
+
+@pytest.mark.parametrize(("given", "error"), [(False, "name one as exchange"), (True, "VLLM_SERVER_DEV_MODE=1")])
+def test_weights_that_cannot_be_sent_are_a_failure(
+    doubles: Any, tokens: Tokens, tmp_path: Path, given: bool, error: str
+) -> None:
+    async def main() -> None:
+        async with doubles(1) as (server,):
+            server.developer = False
+            engine = await Vllm.connect([server.address], tokens, context=64, exchange=tmp_path if given else None)
+            try:
+                await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
+            finally:
+                await engine.close()
+
+    with pytest.raises(EngineFailure, match=error):
+        asyncio.run(main())
+
+
+def test_a_server_that_new_weights_do_not_reach_is_asked_no_more(
+    doubles: Any, tokens: Tokens, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> tuple[Completion, list[int]]:
+        async with doubles(2) as servers:
+            servers[0].developer = False
+            engine = await Vllm.connect([each.address for each in servers], tokens, context=64, exchange=tmp_path)
+            await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
+            completion = await engine.generate([10], Sampling(2))
+            await engine.close()
+            return completion, [len(server.asked) for server in servers]
+
+    completion, asked = asyncio.run(main())
+    assert (completion.versions, asked) == ((5, 5), [0, 1])
+    assert "new weights did not reach it" in capsys.readouterr().err
+
+
+def test_numbers_of_other_libraries_are_taken(doubles: Any, tokens: Tokens) -> None:
+    sampling = Sampling(np.int64(2), np.float64(0.5), seed=np.int64(3))  # type: ignore[arg-type]
+
+    async def main() -> Completion:
+        async with doubles(1) as (server,):
+            engine = await Vllm.connect([server.address], tokens, context=64)
+            completion = await engine.generate(np.array([9, 10]), sampling)  # type: ignore[arg-type]
+            await engine.close()
+            return completion
+
+    assert asyncio.run(main()).ids == (11, 12)
+
+
+def test_a_closed_engine_says_so(doubles: Any, tokens: Tokens) -> None:
+    async def main() -> None:
+        async with doubles(1) as (server,):
+            engine = await Vllm.connect([server.address], tokens, context=64)
+            await engine.close()
+            await engine.generate([10], Sampling(1))
+
+    with pytest.raises(EngineFailure, match="closed"):
+        asyncio.run(main())
+
+
+def test_a_stop_begun_before_a_break_is_found_after_it(doubles: Any, tokens: Tokens) -> None:
+    """The server that continues has not seen the beginning of the stop."""
+    spelled = tokens.encode("rome </answer> and more")
+    mark = next(place for place, _ in enumerate(spelled) if "</answer>" in tokens.decode(spelled[: place + 1]))
+
+    async def main() -> tuple[Completion, list[int]]:
+        async with doubles(2) as servers:
+            for server in servers:
+                server.spelled, server.pause = spelled, 0.01
+            servers[0].dies_after = mark
+            engine = await Vllm.connect([server.address for server in servers], tokens, context=64)
+            completion = await engine.generate([10], Sampling(len(spelled), stops=("rome </answer>",)))
+            await engine.close()
+            return completion, [len(body["prompt"]) for body in servers[1].asked]
+
+    completion, prompts = asyncio.run(main())
+    assert 1 < prompts[0] <= 1 + mark
+    assert (completion.finish, completion.stop) == (Finish.STOP, "rome </answer>")
+    assert completion.ids == tuple(spelled[: mark + 1])

@@ -35,6 +35,25 @@ class Task:
         name = f"{self.seed}/{self.step}/{self.group}/{self.question.id}/{self.sample}/{turn}"
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
+    def trajectory(
+        self, stop: StopReason, turns: Sequence[Turn] = (), failure: str | None = None, ledger: Ledger | None = None
+    ) -> Trajectory:
+        """The episode as it ended; without a ledger it has no tokens."""
+        kept = ledger or Ledger()
+        return Trajectory(
+            question=self.question,
+            group=self.group,
+            sample=self.sample,
+            step=self.step,
+            ids=kept.ids,
+            sampled=kept.origin,
+            logprobs=kept.logprobs,
+            versions=kept.versions,
+            turns=tuple(turns),
+            stop=stop,
+            failure=failure,
+        )
+
 
 Method = Callable[["Agent", Task, Seat, TextListener | None], Awaitable[Trajectory]]
 
@@ -90,7 +109,7 @@ class Episode:
         stop = None
         while stop is None:
             stop = await self._turn()
-        return self._trajectory(stop)
+        return self.task.trajectory(stop, self.turns, self.failure, self.ledger)
 
     async def _turn(self) -> StopReason | None:
         """Generates, acts and observes once; the reason to end, if there is one."""
@@ -173,22 +192,6 @@ class Episode:
         hits, counts = tuple(chain.from_iterable(found)), tuple(map(len, found))
         formed = self.agent.protocol.formed(text, action)
         self.turns.append(Turn(text, action, outcome, len(completion.ids), hits, counts, formed))
-
-    def _trajectory(self, stop: StopReason) -> Trajectory:
-        task, ledger = self.task, self.ledger
-        return Trajectory(
-            question=task.question,
-            group=task.group,
-            sample=task.sample,
-            step=task.step,
-            ids=ledger.ids,
-            sampled=ledger.origin,
-            logprobs=ledger.logprobs,
-            versions=ledger.versions,
-            turns=tuple(self.turns),
-            stop=stop,
-            failure=self.failure,
-        )
 
 
 def _ended(completion: Completion, tokens: Tokens) -> bool:

@@ -207,20 +207,7 @@ class Conversation:
 
     def trajectory(self, stop: StopReason) -> Trajectory:
         """What the episode was; a server that gives words gives no ids, and none are made up."""
-        task = self.task
-        return Trajectory(
-            question=task.question,
-            group=task.group,
-            sample=task.sample,
-            step=task.step,
-            ids=(),
-            sampled=(),
-            logprobs=(),
-            versions=(),
-            turns=tuple(self.turns),
-            stop=stop,
-            failure=self.failure,
-        )
+        return self.task.trajectory(stop, self.turns, self.failure)
 
 
 def _tokens(message: Message) -> int:

@@ -45,7 +45,7 @@ class Single:
     async def __call__(self, agent: Agent, task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
         found = await agent.tool.search(task.question.question) if self.retrieves else ()
         if isinstance(found, SearchUnavailable):
-            return _failed(task, str(found))
+            return task.trajectory(StopReason.SEARCH_UNAVAILABLE, failure=str(found))
         alone = replace(agent, config=agent.config.model_copy(update={"searches": 0}))
         answered = await Episode(alone, task, seat, hear, self.opening(task.question, found, agent)).run()
         turns = [
@@ -112,20 +112,3 @@ def spoken(answer: str, template: str, protocol: Protocol, thought: str | None =
 def _letters(text: str) -> str:
     """The text without its white space."""
     return "".join(text.split())
-
-
-def _failed(task: Task, failure: str) -> Trajectory:
-    """An episode that ended before its first token."""
-    return Trajectory(
-        question=task.question,
-        group=task.group,
-        sample=task.sample,
-        step=task.step,
-        ids=(),
-        sampled=(),
-        logprobs=(),
-        versions=(),
-        turns=(),
-        stop=StopReason.SEARCH_UNAVAILABLE,
-        failure=failure,
-    )

@@ -1,41 +1,34 @@
 """sleuth bench step: where the time of a whole step goes."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sleuth.cli import bench_options as options
 from sleuth.cli.fresh import require_new
-
-SHAPE = "smollm2-135m"
-SLOTS = {"cuda": 1024, "cpu": 16}
 
 
 def step(
-    shape: Annotated[str | None, typer.Option(help="a published shape, such as qwen2.5-3b", show_default=SHAPE)] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="a model folder, for shape and tokenizer: weights are drawn at random")
-    ] = None,
+    shape: options.Shape = None,
+    model: options.Model = None,
     questions: Annotated[int, typer.Option(min=1, help="of a step")] = 512,
     samples: Annotated[int, typer.Option(min=2, help="episodes a question")] = 5,
-    searches: Annotated[int, typer.Option(min=0, help="of an episode; it has one turn more")] = 2,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="of a prompt, about")] = 180,
-    turn_tokens: Annotated[int, typer.Option(min=1, help="sampled in every turn, exactly")] = 80,
-    observation_tokens: Annotated[int, typer.Option(min=1, help="shown of what a search found")] = 240,
+    searches: options.Searches = 2,
+    prompt_tokens: options.PromptTokens = 180,
+    turn_tokens: options.TurnTokens = 80,
+    observation_tokens: options.ObservationTokens = 240,
     update: Annotated[int, typer.Option(min=1, help="trajectories of one update of the weights, at most")] = 256,
     kl: Annotated[bool, typer.Option(help="charge the distance to a reference")] = True,
     lora: Annotated[int, typer.Option(min=0, help="rank of an adapter that is trained instead of all weights")] = 0,
     recompute: Annotated[float, typer.Option(min=0, max=1, help="share of the layers computed again backwards")] = 0.0,
     pack_tokens: Annotated[int, typer.Option(min=1, help="of one packed forward pass")] = 16_384,
-    slots: Annotated[int | None, typer.Option(min=1, help="episodes at the same time; default: 1024, CPU: 16")] = None,
-    engine_memory: Annotated[
-        float, typer.Option(min=0.001, max=1, help="share of the GPU's memory for keys and values at most")
-    ] = 0.2,
+    slots: options.Slots = None,
+    engine_memory: options.EngineMemory = 0.2,
     warmup: Annotated[int, typer.Option(min=0, help="questions of a first step, which is not counted")] = 16,
     steps: Annotated[int, typer.Option(min=1, help="steps that are counted, each with questions of its own")] = 1,
-    passages: Annotated[int, typer.Option(min=100, max=1_000_000, help="of the generated encyclopedia")] = 20_000,
-    json_file: Annotated[Path | None, typer.Option("--json", help="a new file for every figure")] = None,
+    passages: options.Passages = 20_000,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Measure a whole Search-R1 step on random weights, part by part; tables are Markdown."""
     require_new(json_file)
@@ -47,7 +40,7 @@ def step(
     from sleuth.cli.quiet import quiet
 
     quiet()
-    name, chosen = shapes.one(shape, model, SHAPE)
+    name, chosen = shapes.one(shape, model, options.SHAPE)
     plan = Plan(
         questions=questions,
         samples=samples,
@@ -60,7 +53,7 @@ def step(
         lora=lora,
         recompute=recompute,
         pack_tokens=pack_tokens,
-        slots=min(slots or SLOTS[here().type], questions * samples),
+        slots=min(slots or options.SLOTS[here().type], questions * samples),
         engine_memory=engine_memory,
         warmup=warmup,
         steps=steps,

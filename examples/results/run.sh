@@ -4,59 +4,108 @@
 #     run.sh ROW MODEL DATA OUT        ROW: direct, rag, rag-sft, search, cold, rl
 #
 # MODEL is a Hugging Face folder. DATA holds NAME.questions.train.jsonl.gz, NAME.questions.test.jsonl.gz and
-# NAME.corpus.jsonl.gz of each set. What a row needs and OUT does not hold yet is made first.
+# NAME.corpus.jsonl.gz of each set. What a row needs and OUT does not hold yet is made first. Whatever is chosen (k, examples,
+# epochs) is chosen on validation questions taken from the training part; the test part is only asked, once a row.
 set -euo pipefail
 row=$1 model=$2 data=$3 out=$4
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$out"
 name=$(basename "$model")
-room=(--set engine.slots="${SLOTS:-1024}" --set engine.memory="${MEMORY:-0.5}" --set agent.observation_tokens=500 --set agent.context_tokens="${CONTEXT:-3072}")
-tests=()
-for each in "$data"/*.questions.test.jsonl.gz; do tests+=("$each"); done
+k=${K:-5}
+agent=(--set agent.observation_tokens=700 --set agent.context_tokens=4096 --set agent.turn_tokens=160 --set retrieval.k="$k")
+reader=(--set agent.observation_tokens=2500 --set agent.context_tokens=4096 --set agent.turn_tokens=160)
+room=(--set engine.slots="${SLOTS:-512}" --set engine.memory="${MEMORY:-0.15}")
+tests=() suites=() without=() held=()
+for each in "$data"/*.questions.test.jsonl.gz; do
+    tests+=("$each") suites+=(--suite "$each") without+=(--without "$each") held+=(--test "$each")
+done
+mkdir -p "$out"
 
 index() {
     [ -d "$out/index" ] || sleuth index build "$data/*.corpus.jsonl.gz" --out "$out/index"
 }
 
-questions() { # the last 500 training questions are only measured on
-    local without=() held=()
-    for each in "${tests[@]}"; do without+=(--without "$each") held+=(--test "$each"); done
-    [ -d "$out/all" ] || sleuth data prepare "$data"/*.questions.train.jsonl.gz "${held[@]}" --answerable --seed 0 --out "$out/all"
+questions() { # the last 500 training questions are only measured on; what is made from the corpus is halved: search, rag
+    [ -f "$out/train.jsonl" ] && return
+    sleuth data prepare "$data"/*.questions.train.jsonl.gz "${held[@]}" --answerable --seed 0 --out "$out/all"
+    sleuth data make "$out/index" --questions "${MADE:-40000}" --per-passage 2 --seed 0 "${without[@]}" --out "$out/made.jsonl"
+    awk 'NR % 2' "$out/made.jsonl" > "$out/made-search.jsonl"
+    awk 'NR % 2 == 0' "$out/made.jsonl" > "$out/made-rag.jsonl"
     tail -n "${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/validation.jsonl"
     head -n "-${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/train.jsonl"
-    [ -f "$out/made.jsonl.gz" ] || sleuth data make "$out/index" --questions "${MADE:-40000}" --per-passage 2 --seed 0 "${without[@]}" --out "$out/made.jsonl.gz"
 }
 
-learned() { # learned KIND TRACES-COMMAND...: first on questions made from the corpus, then on real ones
+traces() { # traces PART OPTIONS...
+    local part=$1; shift
+    [ -f "$out/$part.traces.jsonl.gz" ] || sleuth traces "$@" --index "$out/index" --out "$out/$part.traces.jsonl.gz"
+}
+
+trained() { # trained FROM TO OPTIONS...
+    local from=$1 to=$2; shift 2
+    [ -d "$to" ] || sleuth sft --model "$from" --out "$to" --row-tokens 4096 --observation-tokens 700 --pack-tokens "${PACK:-32768}" "$@"
+}
+
+measured() { # measured WHO OPTIONS...: EM on the validation questions, the mean over the sets
+    local who=$1; shift
+    local file; file=$(mktemp -u "$out/validation-XXXXXX.json")
+    sleuth evaluate "$who" --suite "$out/validation.jsonl" --index "$out/index" "${room[@]}" --out "$file" "$@" > "$file.txt" 2>&1 || { cat "$file.txt" >&2; exit 1; }
+    python3 -c 'import json, sys; print(round(json.load(open(sys.argv[1]))["mean"]["em"]["value"], 4))' "$file"
+    echo "$who $* $(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["mean"]["em"])' "$file")" >> "$out/$name-chosen.txt"
+    rm -f "$file" "$file.txt"
+}
+
+learned() { # learned KIND OPTIONS...: on made questions of both kinds, then on real ones, two epochs a round while EM on validation rises
     local kind=$1; shift
-    for part in made.jsonl.gz train.jsonl; do
-        [ -f "$out/$kind-$part.traces.jsonl.gz" ] || sleuth traces "$@" --questions "$out/$part" --index "$out/index" --out "$out/$kind-$part.traces.jsonl.gz"
+    traces made-search gold --questions "$out/made-search.jsonl"
+    traces made-rag answers --method rag --questions "$out/made-rag.jsonl"
+    traces train-search gold --questions "$out/train.jsonl" --distractors $((k - 1))
+    traces train-rag answers --method rag --questions "$out/train.jsonl" --k 5
+    trained "$model" "$out/$name-made" --traces "$out/made-search.traces.jsonl.gz" --traces "$out/made-rag.traces.jsonl.gz" \
+        --epochs 1 --learning-rate "${RATE:-2e-4}" --batch-rows 64
+    [ -e "$out/$name-$kind" ] && return
+    local from="$out/$name-made" best=-1 em
+    for round in $(seq "${ROUNDS:-4}"); do
+        trained "$from" "$out/$name-$kind-$round" --traces "$out/train-$kind.traces.jsonl.gz" --epochs 2 --learning-rate "${RATE2:-1e-4}" --batch-rows 32
+        em=$(measured "$out/$name-$kind-$round" "$@")
+        echo "round $round of $kind: validation EM $em"
+        python3 -c "exit(not $em > $best)" || break
+        best=$em from="$out/$name-$kind-$round"
     done
-    [ -d "$out/$name-$kind-1" ] || sleuth sft --model "$model" --traces "$out/$kind-made.jsonl.gz.traces.jsonl.gz" --out "$out/$name-$kind-1" \
-        --epochs 1 --learning-rate "${RATE:-2e-4}" --batch-rows 64 --row-tokens "${ROW:-3072}" --pack-tokens 65536
-    [ -d "$out/$name-$kind" ] || sleuth sft --model "$out/$name-$kind-1" --traces "$out/$kind-train.jsonl.traces.jsonl.gz" --out "$out/$name-$kind" \
-        --epochs 4 --learning-rate "${RATE2:-1e-4}" --batch-rows 32 --row-tokens "${ROW:-3072}" --pack-tokens 65536
+    ln -s "$(basename "$from")" "$out/$name-$kind"
+}
+
+best_k() { # best_k WHO SHOTS...: the number of documents and of examples that answer most validation questions, as "k shots"
+    local who=$1; shift
+    for documents in 3 5 10; do
+        for shots in "$@"; do
+            local few=(); [ "$shots" = 0 ] || few=(--shots "$out/train.jsonl:$shots")
+            echo "$(MEMORY=0.05 measured "$who" --method rag "${reader[@]}" --set retrieval.k=$documents "${few[@]}") $documents $shots" &
+        done
+    done | sort -rn | head -1 | cut -d' ' -f2-
 }
 
 ask() { # ask WHO METHOD OPTIONS...
     local who=$1 method=$2; shift 2
-    local suites=()
-    for each in "${tests[@]}"; do suites+=(--suite "$each"); done
-    [ "$method" = direct ] || suites+=(--index "$out/index")
+    [ "$method" = direct ] || set -- --index "$out/index" "$@"
     sleuth evaluate "$who" "${suites[@]}" --method "$method" "${room[@]}" --out "$out/$name-$row.evaluation" "$@"
 }
 
 index
 case $row in
-direct) ask "$model" direct ;;
-rag) questions; ask "$model" rag --shots "$out/train.jsonl:${SHOTS:-3}" --set retrieval.k="${K:-3}" ;;
-search) ask "$model" search ;;
-rag-sft) questions; learned rag answers --method rag --k "${K:-3}"; ask "$out/$name-rag" rag --set retrieval.k="${K:-3}" ;;
-cold) questions; learned search gold; ask "$out/$name-search" search ;;
+direct) ask "$model" direct --set agent.turn_tokens=160 ;;
+rag)
+    questions; read -r documents shots <<< "$(best_k "$model" 0 3 6)"
+    few=(); [ "$shots" = 0 ] || few=(--shots "$out/train.jsonl:$shots")
+    ask "$model" rag "${reader[@]}" --set retrieval.k="$documents" "${few[@]}" ;;
+search) ask "$model" search "${agent[@]}" ;;
+rag-sft)
+    questions; learned rag --method rag "${reader[@]}" --set retrieval.k=5
+    read -r documents _ <<< "$(best_k "$out/$name-rag" 0)"
+    ask "$out/$name-rag" rag "${reader[@]}" --set retrieval.k="$documents" ;;
+cold) questions; learned search --method search "${agent[@]}"; ask "$out/$name-search" search "${agent[@]}" ;;
 rl)
-    questions; learned search gold
+    questions; learned search --method search "${agent[@]}"
     [ -d "$out/$name-run" ] || sleuth train "$here/train.toml" --out "$out/$name-run" --set model.policy="$out/$name-search" \
-        --set data.train="$out/train.jsonl" --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" ${TRAIN:-}
-    ask "$out/$name-run" search ;;
+        --set data.train="$out/train.jsonl" --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" --set retrieval.k="$k" ${TRAIN:-}
+    ask "$out/$name-run" search "${agent[@]}" ;;
 *) echo "unknown row $row: direct, rag, rag-sft, search, cold or rl" >&2; exit 2 ;;
 esac

@@ -60,7 +60,7 @@ learned() { # learned KIND OPTIONS...: on made questions of both kinds, then on 
     traces train-search gold --questions "$out/train.jsonl" --distractors $((k - 1))
     traces train-rag answers --method rag --questions "$out/train.jsonl" --k 5
     trained "$model" "$out/$name-made" --traces "$out/made-search.traces.jsonl.gz" --traces "$out/made-rag.traces.jsonl.gz" \
-        --epochs 1 --learning-rate "${RATE:-2e-4}" --batch-rows 64
+        ${FIRST:---epochs 1} --learning-rate "${RATE:-2e-4}" --batch-rows 64
     [ -e "$out/$name-$kind" ] && return
     local from="$out/$name-made" best=-1 em
     for round in $(seq "${ROUNDS:-4}"); do

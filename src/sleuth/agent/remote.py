@@ -12,7 +12,7 @@ from sleuth.agent.dialogue import Said
 from sleuth.agent.episode import Task, searched
 from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol
-from sleuth.agent.single import Single, example, formed, worded
+from sleuth.agent.single import Single, example, formed, taken_at_its_word, worded
 from sleuth.agent.speech import TextListener
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import Found, SearchTool
@@ -100,7 +100,7 @@ class RemoteAgent:
             replace(turn, hits=found, formed=formed(turn, self.config.template, self.protocol))
             for turn in answered.turns
         ]
-        return replace(answered, turns=tuple(turns))
+        return taken_at_its_word(replace(answered, turns=tuple(turns)))
 
     def _asked(self, single: Single, question: Question, hits: Sequence[Hit]) -> tuple[dict[str, str], ...]:
         config = self.config

@@ -54,7 +54,7 @@ class Single:
         ]
         if found and not turns and answered.stop is StopReason.OUT_OF_TOKENS:
             turns.append(Turn("", Malformed("the prompt left no room"), Outcome.REFUSED, 0, found, formed=False))
-        return replace(answered, turns=tuple(turns))
+        return taken_at_its_word(replace(answered, turns=tuple(turns)))
 
     def opening(self, question: Question, hits: Sequence[Hit], agent: Agent) -> list[int]:
         """The ids of the prompt; where it would leave no room for a turn, the documents are cut further."""
@@ -86,6 +86,18 @@ def shown(hits: Sequence[Hit], protocol: Protocol, tokens: Tokens, limit: int) -
 def worded(hits: Sequence[Hit], protocol: Protocol) -> str:
     """The documents as an observation words them, whole."""
     return protocol.observe(Search(""), [hits]).body
+
+
+def taken_at_its_word(trajectory: Trajectory) -> Trajectory:
+    """A reply in no form is the answer: a model that was never taught the form answers all the same."""
+    last = trajectory.turns[-1] if trajectory.turns else None
+    if last is None or trajectory.stop is not StopReason.OUT_OF_TURNS or not isinstance(last.action, Malformed):
+        return trajectory
+    text = last.text.rpartition("</think>")[2].replace("<answer>", "").strip()
+    if not text:
+        return trajectory
+    said = replace(last, action=Answer(text), outcome=Outcome.ANSWERED)
+    return replace(trajectory, turns=(*trajectory.turns[:-1], said), stop=StopReason.ANSWERED)
 
 
 def formed(turn: Turn, template: str, protocol: Protocol) -> bool:

@@ -51,10 +51,13 @@ def gold(
     searches: Annotated[
         int, typer.Option(min=1, help="searches at most; questions that take more are left out")
     ] = DEFAULT.searches,
+    quotes: Annotated[
+        bool, typer.Option("--quotes/--no-quotes", help="thoughts repeat the sentence that they go by")
+    ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="questions at most, the first of the file")] = None,
     seed: Annotated[int, typer.Option(min=0, help="of the wording")] = 0,
 ) -> None:
-    """Demonstrations from gold passages: each is searched for in turn, and the question is answered."""
+    """Demonstrations from gold passages: the question is searched for, then what that did not show, and answered."""
     _refuse_existing(out)
     if index is None and corpus is None:
         raise InputError("neither an index nor a corpus given; name one with --index or --corpus")
@@ -77,6 +80,7 @@ def gold(
         distractors=(0 if index is None else 2) if distractors is None else distractors,
         searches=searches,
         seed=seed,
+        quotes=quotes,
     )
     console = Console(stderr=True, markup=False, highlight=False)
     with Live(console) as live:

@@ -65,7 +65,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """Writes demonstrations: `find` gives a passage by its id, `retriever` is searched where there is one."""
+    """Writes demonstrations: `find` gives a passage by its id, `retriever` is searched where there is one.
+
+    With `quotes` a thought repeats the sentence that it goes by.
+    """
 
     find: Callable[[str], Passage | None]
     retriever: Retriever | None
@@ -74,6 +77,7 @@ class Gold:
     distractors: int
     searches: int
     seed: int
+    quotes: bool = False
 
     async def demonstrate(self, questions: Sequence[Question]) -> AsyncIterator[Demonstration | LeftOut]:
         """One for each question, in their order."""
@@ -102,12 +106,13 @@ class Gold:
         return Demonstration(question, way.shown, row)
 
     async def _hops(self, question: Question, dice: random.Random) -> Way | LeftOut:
-        """A search for each supporting passage, unless an earlier one has shown it by chance."""
+        """A search for the question, where that finds some of the passages, and one for each that is not shown yet."""
         passages = [self.find(name) for name in question.supporting_ids]
         wanted = [passage for passage in passages if passage is not None]
         if len(wanted) < len(passages):
             return LeftOut(question, "whose passages are not in the corpus")
-        shown, read = list[Shown](), ordered(question, wanted)
+        read = ordered(question, wanted)
+        shown = await self._first(question, read)
         for passage in read:
             if not any(passage.id == hit.passage.id for each in shown for hit in each.hits):
                 shown.append(await self._search(question, passage, shown, dice))
@@ -115,11 +120,22 @@ class Gold:
             return LeftOut(question, f"that take more than {self.searches} searches")
         return Way(tuple(shown), tuple(read))
 
+    async def _first(self, question: Question, wanted: Sequence[Passage]) -> list[Shown]:
+        """The question as a query, where that finds one of the passages: easy to learn, and finds as much as RAG."""
+        if self.retriever is None:
+            return []
+        (hits,) = await self._asked([_asked(question)], self.distractors + 1)
+        ids = {hit.passage.id for hit in hits}
+        target = next((passage for passage in wanted if passage.id in ids), None)
+        return [] if target is None else [Shown(_asked(question), None, target, tuple(hits))]
+
     async def _search(
         self, question: Question, passage: Passage, before: Sequence[Shown], dice: random.Random
     ) -> Shown:
         """The first of the queries that finds the passage; where none does, it is put among the hits of the first."""
-        queries = _queries(question, passage, _read(question, [each.target for each in before]))
+        seen = [hit.passage for each in before for hit in each.hits]
+        tried = {each.query for each in before}
+        queries = [each for each in _queries(question, passage, _read(question, seen)) if each[0] not in tried]
         if self.retriever is None:
             query, title = queries[0]
             return Shown(query, title, passage, (Hit(passage, 0.0),))
@@ -163,7 +179,7 @@ class Gold:
 
     def _told(self, question: Question, way: Way, dice: random.Random) -> list[dict[str, str]] | None:
         """What the assistant says and is shown; None where what is quoted would be read as an action."""
-        moves = _moves(question, way, dice)
+        moves = _moves(question, way, dice, quotes=self.quotes)
         texts = [acted(move, self.protocol) for move in moves]
         if any(self.protocol.parse(text) != move.action for text, move in zip(texts, moves, strict=True)):
             return None
@@ -190,16 +206,19 @@ def ordered(question: Question, passages: Sequence[Passage]) -> list[Passage]:
     return taken
 
 
-def _moves(question: Question, way: Way, dice: random.Random) -> list[Move]:
-    """What is thought and done: before each search what the one before found, and at the end the answer."""
-    answer, asked, shown = question.golden_answers[0], question.question, way.shown
+def _moves(question: Question, way: Way, dice: random.Random, *, quotes: bool) -> list[Move]:
+    """What is thought and done: before each search what is needed, and at the end the answer."""
+    asked, shown = question.question, way.shown
     moves = [Move(gold_words.first(shown[0].title, dice), Search(shown[0].query))]
     for earlier, each in pairwise(shown):
         leading = (_plain(each.target.title), asked)
-        moves.append(Move(gold_words.further(earlier.target, leading, each.title, dice), Search(each.query)))
+        quoted = [gold_words.found(earlier.target, leading, dice)] if quotes else []
+        moves.append(Move(" ".join([*quoted, gold_words.further(each.title, dice)]), Search(each.query)))
     holding = [passage for passage in way.read if cover_em(passage.text, question.golden_answers)]
     proof = (holding or way.read)[-1]
-    moves.append(Move(gold_words.last(proof, (*question.golden_answers, asked), answer, dice), Answer(answer)))
+    answer = gold_words.as_read(question.golden_answers, [proof.text])
+    quoted = [gold_words.found(proof, (*question.golden_answers, asked), dice)] if quotes else []
+    moves.append(Move(" ".join([*quoted, gold_words.last(answer, dice)]), Answer(answer)))
     return moves
 
 

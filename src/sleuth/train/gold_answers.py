@@ -63,12 +63,16 @@ class Answers:
     def _said(self, question: Question, hits: Sequence[Hit]) -> str:
         """The answer, behind what the document that holds it says where the prompt asks for a thought."""
         dice, golds = random.Random(f"{self.seed}/{question.id}"), question.golden_answers
+        answer = gold_words.as_read(golds, (hit.passage.text for hit in hits))
         proof = next((hit.passage for hit in hits if cover_em(hit.passage.text, golds)), None)
-        thought = gold_words.last(proof, (*golds, question.question), golds[0], dice) if proof is not None else None
-        said = spoken(golds[0], self.template, self.protocol, thought)
+        thought = None
+        if proof is not None:
+            quoted = gold_words.found(proof, (*golds, question.question), dice)
+            thought = f"{quoted} {gold_words.last(answer, dice)}"
+        said = spoken(answer, self.template, self.protocol, thought)
         # A sentence that is quoted must not be read as an action.
         return (
             said
-            if self.protocol.parse(said) == Answer(golds[0].strip())
-            else spoken(golds[0], self.template, self.protocol)
+            if self.protocol.parse(said) == Answer(answer.strip())
+            else spoken(answer, self.template, self.protocol)
         )

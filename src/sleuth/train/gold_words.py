@@ -1,7 +1,7 @@
 """The thoughts of gold demonstrations: plain sentences, varied by dice, that say what was found and what is needed."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sleuth.corpus.sentences import sentences
 from sleuth.records import Passage
@@ -50,15 +50,20 @@ def first(title: str | None, dice: random.Random) -> str:
     return dice.choice(UNNAMED) if title is None else dice.choice(NAMED).format(title=title)
 
 
-def further(passage: Passage, sought: Sequence[str], title: str | None, dice: random.Random) -> str:
-    """Before a later search: what was found, and what is still to be found."""
-    need = dice.choice(AGAIN) if title is None else dice.choice(NEXT).format(title=title)
-    return f"{found(passage, sought, dice)} {need}"
+def further(title: str | None, dice: random.Random) -> str:
+    """Before a later search: what is still to be found."""
+    return dice.choice(AGAIN) if title is None else dice.choice(NEXT).format(title=title)
 
 
-def last(passage: Passage, sought: Sequence[str], answer: str, dice: random.Random) -> str:
-    """Before the answer: what it follows from."""
-    return f"{found(passage, sought, dice)} {dice.choice(SO).format(answer=answer.rstrip('.'))}"
+def last(answer: str, dice: random.Random) -> str:
+    """Before the answer."""
+    return dice.choice(SO).format(answer=answer.rstrip("."))
+
+
+def as_read(golds: Sequence[str], texts: Iterable[str]) -> str:
+    """The right answer that stands in one of the texts letter for letter, which can be copied; else the first."""
+    held = list(texts)
+    return next((gold for gold in golds if any(gold in text for text in held)), golds[0])
 
 
 def found(passage: Passage, sought: Sequence[str], dice: random.Random) -> str:

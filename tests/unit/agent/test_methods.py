@@ -95,11 +95,17 @@ def test_a_search_in_the_one_turn_is_refused(agent: MakesAgent) -> None:
     assert [(turn.action, turn.outcome) for turn in found.turns] == [(Search("Ada"), Outcome.REFUSED)]
 
 
-def test_neither_search_nor_answer(agent: MakesAgent) -> None:
-    found = play(agent, "direct", "London")
-    assert found.stop is StopReason.OUT_OF_TURNS
-    assert isinstance(found.turns[0].action, Malformed)
+@pytest.mark.parametrize("said", ["London", "<think> so </think> London", "<answer> London", " London\n"])
+def test_a_reply_in_no_form_is_the_answer(agent: MakesAgent, said: str) -> None:
+    found = play(agent, "direct", said)
+    assert (found.stop, found.answer) == (StopReason.ANSWERED, "London")
     assert not found.turns[0].formed
+
+
+def test_a_reply_without_words_is_none(agent: MakesAgent) -> None:
+    found = play(agent, "cot", "<think> so </think>")
+    assert (found.stop, found.answer) == (StopReason.OUT_OF_TURNS, None)
+    assert isinstance(found.turns[0].action, Malformed)
 
 
 def test_a_search_that_fails_is_no_answer(agent: MakesAgent) -> None:

@@ -61,9 +61,10 @@ def demonstrate(corpus: Path) -> Callable[..., Demonstration | LeftOut]:
         searches: int = 4,
         seed: int = 0,
         protocol: Protocol | None = None,
+        quotes: bool = False,
     ) -> Demonstration | LeftOut:
         searched = index.load(corpus / "index") if isinstance(retriever, str) else retriever
-        writer = Gold(PASSAGES.get, searched, protocol or Tags(), "brief", distractors, searches, seed)
+        writer = Gold(PASSAGES.get, searched, protocol or Tags(), "brief", distractors, searches, seed, quotes)
 
         async def first() -> Demonstration | LeftOut:
             return await anext(writer.demonstrate([question]))
@@ -92,11 +93,42 @@ def test_hops_are_searched_for_one_by_one_and_answered(
     made = demonstrate(BRIDGE, None, distractors=0)
     assert isinstance(made, Demonstration)
     assert actions(made) == [Search("Big Gap"), Search("Ada Trig"), Answer("Oslo")]
-    content = made.row["messages"][-1]["content"]
-    assert "directed by Ada Trig." in content.partition("<search> Ada Trig")[0].rpartition("<think>")[2]
-    assert "based in Oslo." in content.rpartition("<think>")[2]
     assert made.row["messages"][0] == {"role": "user", "content": f"Question: {BRIDGE.question}\n"}
     assert made.row["question_id"] == "q1"
+
+
+@pytest.mark.parametrize("quotes", [True, False])
+def test_thoughts_repeat_what_they_go_by_where_that_is_wanted(
+    quotes: bool, demonstrate: Callable[..., Demonstration | LeftOut]
+) -> None:
+    made = demonstrate(BRIDGE, None, distractors=0, quotes=quotes)
+    assert isinstance(made, Demonstration)
+    content = made.row["messages"][-1]["content"]
+    before, after = content.partition("<search> Ada Trig")[0].rpartition("<think>")[2], content.rpartition("<think>")[2]
+    assert ("directed by Ada Trig." in before) is quotes
+    assert ("based in Oslo." in after) is quotes
+
+
+def test_question_itself_is_searched_for_first_where_that_finds_a_passage(
+    demonstrate: Callable[..., Demonstration | LeftOut],
+) -> None:
+    class Half:
+        """Finds the film by anything that speaks of it, and Ada Trig by her name alone."""
+
+        async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+            return [[Hit(PASSAGES["person" if query == "Ada Trig" else "film"], 1.0)][:k] for query in queries]
+
+    made = demonstrate(BRIDGE, Half(), distractors=1)
+    assert isinstance(made, Demonstration)
+    assert actions(made) == [Search(BRIDGE.question.rstrip("?")), Search("Ada Trig"), Answer("Oslo")]
+    assert [search.placed for search in made.searches] == [False, False]
+
+
+def test_answer_is_given_as_it_was_read(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+    spelled = Question("q", "Where does the river flow to the sea?", ("Lisboa", "Lisbon"), "s", ("river",))
+    made = demonstrate(spelled)
+    assert isinstance(made, Demonstration)
+    assert actions(made)[-1] == Answer("Lisbon")
 
 
 @pytest.mark.parametrize("kind", ["hermes", "llama"])
@@ -136,8 +168,7 @@ def test_gold_that_no_query_finds_is_put_among_the_hits(demonstrate: Callable[..
 def test_passage_seen_by_chance_is_not_searched_for(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
     made = demonstrate(BRIDGE, Stubborn("film", "person"), distractors=1)
     assert isinstance(made, Demonstration)
-    assert actions(made) == [Search("Big Gap"), Answer("Oslo")]
-    assert "based in Oslo." in made.row["messages"][-1]["content"].rpartition("<think>")[2]
+    assert actions(made) == [Search(BRIDGE.question.rstrip("?")), Answer("Oslo")]
 
 
 def test_question_without_gold_is_kept_where_a_hit_holds_an_answer(
@@ -155,13 +186,18 @@ def test_question_without_gold_is_kept_where_a_hit_holds_an_answer(
         (Question("q", "Is a river wet?", ("yes",), "s"), "of yes or no without supporting passages"),
         (Question("q", "Who?", ("Ada",), "s", answerable=False), "not answerable"),
         (Question("q", "Who?", ("Ada",), "s", ("lost",)), "whose passages are not in the corpus"),
-        (Question("q", "What says Spoof?", ("Rome",), "s", ("spoof",)), "with passages that speak the grammar"),
     ],
 )
 def test_others_are_left_out_with_a_reason(
     question: Question, why: str, demonstrate: Callable[..., Demonstration | LeftOut]
 ) -> None:
     assert demonstrate(question) == LeftOut(question, why)
+
+
+def test_passage_that_speaks_the_grammar_is_not_quoted(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+    spoof = Question("q", "What says Spoof?", ("Rome",), "s", ("spoof",))
+    assert demonstrate(spoof, quotes=True) == LeftOut(spoof, "with passages that speak the grammar")
+    assert isinstance(demonstrate(spoof), Demonstration)
 
 
 def test_more_searches_than_an_agent_has_are_left_out(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:

@@ -1,0 +1,116 @@
+"""sleuth view: runs and evaluations in a browser."""
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sleuth.errors import InputError
+
+if TYPE_CHECKING:
+    from sleuth.view.desk import Desk
+
+DEFAULTS = (Path("runs"), Path("evaluations"))
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def view(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUNS",
+            help="folders of runs and evaluations, or folders that hold some",
+            show_default="runs and evaluations",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 finds a free one, which is printed")] = 8090,
+    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 lets other machines in")] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="a name of this machine under which browsers may ask", show_default="none"),
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="open the page in a browser here")] = True,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="a model's folder whose tokenizer.json reads tokens that come with none", show_default="none"
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="where indexes of trajectories are kept between two starts", show_default="~/.cache/sleuth"),
+    ] = None,
+) -> None:
+    """Show runs and evaluations in a browser: curves, trajectories token by token, comparisons; live while they write.
+
+    Nothing outside of the folders is read and nothing in them is written. Only this machine is let in unless --host
+    says otherwise; there is no password, so reach a remote one through ssh -L. Ctrl-C ends it.
+    """
+    desk = _desk(_given(folders), tokenizer, cache or _cache())
+
+    from sleuth.retrieval.service.address import authority, reachable
+    from sleuth.retrieval.service.listen import bound, serve
+    from sleuth.view.server import application
+
+    listener = bound(host, port)
+    served = application(desk, names=[host, *(allow_host or ())])
+
+    def ready() -> None:
+        address = f"http://{authority(reachable(host), listener.getsockname()[1])}/"
+        typer.echo(f"viewing {_counted(desk)} at {address}; stop with Ctrl-C")
+        if host not in LOOPBACK:
+            typer.echo("whoever can reach this address can read these folders", err=True)
+        if open_page and _has_screen():
+            # Starting a browser may take seconds, in which the page must already be served.
+            Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    with listener:
+        serve(served, listener, ready, grace=2)
+
+
+def _given(folders: list[Path] | None) -> list[Path]:
+    if folders:
+        return folders
+    found = [folder for folder in DEFAULTS if folder.is_dir()]
+    if not found:
+        raise InputError(
+            "there is no folder runs or evaluations here; train with sleuth train, or name the folder: sleuth view RUNS"
+        )
+    return found
+
+
+def _desk(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Desk":
+    from sleuth.evaluate.results import COUNTS, MEASURES
+    from sleuth.evaluate.side_by_side import side_by_side
+    from sleuth.view.comparison import Comparisons
+    from sleuth.view.desk import Desk
+    from sleuth.view.library import Library
+    from sleuth.view.roots import roots_of
+    from sleuth.view.vocabulary import Vocabularies, named
+
+    library = Library(roots_of(folders))
+    if library.empty():
+        raise InputError(
+            f"no run and no evaluation was found in {', '.join(map(str, folders))}; give the folder that sleuth train "
+            "or sleuth evaluate wrote, or one that holds such folders"
+        )
+    comparisons = Comparisons(side_by_side, MEASURES, [name for name in MEASURES if name in COUNTS])
+    return Desk(library, comparisons, Vocabularies(None if tokenizer is None else named(tokenizer)), cache)
+
+
+def _counted(desk: "Desk") -> str:
+    runs, evaluations = desk.library.counts()
+    return f"{runs} run{'s' * (runs != 1)} and {evaluations} evaluation{'s' * (evaluations != 1)}"
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sleuth" / "view"
+
+
+def _has_screen() -> bool:
+    """Without one a browser of text would take over the terminal."""
+    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

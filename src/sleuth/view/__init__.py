@@ -1,0 +1,1 @@
+"""The web viewer of runs and evaluations."""

@@ -1,0 +1,87 @@
+"""A line of a trajectories file, read as far as it is needed.
+
+Most of a line are the numbers of its tokens. What a list or a filter needs stands before and after them, and is found
+by names that no text can hold: inside a JSON string every quote has a backslash before it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sleuth.retrieval.service.limits import Refused
+
+Tree = dict[str, Any]
+
+NUMBERS, TURNS, END = b',"weights_versions":', b',"turns":', b',"stop":"'
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What filters ask of a trajectory; None where it is not recorded."""
+
+    source: str
+    question_id: str
+    question: str
+    group: int
+    sample: int
+    stop: str
+    reward: float | None
+    em: float | None
+    searches: float | None
+
+
+def told(line: bytes) -> Told:
+    """The few fields of a line that filters ask for."""
+    numbers, end = line.find(NUMBERS), line.rfind(END)
+    if 0 < numbers < end:
+        row = json.loads(line[:numbers] + b"}") | json.loads(b"{" + line[end + 1 :])
+        if "question_id" not in row:
+            row = json.loads(line)
+    else:
+        row = json.loads(line)
+    score = row.get("score") or {}
+    parts = score.get("parts") or {}
+    return Told(
+        source=str(row.get("data_source", "")),
+        question_id=str(row["question_id"]),
+        question=str(row.get("question", "")),
+        group=int(row["group"]),
+        sample=int(row.get("sample", 0)),
+        stop=str(row["stop"]),
+        reward=score.get("total"),
+        em=parts.get("em"),
+        searches=parts.get("searches"),
+    )
+
+
+def says(line: bytes, needle: str) -> bool:
+    """Whether the question, the right answers or anything the model wrote has this text; `needle` is in lower case."""
+    numbers, turns = line.find(NUMBERS), line.find(TURNS)
+    if not 0 < numbers < turns:
+        return _has(parsed(line), needle)
+    head, tail = line[:numbers], line[turns + 1 :]
+    if needle.isascii():
+        # Cheap, and it never misses: text of ASCII stands in JSON as it is, but for its escapes.
+        wanted = json.dumps(needle)[1:-1].encode()
+        if wanted not in head.lower() and wanted not in tail.lower():
+            return False
+    return _has({**json.loads(head + b"}"), **json.loads(b"{" + tail)}, needle)
+
+
+def parsed(line: bytes) -> Tree:
+    """The whole line."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise Refused(503, f"a line of the trajectories is no JSON ({error}); mend or remove it") from error
+    if not isinstance(row, dict) or "question_id" not in row or "stop" not in row:
+        raise Refused(503, "a line of the trajectories is no trajectory: it has no question_id or no stop")
+    return row
+
+
+def _has(row: Tree, needle: str) -> bool:
+    said = [row.get("question"), *(row.get("golden_answers") or ())]
+    for turn in row.get("turns") or ():
+        said += [turn.get("text"), turn.get("query"), turn.get("answer"), turn.get("reason")]
+        said += [*(turn.get("queries") or ()), *(turn.get("urls") or ())]
+    return any(needle in each.lower() for each in said if isinstance(each, str))

@@ -1,0 +1,117 @@
+// The charts of the runs page: what each shows and how its axes run.
+
+import { heldOut, marks, parts, trend } from "./curves.js";
+import { axis } from "./parts/chart.js";
+
+const UNITS = [
+  [7200, 3600, "h"],
+  [180, 60, "min"],
+  [0, 1, "s"],
+];
+
+// In the order in which they are shown: what they are called, the metric, what stands behind the name; `held` is the
+// measure of evaluations shown with it, `low` where its axis begins, `span` the least its axis covers.
+export const CHARTS = [
+  { key: "reward", title: "Reward", metric: "reward/mean", note: "mean of a step" },
+  { key: "em", title: "Exact match", metric: "episode/em", held: "em", note: "sampled; held out ◆", low: 0 },
+  {
+    key: "searches",
+    title: "Searches",
+    metric: "episode/searches",
+    held: "searches",
+    note: "a question; held out ◆",
+    low: 0,
+  },
+  { key: "entropy", title: "Entropy", metric: "policy/entropy", note: "of the policy, nats a token", low: 0 },
+  { key: "kl", title: "KL", metric: "policy/kl", note: "to the reference, a token" },
+  { key: "ratio", title: "Ratio", metric: "policy/ratio", note: "trainer to engine, mean", span: 0.002 },
+  { key: "clipped", title: "Clipped", metric: "policy/clipped", note: "share of tokens", low: 0 },
+  { key: "length", title: "Length", metric: "episode/tokens", note: "tokens sampled a response", low: 0 },
+  { key: "norm", title: "Gradient norm", metric: "policy/gradient_norm", note: "before clipping", low: 0 },
+  { key: "step-time", title: "Step time", metric: "time/step", note: "seconds", low: 0 },
+];
+export const TIME = { key: "time", title: "Step time by part", note: "seconds" };
+
+/** A chart of any other metric. */
+export function other(metric) {
+  return { key: metric, title: metric, metric, note: "" };
+}
+
+/** Whether any of the runs recorded what a chart shows. */
+export function known(chart, records) {
+  const wanted = [chart.metric, `evaluate/${chart.held}`];
+  return records.some((record) => wanted.some((name) => record.columns[name]?.some((value) => value !== null)));
+}
+
+/** Traces and axes of a chart; `view` has x, window, from and to. */
+export function drawing(chart, records, view) {
+  const guards = marks(records, view);
+  const traces = [
+    ...trend(records, chart.metric, view),
+    ...(chart.held ? heldOut(records, chart.held, view) : []),
+    ...guards.traces,
+  ];
+  const scaled = along(traces, view, records);
+  const y = axis({ fixedrange: true, rangemode: chart.low === 0 ? "tozero" : "normal", ...roomy(traces, chart.span) });
+  const layout = { xaxis: scaled.axis, yaxis: y, yaxis2: hidden(), shapes: guards.lines.map(scaled.shape) };
+  return { traces: scaled.traces, layout };
+}
+
+/** Traces and axes of the chart of a step's parts. */
+export function timeDrawing(records, view) {
+  const traces = parts(records, view);
+  if (records.length > 1) {
+    const size = { barmode: "stack", bargap: 0.35, hovermode: "closest" };
+    return {
+      traces,
+      layout: {
+        ...size,
+        xaxis: axis({ ticksuffix: " s", fixedrange: true }),
+        yaxis: axis({ autorange: "reversed", fixedrange: true }),
+      },
+    };
+  }
+  const scaled = along(traces, view, records);
+  return {
+    traces: scaled.traces,
+    layout: { xaxis: scaled.axis, yaxis: axis({ fixedrange: true, rangemode: "tozero" }) },
+  };
+}
+
+/** The x axis, the same for every chart, and the traces brought to its unit: hours where a run takes hours. */
+function along(traces, { x, from, to }, records) {
+  const ends = records
+    .map((record) => (x === "time" ? record.times : record.columns.step))
+    .filter((each) => each.length);
+  const last = Math.max(0, ...ends.map((each) => each.at(-1)));
+  const first = x === "time" ? 0 : Math.min(last, ...ends.map((each) => each[0]));
+  const [, seconds, unit] = x === "time" ? UNITS.find(([least]) => last >= least) : [0, 1, null];
+  const brought = (value) => value / seconds;
+  const room = 0.02 * (brought(last - first) || 1);
+  const range = from === null ? [brought(first) - room, brought(last) + room] : [from, to];
+  return {
+    traces: traces.map((trace) => ({ ...trace, x: trace.x.map(brought) })),
+    axis: axis({
+      range,
+      autorange: false,
+      ...(unit ? { ticksuffix: ` ${unit}`, hoverformat: ".2~f" } : { hoverformat: "d" }),
+    }),
+    shape: (line) => ({ ...line, x0: brought(line.x0), x1: brought(line.x1) }),
+  };
+}
+
+/** A range for values that lie within `span`, so that rounding does not look like news. */
+function roomy(traces, span) {
+  const values = traces
+    .filter((trace) => !trace.yaxis)
+    .flatMap((trace) => trace.y)
+    .filter((value) => value !== null);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return span && high - low < span
+    ? { range: [(low + high - span) / 2, (low + high + span) / 2], autorange: false }
+    : {};
+}
+
+function hidden() {
+  return { overlaying: "y", range: [0, 1.02], visible: false, fixedrange: true };
+}

@@ -1,0 +1,18 @@
+// What the server found below its folders: runs and evaluations, newest first.
+
+import { ask } from "./api.js";
+
+const FRESH = 180; // seconds within which a run that is not finished counts as being written
+
+/** The library, with the place of each run among all of them by name, from which its colour follows. */
+export async function library(signal) {
+  const found = await ask("library", {}, signal);
+  const runs = [...found.runs].sort((first, second) => second.written - first.written);
+  const names = runs.map((run) => run.id).sort();
+  return { ...found, runs: runs.map((run) => ({ ...run, place: names.indexOf(run.id) })) };
+}
+
+/** Whether something is being written at this moment, as far as one can tell. */
+export function live({ state, age_seconds: age }) {
+  return state === "open" && age < FRESH;
+}

@@ -1,0 +1,46 @@
+// The samples of a group beside each other: one question, several ways to go about it.
+
+import { h } from "../element.js";
+import { short } from "../number.js";
+import { changed } from "../route.js";
+import { conversation } from "./conversation.js";
+import { badge, rewards } from "./heading.js";
+
+/** A column for each sample; the one at `at` is marked. */
+export function beside(group, at) {
+  const mean = average(group.samples.map(({ reward }) => reward));
+  const head = h(
+    "header",
+    { class: "heading" },
+    h("h1", { dir: "auto" }, group.question || group.question_id),
+    h(
+      "p",
+      { class: "quiet" },
+      `step ${group.step} · group ${group.group} · mean reward ${short(mean)} of ${group.samples.length} · right: `,
+      h("span", { dir: "auto" }, group.golden_answers.join(" · ")),
+    ),
+  );
+  return [
+    head,
+    h(
+      "div",
+      { class: "columns", tabindex: 0, "aria-label": "Samples" },
+      group.samples.map((sample) => column(sample, at)),
+    ),
+  ];
+}
+
+function column(sample, at) {
+  const open = h("a", { href: changed({ at: sample.at, view: null }) }, `sample ${sample.sample}`);
+  return h(
+    "article",
+    { class: sample.at === at ? "column chosen" : "column" },
+    h("header", {}, open, badge(sample), rewards(sample)),
+    conversation({ ...sample, prompt: null }),
+  );
+}
+
+function average(values) {
+  const known = values.filter((value) => value !== null);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+}

@@ -1,0 +1,115 @@
+// A trajectory as a conversation: what the model thought, searched, was shown and answered.
+
+import { h } from "../element.js";
+import { counted, share } from "../number.js";
+
+const NOTES = {
+  refused: "Refused: no searches were left.",
+  unavailable: "The search engine gave no answer.",
+};
+
+/** The turns of a trajectory, one under the other. */
+export function conversation({ turns, failure, prompt }) {
+  const opening = prompt && h("li", { class: "turn" }, unfolding("prompt", "What the model was given", prompt));
+  const silence = !turns.length && h("p", { class: "quiet" }, "The model said nothing.");
+  return [
+    h(
+      "ol",
+      { class: "conversation" },
+      opening,
+      turns.map((turn) => h("li", { class: "turn" }, acts(turn))),
+    ),
+    silence,
+    failure && h("p", { class: "bad" }, failure),
+  ];
+}
+
+function acts(turn) {
+  const asked = [turn.queries.map((query) => line("search", query)), turn.urls.map((url) => line("access", url))];
+  // What an answer's turn has found was searched for it, and shown before it spoke.
+  const before = ["search", "access"].includes(turn.action) ? [] : [documents(turn)];
+  const spoken = [
+    line("thought", turn.thought),
+    ...asked,
+    turn.action === "answer" && line("answer", turn.answer || "(empty)"),
+  ];
+  const fault = turn.action === "malformed" && [line("fault", turn.text || "(empty)", "no action"), note(turn.reason)];
+  return [before, fault || spoken, before.length ? null : documents(turn), note(NOTES[turn.outcome]), folded(turn)];
+}
+
+function line(act, text, label = act) {
+  if (!text) return null;
+  return h(
+    "div",
+    { class: `said ${act}` },
+    h("span", { class: "label" }, label),
+    h("div", { class: "words", dir: "auto" }, text),
+  );
+}
+
+function note(text) {
+  return text ? h("div", { class: "said" }, h("span", { class: "label" }), h("p", { class: "quiet" }, text)) : null;
+}
+
+/** The turn word for word: as it was sampled, and what came back. */
+function folded(turn) {
+  if (!turn.text) return null;
+  return unfolding("", `word for word, ${counted(turn.sampled ?? 0, "token")} sampled`, turn.text, turn.shown);
+}
+
+function unfolding(label, summary, ...texts) {
+  const shown = texts.filter(Boolean).map((text) => h("pre", { dir: "auto" }, text));
+  return h(
+    "div",
+    { class: "said" },
+    h("span", { class: "label" }, label),
+    h("details", { class: "raw" }, h("summary", {}, summary), shown),
+  );
+}
+
+function documents(turn) {
+  const { hits } = turn;
+  if (!hits.length) return turn.outcome === "found" ? note("Nothing was found.") : null;
+  const label = h("span", { class: "label" }, counted(hits.length, "document"));
+  // Where a run kept no text of its documents, what the model was shown of them still stands among its tokens.
+  const shown =
+    turn.shown &&
+    !hits.some((hit) => hit.text) &&
+    h(
+      "li",
+      { class: "hit" },
+      h(
+        "details",
+        {},
+        h("summary", { class: "head quiet" }, "text as shown"),
+        h("p", { dir: "auto" }, turn.shown.trim()),
+      ),
+    );
+  return h(
+    "div",
+    { class: "said documents" },
+    label,
+    h(
+      "ol",
+      { class: "hits" },
+      hits.map((hit, place) => passage(hit, place, turn)),
+      shown,
+    ),
+  );
+}
+
+function passage(hit, place, turn) {
+  const several = turn.queries.length > 1 ? `${hit.query + 1}.` : "";
+  const head = [
+    h("span", { class: "rank figure quiet" }, `${several}${place + 1}`),
+    h("span", { class: "title", dir: "auto" }, hit.title || `passage ${hit.id}`),
+    hit.gold && h("span", { class: "badge good", title: "one of the passages that support the answer" }, "gold"),
+    h("span", { class: "score figure quiet", title: "score of the search engine" }, share(hit.score)),
+  ];
+  if (!hit.text) return h("li", { class: "hit" }, h("div", { class: "head" }, head));
+  return h(
+    "li",
+    { class: "hit" },
+    h("details", {}, h("summary", { class: "head" }, head), h("p", { dir: "auto" }, hit.text)),
+  );
+}

@@ -1,0 +1,72 @@
+// The head of a trajectory: its question, how it ended, what it earned, and where it stands.
+
+import { words } from "../curves.js";
+import { h } from "../element.js";
+import { short } from "../number.js";
+import { changed } from "../route.js";
+import { STOPS, verdict } from "../verdict.js";
+
+/** Question, verdict, right answers, and the parts of the reward. */
+export function heading(trajectory) {
+  return h(
+    "header",
+    { class: "heading" },
+    h("h1", { dir: "auto" }, trajectory.question || trajectory.question_id),
+    h(
+      "p",
+      { class: "about" },
+      badge(trajectory),
+      h("span", { class: "quiet" }, standing(trajectory)),
+      alone(trajectory),
+    ),
+    answers(trajectory),
+    rewards(trajectory),
+  );
+}
+
+function alone({ question_id: question }) {
+  return h(
+    "a",
+    { href: changed({ question, cursor: null, page: null }), title: `list the trajectories of ${question} only` },
+    "only this question",
+  );
+}
+
+/** Right, wrong or unusable, as a badge. */
+export function badge(trajectory) {
+  const [word, tone] = verdict(trajectory);
+  return h("span", { class: `badge ${tone}` }, word);
+}
+
+/** The reward and its parts as pairs. */
+export function rewards({ score, advantage }) {
+  if (!score) return null;
+  const pairs = [["reward", score.total], ...Object.entries(score.parts ?? {}), ["advantage", advantage]];
+  const known = pairs.filter(([, value]) => typeof value === "number");
+  return h(
+    "dl",
+    { class: "rewards" },
+    known.map(([name, value], place) =>
+      h("div", { class: place ? null : "total" }, h("dt", {}, words(name)), h("dd", { class: "figure" }, short(value))),
+    ),
+  );
+}
+
+function answers({ golden_answers: golden, answer }) {
+  return h(
+    "dl",
+    { class: "answers" },
+    h("div", {}, h("dt", {}, "answer"), h("dd", { dir: "auto" }, answer ?? h("span", { class: "quiet" }, "none"))),
+    h(
+      "div",
+      {},
+      h("dt", {}, "right answer"),
+      h("dd", { dir: "auto" }, golden.length ? golden.join(" · ") : h("span", { class: "quiet" }, "not known")),
+    ),
+  );
+}
+
+function standing({ step, group, sample, data_source: source, stop, evaluation }) {
+  const place = evaluation ? [] : [`step ${step}`, `group ${group}`, `sample ${sample}`];
+  return [...place, source, STOPS[stop] ?? stop].filter(Boolean).join(" · ");
+}

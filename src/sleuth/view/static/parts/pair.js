@@ -1,0 +1,38 @@
+// One question in two evaluations: what either made of it, side by side.
+
+import { ask } from "../api.js";
+import { h } from "../element.js";
+import { conversation } from "./conversation.js";
+import { badge, rewards } from "./heading.js";
+
+/** Both conversations; a place without a trajectory says so. */
+export async function pair(sides, signal) {
+  const read = await Promise.all(
+    sides.map(({ id, at }) => (at ? ask("trajectory", { evaluation: id, at, tokens: 0 }, signal) : null)),
+  );
+  const { question, golden_answers: golden } = read.find(Boolean) ?? { question: "", golden_answers: [] };
+  const columns = sides.map(({ name }, place) => column(name, read[place]));
+  const head = h(
+    "header",
+    { class: "heading" },
+    h("h1", { dir: "auto" }, question),
+    h("p", { class: "quiet" }, "right: ", h("span", { dir: "auto" }, golden.join(" · "))),
+  );
+  return [head, h("div", { class: "columns two" }, columns)];
+}
+
+function column(name, trajectory) {
+  if (!trajectory)
+    return h(
+      "article",
+      { class: "column" },
+      h("header", {}, name),
+      h("p", { class: "quiet" }, "It was not asked here."),
+    );
+  return h(
+    "article",
+    { class: "column" },
+    h("header", {}, h("strong", {}, name), badge(trajectory), rewards(trajectory)),
+    conversation({ ...trajectory, prompt: null }),
+  );
+}

@@ -1,0 +1,37 @@
+// The runs to choose from: each with its colour, whether it is being written, and how far it is.
+
+import { h } from "../element.js";
+import { short } from "../number.js";
+import { liveness } from "./liveness.js";
+
+/** A list of runs with a check box each; `chosen(ids)` is told what is checked. */
+export function runList(runs, selected, chosen) {
+  const toggle = (id, on) => chosen(on ? [...selected, id] : selected.filter((each) => each !== id));
+  const items = runs.map((run) => item(run, selected.includes(run.id), toggle, () => chosen([run.id])));
+  return h("ul", { class: "runlist" }, items);
+}
+
+function item(run, checked, toggle, alone) {
+  const box = h("input", {
+    type: "checkbox",
+    checked,
+    "aria-label": run.name,
+    style: { "accent-color": `var(--c${run.place % 6})` },
+    onchange: (event) => toggle(run.id, event.target.checked),
+  });
+  return h(
+    "li",
+    { class: checked ? "run on" : "run" },
+    box,
+    h("button", { class: "name clip", title: `${run.id}: show it alone`, onclick: alone }, run.name),
+    h("span", { class: "quiet figure" }, liveness(run)),
+    h("span", { class: "about quiet clip" }, about(run)),
+  );
+}
+
+function about(run) {
+  const steps = run.steps_planned
+    ? `${short(run.steps)} of ${short(run.steps_planned)} steps`
+    : `${short(run.steps)} steps`;
+  return [steps, run.algorithm, run.model && run.model.split("/").at(-1)].filter(Boolean).join(" · ");
+}

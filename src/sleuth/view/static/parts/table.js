@@ -1,0 +1,13 @@
+// A table that scrolls by itself where it is wider than the page.
+
+import { h } from "../element.js";
+
+/** `heads` are [words, class] or words alone; `rows` are the lines of the body. */
+export function table(kind, heads, rows) {
+  const cells = heads.map((head) => (Array.isArray(head) ? h("th", { class: head[1] }, head[0]) : h("th", {}, head)));
+  return h(
+    "div",
+    { class: "scroll" },
+    h("table", { class: kind }, h("thead", {}, h("tr", {}, cells)), h("tbody", {}, rows)),
+  );
+}

@@ -1,0 +1,93 @@
+// A trajectory token by token, coloured by what is asked; the token under the pointer is told apart above.
+
+import { h, replace } from "../element.js";
+import { short } from "../number.js";
+import { OVERLAYS, available, shade } from "../shade.js";
+import { segments } from "./choice.js";
+
+const FIGURES = ["logprob", "ratio", "advantage", "version"];
+
+/** The tokens with the overlay `by`; `chosen(name)` is called where another is asked for. */
+export function tokenView(trajectory, by, chosen) {
+  const { tokens, missing } = trajectory;
+  if (!tokens?.ids.length)
+    return h(
+      "p",
+      { class: "quiet" },
+      missing.tokens ?? "This trajectory has words only: the model stands behind an address that gives no tokens.",
+    );
+  const name = available(tokens, by) ? by : "origin";
+  const colours = shade(tokens, name);
+  const options = Object.entries(OVERLAYS).map(([key, { title }]) => [key, title, !available(tokens, key)]);
+  const readout = h("p", { class: "readout figure", role: "status" }, hint());
+  const pieces = tokens.ids.map((id, place) => piece(tokens, place, colours.of(place)));
+  const text = h("div", { class: "tokens", tabindex: 0, "aria-label": "Tokens; arrow keys move", dir: "auto" }, pieces);
+  follow(text, (place) => replace(readout, told(tokens, place)));
+  return h(
+    "div",
+    { class: `tokenview by-${name}` },
+    h("div", { class: "tools" }, segments("Colour tokens by", options, name, chosen), legend(colours.legend)),
+    absent(missing, tokens),
+    readout,
+    text,
+  );
+}
+
+function piece(tokens, place, look) {
+  const text = tokens.text?.[place] ?? ` ${tokens.ids[place]}`;
+  const style = look?.[0] ? { "--tone": `var(--${look[0]})`, "--strength": `${(100 * look[1]).toFixed(0)}%` } : {};
+  const shown = text === "" ? "∅" : text;
+  return h(
+    "span",
+    { class: tokens.origin[place] === "sampled" ? "t sampled" : "t", style, "data-place": place },
+    shown.includes("\n") ? [h("i", { class: "break" }, "↵"), shown] : shown,
+  );
+}
+
+function follow(text, told) {
+  let marked = null;
+  const mark = (element) => {
+    if (!element || element === marked) return;
+    marked?.classList.remove("marked");
+    marked = element;
+    marked.classList.add("marked");
+    told(Number(marked.dataset.place));
+  };
+  for (const event of ["pointerover", "click"])
+    text.addEventListener(event, ({ target }) => mark(target.closest(".t")));
+  text.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    mark(marked ? marked[step] : text.firstElementChild);
+    marked.scrollIntoView({ block: "nearest" });
+  });
+}
+
+function told(tokens, place) {
+  const figures = FIGURES.filter((name) => tokens[name]?.[place] !== null && tokens[name] !== null).map((name) =>
+    h("span", {}, h("span", { class: "quiet" }, name), " ", short(tokens[name][place])),
+  );
+  return [
+    h("code", {}, JSON.stringify(tokens.text?.[place] ?? tokens.ids[place])),
+    h("span", { class: "quiet" }, `token ${place}, id ${tokens.ids[place]}, ${tokens.origin[place]}`),
+    figures,
+  ];
+}
+
+function hint() {
+  return h("span", { class: "quiet" }, "Point at a token, or move with the arrow keys, to read its figures.");
+}
+
+function legend(entries) {
+  const items = entries.map(([tone, strength, words]) => {
+    const style = tone ? { "--tone": `var(--${tone})`, "--strength": `${100 * strength}%` } : {};
+    return h("li", {}, h("span", { class: "key", style }), words);
+  });
+  return h("ul", { class: "legend" }, items);
+}
+
+function absent(missing, tokens) {
+  const lines = Object.entries(missing).filter(([name]) => name in OVERLAYS || (name === "text" && !tokens.text));
+  return lines.length ? h("p", { class: "quiet absent" }, lines.map(([, sentence]) => sentence).join("; ")) : null;
+}

@@ -1,0 +1,156 @@
+"""A run and two evaluations on the disk as the program writes them, and a viewer that shows them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from sleuth.evaluate import finish
+from sleuth.evaluate.folder import Folder
+from sleuth.evaluate.results import COUNTS, MEASURES
+from sleuth.evaluate.saved import written
+from sleuth.evaluate.side_by_side import side_by_side
+from sleuth.records import (
+    Answer,
+    Hit,
+    Malformed,
+    Outcome,
+    Passage,
+    Question,
+    Score,
+    Search,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+from sleuth.runs import Run, row
+from sleuth.view.comparison import Comparisons
+from sleuth.view.desk import Desk
+from sleuth.view.library import Library
+from sleuth.view.roots import roots_of
+from sleuth.view.server import application
+from sleuth.view.vocabulary import Vocabularies
+
+ALPHABET = {letter: place for place, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+HOSTILE = '<script>alert("x")</script>'
+Asking = Callable[..., httpx.Response]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """One token a byte."""
+    made = Tokenizer(models.BPE(vocab=ALPHABET, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
+@pytest.fixture
+def episode(tokenizer: Tokenizer) -> Callable[..., Trajectory]:
+    """Makes a trajectory that searches once and answers, its tokens those of the text."""
+
+    def make(number: int = 0, step: int = 1, sample: int = 0, answer: str = "Ada", broken: bool = False) -> Trajectory:
+        question = Question(f"q{number}", f"Who wrote book {number}?", ("Ada",), "library", supporting_ids=("p1",))
+        hits = (Hit(Passage("p1", '"Book"\nAda wrote it.'), 2.5), Hit(Passage("p2", '"Tür"\nA door.'), 1.0))
+        search, reply = "<think>hm</think><search>book</search>", f"<answer>{answer}</answer>"
+        parts = [(f"{question.question}\n", False), (search, True), ("[Tür: Ada wrote it.]", False), (reply, True)]
+        ids = [(token, sampled) for text, sampled in parts for token in tokenizer.encode(text).ids]
+        sampled = [mine for _, mine in ids]
+        lengths = [len(tokenizer.encode(text).ids) for text, _ in parts]
+        turns = (
+            Turn(search, Search("book"), Outcome.FOUND, lengths[1], hits),
+            Turn(reply, Answer(answer), Outcome.ANSWERED, lengths[3])
+            if not broken
+            else Turn(reply, Malformed("no action"), Outcome.CORRECTED, lengths[3]),
+        )
+        stop = StopReason.OUT_OF_TURNS if broken else StopReason.ANSWERED
+        count = sum(sampled)
+        return Trajectory(
+            question=question,
+            group=number,
+            sample=sample,
+            step=step,
+            ids=tuple(token for token, _ in ids),
+            sampled=tuple(sampled),
+            logprobs=tuple(-0.01 * place for place in range(count)),
+            versions=(step - 1,) * count,
+            turns=turns,
+            stop=stop,
+        )
+
+    return make
+
+
+def scored(trajectory: Trajectory) -> Score:
+    right = float(trajectory.answer == "Ada")
+    return Score(right, {"em": right, "f1": right, "format": 1.0, "searches": 1.0})
+
+
+@pytest.fixture
+def run(tmp_path: Path, episode: Callable[..., Trajectory], tokenizer: Tokenizer) -> Run:
+    """Three steps of two questions with two samples each; the second sample is wrong, in step 3 it gives no answer."""
+    made = Run.create(tmp_path / "runs" / "first", {"config": {"train": {"steps": 3}, "model": {"policy": "tiny"}}})
+    made.append_metrics(0, {"evaluate/em": 0.25})
+    for step in (1, 2, 3):
+        every = [
+            episode(number, step, sample, "Bob" if sample else "Ada", broken=bool(sample) and step == 3)
+            for number in (step, 9)
+            for sample in (0, 1)
+        ]
+        made.write_trajectories(step, (row(each, scored(each)) for each in every))
+        made.append_metrics(step, {"reward/mean": 0.5, "time/step": 2.0})
+    made.append_event(2, {"guard": "kl", "action": "warn", "value": 0.5, "limit": 0.1, "sentence": "KL is high"})
+    made.checkpoint(2).mkdir()
+    tokenizer.save(str(made.checkpoint(2) / "tokenizer.json"))
+    return made
+
+
+@pytest.fixture
+def evaluate(tmp_path: Path, episode: Callable[..., Trajectory]) -> Callable[..., Folder]:
+    """Makes a finished evaluation of questions with these answers."""
+
+    def make(name: str, answers: Sequence[str]) -> Folder:
+        every = [episode(number, 0, answer=answer) for number, answer in enumerate(answers)]
+        manifest: dict[str, Any] = {"title": name, "name": name, "stamp": {}, "sample": None, "notes": []}
+        folder = Folder.begun(tmp_path / "evaluations" / name, manifest, [each.question for each in every])
+        with folder.writing() as write:
+            for each in reversed(every):
+                write(written(each, scored(each)))
+        finish.finish(folder, finish.measured(folder))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Callable[..., Desk]:
+    """Makes the desk of a viewer of these folders of the test."""
+
+    def make(*names: str, cache: Path | None = None) -> Desk:
+        comparisons = Comparisons(side_by_side, MEASURES, sorted(COUNTS))
+        return Desk(Library(roots_of([tmp_path / name for name in names])), comparisons, Vocabularies(), cache)
+
+    return make
+
+
+@pytest.fixture
+def ask(desk: Callable[..., Desk]) -> Callable[..., Asking]:
+    """Makes what sends requests to a viewer of these folders."""
+
+    def make(*names: str, cache: Path | None = None, host: str = "127.0.0.1:8090") -> Asking:
+        app = application(desk(*names, cache=cache))
+
+        def get(path: str, headers: dict[str, str] | None = None, **parameters: Any) -> httpx.Response:
+            async def send() -> httpx.Response:
+                async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=f"http://{host}") as client:
+                    return await client.get(path, headers=headers, params=parameters or None)
+
+            return asyncio.run(send())
+
+        return get
+
+    return make

@@ -1,0 +1,239 @@
+"""What cannot be read, and who may not ask."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sleuth.evaluate.folder import Folder
+from sleuth.runs import Run, write_rows
+from sleuth.view.door import Door
+from sleuth.view.files import KINDS, STATIC
+
+SECRET = "the secret of another folder"
+Asking = Callable[..., Any]
+
+NAMES = [
+    "../outside",
+    "runs/../outside",
+    "runs/first/../../outside",
+    "..%2foutside",
+    "%2e%2e%2foutside",
+    "..\\outside",
+    "runs/first/..",
+    "/etc/passwd",
+    "//etc/passwd",
+    "file:///etc/passwd",
+    "runs/first\x00",
+    "runs/./first",
+    "runs//first",
+    "",
+    ".",
+    "runs",
+]
+PATHS = ["/api/run", "/api/metrics", "/api/trajectories", "/api/questions"]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A run beside the folder that is shown."""
+    made = Run.create(tmp_path / "outside", {"secret": SECRET})
+    made.append_metrics(1, {"note": SECRET})
+    made.write_trajectories(1, [{"question": SECRET}])
+    return made.path
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_names_lead_nowhere_else(path: str, run: Run, outside: Path, ask: Callable[..., Asking]) -> None:
+    """Names are looked up among those that were found, and never become paths."""
+    get = ask("runs")
+    for name in NAMES:
+        for kind in ("run", "evaluation"):
+            found = get(path, **{kind: name})
+            assert found.status_code in (400, 404), name
+            assert SECRET not in found.text
+
+
+def test_files_of_the_page_are_those_of_the_page(run: Run, ask: Callable[..., Asking]) -> None:
+    get = ask("runs")
+    for name in [*NAMES, "../server.py", "%2e%2e/server.py", "pages/../../server.py", "..%5cserver.py"]:
+        found = get(f"/static/{name}".replace("\x00", "%00"))
+        assert found.status_code == 404, name
+        assert "FastAPI" not in found.text
+
+
+def test_every_file_of_the_page_has_a_kind_that_is_known(run: Run, ask: Callable[..., Asking]) -> None:
+    get = ask("runs")
+    files = [path for path in STATIC.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert files
+    assert {path.suffix for path in files} <= KINDS.keys()
+    for path in files:
+        found = get(f"/static/{path.relative_to(STATIC).as_posix()}")
+        assert (found.status_code, found.content) == (200, path.read_bytes())
+        assert found.headers["content-type"] == KINDS[path.suffix]
+
+
+def test_link_to_a_folder_outside_is_not_followed(run: Run, outside: Path, ask: Callable[..., Asking]) -> None:
+    (run.path.parent / "away").symlink_to(outside)
+    (run.path.parent / "up").symlink_to(outside.parent)
+    get = ask("runs")
+    found = get("/api/library")
+    assert [each["id"] for each in found.json()["runs"]] == ["runs/first"]
+    assert [each["id"] for each in found.json()["broken"]] == ["runs/away", "runs/up"]
+    assert "outside" not in found.text
+    assert get("/api/run", run="runs/away").status_code == 404
+    assert get("/api/run", run="runs/up/outside").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metrics.jsonl",
+        "events.jsonl",
+        "summary.json",
+        "parity.json",
+        "best.json",
+        "trajectories",
+        "trajectories/step-2.jsonl",
+        "trajectories/step-2.offsets",
+        "trajectories/step-2.learned.jsonl",
+        "checkpoints",
+        "checkpoints/step-2/tokenizer.json",
+    ],
+)
+def test_link_inside_a_run_to_a_file_outside_is_not_read(
+    name: str, run: Run, tmp_path: Path, ask: Callable[..., Asking]
+) -> None:
+    run.write_learned(2, [{"advantage": SECRET, "ratio": SECRET}] * 4)
+    target, link = tmp_path / "elsewhere", run.path / name
+    if link.is_dir():
+        shutil.copytree(link, target)
+        shutil.rmtree(link)
+    elif link.exists():
+        target.write_bytes(link.read_bytes().replace(b"Ada", b"XYZ"))
+        link.unlink()
+    else:
+        target.write_text(f'{{"step": 1, "note": "{SECRET}"}}\n')
+    link.symlink_to(target)
+    get = ask("runs")
+    answers = [
+        get(path, run="runs/first", **parameters)
+        for path, parameters in (
+            ("/api/run", {}),
+            ("/api/metrics", {}),
+            ("/api/trajectories", {"step_from": 2, "step_to": 2}),
+            ("/api/trajectories", {"step_from": 2, "step_to": 2, "reward_min": 0.5}),
+            ("/api/trajectory", {"at": "2.0"}),
+            ("/api/group", {"step": 2, "group": 2}),
+            ("/api/questions", {}),
+        )
+    ]
+    for answer in answers:
+        assert answer.status_code in (200, 404), answer.text
+        assert "XYZ" not in answer.text
+        assert SECRET not in answer.text or name != "trajectories/step-2.learned.jsonl"
+    assert any(answer.status_code == 200 for answer in answers)
+    if name == "trajectories":
+        assert answers[0].json()["steps"] == []
+    if name.endswith("tokenizer.json") or name == "checkpoints":
+        assert answers[0].json()["tokenizer"] is False
+
+
+def test_link_to_marks_outside_is_not_compared(
+    evaluate: Callable[..., Folder], tmp_path: Path, ask: Callable[..., Asking]
+) -> None:
+    first, _ = evaluate("a", ["Ada"]), evaluate("b", ["Bob"])
+    marks = first.path / "marks.jsonl"
+    marks.rename(tmp_path / "marks.jsonl")
+    marks.symlink_to(tmp_path / "marks.jsonl")
+    found = ask("evaluations")("/api/compare", first="evaluations/a", second="evaluations/b")
+    assert found.status_code == 400
+    assert "marks.jsonl" in found.json()["detail"]
+
+
+def test_pipe_in_the_place_of_a_file_does_not_hold_anyone_up(run: Run, ask: Callable[..., Asking]) -> None:
+    (run.path / "summary.json").unlink(missing_ok=True)
+    os.mkfifo(run.path / "summary.json")
+    assert ask("runs")("/api/run", run="runs/first").json()["summary"] is None
+
+
+def test_text_of_models_is_json_that_no_browser_takes_for_a_page(run: Run, ask: Callable[..., Asking]) -> None:
+    write_rows(run.trajectories(5), [{"question_id": "<script>", "stop": "answered", "group": 0, "turns": []}])
+    found = ask("runs")("/api/trajectories", run="runs/first", step_from=5)
+    assert found.json()["rows"][0]["question_id"] == "<script>"
+    assert found.headers["content-type"] == "application/json"
+    assert found.headers["x-content-type-options"] == "nosniff"
+
+
+def test_every_answer_says_what_a_page_may_do(run: Run, ask: Callable[..., Asking]) -> None:
+    get = ask("runs")
+    for path in ("/", "/plotly.min.js", "/theme.css", "/api/library", "/nowhere", "/static/nothing", "/healthz"):
+        policy = get(path).headers["content-security-policy"]
+        rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+        assert rules["default-src"] == "'none'"
+        assert rules["script-src"] == rules["connect-src"] == "'self'"
+        assert rules["frame-ancestors"] == rules["base-uri"] == rules["form-action"] == "'none'"
+        assert "http" not in policy
+
+
+def test_script_of_plotly_is_that_of_its_package(run: Run, ask: Callable[..., Asking]) -> None:
+    get = ask("runs")
+    found = get("/plotly.min.js")
+    assert found.headers["content-type"].startswith("text/javascript")
+    assert len(found.content) > 1_000_000
+    again = get("/plotly.min.js", headers={"if-none-match": found.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("127.0.0.1:8090", True),
+        ("127.0.0.1", True),
+        ("localhost:8090", True),
+        ("LOCALHOST", True),
+        ("localhost.", True),
+        ("[::1]:8090", True),
+        ("192.168.1.5:80", True),
+        ("box.lan:8090", True),
+        ("evil.example", False),
+        ("evil.example:8090", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("127.0.0.1@evil.example", False),
+        ("127.1", False),
+        ("", False),
+        (":8090", False),
+    ],
+)
+def test_only_known_names_are_answered(host: str, known: bool) -> None:
+    async def inner(*_: object) -> None:
+        raise AssertionError
+
+    assert Door(inner, names=["Box.lan"]).knows(host) is known
+
+
+def test_foreign_name_is_refused_on_every_path(run: Run, ask: Callable[..., Asking]) -> None:
+    get = ask("runs", host="evil.example")
+    for path in ("/", "/api/library", "/plotly.min.js", "/healthz"):
+        found = get(path)
+        assert found.status_code == 421
+        assert "--allow-host" in found.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)]
+)
+def test_pages_of_other_sites_may_not_ask(site: str, status: int, run: Run, ask: Callable[..., Asking]) -> None:
+    assert ask("runs")("/api/library", headers={"sec-fetch-site": site}).status_code == status
+
+
+def test_nothing_in_the_folder_is_written(run: Run, ask: Callable[..., Asking], tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    get = ask("runs", cache=tmp_path / "cache")
+    for path in PATHS:
+        assert get(path, run="runs/first").status_code == 200
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before

@@ -1,0 +1,271 @@
+"""Lists of trajectories, one as a whole, its group, and its question over the steps."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from sleuth.evaluate.folder import Folder
+from sleuth.records import Trajectory
+from sleuth.runs import Run, row
+from sleuth.view.vocabulary import pieces
+
+ID = "runs/first"
+FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "none, latest step first": ({}, [f"{step}.{place}" for step in (3, 2, 1) for place in range(4)]),
+    "earliest first": ({"order": "old"}, [f"{step}.{place}" for step in (1, 2, 3) for place in range(4)]),
+    "steps": ({"step_from": 2, "step_to": 2}, ["2.0", "2.1", "2.2", "2.3"]),
+    "question": ({"question": "q9", "step_to": 2}, ["2.2", "2.3", "1.2", "1.3"]),
+    "source": ({"source": "another"}, []),
+    "reward": ({"reward_min": 0.5}, ["3.0", "3.2", "2.0", "2.2", "1.0", "1.2"]),
+    "range of rewards": ({"reward_min": 0, "reward_max": 0.5, "order": "old", "step_to": 1}, ["1.1", "1.3"]),
+    "stop": ({"stop": "out_of_turns"}, ["3.1", "3.3"]),
+    "stops": ({"stop": ["out_of_turns", "answered"], "step_from": 3}, ["3.0", "3.1", "3.2", "3.3"]),
+    "group and sample": ({"group": 2, "sample": 1}, ["2.1"]),
+    "text the model wrote": ({"text": "ANSWER>bob", "step_to": 1}, ["1.1", "1.3"]),
+    "text of the question": ({"text": "book 2?"}, ["2.0", "2.1"]),
+    "text and reward": ({"text": "who wrote", "reward_max": 0, "step_to": 1}, ["1.1", "1.3"]),
+    "text of documents, which is not the model's": ({"text": "Tür"}, []),
+    "all together": ({"question": "q9", "stop": "answered", "reward_max": 0.1}, ["2.3", "1.3"]),
+}
+
+
+@pytest.mark.parametrize(("wanted", "expected"), FILTERS.values(), ids=FILTERS)
+def test_filters(wanted: dict[str, Any], expected: list[str], run: Run, ask: Callable[..., Any]) -> None:
+    found = ask("runs")("/api/trajectories", run=ID, **wanted).json()
+    assert [each["at"] for each in found["rows"]] == expected
+    assert (found["complete"], found["next"]) == (True, None)
+    assert found["total"] == (None if "text" in wanted else len(expected))
+
+
+@pytest.mark.parametrize("wanted", [{}, {"reward_min": 0}, {"text": "wrote"}, {"order": "old"}], ids=str)
+def test_pages_follow_one_another_without_gap(wanted: dict[str, Any], run: Run, ask: Callable[..., Any]) -> None:
+    get, seen = ask("runs"), list[str]()
+    cursor: dict[str, str] = {}
+    for _ in range(10):
+        page = get("/api/trajectories", run=ID, limit=5, **wanted, **cursor).json()
+        seen += [each["at"] for each in page["rows"]]
+        if page["next"] is None:
+            break
+        cursor = {"cursor": page["next"]}
+    whole = get("/api/trajectories", run=ID, **wanted).json()["rows"]
+    assert seen == [each["at"] for each in whole]
+    assert len(seen) == 12
+
+
+def test_row_says_what_a_list_shows(run: Run, ask: Callable[..., Any]) -> None:
+    first = ask("runs")("/api/trajectories", run=ID, step_to=1, limit=1).json()["rows"][0]
+    assert {name: first[name] for name in ("question_id", "answer", "reward", "em", "searches", "turns", "stop")} == {
+        "question_id": "q1",
+        "answer": "Ada",
+        "reward": 1.0,
+        "em": 1.0,
+        "searches": 1,
+        "turns": 2,
+        "stop": "answered",
+    }
+    assert (
+        first["tokens"] > first["tokens_sampled"] == len("<think>hm</think><search>book</search><answer>Ada</answer>")
+    )
+
+
+def test_trajectory_is_told_turn_by_turn(run: Run, ask: Callable[..., Any]) -> None:
+    found = ask("runs")("/api/trajectory", run=ID, at="3.1").json()
+    search, last = found["turns"]
+    assert found["prompt"] == "Who wrote book 3?\n"
+    assert (search["thought"], search["queries"], search["shown"]) == ("hm", ["book"], "[Tür: Ada wrote it.]")
+    assert search["hits"][0] == {"id": "p1", "score": 2.5, "gold": True, "query": 0, "title": "Book", "text": None}
+    assert [hit["gold"] for hit in search["hits"]] == [True, False]
+    assert (last["action"], last["reason"], last["answer"]) == ("malformed", "no action", None)
+    assert found["score"] == {"total": 0.0, "parts": {"em": 0.0, "f1": 0.0, "format": 1.0, "searches": 1.0}}
+    assert found["neighbours"] == {"previous": "3.0", "next": "3.2"}
+    assert "documents" in found["missing"]
+
+
+def test_neighbours_cross_from_step_to_step(run: Run, ask: Callable[..., Any]) -> None:
+    get = ask("runs")
+    assert get("/api/trajectory", run=ID, at="1.3").json()["neighbours"] == {"previous": "1.2", "next": "2.0"}
+    assert get("/api/trajectory", run=ID, at="1.0").json()["neighbours"]["previous"] is None
+    assert get("/api/trajectory", run=ID, at="3.3").json()["neighbours"]["next"] is None
+
+
+def test_tokens_have_what_was_recorded_and_nothing_else(run: Run, ask: Callable[..., Any]) -> None:
+    found = ask("runs")("/api/trajectory", run=ID, at="2.0").json()
+    tokens = found["tokens"]
+    assert {len(tokens[name]) for name in ("ids", "text", "origin", "logprob", "version", "turn")} == {
+        found["tokens_all"]
+    }
+    sampled = [place for place, origin in enumerate(tokens["origin"]) if origin == "sampled"]
+    assert [tokens["logprob"][place] for place in sampled] == pytest.approx([-0.01 * n for n in range(len(sampled))])
+    assert {tokens["version"][place] for place in sampled} == {1}
+    first, second = (turn["span"] for turn in found["turns"])
+    assert "".join(tokens["text"][slice(*first)]) == found["turns"][0]["text"]
+    assert "".join(tokens["text"][slice(*second)]) == found["turns"][1]["text"]
+    assert tokens["turn"][first[0]] == 0
+    assert tokens["turn"][second[1] - 1] == 1
+    given = set(range(len(tokens["ids"]))) - set(sampled)
+    assert {tokens[name][place] for name in ("logprob", "version", "turn") for place in given} == {None}
+    assert (tokens["ratio"], tokens["advantage"]) == (None, None)
+    assert {"ratio", "advantage"} <= found["missing"].keys()
+
+
+def test_what_was_learned_stands_beside_the_tokens(run: Run, ask: Callable[..., Any]) -> None:
+    count = len(json.loads(run.trajectories(2).read_text().splitlines()[0])["logprobs"])
+    ratios = [1 + place / 1000 for place in range(count)]
+    run.write_learned(
+        2, [{"advantage": 0.7, "weight": 0.01, "ratio": ratios}, {"advantage": [1.0], "ratio": None}, {}, {}]
+    )
+    get = ask("runs")
+    found = get("/api/trajectory", run=ID, at="2.0").json()
+    tokens = found["tokens"]
+    assert found["advantage"] == 0.7
+    assert [each for each in tokens["ratio"] if each is not None] == ratios
+    assert set(tokens["advantage"]) == {None, 0.7}
+    assert not {"ratio", "advantage"} & found["missing"].keys()
+    # One advantage for many tokens is of another trajectory: better none than a wrong one.
+    other = get("/api/trajectory", run=ID, at="2.1").json()
+    assert (other["tokens"]["advantage"], other["advantage"]) == (None, None)
+
+
+def test_without_a_tokenizer_tokens_have_no_text(run: Run, ask: Callable[..., Any]) -> None:
+    (run.checkpoint(2) / "tokenizer.json").unlink()
+    found = ask("runs")("/api/trajectory", run=ID, at="2.0").json()
+    assert (found["tokens"]["text"], found["prompt"], found["turns"][0]["shown"]) == (None, None, None)
+    assert "--tokenizer" in found["missing"]["text"]
+
+
+def test_characters_of_several_tokens_stand_with_their_last(tokenizer: Tokenizer) -> None:
+    text = "Tür 東京 🙂!"
+    ids = tokenizer.encode(text).ids
+    found = pieces(tokenizer, ids)
+    assert (len(found), "".join(found)) == (len(text.encode()), text)
+    assert found[:4] == ["T", "", "ü", "r"]
+
+
+def test_group_holds_the_samples_side_by_side(run: Run, ask: Callable[..., Any]) -> None:
+    get = ask("runs")
+    found = get("/api/group", run=ID, step=2, group=9).json()
+    assert [each["answer"] for each in found["samples"]] == ["Ada", "Bob"]
+    assert [each["tokens"] for each in found["samples"]] == [None, None]
+    assert found["question"] == "Who wrote book 9?"
+    assert get("/api/group", run=ID, step=2, group=9, tokens=1).json()["samples"][0]["tokens"]["ids"]
+    assert get("/api/group", run=ID, step=2, group=7).status_code == 404
+
+
+def test_question_is_followed_over_the_steps(run: Run, ask: Callable[..., Any]) -> None:
+    found = ask("runs")("/api/question", run=ID, question="q9").json()
+    assert [(each["step"], each["samples"], each["reward"]) for each in found["steps"]] == [
+        (n, 2, 0.5) for n in (1, 2, 3)
+    ]
+    assert [each["at"] for each in found["steps"][1]["rows"]] == ["2.2", "2.3"]
+
+
+def test_questions_are_listed_most_asked_first(run: Run, ask: Callable[..., Any]) -> None:
+    get = ask("runs")
+    found = get("/api/questions", run=ID).json()
+    assert [(each["question_id"], each["trajectories"]) for each in found["rows"]] == [
+        ("q9", 6),
+        ("q1", 2),
+        ("q2", 2),
+        ("q3", 2),
+    ]
+    assert found["rows"][0]["reward"] == pytest.approx(0.5)
+    assert get("/api/questions", run=ID, text="BOOK 2").json()["total"] == 1
+
+
+def test_rows_of_any_order_of_keys_are_read(
+    run: Run, ask: Callable[..., Any], episode: Callable[..., Trajectory]
+) -> None:
+    """The quick way of reading a line finds nothing in one that another program has written."""
+    kept = row(episode(4, 4), None)
+    run.write_trajectories(4, [dict(reversed(kept.items())), {**kept, "question": '","stop":"x", "weights_versions":'}])
+    get = ask("runs")
+    found = get("/api/trajectories", run=ID, question="q4", text="book").json()["rows"]
+    assert [each["at"] for each in found] == ["4.0", "4.1"]
+    assert get("/api/trajectories", run=ID, reward_min=-1e9, step_from=4).json()["rows"] == []
+
+
+def test_evaluation_is_read_while_it_grows(
+    evaluate: Callable[..., Folder], ask: Callable[..., Any], episode: Callable[..., Trajectory]
+) -> None:
+    folder, get = evaluate("e", ["Ada", "Bob"]), ask("evaluations")
+    listed = {"evaluation": "evaluations/e"}
+    assert [each["question_id"] for each in get("/api/trajectories", **listed).json()["rows"]] == ["q1", "q0"]
+    path = folder.path / "trajectories.jsonl"
+    more = json.dumps(row(episode(5, 0), None))
+    with path.open("a") as file:
+        file.write(f"{more}\n{more[:40]}")
+    found = get("/api/trajectories", **listed).json()
+    assert [each["question_id"] for each in found["rows"]] == ["q1", "q0", "q5"]
+    whole = get("/api/trajectory", at="0.1", **listed).json()
+    assert whole["turns"][0]["hits"][0]["text"] == "Ada wrote it."
+    assert get("/api/trajectory", at="0.3", **listed).status_code == 404
+
+
+def test_file_that_was_replaced_is_read_anew(
+    run: Run, ask: Callable[..., Any], episode: Callable[..., Trajectory]
+) -> None:
+    get = ask("runs")
+    assert get("/api/trajectories", run=ID, question="q2").json()["total"] == 2
+    run.rewind(1)
+    run.write_trajectories(2, [row(episode(7, 2), None)])
+    assert get("/api/trajectories", run=ID, question="q2").json()["total"] == 0
+    assert get("/api/trajectories", run=ID, question="q7").json()["total"] == 1
+
+
+def test_index_is_kept_and_a_broken_one_made_again(run: Run, ask: Callable[..., Any], tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    wanted: dict[str, Any] = {"run": ID, "reward_min": 0.5}
+    first = ask("runs", cache=cache)("/api/trajectories", **wanted).json()
+    kept = {path.name: path for path in cache.rglob("*.json")}
+    assert sorted(kept) == ["step-1.json", "step-2.json", "step-3.json"]
+    # A kept index is believed: what it says of a row is what filters go by.
+    told = json.loads(kept["step-1.json"].read_text())
+    told["columns"]["reward"] = [0.0] * 4
+    kept["step-1.json"].write_text(json.dumps(told))
+    kept["step-2.json"].write_text("{")
+    second = ask("runs", cache=cache)("/api/trajectories", **wanted).json()
+    assert [each["at"] for each in first["rows"]] == ["3.0", "3.2", "2.0", "2.2", "1.0", "1.2"]
+    assert [each["at"] for each in second["rows"]] == ["3.0", "3.2", "2.0", "2.2"]
+
+
+def test_cache_that_cannot_be_written_is_done_without(run: Run, ask: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    assert ask("runs", cache=tmp_path / "taken")("/api/trajectories", run=ID, reward_min=0.5).json()["total"] == 6
+
+
+def test_broken_row_is_named(run: Run, ask: Callable[..., Any]) -> None:
+    run.trajectories(2).write_text('{"question_id": "q"}\n')
+    found = ask("runs")("/api/trajectories", run=ID, reward_min=0.5)
+    assert found.status_code == 503
+    assert "row 0 of trajectories/step-2.jsonl is no trajectory" in found.json()["detail"]
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
+    "no such row": ("/api/trajectory", {"run": ID, "at": "2.9"}, 404),
+    "no such step": ("/api/trajectory", {"run": ID, "at": "8.0"}, 404),
+    "no place": ("/api/trajectory", {"run": ID, "at": "../../etc/passwd"}, 400),
+    "negative place": ("/api/trajectory", {"run": ID, "at": "2.-1"}, 400),
+    "no run": ("/api/trajectories", {"run": "runs/second"}, 404),
+    "neither": ("/api/trajectories", {}, 400),
+    "both": ("/api/trajectories", {"run": ID, "evaluation": ID}, 400),
+    "misspelt": ("/api/trajectories", {"run": ID, "rewardmin": 1}, 400),
+    "no number": ("/api/trajectories", {"run": ID, "reward_min": "nan"}, 400),
+    "no stop": ("/api/trajectories", {"run": ID, "stop": "bored"}, 400),
+    "too many": ("/api/trajectories", {"run": ID, "limit": 100000}, 400),
+    "cursor": ("/api/trajectories", {"run": ID, "cursor": "x"}, 400),
+    "missing": ("/api/trajectory", {"run": ID}, 400),
+    "no question": ("/api/question", {"run": ID, "question": "q77"}, 404),
+}
+
+
+@pytest.mark.parametrize(("path", "wanted", "status"), REFUSED.values(), ids=REFUSED)
+def test_what_makes_no_sense_is_refused_in_a_sentence(
+    path: str, wanted: dict[str, Any], status: int, run: Run, ask: Callable[..., Any]
+) -> None:
+    found = ask("runs")(path, **wanted)
+    assert found.status_code == status
+    assert len(found.json()["detail"]) > 20

@@ -66,8 +66,13 @@ def _bar(across: Axis, bar: Estimate | None, top: float, colour: int) -> Html:
         class_=f"bar {paint(colour)}",
     )
     reach = across.place(bar.high) if drawable(bar.high) else end
-    text = element("text", f"{bar.value:.2f}", x=max(end, reach) + 5, y=top + _BAR - 4, class_="value")
+    text = element("text", _figure(bar.value), x=max(end, reach) + 5, y=top + _BAR - 4, class_="value")
     return joined([box, _whisker(across, bar, top + (_BAR - 3) / 2), text])
+
+
+def _figure(value: float) -> str:
+    """A mean with two decimals, a count with none."""
+    return f"{value:,.0f}" if abs(value) >= 100 or isinstance(value, int) else f"{value:.2f}"
 
 
 def _tip(bar: Estimate) -> str:

@@ -75,10 +75,10 @@ def trend(rows: Rows, key: str, name: str = "each step", colour: int = 0) -> lis
 
 
 def _by_kind(rows: Rows, part: str, title: str, high: float | None = None) -> Html:
-    """Held-out curves, one for each kind of question the metrics tell apart; nothing without them."""
+    """Held-out curves, one for each kind of question the metrics tell apart; nothing before there are two points."""
     prefix = f"{_HELD_OUT}{part}_"
     keys = [key for key in _keys(rows, prefix) if key.removeprefix(prefix) not in ("low", "high")]
-    if not keys:
+    if not any(len(_column(rows, key)[0]) > 1 for key in keys):
         return Html("")
     kinds = [(key.removeprefix(prefix).replace("_", " "), *_column(rows, key)) for key in keys]
     series = [Series(name, x, y, colour=colour) for colour, (name, x, y) in enumerate(kinds)]

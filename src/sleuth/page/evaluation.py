@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sleuth.page.bars import bar_chart
+from sleuth.page.card import cards
 from sleuth.page.change import estimate
 from sleuth.page.document import document, section
 from sleuth.page.number import duration, interval, short
-from sleuth.page.table import pairs, table
+from sleuth.page.table import leaves, pairs, table
 from sleuth.page.text import Html, element
 from sleuth.page.transcript import transcript
 
@@ -31,12 +32,13 @@ def evaluation_page(
     return document(
         results["title"],
         _headline(results),
-        element("p", _MEANING, class_="quiet"),
         *(element("p", note) for note in notes),
-        section("By set", _tables(rows, known, "Set"), _charts(rows, known)),
-        *([section("By kind of question", _tables(kinds, known, "Kind"))] if kinds else []),
-        section("Transcripts", *(transcript(row) for row in transcripts)),
-        section("How this was measured", pairs(list(_leaves(results["stamp"])))),
+        element("p", _MEANING, class_="note"),
+        section("By set", _charts(rows, known) if len(rows) > 1 else "", _tables(rows, known, "Set")),
+        *([section("By kind of question", _charts(kinds, known), _tables(kinds, known, "Kind"))] if kinds else []),
+        section("Transcripts", *map(transcript, transcripts)),
+        section("How this was measured", pairs(list(leaves(results["stamp"])))),
+        kind="Sleuth · evaluation",
     )
 
 
@@ -48,25 +50,15 @@ def _headline(results: Tree) -> Html:
         ("Questions", short(results["questions"]), f"{short(results['unusable'])} unusable"),
         ("Time", duration(results.get("wall_seconds")), "spent asking"),
     ]
-    cards = (
-        element(
-            "div",
-            element("span", name, class_="label"),
-            element("span", figure, class_="big"),
-            element("div", note, class_="quiet"),
-            class_="card",
-        )
-        for name, figure, note in figures
-    )
-    return element("div", *cards, class_="cards")
+    return cards(figures)
 
 
 def _rows(results: Tree) -> Iterator[tuple[str, Tree]]:
+    """A row a set; where there are several, the mean over them and all their questions as one."""
     yield from results["sets"].items()
-    counts = {name: results[name] for name in ("questions", "unusable")}
     if len(results["sets"]) > 1:
-        yield "mean over the sets", {**results["mean"], **counts}
-    yield "all", results
+        yield "mean over the sets", {**results["mean"], **{name: results[name] for name in ("questions", "unusable")}}
+        yield "all", results
 
 
 def _tables(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str], first: str) -> Html:
@@ -96,17 +88,6 @@ def _cell(mean: Tree | None) -> str:
 
 
 def _charts(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str]) -> Html:
-    charts = (
-        bar_chart(known[name], [known[name]], [(label, [estimate(part.get(name))]) for label, part in rows], high=1.0)
-        for name in SHARES
-        if name in known
-    )
-    return element("div", *charts, class_="charts")
-
-
-def _leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else short(value)
+    names = [name for name in SHARES if name in known]
+    groups = [(label, [estimate(part.get(name)) for name in names]) for label, part in rows]
+    return element("div", bar_chart("Answers", [known[name] for name in names], groups, high=1.0), class_="charts")

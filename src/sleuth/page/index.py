@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sleuth.page.bars import bar_chart
+from sleuth.page.card import cards
 from sleuth.page.change import estimate
 from sleuth.page.document import document, folded, section
 from sleuth.page.number import interval, short
-from sleuth.page.table import pairs, table
+from sleuth.page.table import leaves, pairs, table
 from sleuth.page.text import Html, element
 from sleuth.records import Estimate
 
@@ -24,12 +25,40 @@ def index_page(title: str, manifest: Tree, checked: Tree) -> Html:
     """The whole report as one page."""
     return document(
         title,
-        element("p", _MEANING),
-        section("What the search finds", _tables(checked["sets"]), _charts(checked["sets"])),
+        _headline(checked),
+        element("p", _MEANING, class_="note"),
+        section("What the search finds", _charts(checked["sets"]), _tables(checked["sets"])),
         section("The corpus", _corpus(checked["corpus"])),
         section("Answers that are there and were not found", *map(_missed, checked["worst"])),
-        section("How this index was made", pairs(list(_leaves(manifest)))),
+        section("How this index was made", pairs(list(leaves(manifest)))),
+        kind="Sleuth · index check",
     )
+
+
+def _headline(checked: Tree) -> Html:
+    """What holds over all questions, which are the last of the sets; of the depths the second, three hits."""
+    every = list(checked["sets"].values())[-1]
+    k = next(iter(_depths(checked["sets"])[1:2]), None)
+    return cards(
+        [
+            ("Coverage", *_figure(estimate(every["coverage"])), "of the questions have an answer in the corpus"),
+            *(
+                (f"{name}@{k}", *_figure(_at(every[measure], k)), of)
+                for name, measure, of in (
+                    ("Recall", "recall", "of the gold passages"),
+                    ("Hit", "hit", "of the questions"),
+                )
+                if k is not None and every[measure]
+            ),
+            ("Questions", short(every["questions"])),
+            ("Passages", short(checked["corpus"]["passages"])),
+        ]
+    )
+
+
+def _figure(mean: Estimate | None) -> tuple[str, str]:
+    value, _, bounds = interval(mean, 2).partition(" ")
+    return value, bounds
 
 
 def _tables(sets: Mapping[str, Tree]) -> Html:
@@ -88,20 +117,13 @@ def _corpus(corpus: Tree) -> Html:
         ("gold passages of the questions in it", f"{short(corpus['gold_here'])} of {short(corpus['gold'])}"),
         *((f"words, {name}", short(words)) for name, words in corpus["words"].items()),
     ]
-    return element(
-        "div", pairs(facts), table(["Words", "Passages"], [[name, short(count)] for name, count in corpus["lengths"]])
-    )
+    counts = [(name, [Estimate(count, count, count, 0)]) for name, count in corpus["lengths"]]
+    return element("div", pairs(facts), bar_chart("Passages by words", ["passages"], counts), class_="charts")
 
 
 def _missed(probe: Tree) -> Html:
     gold = f"answers: {', '.join(probe['golden_answers'])}"
     hits = [[hit["title"], hit["id"], f"{hit['score']:.3f}"] for hit in probe["hits"]]
-    return folded(probe["question"], element("p", gold, class_="quiet"), table(["Hit", "Id", "Score"], hits))
-
-
-def _leaves(tree: Tree, prefix: str = "") -> list[tuple[str, str]]:
-    found = []
-    for name, value in tree.items():
-        inner = _leaves(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, short(value))]
-        found += inner
-    return found
+    found = table(["Hit", "Id", "Score"], hits) if hits else element("p", "Nothing was found.", class_="quiet")
+    opening = folded(probe["question"], element("p", gold, class_="quiet"), found)
+    return element("article", opening, class_="transcript")

@@ -26,7 +26,7 @@ def noticed(events: Rows, parity: Mapping[str, Any] | None) -> Iterator[Html]:
     else:
         yield element("p", "No guard had anything to say.")
     if parity:
-        yield element("p", _parity(parity), class_="quiet")
+        yield element("p", _parity(parity), class_="note")
 
 
 def markings(events: Rows) -> list[Mark]:

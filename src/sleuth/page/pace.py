@@ -40,11 +40,11 @@ def pace(rows: Rows) -> Iterator[Html]:
         return
     whole = seconds.get("step")
     lines = [[_PARTS[name], short(_rounded(mean)), _share(mean, whole)] for name, mean in seconds.items()]
-    yield table(("Part", "Seconds a step", "Share"), lines)
+    parts = table(("Part", "Seconds a step", "Share"), lines)
     figures = [
         (words, short(_rounded(mean))) for key, words in _FIGURES.items() if (mean := _mean(rows, key)) is not None
     ]
-    yield pairs([*figures, *_memory(rows)])
+    yield element("div", parts, pairs([*figures, *_memory(rows)]), class_="charts")
 
 
 def _memory(rows: Rows) -> list[tuple[str, str]]:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sleuth.page.card import cards
 from sleuth.page.change import change_charts, change_table, changes, estimate
 from sleuth.page.curves import curves
 from sleuth.page.document import document, folded, section
 from sleuth.page.noticed import markings, noticed
 from sleuth.page.number import ABSENT, duration, interval, short
 from sleuth.page.pace import pace
-from sleuth.page.table import pairs
+from sleuth.page.table import leaves, pairs
 from sleuth.page.text import Html, element
 from sleuth.page.transcript import transcript
 from sleuth.records import Estimate
@@ -41,9 +42,10 @@ def run_page(
         section("What the run noticed", *noticed(events, parity)),
         section("How training went", curves(metrics, _around(summary), ceiling, markings(events))),
         section("Where the time went", *pace(metrics)),
-        section("Transcripts", *(transcript(row) for row in transcripts)),
-        section("Settings", folded("Every setting of the run", pairs(list(_leaves(manifest.get("config") or {}))))),
+        section("Transcripts", *map(transcript, transcripts)),
+        section("Settings", folded("Every setting of the run", pairs(list(leaves(manifest.get("config") or {}))))),
         section("How this was made", *_making(manifest)),
+        kind="Sleuth · training run",
     )
 
 
@@ -52,23 +54,16 @@ def _headline(summary: Tree) -> Html:
         estimate(summary.get(name)) for name in ("em_before", "em_after", "em_sampled_before", "em_sampled_after")
     )
     asked = f"greedy, {short(after.count)} held-out questions" if after else "greedy, held-out questions"
-    cards = [_card("Exact match", *_step(before, after), asked)]
+    figures = [("Exact match", *_step(before, after), asked)]
     if sampled_before or sampled_after:
-        cards.append(_card("Exact match", *_step(sampled_before, sampled_after), "sampled, the same questions"))
-    return element(
-        "div",
-        *cards,
-        _card("Time", duration(summary.get("seconds")), f"{short(summary.get('steps'))} steps"),
-        _card("Peak memory", f"{short(summary.get('peak_memory_gib'))} GiB"),
-        _card("Tokens", short(summary.get("tokens"))),
-        class_="cards",
-    )
-
-
-def _card(name: str, figure: str, *notes: str) -> Html:
-    lines = (element("div", note, class_="quiet") for note in notes)
-    return element(
-        "div", element("span", name, class_="label"), element("span", figure, class_="big"), *lines, class_="card"
+        figures.append(("Exact match", *_step(sampled_before, sampled_after), "sampled, the same questions"))
+    return cards(
+        [
+            *figures,
+            ("Time", duration(summary.get("seconds")), f"{short(summary.get('steps'))} steps"),
+            ("Peak memory", f"{short(summary.get('peak_memory_gib'))} GiB"),
+            ("Tokens", short(summary.get("tokens"))),
+        ]
     )
 
 
@@ -83,8 +78,8 @@ def _before_and_after(summary: Tree) -> Iterator[Html]:
     yield change_table(found)
     what = (summary.get("ceiling") or {}).get("what")
     if what:
-        yield element("p", "The expert's ceiling: ", what, class_="quiet")
-    yield element("p", _INTERVALS, class_="quiet")
+        yield element("p", "The expert's ceiling: ", what, class_="note")
+    yield element("p", _INTERVALS, class_="note")
     yield change_charts(found)
 
 
@@ -97,13 +92,4 @@ def _around(summary: Tree) -> dict[float, Estimate]:
 
 def _making(manifest: Tree) -> Iterator[Html]:
     yield element("p", "Drawn by Sleuth from the manifest, metrics, summary and trajectories in the folder of the run.")
-    yield pairs([(name, value) for name, value in _leaves(manifest) if not name.startswith("config.")])
-
-
-def _leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The values of nested tables under dotted names."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else short(value)
+    yield pairs([(name, value) for name, value in leaves(manifest) if not name.startswith("config.")])

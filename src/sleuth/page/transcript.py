@@ -6,7 +6,6 @@ from typing import Any
 
 from sleuth.page.document import folded
 from sleuth.page.number import short
-from sleuth.page.table import table
 from sleuth.page.text import Html, element, joined
 from sleuth.records import Outcome, StopReason
 
@@ -23,21 +22,22 @@ _REFUSALS: dict[str, str] = {
     Outcome.REFUSED: "Refused: no searches were left.",
     Outcome.UNAVAILABLE: "The search engine gave no answer.",
 }
+_TRAINED = (("step", "step"), ("sample", "sample"))  # of no meaning in an evaluation, whose step is 0
 _LABELS = {"fault": "no valid action"}
 _CLOSING = re.compile(r"</(search|answer|tool_call)>")
 _THOUGHT_TAG = re.compile(r"</?think>")
 
 
 def transcript(row: Row) -> Html:
-    """A trajectory row as an article; every text in it is shown as written and never run.
+    """A trajectory row as an article that opens on a click; every text in it is shown as written and never run.
 
     Beside the fields of the trajectory format it shows, where there: `question`, `golden_answers` and `kind` of the
     row, `text`, `answer` and `reason` of a turn, `title` and `text` of a hit.
     """
     question = row.get("question") or row.get("question_id", "")
-    header = element("header", element("h3", question, dir="auto"), _verdict(row), _origin(row))
+    heading = [element("h3", question, dir="auto"), " ", _verdict(row), " ", _origin(row)]
     turns = (_turn(turn) for turn in row.get("turns") or ())
-    return element("article", header, *turns, _closing(row), class_="transcript")
+    return element("article", folded(joined(heading), *turns, _closing(row)), class_="transcript")
 
 
 def _verdict(row: Row) -> Html:
@@ -55,8 +55,8 @@ def _verdict(row: Row) -> Html:
 def _origin(row: Row) -> Html:
     known = [
         f"{name} {row[key]}" if name else str(row[key])
-        for key, name in (("kind", ""), ("data_source", ""), ("step", "step"), ("sample", "sample"))
-        if row.get(key) is not None
+        for key, name in (("kind", ""), ("data_source", ""), *_TRAINED)
+        if row.get(key) is not None and (row.get("step") or not name)
     ]
     return element("span", ", ".join(known), class_="quiet")
 
@@ -124,13 +124,15 @@ def _hit(hit: Row) -> Html:
 
 
 def _closing(row: Row) -> Html:
-    golden = row.get("golden_answers")
-    score = row.get("score")
+    golden, score = row.get("golden_answers"), row.get("score")
     lines = [element("p", _STOPS[StopReason(row["stop"])], class_="quiet")]
     if golden:
         lines.append(element("p", "Right answers: ", element("strong", ", ".join(map(str, golden)), dir="auto")))
     if score:
-        parts = list((score.get("parts") or {}).items())
-        cells = ["reward", *(name for name, _ in parts)]
-        lines.append(table(["", *cells], [["", short(score["total"]), *(short(value) for _, value in parts)]]))
-    return joined(lines)
+        marks = [("reward", score["total"]), *(score.get("parts") or {}).items()]
+        lines.append(element("ul", *(_mark(name, value) for name, value in marks), class_="marks"))
+    return element("footer", *lines)
+
+
+def _mark(name: str, value: float) -> Html:
+    return element("li", f"{name.replace('_', ' ')} ", element("strong", short(value)))

@@ -48,12 +48,11 @@ def test_held_out_points_come_from_rows_and_from_around_training(read: Read) -> 
 def test_every_chart_of_a_full_run(read: Read) -> None:
     recorded = rows(30, reward__mean=0.5, episode__em=0.5, episode__searches=2, episode__tokens=90, policy__entropy=1.1,
                     policy__gradient_norm=0.3, time__generate=0.7, time__train=0.4, time__step=1.2)  # fmt: skip
-    recorded[-1] |= {
-        "evaluate/em": 0.5,
-        "evaluate/em_1_hop": 0.7,
-        "evaluate/em_yes_no": 0.3,
-        "evaluate/searches_1_hop": 1.0,
-    }
+    asked = {"evaluate/em": 0.5, "evaluate/em_1_hop": 0.7, "evaluate/em_yes_no": 0.3, "evaluate/searches_1_hop": 1.0}
+    recorded[-1] |= asked
+    elements, _ = read(curves(recorded, {}, None))
+    assert [tag for tag, _ in elements].count("figure") == 7  # of kinds, one evaluation makes no curve
+    recorded[9] |= asked
     elements, text = read(curves(recorded, {}, None))
     assert [tag for tag, _ in elements].count("figure") == 9
     for title in ("Exact match", "Reward", "Entropy of the policy", "Held-out exact match by kind", "Seconds a step"):

@@ -90,7 +90,10 @@ def test_the_parts(read: Read, report: dict[str, Any]) -> None:
 
 def test_it_is_self_contained(report: dict[str, Any]) -> None:
     page = run_page(**report)
-    assert not re.search(r"(src|href|action|srcset|xlink)\s*=", page)
+    assert not re.search(r"(src|action|srcset|xlink)\s*=", page)
+    anchors = re.findall(r'<section id="(.*?)"', page)
+    assert re.findall(r'href="(.*?)"', page) == [f"#{anchor}" for anchor in anchors]
+    assert len(set(anchors)) == 7
     assert "http://" not in page
     assert "https://" not in page
     assert "NaN" not in page
@@ -118,7 +121,10 @@ def test_nothing_in_a_run_becomes_markup(read: Read, report: dict[str, Any]) -> 
     report["metrics"][0] |= {f"time/{HOSTILE}": 1.0, f"evaluate/em_{HOSTILE}": 0.5}
     elements, text = read(run_page(**report))
     assert {tag for tag, _ in elements} == {tag for tag, _ in plain}
-    assert not [name for _, each in elements for name in each if name.startswith("on") or name in ("src", "href")]
+    assert not [name for _, each in elements for name in each if name.startswith("on") or name == "src"]
+    assert [each["href"] for _, each in elements if "href" in each] == [
+        each["href"] for _, each in plain if "href" in each
+    ]
     assert text.count("<script>") > 20
 
 

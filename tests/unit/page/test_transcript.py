@@ -26,11 +26,16 @@ def test_the_conversation_in_order(read: Read, row: dict[str, Any]) -> None:
         "thoughtAda Rim was born in Amrund.",
         "answerAmrund",
         "Right answers: Amrund, Old Amrund",
-        "rewardemf1searches",
+        "reward 1em 1f1 1searches 1",
     ]
     places = [text.index(each) for each in said]
     assert places == sorted(places)
     assert text.count("gold passage") == 1
+
+
+def test_step_and_sample_are_those_of_training(read: Read, row: dict[str, Any]) -> None:
+    assert "world, step 40, sample 1" in read(transcript(row))[1]
+    assert "step" not in read(transcript(row | {"step": 0}))[1]
 
 
 def test_the_sampled_text_is_there_as_written(read: Read, row: dict[str, Any]) -> None:
@@ -85,7 +90,7 @@ def test_the_bare_format_is_enough(read: Read) -> None:
     turn = {"action": "search", "query": "x", "hits": [{"id": "1", "score": 1.0}], "outcome": "found", "tokens": 3}
     bare = {"question_id": "q1", "turns": [turn], "stop": "out_of_tokens", "score": {"total": 0.0, "parts": {}}}
     text = read(transcript(bare))[1]
-    assert "q1wrong" in text
+    assert "q1 wrong" in text
     assert "searchx1 score 1 " in text
 
 

@@ -8,9 +8,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from sleuth.errors import InputError
 
@@ -20,9 +21,9 @@ GRACE = 30
 LAST_CALL = 0.3  # seconds in which clients on open connections learn that they should leave
 
 REMEDIES = {
-    errno.EADDRINUSE: "it is in use; stop what listens there, or choose another with --port (0 finds a free one)",
-    errno.EACCES: "permission is denied; choose a port above 1023 with --port",
-    errno.EADDRNOTAVAIL: "this machine has no such address; choose one of its own with --host (0.0.0.0: all of them)",
+    errno.EADDRINUSE: "it is in use; stop what listens there, or choose another port (0 finds a free one)",
+    errno.EACCES: "permission is denied; choose a port above 1023",
+    errno.EADDRNOTAVAIL: "this machine has no such address; choose one of its own (0.0.0.0: all of them)",
 }
 
 
@@ -31,7 +32,9 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise InputError(f"the host {host!r} is not known ({error.strerror}); give an address with --host") from error
+        raise InputError(
+            f"the host {host!r} is not known ({error.strerror}); give an address of this machine"
+        ) from error
     # A name such as localhost has addresses of both versions; clients that know only one know the older.
     family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
@@ -40,19 +43,29 @@ def bound(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        why = REMEDIES.get(error.errno or 0, f"{error.strerror}; choose another with --host and --port")
+        why = REMEDIES.get(error.errno or 0, f"{error.strerror}; choose another address")
         raise InputError(f"port {port} of {host} cannot be served: {why}") from error
     return listener
 
 
-def serve(app: FastAPI, listener: socket.socket, ready: Callable[[], None], *, grace: int = GRACE) -> None:
-    """Serves until SIGTERM or SIGINT, then finishes what was accepted, for `grace` seconds at most."""
+def serve(
+    app: ASGIApp,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    *,
+    grace: int = GRACE,
+    lifespan: Literal["on", "off"] = "off",
+) -> None:
+    """Serves until SIGTERM or SIGINT, then finishes what was accepted, for `grace` seconds at most.
+
+    With `lifespan` the application is told before the first request and after the last.
+    """
     config = uvicorn.Config(
         app,
         access_log=False,
         backlog=BACKLOG,
         interface="asgi3",
-        lifespan="off",
+        lifespan=lifespan,
         log_config=None,
         proxy_headers=False,
         server_header=False,

@@ -11,8 +11,8 @@ SIZES = tuple(2.0**power for power in range(13))
 CLIENT_GONE = 499  # nginx's number for a client that left before its answer; none was sent
 
 
-class Metrics:
-    """The figures of one server, in a registry of its own: two servers in a process do not mix."""
+class Figures:
+    """What every server counts, in a registry of its own: two servers in a process do not mix."""
 
     CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -28,24 +28,10 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
-        self.queries = Counter("sleuth_queries", "Queries asked.", registry=self._registry)
-        self.unavailable = Counter("sleuth_unavailable", "Queries that got no answer.", registry=self._registry)
-        self.overloaded = Counter("sleuth_overloaded", "Requests refused by a full queue.", registry=self._registry)
-        self._batch = Histogram(
-            "sleuth_batch_queries", "Queries searched at once.", buckets=SIZES, registry=self._registry
-        )
-        self._searching = Histogram(
-            "sleuth_search_seconds", "Time of one batch in the index.", buckets=SECONDS, registry=self._registry
-        )
 
     def watch(self, name: str, meaning: str, figure: Callable[[], float]) -> None:
         """A figure that is read whenever the figures are asked for."""
         Gauge(name, meaning, registry=self._registry).set_function(figure)
-
-    def batch(self, queries: int, seconds: float) -> None:
-        """One batch searched."""
-        self._batch.observe(queries)
-        self._searching.observe(seconds)
 
     def request(self, path: str, status: int, seconds: float) -> None:
         """One request answered."""
@@ -57,10 +43,31 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+class Metrics(Figures):
+    """The figures of a search engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = Counter("sleuth_queries", "Queries asked.", registry=self._registry)
+        self.unavailable = Counter("sleuth_unavailable", "Queries that got no answer.", registry=self._registry)
+        self.overloaded = Counter("sleuth_overloaded", "Requests refused by a full queue.", registry=self._registry)
+        self._batch = Histogram(
+            "sleuth_batch_queries", "Queries searched at once.", buckets=SIZES, registry=self._registry
+        )
+        self._searching = Histogram(
+            "sleuth_search_seconds", "Time of one batch in the index.", buckets=SECONDS, registry=self._registry
+        )
+
+    def batch(self, queries: int, seconds: float) -> None:
+        """One batch searched."""
+        self._batch.observe(queries)
+        self._searching.observe(seconds)
+
+
 class Measured:
     """An application whose requests are counted; paths that are not its own count as one."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Figures, paths: frozenset[str]) -> None:
         self._app = app
         self._metrics = metrics
         self._paths = paths

@@ -1,0 +1,111 @@
+"""sleuth serve agent: a trained agent for other programs, and a page to try it."""
+
+import time
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sleuth.cli.bearer import bearer
+from sleuth.errors import InputError
+
+if TYPE_CHECKING:
+    from sleuth.train.candidates import Candidate
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+GRACE = 120  # seconds that episodes under way are given to end
+
+
+def agent(
+    model: Annotated[
+        str, typer.Argument(metavar="RUN|MODEL", help="the folder of a run, or a model: a folder or a hub name")
+    ],
+    index: Annotated[
+        str | None,
+        typer.Option(
+            "--index",
+            "--retriever",
+            help="what is searched: an index folder, an address or web:PROVIDER",
+            show_default="that of the run",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 finds a free one, which is printed")] = 8000,
+    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 lets other machines in")] = "127.0.0.1",
+    token_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="the environment variable that holds the bearer token", show_default="open"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="what clients call the model", show_default="that of its folder")
+    ] = None,
+    concurrent: Annotated[
+        int | None, typer.Option(min=1, help="questions answered at once at most", show_default="engine.slots")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="tokens sampled for a question at most", show_default="the agent's own")
+    ] = None,
+    max_prompt: Annotated[
+        int | None, typer.Option(min=1, help="tokens of a question with its prompt at most", show_default="the context")
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="where a request names none; 0 is greedy")] = 0.0,
+    method: Annotated[
+        str | None,
+        typer.Option(help="search, direct, cot or rag", show_default="that of the run, search for a model"),
+    ] = None,
+    before: Annotated[bool, typer.Option("--before", help="the policy of a run as it was before training")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="a setting of agent, retrieval or engine, or model.dtype"),
+    ] = None,
+) -> None:
+    """Serve an agent as OpenAI's API is served: POST /v1/chat/completions, whole or streamed, and GET /v1/models.
+
+    The page at / asks it in a browser; /health says how busy it is, /metrics has figures for Prometheus. Ctrl-C and
+    SIGTERM finish the answers under way, then end the server.
+    """
+    token = bearer(token_env)
+
+    from sleuth.cli.quiet import quiet
+    from sleuth.retrieval.service.address import authority, reachable
+    from sleuth.retrieval.service.listen import bound, serve
+    from sleuth.serve.agent.application import application
+    from sleuth.serve.agent.terms import Facts, Terms
+    from sleuth.train import candidates
+
+    with bound(host, port) as listener:
+        quiet()
+        _require_weights(model)
+        wish = candidates.Wish(tuple(settings or ()), index, method, before)
+        # Questions come from clients: the name of this file is never looked for.
+        candidate = candidates.named(model, wish, Path("asked.jsonl"))
+        facts = Facts(name or candidate.name, _searched(candidate), int(time.time()))
+        places = concurrent or candidate.config.engine.slots
+        terms = Terms(places, max_tokens, max_prompt, temperature=temperature)
+        app = application(candidate.agent((), lockstep=False), facts, terms, token=token, local=host in LOOPBACK)
+        at = f"http://{authority(reachable(host), listener.getsockname()[1])}"
+        said = f"serving {facts.name} at {at} ({candidate.config.agent.method}, {facts.searches}); stop with Ctrl-C"
+        serve(app, listener, lambda: typer.echo(said), grace=GRACE, lifespan="on")
+
+
+def _require_weights(model: str) -> None:
+    """Refuses an address: behind one is a server already, which gives words and no tokens."""
+    from sleuth.engines.remote.endpoint import is_address
+
+    if is_address(model):
+        raise InputError(
+            f"{model} is an address, and an agent is served from weights that are here; give a run or a model"
+        )
+
+
+def _searched(candidate: "Candidate") -> str:
+    """What the agent searches, without the folders of this machine."""
+    from sleuth.config import UNSEARCHED
+
+    config = candidate.config
+    if config.agent.method in UNSEARCHED:
+        return "no index"
+    if not config.retrieval.local:
+        return str(config.retrieval.index)
+    folder = PurePath(candidate.index)
+    # The index of a run has no name of its own.
+    return f"{candidate.name}/{folder.name}" if candidate.index.parent == candidate.recording.parent else folder.name

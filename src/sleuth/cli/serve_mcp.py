@@ -1,0 +1,124 @@
+"""sleuth serve mcp: the search for agents that speak the Model Context Protocol."""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sleuth.cli.bearer import bearer
+from sleuth.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sleuth.serve.library import Library
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]]*):)?(?P<port>\d{1,5})")
+
+
+def mcp(
+    index: Annotated[
+        str,
+        typer.Argument(
+            help="an index folder, the address of a retrieval server, web:PROVIDER, or import:package.function"
+        ),
+    ],
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT", help="serve over HTTP there; port 0 finds a free one", show_default="stdio"
+        ),
+    ] = None,
+    k: Annotated[int, typer.Option(min=1, max=100, help="passages a query, where the client does not say")] = 5,
+    pages: Annotated[
+        Path | None, typer.Option(help="whole pages for fetch: JSONL with url and contents", show_default="none")
+    ] = None,
+    token_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="with --http: the environment variable that holds the bearer token",
+            show_default="open",
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="with --http: a name this machine is called by; again for each", show_default="none"
+        ),
+    ] = None,
+    index_token_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="with an address as INDEX: the environment variable with its bearer token"),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="where an index folder is searched: auto, cpu, cuda, cuda:0; default: auto")
+    ] = None,
+) -> None:
+    """Serve a search to agents over the Model Context Protocol, on stdin and stdout or over HTTP.
+
+    Claude, Cursor, VS Code and others start this command themselves; docs/mcp.md has what to write into their settings.
+    """
+    from sleuth.config import RetrievalConfig
+    from sleuth.retrieval.opened import SERVERS
+
+    for option, value, useful, needed in (
+        ("--token-env", token_env, http is not None, "--http"),
+        ("--allow-host", allow_host, http is not None, "--http"),
+        ("--index-token-env", index_token_env, index.startswith(SERVERS), "the address of a server as INDEX"),
+        ("--device", device, RetrievalConfig(index=index).local, "an index folder"),
+    ):
+        if value is not None and not useful:
+            raise ConfigError(f"{option} has no effect without {needed}; remove it")
+    place, token = None if http is None else _place(http), bearer(token_env)
+
+    def library() -> "Library":
+        from sleuth.serve.library import opened_library
+
+        return opened_library(index, pages=pages, token_env=index_token_env, device=device or "auto")
+
+    if place is None:
+        _speak(library, Path(index).name, k)
+    else:
+        _serve(library, index, k, place, token, allow_host or ())
+
+
+def _speak(library: Callable[[], "Library"], name: str, k: int) -> None:
+    # What a library prints while it loads must not be taken for a message of the protocol.
+    with redirect_stdout(sys.stderr):
+        from sleuth.serve.mcp import speak
+
+        opened = library()
+    speak(opened, name, k)
+
+
+def _serve(
+    library: Callable[[], "Library"],
+    index: str,
+    k: int,
+    place: tuple[str, int],
+    token: str | None,
+    names: Sequence[str],
+) -> None:
+    from sleuth.retrieval.service.address import authority, reachable
+    from sleuth.retrieval.service.guard import Guarded
+    from sleuth.retrieval.service.listen import bound, serve
+    from sleuth.serve.mcp import PATH, application
+
+    with bound(*place) as listener:
+        known = authority(reachable(place[0]), listener.getsockname()[1])
+        hosts = (*LOOPBACK, known.rpartition(":")[0], *names)
+        app = application(library(), Path(index).name, k, hosts)
+        said = f"serving {index} at http://{known}{PATH}; stop with Ctrl-C"
+        serve(Guarded(app, token) if token else app, listener, lambda: typer.echo(said), lifespan="on")
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Host and port of an address, of which the host may be left out: then only this machine is served."""
+    read = ADDRESS.fullmatch(address)
+    if read is None or int(read["port"]) > 65535:
+        raise ConfigError(f"--http is {address!r}; expected a port or HOST:PORT, such as 8080 or 0.0.0.0:8080")
+    return (read["host"] or "127.0.0.1").strip("[]"), int(read["port"])

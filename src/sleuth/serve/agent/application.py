@@ -1,0 +1,43 @@
+"""The agent over HTTP: questions as OpenAI's clients send them, a page for people, figures for operators."""
+
+from fastapi import FastAPI, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from sleuth import __version__
+from sleuth.agent.episode import Agent
+from sleuth.errors import UserError
+from sleuth.retrieval.service.guard import Guarded
+from sleuth.retrieval.service.limits import Refused
+from sleuth.retrieval.service.metrics import Measured
+from sleuth.serve.agent import playground, problems
+from sleuth.serve.agent.admission import Admission
+from sleuth.serve.agent.desk import Desk
+from sleuth.serve.agent.door import Local
+from sleuth.serve.agent.terms import Facts, Terms
+
+CHAT, MODELS, HEALTH, METRICS = "/v1/chat/completions", "/v1/models", "/health", "/metrics"
+
+
+def application(agent: Agent, facts: Facts, terms: Terms, *, token: str | None = None, local: bool = False) -> FastAPI:
+    """The server of an agent; `local` where it listens on loopback, and pages of other sites are to be kept out."""
+    desk = Desk(agent, facts, terms, Admission(terms.places))
+    app = FastAPI(title="Sleuth agent", version=__version__, openapi_url=None, lifespan=desk.lifespan)
+    app.add_api_route(CHAT, desk.chat, methods=["POST"], response_class=Response)
+    app.add_api_route(MODELS, desk.models, methods=["GET"], response_class=Response)
+    app.add_api_route(f"{MODELS}/{{name:path}}", desk.model, methods=["GET"], response_class=Response)
+    app.add_api_route(HEALTH, desk.health, methods=["GET"], response_class=Response)
+    app.add_api_route(METRICS, desk.figures, methods=["GET"], response_class=Response)
+    for path in sorted(playground.PATHS):
+        app.add_api_route(path, playground.answer, methods=["GET"], response_class=Response)
+    app.exception_handler(Refused)(problems.refused)
+    app.exception_handler(ClientDisconnect)(problems.left)
+    app.exception_handler(UserError)(problems.out_of_order)
+    app.exception_handler(HTTPException)(problems.not_there)
+    app.exception_handler(Exception)(problems.failed)
+    if token:
+        app.add_middleware(Guarded, token=token, open_paths=playground.PATHS | {HEALTH}, refusal=problems.no_token)
+    elif local:
+        app.add_middleware(Local)
+    app.add_middleware(Measured, metrics=desk.metrics, paths=frozenset({CHAT, MODELS, HEALTH, METRICS, "/"}))
+    return app

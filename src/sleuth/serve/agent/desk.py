@@ -1,0 +1,145 @@
+"""Where questions are read, begun and answered."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
+
+from sleuth.agent.episode import Agent, Task
+from sleuth.retrieval.service.answers import encoded
+from sleuth.retrieval.service.limits import Limits, Refused
+from sleuth.retrieval.service.presence import WhileConnected
+from sleuth.serve.agent.admission import Admission
+from sleuth.serve.agent.chat import prompt_tokens, question_of
+from sleuth.serve.agent.completion import Message, Reply, failure
+from sleuth.serve.agent.events import End
+from sleuth.serve.agent.metrics import AgentFigures
+from sleuth.serve.agent.problems import Denied
+from sleuth.serve.agent.request import ChatRequest, read
+from sleuth.serve.agent.show import Show, Wish
+from sleuth.serve.agent.stream import Stream
+from sleuth.serve.agent.terms import Facts, Terms
+
+BODY = Limits(body=2**20, body_seconds=30.0)
+CUTS = ("top_p", "top_k", "min_p")
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The answers of a server, by path."""
+
+    agent: Agent
+    facts: Facts
+    terms: Terms
+    admission: Admission
+    metrics: AgentFigures = field(default_factory=AgentFigures)
+    _orders: "count[int]" = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self.metrics.watch("sleuth_under_way", "Questions being answered.", lambda: self.admission.taken)
+        self.metrics.watch("sleuth_places", "Questions answered at once at most.", lambda: self.admission.places)
+
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """The engine ends with the server."""
+        yield
+        await self.agent.engine.close()
+
+    async def chat(self, request: Request) -> Response:
+        """An answer, whole or as it comes."""
+        wanted = await self._read(request)
+        if wanted.model not in (None, self.facts.name):
+            raise self._unknown(str(wanted.model))
+        show, reply = self._begun(self._wish(wanted)), Reply(self.facts.name)
+        if wanted.stream:
+            counted = wanted.stream_options is not None and wanted.stream_options.include_usage
+            return Stream(show, reply, counted=counted, left=self.metrics.left.inc)
+        try:
+            async with show, WhileConnected(request.receive):
+                return await _whole(show, reply)
+        except ClientDisconnect:
+            self.metrics.left.inc()
+            raise
+
+    async def _read(self, request: Request) -> ChatRequest:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            # Pages of other sites may send what is no JSON without asking.
+            raise Denied(415, f"the body is {kind or 'of no type'}; send the header content-type: application/json")
+        try:
+            return read(await BODY.read_body(request.scope, request.receive))
+        except Refused as error:
+            if error.status != 413:
+                raise
+            raise Denied(413, f"the body is larger than the {BODY.body:,} bytes that are served; shorten it") from None
+
+    def _wish(self, wanted: ChatRequest) -> Wish:
+        terms = self.terms
+        question = question_of(wanted.messages, self.agent, terms.characters)
+        context = self.agent.config.context_tokens
+        tokens, most = prompt_tokens(question, self.agent), min(terms.prompt or context - 1, context - 1)
+        if tokens > most:
+            sentence = f"the question takes {tokens:,} tokens with its prompt, and {most:,} are served; shorten it"
+            raise Denied(400, sentence, param="messages", code="context_length_exceeded")
+        temperature = terms.temperature if wanted.temperature is None else wanted.temperature
+        seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
+        bounds = [bound for bound in (terms.tokens, wanted.most) if bound is not None]
+        cuts = {name: value for name in CUTS if (value := getattr(wanted, name)) is not None}
+        return Wish(Task(question, seed=seed, temperature=temperature), min(bounds, default=None), cuts)
+
+    def _begun(self, wish: Wish) -> Show:
+        try:
+            return Show(self.agent, wish, next(self._orders), self.admission, self.metrics.episode)
+        except Denied:
+            self.metrics.overloaded.inc()
+            raise
+
+    async def models(self) -> Response:
+        """The one model there is."""
+        return _json({"object": "list", "data": [self._described()]})
+
+    async def model(self, name: str) -> Response:
+        """The model of this name."""
+        if name != self.facts.name:
+            raise self._unknown(name)
+        return _json(self._described())
+
+    async def health(self) -> Response:
+        """Whether the process answers, and how busy it is."""
+        return _json({"status": "ok", "under_way": self.admission.taken, "places": self.admission.places})
+
+    async def figures(self) -> Response:
+        """Counts and times, for Prometheus."""
+        return Response(self.metrics.page(), media_type=AgentFigures.CONTENT_TYPE)
+
+    def _described(self) -> dict[str, Any]:
+        facts, config = self.facts, self.agent.config
+        known = {"id": facts.name, "object": "model", "created": facts.created, "owned_by": "sleuth"}
+        limits = {"searches": config.searches, "context_tokens": config.context_tokens, "max_tokens": self.terms.tokens}
+        return {**known, "sleuth": {"index": facts.searches, "method": config.method, **limits}}
+
+    def _unknown(self, name: str) -> Denied:
+        sentence = f"there is no model {name!r} here; this server has {self.facts.name!r}"
+        return Denied(404, sentence, param="model", code="model_not_found")
+
+
+async def _whole(show: Show, reply: Reply) -> Response:
+    """The answer of an episode when it is over."""
+    message = Message()
+    async for event in show.events():
+        if isinstance(event, End):
+            if failed := failure(event):
+                raise failed
+            return _json(reply.whole(message.ended(event), event))
+        if event is not None:
+            message.add(event)
+    raise RuntimeError("an episode ended without an end")
+
+
+def _json(content: object) -> Response:
+    return Response(encoded(content), media_type="application/json")

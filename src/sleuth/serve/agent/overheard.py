@@ -1,0 +1,88 @@
+"""An agent overheard: its engine and its tool tell an account what happens in one episode, while it does."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sleuth.agent.cut import up_to_stop
+from sleuth.agent.episode import Agent
+from sleuth.agent.speech import Speech
+from sleuth.agent.tools import Found, SearchTool
+from sleuth.engines.base import Completion, Listener, Sampling, Seat
+from sleuth.errors import SearchUnavailable
+from sleuth.records import Access, Search
+from sleuth.serve.agent.account import Account
+from sleuth.serve.agent.events import source
+from sleuth.serve.agent.thoughts import Thoughts, openings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def overheard(agent: Agent, account: Account, cuts: Mapping[str, Any]) -> Agent:
+    """The agent for one episode; `cuts` are settings of sampling beside its temperature."""
+    tool = agent.tool
+    heard = HeardTool(tool.retriever, tool.k, tool.waits, tool.pages, account=account)
+    return replace(agent, engine=HeardEngine(agent, account, cuts), tool=heard)
+
+
+@dataclass(frozen=True, slots=True)
+class HeardEngine:
+    """The engine of an agent, whose tokens are told as thoughts and its turns as steps."""
+
+    agent: Agent
+    account: Account
+    cuts: Mapping[str, Any]
+
+    def seat(self, order: int) -> AbstractContextManager[Seat]:
+        return self.agent.engine.seat(order)
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+    ) -> Completion:
+        agent, account = self.agent, self.account
+        bounded = replace(sampling, max_tokens=account.turn(sampling.max_tokens), **self.cuts)
+        thoughts = Thoughts(openings(agent.protocol))
+        speech = Speech(agent.tokens, lambda text: account.think(thoughts.hear(text)))
+
+        def heard(new: Sequence[int]) -> None:
+            speech.listen(new)
+            if listen is not None:
+                listen(new)
+
+        completion = await agent.engine.generate(ids, bounded, seat, heard)
+        account.sampled(len(completion.ids))
+        _, text = up_to_stop(completion, sampling.stops, agent.tokens)
+        account.think(thoughts.end(text))
+        account.act(agent.protocol.parse(text), thoughts.whole(text))
+        return completion
+
+    def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
+        self.agent.engine.publish(weights, version)
+
+    async def close(self) -> None:
+        """The engine is everybody's, and stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeardTool(SearchTool):
+    """The tool of an agent, whose calls and sources are told."""
+
+    account: Account = field(kw_only=True)
+
+    async def answer(self, call: Search | Access) -> Found | SearchUnavailable:
+        self.account.call(call)
+        began = time.monotonic()
+        found = await SearchTool.answer(self, call)
+        asked = call.queries if isinstance(call, Search) else call.urls
+        told: dict[str, Any] = {"seconds": round(time.monotonic() - began, 4)}
+        if isinstance(found, SearchUnavailable):
+            told["failure"] = found.cause
+        else:
+            told["sources"] = [
+                {"for": query, **source(hit)} for query, hits in zip(asked, found, strict=True) for hit in hits
+            ]
+        self.account.found(told)
+        return found

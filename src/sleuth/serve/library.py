@@ -1,0 +1,132 @@
+"""What there is to search and to open by id, whichever way the index is named."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sleuth.config import ServiceConfig
+from sleuth.corpus.page_text import page_text
+from sleuth.corpus.passages import PassageStore
+from sleuth.errors import InputError, SearchUnavailable
+from sleuth.records import Hit, Passage
+from sleuth.retrieval.base import Pages, Retriever
+from sleuth.retrieval.manifest import matching_corpus, read
+from sleuth.retrieval.opened import SERVERS, WEB, named, server_token
+from sleuth.retrieval.pages import Stored
+from sleuth.retrieval.service.page_client import PageClient
+from sleuth.retrieval.web.fetch import Fetcher, Page
+from sleuth.retrieval.web.reading import written
+
+REMEMBERED = 10_000  # hits whose passages can be opened where the index itself gives none by id
+ATTEMPTS = 2  # an agent waits: what a training run would try ten times is tried twice
+
+Opened = Passage | SearchUnavailable | None
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Searches, and opens documents: on the first of its shelves that has one."""
+
+    retriever: Retriever
+    shelves: tuple[Pages, ...]
+    found: "Found"
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        """As Retriever; what is found can be opened from then on."""
+        answers = await self.retriever.search(queries, k)
+        for answer in answers:
+            if not isinstance(answer, SearchUnavailable):
+                self.found.remember(hit.passage for hit in answer)
+        return answers
+
+    async def open(self, name: str) -> Opened:
+        """The page or passage of that id or url; None where there is none, or why it cannot be had."""
+        failure: SearchUnavailable | None = None
+        for shelf in self.shelves:
+            (opened,) = await shelf.access([name])
+            if isinstance(opened, Passage):
+                return opened
+            failure = failure or opened
+        return failure
+
+
+class Found:
+    """The passages that were found last."""
+
+    def __init__(self, capacity: int = REMEMBERED) -> None:
+        self._capacity = capacity
+        self._kept: OrderedDict[str, Passage] = OrderedDict()
+
+    def remember(self, passages: Iterable[Passage]) -> None:
+        """Keeps them, and lets go of those that were found longest ago."""
+        for passage in passages:
+            self._kept[passage.id] = passage
+            self._kept.move_to_end(passage.id)
+        while len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)
+
+    async def access(self, urls: Sequence[str]) -> list[Opened]:
+        """See Pages."""
+        return [self._kept.get(url) for url in urls]
+
+
+class Passages:
+    """The passages of an index folder by id."""
+
+    def __init__(self, folder: Path) -> None:
+        self._store = PassageStore(matching_corpus(folder, read(folder).corpus, verify=False), folder)
+
+    async def access(self, urls: Sequence[str]) -> list[Opened]:
+        """See Pages."""
+        return await asyncio.to_thread(lambda: [self._passage(url) for url in urls])
+
+    def _passage(self, name: str) -> Opened:
+        try:
+            return self._store.find(name)
+        except InputError as error:
+            return SearchUnavailable(name, str(error))
+
+
+class FoundPages:
+    """The whole pages of what a web search found: no others, so that no text can send the reader where it wants."""
+
+    def __init__(self, found: Found, fetcher: Fetcher) -> None:
+        self._found = found
+        self._fetcher = fetcher
+
+    async def access(self, urls: Sequence[str]) -> list[Opened]:
+        """See Pages."""
+        known = await self._found.access(urls)
+        return [None if each is None else await self._page(url) for url, each in zip(urls, known, strict=True)]
+
+    async def _page(self, url: str) -> Opened:
+        page = await self._fetcher.fetch(url)
+        if not isinstance(page, Page):
+            return SearchUnavailable(url, page.reason)
+        return await asyncio.to_thread(_read, url, page)
+
+
+def opened_library(
+    index: str, *, pages: Path | None = None, token_env: str | None = None, device: str = "auto"
+) -> Library:
+    """The library of an index folder, an address, web:PROVIDER or import:package.function."""
+    service, found = ServiceConfig(token_env=token_env), Found()
+    retriever = named(index, service, device, attempts=ATTEMPTS)
+    stored: tuple[Pages, ...] = () if pages is None else (Stored(pages),)
+    return Library(retriever, (*stored, *_shelves(index, service, found)), found)
+
+
+def _shelves(index: str, service: ServiceConfig, found: Found) -> tuple[Pages, ...]:
+    if index.startswith(SERVERS):
+        return PageClient(index, attempts=ATTEMPTS, token=server_token(service), proxy=service.proxy), found
+    if index.startswith(WEB):
+        return FoundPages(found, Fetcher(proxy=service.proxy)), found
+    return (Passages(Path(index)),) if Path(index).is_dir() else (found,)
+
+
+def _read(url: str, page: Page) -> Passage:
+    text = written(page)
+    title, text = page_text(text, page.url) if page.markup else ("", text)
+    return Passage(url, f'"{title}"\n{text}', {"url": page.url})

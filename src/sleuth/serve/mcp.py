@@ -1,0 +1,235 @@
+"""The search as a server of the Model Context Protocol: any agent that speaks it can search an index and read it.
+
+Two tools, `search` and `fetch`, whose answers are given twice, as text for models and as fields for programs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sleuth import __version__
+from sleuth.errors import MissingExtra, SearchUnavailable, UserError
+from sleuth.records import Hit, Passage
+from sleuth.serve.library import Library
+
+try:
+    from mcp.server.mcpserver import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.transport_security import TransportSecuritySettings
+    from mcp.types import CallToolResult, TextContent, ToolAnnotations
+except ImportError as error:
+    raise MissingExtra("mcp", "mcp") from error
+
+PATH = "/mcp"
+QUERIES, CHARACTERS, HITS = 32, 10_000, 100  # most queries a call, characters a query and passages a query
+WINDOW = 20_000  # characters of a document that one call gives
+INSTRUCTIONS = (
+    "Search a collection of documents with `search`, in short queries of the words that the text you need would use; "
+    "read a document in full with `fetch` and the id of a result. Ask several queries at once where they do not "
+    "depend on each other."
+)
+READING = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
+
+Queries = Annotated[str | list[str], Field(description=f"what to look for: one query, or up to {QUERIES} at once")]
+
+
+class Result(BaseModel):
+    """A passage that was found."""
+
+    query: str
+    id: str
+    title: str
+    text: str
+    score: float
+    url: str | None = None
+
+
+class Results(BaseModel):
+    """The passages of all queries, in the order of the queries, best first; and why a query has no answer."""
+
+    results: list[Result]
+    unanswered: dict[str, str] = Field(default_factory=dict)
+
+
+class Document(BaseModel):
+    """A part of a document: `text` starts at `start`, and `characters` are the length of the whole."""
+
+    id: str
+    title: str
+    text: str
+    start: int
+    characters: int
+    url: str | None = None
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The two tools over a library; `k` are the passages a query where the client does not say."""
+
+    library: Library
+    k: int
+
+    async def search(
+        self,
+        query: Queries,
+        k: Annotated[int | None, Field(ge=1, le=HITS, description="passages a query at most; by default a few")] = None,
+    ) -> Annotated[CallToolResult, Results]:
+        """Search the documents; gives passages with title, text, score and id, best first."""
+        queries = _checked([query] if isinstance(query, str) else query)
+        answers = dict(zip(queries, await self.library.search(queries, k or self.k), strict=True))
+        failed = {asked: answer.cause for asked, answer in answers.items() if isinstance(answer, SearchUnavailable)}
+        if len(failed) == len(answers):
+            raise ToolError(f"the search gave no answer: {next(iter(failed.values()))}")
+        found = {asked: answer for asked, answer in answers.items() if not isinstance(answer, SearchUnavailable)}
+        results = [_result(asked, hit) for asked, hits in found.items() for hit in hits]
+        texts = [_listing(asked, hits) for asked, hits in found.items()]
+        texts += [f"No answer to {asked!r}: {cause}" for asked, cause in failed.items()]
+        return _answer("\n\n".join(texts), Results(results=results, unanswered=failed))
+
+    async def fetch(
+        self,
+        id: Annotated[str, Field(coerce_numbers_to_str=True, description="the id of a result, or the url of a page")],  # noqa: A002
+        start: Annotated[int, Field(ge=0, description="the character to begin at, for documents that are long")] = 0,
+    ) -> Annotated[CallToolResult, Document]:
+        """Read a document in full, by the id of a search result."""
+        if not id.strip():
+            raise ToolError("the id is empty; give the id of a search result")
+        opened = await self._opened(id.strip())
+        part = opened.text[start : start + WINDOW]
+        if start and not part:
+            raise ToolError(f"start is {start:,}, and the document has {len(opened.text):,} characters")
+        document = Document(
+            id=opened.id,
+            title=opened.title,
+            text=part,
+            start=start,
+            characters=len(opened.text),
+            url=_url(opened),
+            metadata=dict(opened.extra),
+        )
+        return _answer(_reading(document), document)
+
+    async def _opened(self, name: str) -> Passage:
+        try:
+            opened = await self.library.open(name)
+        except UserError as error:
+            raise ToolError(str(error)) from error
+        if isinstance(opened, SearchUnavailable):
+            raise ToolError(f"{name!r} cannot be opened: {opened.cause}")
+        if opened is None:
+            raise ToolError(f"nothing has the id {name!r}; give the id of a search result, as it stands there")
+        return opened
+
+
+def server(library: Library, name: str, k: int) -> MCPServer[Any]:
+    """The server of a library; `name` is what it searches, for those who read its list of tools."""
+    built: MCPServer[Any] = MCPServer(
+        "sleuth",
+        title=f"Sleuth: {name}",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        log_level="WARNING",
+        subscriptions=False,  # nothing here changes, and a stream that stays open would keep a server from stopping
+    )
+    desk = Desk(library, k)
+    built.add_tool(desk.search, title="Search", annotations=READING)
+    built.add_tool(desk.fetch, title="Fetch", annotations=READING)
+    return built
+
+
+def speak(library: Library, name: str, k: int) -> None:
+    """Serves a library on stdin and stdout until stdin ends; what else is printed goes to stderr."""
+    server(library, name, k).run("stdio")
+
+
+def application(library: Library, name: str, k: int, hosts: Sequence[str]) -> ASGIApp:
+    """A library over streamable HTTP at /mcp, for requests that name one of these hosts, with or without a port.
+
+    A page of another site cannot use a reader's browser to get here: its Origin is refused, and so is its own name
+    for this address.
+    """
+    built = server(library, name, k)
+    built.custom_route("/healthz", methods=["GET"])(_alive)
+    allowed = [form for host in hosts for form in (host, f"{host}:*")]
+    security = TransportSecuritySettings(
+        allowed_hosts=allowed,
+        allowed_origins=[f"{scheme}://{host}" for scheme in ("http", "https") for host in allowed],
+    )
+    app: Starlette = built.streamable_http_app(
+        streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=security
+    )
+    return _Posts(app)
+
+
+class _Posts:
+    """Refuses streams from here to the client, as the protocol allows: there is nothing to say without a question."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == PATH and scope["method"] != "POST":
+            refusal = JSONResponse({"detail": "send a POST"}, status_code=405, headers={"Allow": "POST"})
+            return await refusal(scope, receive, send)
+        return await self._app(scope, receive, send)
+
+
+async def _alive(_: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+def _checked(queries: Sequence[str]) -> list[str]:
+    """The queries, each once, as they are searched for."""
+    if not 0 < len(queries) <= QUERIES:
+        raise ToolError(f"there are {len(queries):,} queries; give one, or up to {QUERIES}")
+    for query in queries:
+        if not query.strip():
+            raise ToolError("a query is empty; write what to look for")
+        if len(query) > CHARACTERS:
+            raise ToolError(f"a query has {len(query):,} characters, and {CHARACTERS:,} are served; shorten it")
+    return list(dict.fromkeys(queries))
+
+
+def _result(query: str, hit: Hit) -> Result:
+    passage = hit.passage
+    return Result(
+        query=query,
+        id=passage.id,
+        title=passage.title,
+        text=passage.text,
+        score=hit.score,
+        url=_url(passage),
+    )
+
+
+def _url(passage: Passage) -> str | None:
+    url = passage.extra.get("url")
+    return url if isinstance(url, str) else None
+
+
+def _listing(query: str, hits: Sequence[Hit]) -> str:
+    """The hits of a query as a model reads them."""
+    if not hits:
+        return f"Nothing was found for {query!r}."
+    entries = (
+        f"[{rank}] {hit.passage.title} (id: {hit.passage.id}, score: {hit.score:.4g})\n{hit.passage.text}".rstrip()
+        for rank, hit in enumerate(hits, 1)
+    )
+    return "\n\n".join([f"Found for {query!r}:", *entries])
+
+
+def _reading(document: Document) -> str:
+    end = document.start + len(document.text)
+    rest = f"\n\n(characters {document.start:,} to {end:,} of {document.characters:,}; go on with start={end})"
+    return f"{document.title} (id: {document.id})\n\n{document.text}{rest if end < document.characters else ''}"
+
+
+def _answer(text: str, content: BaseModel) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], structured_content=content.model_dump(mode="json"))

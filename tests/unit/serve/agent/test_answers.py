@@ -1,0 +1,155 @@
+"""The service as the official client sees it: answers whole and streamed, their sources, what they cost."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+
+from sleuth.serve.agent.terms import Terms
+
+ASKED: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is Emma"}]
+SOURCE = {
+    "for": "Emma",
+    "id": "Emma",
+    "title": "Emma",
+    "text": "A book about Emma.",
+    "score": 2,
+    "url": "https://books.example/Emma",
+}
+STEPS = [
+    {"index": 0, "type": "search", "queries": ["Emma"], "thought": "I need Emma.", "sources": [SOURCE]},
+    {"index": 1, "type": "answer", "thought": "It is about Emma."},
+]
+
+
+def untimed(told: dict[str, Any]) -> dict[str, Any]:
+    """What is told of an episode, less the seconds, which no two share."""
+    steps = [{key: value for key, value in step.items() if key != "seconds"} for step in told["steps"]]
+    return {**{key: value for key, value in told.items() if key != "seconds"}, "steps": steps}
+
+
+def test_an_answer_with_its_searches_and_sources(house: Any) -> None:
+    found = house.client().chat.completions.create(model="wise", messages=ASKED)
+    (choice,) = found.choices
+    assert (choice.message.content, choice.finish_reason, found.model) == ("Emma", "stop", "wise")
+    assert choice.message.model_extra["reasoning_content"] == "I need Emma.\n\nIt is about Emma."
+    told = choice.message.model_extra["sleuth"]
+    assert untimed(told) == {"steps": STEPS, "stop": "answered", "searches": 1}
+    assert 0 <= told["steps"][0]["seconds"] <= told["seconds"]
+    usage = found.usage
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert usage.prompt_tokens > usage.completion_tokens > 0
+
+
+def test_chunks_add_up_to_the_same_answer(house: Any) -> None:
+    """The client's own way of merging chunks is the one they are made for."""
+    client = house.client()
+    whole = client.chat.completions.create(model="wise", messages=ASKED)
+    with client.chat.completions.stream(
+        model="wise", messages=ASKED, stream_options={"include_usage": True}
+    ) as streamed:
+        merged = streamed.get_final_completion()
+    one, other = whole.choices[0].message, merged.choices[0].message
+    assert (one.content, one.model_extra["reasoning_content"]) == (
+        other.content,
+        other.model_extra["reasoning_content"],
+    )
+    assert untimed(one.model_extra["sleuth"]) == untimed(other.model_extra["sleuth"])
+    assert whole.usage == merged.usage
+    assert merged.choices[0].finish_reason == "stop"
+
+
+def test_a_stream_tells_what_happens_while_it_does(house: Any) -> None:
+    house.shelf.open.clear()
+    seen: list[str] = []
+    for chunk in house.client().chat.completions.create(model="wise", messages=ASKED, stream=True):
+        assert chunk.usage is None
+        extra = chunk.choices[0].delta.model_extra
+        seen += ["thought"] if "reasoning_content" in extra else []
+        for step in extra.get("sleuth", {}).get("steps", ()):
+            seen.append(step.get("type", "sources"))
+            if step.get("type") == "search":
+                # It is told of the search before there is anything found.
+                house.shelf.open.set()
+    assert [one for one, before in zip(seen, ["", *seen], strict=False) if one != before] == [
+        "thought", "search", "sources", "thought", "answer",
+    ]  # fmt: skip
+
+
+def test_models(house: Any) -> None:
+    client = house.client()
+    (model,) = client.models.list()
+    assert (model.id, model.created, model.owned_by) == ("wise", 7, "sleuth")
+    assert model.model_extra["sleuth"]["index"] == "books"
+    assert client.models.retrieve("wise") == model
+    with pytest.raises(openai.NotFoundError, match="there is no model 'a/b' here") as error:
+        client.models.retrieve("a/b")
+    assert error.value.code == "model_not_found"
+
+
+def test_tokens_run_out(serving: Callable[..., Any]) -> None:
+    with serving(Terms(tokens=12)) as house:
+        for wanted, most in ((None, 12), (5, 5), (1000, 12)):
+            found = house.client().chat.completions.create(model="wise", messages=ASKED, max_completion_tokens=wanted)
+            assert (found.choices[0].message.content, found.choices[0].finish_reason) == ("", "length")
+            assert found.choices[0].message.model_extra["sleuth"]["stop"] == "max_tokens"
+            assert found.usage.completion_tokens == most
+
+
+def test_turns_run_out(house: Any) -> None:
+    asked = [{"role": "user", "content": "Say babble"}]
+    found = house.client().chat.completions.create(model="wise", messages=asked)
+    told = found.choices[0].message.model_extra["sleuth"]
+    assert (found.choices[0].finish_reason, told["stop"]) == ("length", "out_of_turns")
+    assert [step["type"] for step in told["steps"]] == ["malformed"] * 3
+
+
+@pytest.mark.parametrize(
+    ("question", "status", "code", "sentence"),
+    [
+        ("What is closed", 503, "search_unavailable", "the shelf is closed"),
+        ("Please break", 500, "engine_failed", "the device is lost"),
+        ("What is lost", 503, None, "the catalogue changed"),
+        ("What is burnt", 500, None, r"the server failed at this request \(ZeroDivisionError\)"),
+    ],
+)
+def test_what_failed_is_an_error_whole_and_streamed(
+    house: Any, question: str, status: int, code: str | None, sentence: str
+) -> None:
+    asked: list[ChatCompletionMessageParam] = [{"role": "user", "content": question}]
+    with pytest.raises(openai.APIStatusError, match=sentence) as error:
+        house.client().chat.completions.create(model="wise", messages=asked)
+    assert (error.value.status_code, error.value.code) == (status, code)
+    with pytest.raises(openai.APIError, match=sentence) as error_in_stream:
+        list(house.client().chat.completions.create(model="wise", messages=asked, stream=True))
+    assert error_in_stream.value.code == code
+    assert house.health()["under_way"] == 0
+
+
+def test_a_question_that_leaves_no_room(serving: Callable[..., Any]) -> None:
+    long = [{"role": "user", "content": "word " * 150}]
+    with serving(Terms(prompt=10)) as house:
+        for asked in (long, [{"role": "user", "content": "Is it a b c d e f g h i j k"}]):
+            with pytest.raises(openai.BadRequestError, match="and 10 are served") as error:
+                house.client().chat.completions.create(model="wise", messages=asked)
+            assert (error.value.code, error.value.param) == ("context_length_exceeded", "messages")
+
+
+def test_the_seed_of_a_request_decides(house: Any) -> None:
+    found = [
+        house.client().chat.completions.create(model="wise", messages=ASKED, seed=7, temperature=1, top_p=0.5)
+        for _ in range(2)
+    ]
+    assert found[0].choices[0].message.content == found[1].choices[0].message.content == "Emma"
+    assert found[0].id != found[1].id
+
+
+def test_what_a_question_cost_is_counted(house: Any) -> None:
+    house.client().chat.completions.create(model="wise", messages=ASKED)
+    assert house.figure('sleuth_episodes_total{stop="answered"}') == 1
+    assert house.figure("sleuth_searches_total") == 1
+    assert house.figure('sleuth_requests_total{path="/v1/chat/completions",status="200"}') == 1
+    assert httpx.get(f"{house.url}/health").json() == {"status": "ok", "under_way": 0, "places": 64}

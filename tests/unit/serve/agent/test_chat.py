@@ -1,0 +1,93 @@
+"""Messages: the last one is the question, earlier ones are shown to models that can be, and refused elsewhere."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sleuth.agent import methods, prompts
+from sleuth.agent.episode import Agent
+from sleuth.agent.tags import Tags
+from sleuth.agent.tools import SearchTool
+from sleuth.config import AgentConfig
+from sleuth.engines.scripted import Scripted
+from sleuth.model.tokens import Tokens
+from sleuth.retrieval.absent import Absent
+from sleuth.serve.agent.chat import prompt_tokens, question_of
+from sleuth.serve.agent.problems import Denied
+from sleuth.serve.agent.request import Message
+
+FIRST = Message(role="user", content="Who wrote Emma?")
+SECOND = Message(role="assistant", content="Jane Austen")
+LAST = Message(role="user", content="And where was she born?")
+
+
+def agent_of(tokens: Tokens, **knobs: Any) -> Agent:
+    config = AgentConfig.model_validate({"prompt": "brief", **knobs})
+    return Agent(Scripted.playing(), tokens, Tags(), SearchTool(Absent(), 1), config, methods.fitting(config))
+
+
+def test_one_message_is_the_question(tokens: Tokens) -> None:
+    parts = Message.model_validate(
+        {"role": "user", "content": [{"type": "text", "text": " Where is "}, {"type": "text", "text": "Oslo? "}]}
+    )
+    question = question_of([parts], agent_of(tokens), 100)
+    assert (question.question, question.prompt) == ("Where is Oslo?", None)
+    assert prompt_tokens(question, agent_of(tokens)) == len(tokens.encode("Question: Where is Oslo?\n"))
+
+
+def test_earlier_turns_are_shown_through_the_chat_template(speaker: Callable[..., Tokens]) -> None:
+    tokens = speaker("hermes")
+    told = Message(role="developer", content="Be short.")
+    question = question_of([told, FIRST, SECOND, LAST], agent_of(tokens), 100)
+    shown = prompts.render(question, "brief", Tags(), tokens)
+    text = tokens.tokenizer.decode(shown)
+    turns = [
+        "system\nBe short.",
+        "user\nWho wrote Emma?",
+        "assistant\nJane Austen",
+        "user\nQuestion: And where was she born?\n",
+    ]
+    assert text == "".join(f"<|im_start|>{turn}<|im_end|>\n" for turn in turns) + "<|im_start|>assistant\n"
+    assert prompt_tokens(question, agent_of(tokens)) == len(shown)
+
+
+def test_a_template_that_takes_no_such_chat_is_a_refusal(speaker: Callable[..., Tokens]) -> None:
+    tokens = speaker(
+        "hermes",
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+        "{{ m.content }}{% endfor %}",
+    )
+    question = question_of([Message(role="system", content="Be short."), LAST], agent_of(tokens), 100)
+    with pytest.raises(Denied, match="chat template does not take these messages"):
+        prompt_tokens(question, agent_of(tokens))
+
+
+def test_the_prompt_of_a_method_of_one_turn_is_counted(tokens: Tokens) -> None:
+    direct = agent_of(tokens, method="direct", prompt=None)
+    assert prompt_tokens(question_of([LAST], direct, 100), direct) > len(tokens.encode("And where was she born?")) + 20
+
+
+REFUSED: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "no user at the end": ([{"role": "assistant", "content": "Hm."}], "the last message is of 'assistant'"),
+    "empty": ([{"role": "user", "content": "  "}], "the last message is empty"),
+    "a tool": ([{"role": "tool", "content": "4"}, {"role": "user", "content": "So?"}], "messages.0 is of 'tool'"),
+    "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "a part of type 'image_url'"),
+    "too long": ([{"role": "user", "content": "a" * 101}], "the messages have 101 characters, and 100 are served"),
+    "a chat": ([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "So?"}], "has no chat template"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("messages", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_is_no_question_is_refused(tokens: Tokens, messages: list[dict[str, Any]], sentence: str) -> None:
+    with pytest.raises(Denied, match=sentence) as denied:
+        question_of([Message.model_validate(message) for message in messages], agent_of(tokens), 100)
+    assert denied.value.status == 400
+
+
+def test_a_chat_is_for_the_method_of_searching(speaker: Callable[..., Tokens]) -> None:
+    direct = agent_of(speaker("hermes"), method="direct", prompt=None)
+    with pytest.raises(Denied, match="answers by direct, which takes single questions"):
+        question_of([FIRST, SECOND, LAST], direct, 100)
+    assert question_of([LAST], replace(direct), 100).prompt is None

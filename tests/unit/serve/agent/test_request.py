@@ -1,0 +1,82 @@
+"""Requests: what is read, what has no effect and is taken, what would have one and is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from sleuth.serve.agent.problems import Denied, told
+from sleuth.serve.agent.request import read
+
+ASKED = [{"role": "user", "content": "Where?"}]
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "wise", "messages": ASKED, **fields}).encode()
+
+
+def refusal(content: bytes) -> dict[str, Any]:
+    with pytest.raises(Denied) as denied:
+        read(content)
+    assert denied.value.status == 400
+    error: dict[str, Any] = told(denied.value)["error"]
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+def test_a_request_is_read() -> None:
+    wanted = read(
+        body(temperature=1, top_p=0.9, seed=-3, max_tokens=9, max_completion_tokens=5, user="ada", store=True)
+    )
+    assert (wanted.temperature, wanted.top_p, wanted.seed, wanted.most) == (1.0, 0.9, -3, 5)
+
+
+@pytest.mark.parametrize(
+    "neutral",
+    [{"n": 1}, {"tools": []}, {"tool_choice": "auto"}, {"stop": None}, {"response_format": {"type": "text"}},
+     {"presence_penalty": 0.0}, {"logprobs": False}],
+)  # fmt: skip
+def test_what_changes_nothing_is_taken(neutral: dict[str, Any]) -> None:
+    assert read(body(**neutral)).model == "wise"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 2),
+        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("functions", [{"name": "f"}]),
+        ("tool_choice", "required"),
+        ("stop", ["\n"]),
+        ("response_format", {"type": "json_object"}),
+        ("logprobs", True),
+        ("frequency_penalty", 0.5),
+        ("logit_bias", {"50": 1}),
+        ("modalities", ["audio"]),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(field: str, value: object) -> None:
+    error = refusal(body(**{field: value}))
+    assert (error["param"], error["code"]) == (field, "unsupported_parameter")
+    assert "which is not supported" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "param", "sentence"),
+    [
+        (b"{", None, "the body is no JSON"),
+        (b"[]", None, "the body"),
+        (b"{}", "messages", "messages is missing; expected"),
+        (body(messages=[]), "messages", "messages: list should have at least 1 item"),
+        (body(messages=["hello"]), "messages", "messages.0"),
+        (body(temperature=3), "temperature", "temperature: input should be less than or equal to 2, and it is 3"),
+        (body(temperature="warm"), "temperature", "and it is 'warm'"),
+        (body(max_tokens=0), "max_tokens", "greater than or equal to 1"),
+        (body(best_of=3), "best_of", "the field 'best_of' is not known here"),
+        (body(stream_options={"include_usage": True}), "stream_options", "stream_options is for streams"),
+    ],
+)
+def test_what_cannot_be_read_is_said(content: bytes, param: str | None, sentence: str) -> None:
+    error = refusal(content)
+    assert error["param"] == param
+    assert sentence in error["message"]

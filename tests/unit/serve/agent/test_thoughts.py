@@ -1,0 +1,44 @@
+"""What a turn thinks, however it is cut into pieces."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sleuth.agent.tags import Tags
+from sleuth.agent.tool_calls import Tools
+from sleuth.model.tokens import Tokens
+from sleuth.serve.agent.thoughts import Thoughts, openings
+
+TAGGED = ("<search>", "<answer>")
+PIECES = st.lists(
+    st.sampled_from(["<think>", "</think>", "<search>", "<", "</th", "a < b", " ", "\n", "Oslo", "</answer>"])
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "thought"),
+    [
+        ("<think> I need Ada. </think> <search> Ada </search>", "I need Ada."),
+        ("No tags at all, and <answer> Oslo </answer>", "No tags at all, and"),
+        ("<answer> Oslo </answer>", ""),
+        ("<think> a < b </think> and nothing", "a < b  and nothing"),
+    ],
+)
+def test_a_thought_ends_where_an_action_begins(text: str, thought: str) -> None:
+    assert Thoughts(TAGGED).whole(text) == thought
+
+
+@settings(max_examples=150)
+@given(PIECES)
+def test_pieces_add_up_to_the_whole(pieces: list[str]) -> None:
+    thoughts = Thoughts(TAGGED)
+    told = [thoughts.hear(piece) for piece in pieces]
+    assert "".join([*told, thoughts.end("".join(pieces))]) == thoughts.whole("".join(pieces))
+
+
+def test_actions_of_every_grammar_are_known(speaker: Callable[..., Tokens]) -> None:
+    assert openings(Tags()) == TAGGED
+    assert openings(Tools(speaker("hermes"))) == ("<tool_call>", "<answer>")
+    assert openings(Tools(speaker("llama"))) == ('{"name":', "<answer>")

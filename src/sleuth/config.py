@@ -19,6 +19,8 @@ TRACKERS = ("wandb", "tensorboard", "trackio", "mlflow")
 ACCESS = "tools-access"  # the protocol that opens pages
 SINGLE = ("direct", "cot", "rag")  # methods of one turn, each with a prompt of its own name
 UNSEARCHED = ("direct", "cot")  # and those that search nothing
+STARTED = ("command", "memory", "prefill_tokens")  # settings of a server of vLLM that the run starts itself
+APART = {"paged": 0.02, "vllm": 0.1}  # nats in the mean between logprobs of engine and trainer that a run starts with
 
 
 class Section(BaseModel):
@@ -208,11 +210,44 @@ class AgentConfig(Section):
 
 
 class EngineConfig(Section):
-    kind: Annotated[Literal["paged"], Field(description="paged: the embedded engine")] = "paged"
-    slots: Annotated[Positive, Field(description="sequences computed at once")] = 128
+    kind: Annotated[
+        Literal["paged", "vllm"], Field(description="paged: the embedded engine; vllm: servers of vLLM (docs/vllm.md)")
+    ] = "paged"
+    url: Annotated[
+        str | None,
+        Field(
+            description="vllm: addresses of servers, by commas; absent: one is started beside the trainer, and ended"
+        ),
+    ] = None
+    command: Annotated[
+        str, Field(description="vllm without url: what starts a server; after serve options of your own")
+    ] = "vllm serve"
+    weights: Annotated[
+        Literal["disk", "device"],
+        Field(
+            description="vllm: new weights go through a folder, or the memory of a GPU that trainer and servers share"
+        ),
+    ] = "disk"
+    exchange: Annotated[
+        str | None,
+        Field(description="vllm: that folder, which all servers read by the same name; absent: one in the run folder"),
+    ] = None
+    in_flight: Annotated[
+        Literal["finish", "pause", "abort"],
+        Field(
+            description="vllm: requests of others at its servers when new weights come are finished by the old, wait "
+            "and are gone on with by the new, or are ended"
+        ),
+    ] = "pause"
+    slots: Annotated[Positive, Field(description="sequences computed at once; vllm: by each server")] = 128
     memory: Annotated[
         float,
-        Field(gt=0, lt=1, description="share of the device's memory for keys and values at most, taken at the start"),
+        Field(
+            gt=0,
+            lt=1,
+            description="share of the device's memory for keys and values at most, taken at the start; vllm: for all "
+            "that its server holds",
+        ),
     ] = 0.3
     prefill_tokens: Annotated[
         Positive | None,
@@ -223,9 +258,49 @@ class EngineConfig(Section):
         Field(description="keys and values of older weights: drop and compute again, or keep, which is not exact"),
     ] = "drop"
     parity: Annotated[
-        float,
-        Field(gt=0, description="mean difference between logprobs of engine and trainer above which no run starts"),
-    ] = 0.02
+        float | None,
+        Field(
+            gt=0,
+            description="mean difference between logprobs of engine and trainer above which no run starts; absent: "
+            "0.02, vllm: 0.1, for it is corrected",
+        ),
+    ] = None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The servers named, in order; an API's own path behind them is not part of their address."""
+        named = (each.strip().rstrip("/") for each in (self.url or "").split(","))
+        return tuple(dict.fromkeys(each.removesuffix("/v1") for each in named if each))
+
+    @property
+    def apart(self) -> float:
+        """How far apart logprobs may be in the mean."""
+        return self.parity if self.parity is not None else APART[self.kind]
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        if self.kind == "paged":
+            self._without_effect("engine.kind = paged", "url", "command", "weights", "exchange", "in_flight")
+            return self
+        self._without_effect("engine.kind = vllm, which always drops them", "stale_cache")
+        if self.weights == "device":
+            self._without_effect("engine.weights = device", "exchange")
+        if self.url is None:
+            self._without_effect("a server of the run's own, which serves nobody else", "in_flight")
+        else:
+            self._without_effect("engine.url, whose servers were started with their own", *STARTED)
+        return self
+
+    @model_validator(mode="after")
+    def _addressed(self) -> Self:
+        if self.url is not None and not self.addresses:
+            raise ValueError(f"url = {self.url!r} names no address; write it like http://127.0.0.1:8000, or remove it")
+        if "serve" not in self.command.split():
+            raise ValueError(f"command = {self.command!r} has no word serve; write it like env/bin/vllm serve")
+        for each in self.addresses:
+            if not each.startswith(("http://", "https://")):
+                raise ValueError(f"url = {each!r} is no address; write it like http://127.0.0.1:8000")
+        return self
 
 
 class RewardConfig(Section):
@@ -274,9 +349,12 @@ class KLConfig(Section):
 
 class CorrectionConfig(Section):
     level: Annotated[
-        Literal["none", "token", "sequence", "geometric"],
-        Field(description="what the ratio of trainer to engine is taken over; none: no correction"),
-    ] = "none"
+        Literal["auto", "none", "token", "sequence", "geometric"],
+        Field(
+            description="what the ratio of trainer to engine is taken over; none: no correction; auto: none, with "
+            "engine.kind = vllm token where logprobs differ"
+        ),
+    ] = "auto"
     action: Annotated[
         Literal["truncate", "mask", "clip"],
         Field(description="ratios outside the bounds: held below the upper, dropped, or held between both"),
@@ -287,10 +365,15 @@ class CorrectionConfig(Section):
         float | None, Field(gt=0, description="a trajectory with one token's ratio below this is dropped; absent: none")
     ] = None
 
+    @property
+    def chosen(self) -> bool:
+        """Whether there is one whatever the engine turns out to be."""
+        return self.level not in ("auto", "none")
+
     @model_validator(mode="after")
     def _effective(self) -> Self:
-        if self.level == "none":
-            self._without_effect("algorithm.correction.level = none", "action", "low", "high", "veto")
+        if not self.chosen:
+            self._without_effect(f"algorithm.correction.level = {self.level}", "action", "low", "high", "veto")
         if self.action == "truncate":
             self._without_effect("algorithm.correction.action = truncate", "low")
         if self.action == "clip" and self.low is None:
@@ -353,7 +436,7 @@ class AlgorithmConfig(Section):
     @property
     def recomputes(self) -> bool:
         """Whether old logprobs are those of a forward pass of the trainer."""
-        return self.old == "recompute" or self.correction.level != "none" or not self.origin_mask
+        return self.old == "recompute" or self.correction.chosen or not self.origin_mask
 
     @model_validator(mode="after")
     def _effective(self) -> Self:
@@ -371,11 +454,9 @@ class AlgorithmConfig(Section):
 
     @model_validator(mode="after")
     def _old(self) -> Self:
-        if self.old == "engine" and self.correction.level != "none":
+        if self.old == "engine" and self.correction.chosen:
             raise ValueError("old = engine leaves algorithm.correction nothing to correct; remove one of the two")
-        if not self.origin_mask and (
-            self.old == "engine" or self.correction.level != "none" or self.advantage == "gae"
-        ):
+        if not self.origin_mask and (self.old == "engine" or self.correction.chosen or self.advantage == "gae"):
             raise ValueError(
                 "origin_mask = false trains on tokens no engine sampled; remove algorithm.old = engine, "
                 "algorithm.correction and algorithm.advantage = gae"
@@ -533,6 +614,15 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.engine.kind == "vllm" and self.model.lora.rank:
+            raise ValueError(
+                f"model.lora.rank = {self.model.lora.rank} trains adapters, and engine.kind = vllm is sent whole "
+                "weights only; train the whole model, or choose engine.kind = paged"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _groups(self) -> Self:
         if self.train.samples == 1 and self.algorithm.advantage in GROUPED:
             raise ValueError(
@@ -558,7 +648,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _modes(self) -> Self:
         if self.train.mode == "ahead":
-            if self.algorithm.correction.level == "none":
+            if not self.algorithm.correction.chosen:
                 raise ValueError(
                     "train.mode = ahead samples with weights one version old; choose algorithm.correction.level = token"
                 )

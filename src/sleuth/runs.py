@@ -29,6 +29,7 @@ TEMPORARY = ".tmp-"  # before the name that something will have; before that sta
 OWNER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{6}")  # machine, process, and letters of its own
 STEP = re.compile(r"step-(\d+)")
 BEST = "best.json"
+TITLE = 200  # letters of a passage's title that are kept; one without a title begins with its text
 ROLLBACK = "rollback"  # the action of an event after which a run goes on from an earlier step
 
 REMEDIES = {
@@ -122,6 +123,12 @@ class Run:
         """Writes the trajectories of a step, made by `row`, with their offsets beside them."""
         write_rows(self.trajectories(step), rows)
         return self.trajectories(step)
+
+    def write_learned(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes what a step made of its trajectories, beside them row by row: advantage, weight and ratios."""
+        path = self.path / "trajectories" / f"step-{step}.learned.jsonl"
+        write_rows(path, rows)
+        return path
 
     def rewind(self, step: int) -> None:
         """Drops what was recorded after a step: metrics, trajectories and events; checkpoints stay.
@@ -349,7 +356,7 @@ def _turn(turn: Turn, question: Question) -> Row:
 def _hit(hit: Hit, question: Question) -> Row:
     """Where the question does not name its supporting passages, nothing is said about gold."""
     gold: Row = {"gold": hit.passage.id in question.supporting_ids} if question.supporting_ids else {}
-    return {"id": hit.passage.id, "score": hit.score, **gold}
+    return {"id": hit.passage.id, "title": hit.passage.title[:TITLE], "score": hit.score, **gold}
 
 
 @contextmanager

@@ -38,6 +38,9 @@ def test_two_processes_make_the_run_of_one_and_one_continues_it(bench: Bench) ->
         for theirs, expected in zip(*(episodes(bench.path / name, step) for name in ("pair", "single")), strict=True):
             assert theirs.pop("logprobs") == pytest.approx(expected.pop("logprobs"), abs=1e-5)
             assert theirs == expected
+        for theirs, expected in zip(*(learned(bench.path / name, step) for name in ("pair", "single")), strict=True):
+            assert theirs.pop("ratio") == pytest.approx(expected.pop("ratio"), abs=1e-4)
+            assert theirs == pytest.approx(expected, abs=1e-4)
 
 
 def figures(row: dict[str, Any]) -> dict[str, float]:
@@ -46,6 +49,10 @@ def figures(row: dict[str, Any]) -> dict[str, float]:
 
 def episodes(run: Path, step: int) -> list[dict[str, Any]]:
     return list(read_rows(run / "trajectories" / f"step-{step}.jsonl"))
+
+
+def learned(run: Path, step: int) -> list[dict[str, Any]]:
+    return list(read_rows(run / "trajectories" / f"step-{step}.learned.jsonl"))
 
 
 def test_processes_that_cannot_share_the_questions_are_not_started(bench: Bench) -> None:

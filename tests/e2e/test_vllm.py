@@ -3,8 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from copy import deepcopy
 from pathlib import Path
 
@@ -13,26 +13,35 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
+from sleuth.engines.vllm.disk import Disk
 from sleuth.engines.vllm.engine import Vllm
-from sleuth.engines.vllm.launch import Started, served
+from sleuth.engines.vllm.launch import Started, start
 from sleuth.model.tokens import Tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
 WIDE = {"head_dim": 32, "attention": "eager"}
 EPISODES, TURNS, LENGTH = 200, 2, 12
+# On a GPU the attention of vLLM multiplies numbers of 32 bits as TF32.
+NEAR = 2e-2 if torch.cuda.is_available() else 1e-3
 
 
-def started(folder: Path, name: str) -> AbstractAsyncContextManager[Started]:
-    return served(
-        Path(os.environ["SLEUTH_VLLM"]),
+def started(folder: Path, name: str) -> Started:
+    return start(
+        [os.environ["SLEUTH_VLLM"], "serve"],
         folder,
         folder / f"{name}.log",
         context=512,
         slots=16,
         dtype="float32",
-        options=["--enforce-eager", "--gpu-memory-utilization", "0.1"],
-        environment={"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "TRITON_INTERPRET": "0"},
+        options=["--enforce-eager", "--gpu-memory-utilization", "0.05", "--kv-cache-memory-bytes", str(2**30)],
+        environment={"HF_HUB_OFFLINE": "1", "TRITON_INTERPRET": "0"},
     )
+
+
+def killed(server: Started) -> None:
+    """Ends the processes of a server as a machine that fails does; the one that guards them stays."""
+    found = subprocess.run(["pgrep", "-P", str(server.guard.pid)], capture_output=True, text=True, check=True)
+    os.killpg(int(found.stdout), signal.SIGKILL)
 
 
 def saved(folder: Path, model: PreTrainedModel, tokens: Tokens) -> Path:
@@ -67,8 +76,8 @@ def test_weights_pushed_step_after_step_sample_what_comes_after_them(
     folder, prompt = saved(tmp_path / "model", models[0], tokens), tokens.encode("Who wrote the book?")
 
     async def main() -> list[Completion]:
-        async with started(folder, "one") as server:
-            engine = await Vllm.connect([server.address], tokens, context=512, exchange=tmp_path / "weights")
+        with started(folder, "one") as server:
+            engine = await Vllm.connect([server.address], tokens, context=512, way=Disk(tmp_path / "weights"))
             completions, heard = [], asyncio.Event()
             for step in (1, 2, 3):
                 heard.clear()
@@ -86,8 +95,8 @@ def test_weights_pushed_step_after_step_sample_what_comes_after_them(
         assert 1 <= before < 300
         assert completion.versions == (step - 1,) * before + (step,) * (300 - before)
         old, new = (logprobs(models[version], prompt, completion.ids) for version in (step - 1, step))
-        assert completion.logprobs[:before] == pytest.approx(old[:before], abs=1e-3)
-        assert completion.logprobs[before:] == pytest.approx(new[before:], abs=1e-3)
+        assert completion.logprobs[:before] == pytest.approx(old[:before], abs=NEAR)
+        assert completion.logprobs[before:] == pytest.approx(new[before:], abs=NEAR)
         assert completion.logprobs[before:] != pytest.approx(old[before:], abs=1e-1)
 
 
@@ -109,20 +118,20 @@ def test_all_episodes_finish_once_when_one_of_two_servers_is_killed(
             quarter.set()
 
     async def main() -> None:
-        async with AsyncExitStack() as stack:
-            both = [await stack.enter_async_context(started(folder, name)) for name in ("one", "two")]
+        with started(folder, "one") as one, started(folder, "two") as two:
+            both = [one, two]
             engine = await Vllm.connect([server.address for server in both], tokens, context=512, slots=16)
             quarter = asyncio.Event()
             episodes = [asyncio.create_task(episode(engine, number, quarter)) for number in range(EPISODES)]
             await quarter.wait()
-            os.killpg(both[0].pid, signal.SIGKILL)
+            killed(one)
             await asyncio.gather(*episodes)
             await engine.close()
-            assert list(engine.lost) == [both[0].address]
+            assert list(engine.lost) == [one.address]
 
     asyncio.run(main())
     assert sorted(number for number, _, _ in finished) == list(range(EPISODES))
     for number, ids, sampled in finished:
         assert len(ids) == len(prompts[number]) + TURNS * LENGTH
         expected = logprobs(model, prompts[number], ids[len(prompts[number]) :])
-        assert sampled == pytest.approx(expected, abs=1e-3)
+        assert sampled == pytest.approx(expected, abs=NEAR)

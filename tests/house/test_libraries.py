@@ -17,6 +17,7 @@ OPTIONAL = frozenset(
         "datasets",
         "faiss",
         "huggingface_hub",
+        "mcp",
         "mlflow",
         "peft",
         "pyarrow",

@@ -189,7 +189,7 @@ USELESS: dict[str, tuple[Knobs, str]] = {
     **{
         f"correction.{name}": (
             {"algorithm": {"correction": {name: value}}},
-            f"{name} has no effect with algorithm.correction.level = none; remove it",
+            f"{name} has no effect with algorithm.correction.level = auto; remove it",
         )
         for name, value in {"action": "mask", "low": 0.5, "high": 3.0, "veto": 1e-4}.items()
     },
@@ -254,6 +254,54 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         },
         "engine.stale_cache = keep has no effect with train.mode = ahead; remove it",
     ),
+    **{
+        f"engine.{name}, embedded": (
+            {"engine": {name: value}},
+            f"{name} has no effect with engine.kind = paged; remove it",
+        )
+        for name, value in {
+            "url": "http://a:1",
+            "command": "v serve",
+            "weights": "device",
+            "exchange": "e",
+            "in_flight": "abort",
+        }.items()
+    },
+    **{
+        f"engine.{name}, at an address": (
+            {"engine": {"kind": "vllm", "url": "http://a:1", name: value}},
+            f"{name} has no effect with engine.url, whose servers were started with their own; remove it",
+        )
+        for name, value in {"command": "v serve", "memory": 0.5, "prefill_tokens": 9}.items()
+    },
+    "engine.in_flight, own": (
+        {"engine": {"kind": "vllm", "in_flight": "abort"}},
+        "in_flight has no effect with a server of the run's own, which serves nobody else; remove it",
+    ),
+    "engine.exchange, by device": (
+        {"engine": {"kind": "vllm", "weights": "device", "exchange": "e"}},
+        "exchange has no effect with engine.weights = device; remove it",
+    ),
+    "engine.stale_cache, vllm": (
+        {"engine": {"kind": "vllm", "stale_cache": "keep"}},
+        "stale_cache has no effect with engine.kind = vllm, which always drops them; remove it",
+    ),
+    "engine.url, none": (
+        {"engine": {"kind": "vllm", "url": " , "}},
+        "url = ' , ' names no address; write it like http://127.0.0.1:8000, or remove it",
+    ),
+    "engine.url, wrong": (
+        {"engine": {"kind": "vllm", "url": "http://a:1, b:2"}},
+        "url = 'b:2' is no address; write it like http://127.0.0.1:8000",
+    ),
+    "engine.command, no server": (
+        {"engine": {"kind": "vllm", "command": "env/bin/vllm --enforce-eager"}},
+        "command = 'env/bin/vllm --enforce-eager' has no word serve; write it like env/bin/vllm serve",
+    ),
+    "lora, vllm": (
+        {"engine": {"kind": "vllm"}, "model": {"lora": {"rank": 8}}},
+        "model.lora.rank = 8 trains adapters, and engine.kind = vllm is sent whole weights only; train the whole model",
+    ),
     "keep_best": (
         {"train": {"keep_best": True}},
         "train.keep_best has no effect with evaluate.every = 0; set it to a number of steps",
@@ -296,6 +344,8 @@ EFFECTIVE: dict[str, Knobs] = {
     "DAPO": {"algorithm": {"overlong": "shape", "overlong_tokens": 64, "clip_high": 0.28}, "train": {"resample": 3}},
     "ahead": {"algorithm": {"correction": {"level": "token"}}, "train": {"mode": "ahead"}},
     "no mask": {"algorithm": {"origin_mask": False, "old": "recompute"}},
+    "vLLM": {"engine": {"kind": "vllm", "command": "env/bin/vllm serve", "memory": 0.5, "weights": "device"}},
+    "vLLM by address": {"engine": {"kind": "vllm", "url": "http://a:1", "exchange": "w", "in_flight": "abort"}},
     "the best": {"train": {"keep_best": True}, "evaluate": {"every": 5, "before": False, "after": False}},
 }
 

@@ -125,13 +125,15 @@ def test_rewind_drops_what_came_after_a_step(run: Run) -> None:
     for step in (1, 2, 3, 10):
         run.append_metrics(step, {})
         run.write_trajectories(step, [{"step": step}])
+        run.write_learned(step, [{"ratio": [1.0]}])
         run.checkpoint(step).mkdir()
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "rew')
     run.rewind(2)
     run.append_metrics(3, {"again": True})
     assert list(run.metrics()) == [{"step": 1}, {"step": 2}, {"step": 3, "again": True}]
-    assert names(run.path / "trajectories") == ["step-1.jsonl", "step-1.offsets", "step-2.jsonl", "step-2.offsets"]
+    files = ("jsonl", "learned.jsonl", "learned.offsets", "offsets")
+    assert names(run.path / "trajectories") == [f"step-{step}.{each}" for step in (1, 2) for each in files]
     assert [step_of(path) for path in run.checkpoints()] == [1, 2, 3, 10]
 
 
@@ -228,7 +230,10 @@ def test_row_has_the_published_fields() -> None:
             {
                 "action": "search",
                 "query": "A",
-                "hits": [{"id": "p1", "score": 2.5, "gold": True}, {"id": "p2", "score": 1.0, "gold": False}],
+                "hits": [
+                    {"id": "p1", "title": "A", "score": 2.5, "gold": True},
+                    {"id": "p2", "title": "B", "score": 1.0, "gold": False},
+                ],
                 "outcome": "found",
                 "tokens": 2,
                 "text": "<search>A</search>",
@@ -277,7 +282,7 @@ def test_a_row_tells_several_queries_and_pages_apart() -> None:
 def test_unusable_trajectory_has_no_score_and_unknown_gold_is_not_told() -> None:
     unusable = row(trajectory(supporting_ids=(), stop=StopReason.SEARCH_UNAVAILABLE), None)
     assert unusable["score"] is None
-    assert unusable["turns"][0]["hits"] == [{"id": "p1", "score": 2.5}, {"id": "p2", "score": 1.0}]
+    assert [sorted(hit) for hit in unusable["turns"][0]["hits"]] == [["id", "score", "title"]] * 2
 
 
 def test_rows_are_read_in_order_and_by_number(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from sleuth.cli.launch import BROKEN, leave, several, take_gpu
 from sleuth.cli.search import search
 from sleuth.cli.sft import sft
 from sleuth.cli.train import train
+from sleuth.cli.view import view
 from sleuth.errors import TrainingStopped, UserError
 
 GROUPS: dict[str, typer.Typer] = {
@@ -36,6 +37,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     ask,
     evaluate,
     compare,
+    view,
     export,
     search,
     doctor,

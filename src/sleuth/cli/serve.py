@@ -1,23 +1,21 @@
 """sleuth serve: parts of the system as services."""
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.errors import InputError
+from sleuth.cli.bearer import bearer
+from sleuth.cli.serve_agent import agent
+from sleuth.cli.serve_mcp import mcp
 
 if TYPE_CHECKING:
     from sleuth.corpus.pages import PageStore
 
-app = typer.Typer(no_args_is_help=True, help="Serve a search engine to others.")
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `retriever` a command of its own while it is the only one."""
+app = typer.Typer(no_args_is_help=True, help="Serve an agent or a search engine to others.")
+app.command()(agent)
+app.command()(mcp)
 
 
 @app.command()
@@ -50,7 +48,7 @@ def retriever(
     /docs shows both in a browser, /readyz what is served, /metrics figures for Prometheus. Ctrl-C and SIGTERM finish
     what was accepted, then end the server.
     """
-    token = _token(token_env)
+    token = bearer(token_env)
 
     from sleuth.retrieval.index import load
     from sleuth.retrieval.manifest import read
@@ -83,13 +81,3 @@ def _pages(path: Path | None) -> "PageStore | None":
 
     with Meter() as meter:
         return PageStore(path, meter)
-
-
-def _token(name: str | None) -> str | None:
-    """The token in an environment variable; one that was asked for and is not there would leave the server open."""
-    if name is None:
-        return None
-    token = os.environ.get(name, "").strip()
-    if not token:
-        raise InputError(f"the environment variable {name} is not set or empty; put the bearer token there")
-    return token

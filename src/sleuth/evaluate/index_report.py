@@ -50,7 +50,7 @@ def write(checked: IndexCheck, out: Path, name: str, manifest: Mapping[str, Any]
     with replacing(out) as folder:
         folder.mkdir()
         (folder / "check.json").write_text(text, encoding="utf-8")
-        page = index_page(f"Check of {name}", manifest, json.loads(text))
+        page = index_page(name, manifest, json.loads(text))
         (folder / "report.html").write_text(page, encoding="utf-8")
 
 

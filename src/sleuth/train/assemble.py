@@ -1,7 +1,7 @@
 """From a config to the parts of a run, each built once."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +18,11 @@ from sleuth.config import ACCESS, UNSEARCHED, Config, RetrievalConfig, TrackConf
 from sleuth.corpus import questions
 from sleuth.corpus.world import folder as world_folder
 from sleuth.corpus.world.world import World
+from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.schedule import Tally
 from sleuth.errors import InputError, UserError
+from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 from sleuth.retrieval import index, manifest
 from sleuth.retrieval.absent import Absent
@@ -32,8 +35,8 @@ from sleuth.reward.rubric import Rubric
 from sleuth.runs import Run, code_version, fingerprint
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
-from sleuth.train.learners import engine_policy, learner_of
-from sleuth.train.policy import Policy
+from sleuth.train.engines import learning
+from sleuth.train.learners import learner_of
 from sleuth.train.publish import Publisher
 from sleuth.train.questions import QuestionStream
 from sleuth.train.ranks import ALONE, Ranks
@@ -70,7 +73,7 @@ class Parts:
     config: Config
     run: Run
     learner: Learner
-    engine: Paged
+    engine: Engine
     publisher: Publisher
     asker: Asker
     held_out: list[Question]
@@ -172,8 +175,8 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
         _index(config, sources, watch)
     ranks.barrier()
     learn, held_out = questions.load(sources.train), questions.load(sources.test)
-    generating, publisher = engine_policy(config, learner)
-    engine, agent = agent_of(config, generating, sources.index, run.path / SEARCHES)
+    engine, publisher = learning(config, learner, run.path)
+    agent = agent_of(config, engine, learner.policy.tokens, sources.index, run.path / SEARCHES)
     methods.require_prompts(agent, [*learn, *held_out])
     stream = QuestionStream(learn, config.train.seed, config.data.shuffle)
     # Where episodes are sampled while a step trains, their ranks meet beside those that train.
@@ -183,13 +186,18 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
         run=run,
         learner=learner,
         engine=engine,
-        publisher=publisher(engine),
-        asker=Asker(agent, rubric, stream, config, asking, lambda: engine.tally),
+        publisher=publisher,
+        asker=Asker(agent, rubric, stream, config, asking, _tally(engine)),
         held_out=held_out[: config.evaluate.questions],
         # What a run began with is the last that it can be rolled back to.
         saver=Saver(run, config.train.keep, ranks, always=(0,)),
         trackers=Trackers.of(config.track if ranks.rank == 0 else TrackConfig(), run, watch),
     )
+
+
+def _tally(engine: Engine) -> Callable[[], Tally]:
+    """What an engine tells of its work, where it does."""
+    return (lambda: engine.tally) if isinstance(engine, Paged) else Tally
 
 
 def index_plan(config: RetrievalConfig) -> Plan:
@@ -198,22 +206,11 @@ def index_plan(config: RetrievalConfig) -> Plan:
     return Plan.of(config.kind, words, None if config.kind == "bm25" else settings_for(config.encoder))
 
 
-def agent_of(config: Config, policy: Policy, folder: Path, recording: Path) -> tuple[Paged, Agent]:
-    """The agent of a run: the policy in the embedded engine, and what it searches, recorded where that is asked for."""
-    engine = Paged(
-        policy.model,
-        policy.tokens,
-        slots=config.engine.slots,
-        context=config.agent.context_tokens + 1,
-        memory=config.engine.memory,
-        prefill_tokens=config.engine.prefill_tokens,
-        keep_stale=config.engine.stale_cache == "keep",
-        # Bit for bit the same run again is a promise for CPUs only, and waiting for everyone is dear on a GPU.
-        lockstep=policy.device.type == "cpu",
-    )
+def agent_of(config: Config, engine: Engine, tokens: Tokens, folder: Path, recording: Path) -> Agent:
+    """The agent of a run: an engine, and what it searches, recorded where that is asked for."""
     tool = tool_of(config, folder, recording)
-    grammar, method = protocol.named(config.agent.protocol, policy.tokens), methods.fitting(config.agent)
-    return engine, Agent(engine, policy.tokens, grammar, tool, config.agent, method)
+    grammar, method = protocol.named(config.agent.protocol, tokens), methods.fitting(config.agent)
+    return Agent(engine, tokens, grammar, tool, config.agent, method)
 
 
 def tool_of(config: Config, folder: Path, recording: Path) -> SearchTool:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sleuth import recipe
 from sleuth.agent import methods, prompts, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import Protocol
-from sleuth.config import SINGLE, UNSEARCHED, Config, RetrievalConfig
+from sleuth.config import SINGLE, STARTED, UNSEARCHED, Config, EngineConfig, RetrievalConfig
 from sleuth.errors import ConfigError, InputError
 from sleuth.hooks import IMPORT, imported
 from sleuth.model.tokens import Tokens
@@ -21,8 +23,8 @@ from sleuth.retrieval.opened import SERVERS, WEB, identity_of, server_token
 from sleuth.runs import Run, fingerprint
 from sleuth.train import finished
 from sleuth.train.assemble import SEARCHES, agent_of, sources_of
+from sleuth.train.engines import standing
 from sleuth.train.learners import device_of, dtype_of
-from sleuth.train.policy import Policy
 from sleuth.train.ranks import ALONE
 
 TABLES = ("agent.", "engine.", "retrieval.", "model.dtype")
@@ -52,21 +54,23 @@ class Candidate:
     questions: Path | None = None
     training: Path | None = None
 
-    def agent(self, shots: Sequence[Question]) -> Agent:
-        """The model in the embedded engine, with what it searches."""
-        method, device = methods.fitting(self.config.agent, shots), device_of(ALONE)
-        policy = Policy.load(self.weights, device, dtype_of(self.config, device))
-        _, agent = agent_of(self.config, policy, self.index, self.recording)
-        return replace(agent, method=method)
+    def agent(self, shots: Sequence[Question], *, lockstep: bool = True) -> Agent:
+        """The model in its engine, with what it searches; without `lockstep` no episode waits for another's search."""
+        method = methods.fitting(self.config.agent, shots)
+        engine, tokens = standing(self.config, self.weights, lockstep=lockstep)
+        return replace(agent_of(self.config, engine, tokens, self.index, self.recording), method=method)
 
     def stamp(self) -> Mapping[str, Any]:
         """All that its answers depend on but the questions: files by their contents."""
         device = device_of(ALONE)
         dtype = str(dtype_of(self.config, device)).removeprefix("torch.")
         return {
-            "model": {"sha256": _weights_hash(self.weights), "dtype": dtype, "on": device.type},
+            "model": {"sha256": _weights_hash(self.weights), "dtype": dtype, "on": self._where(device)},
             **circumstances(self.config, self.index, self._spoken()),
         }
+
+    def _where(self, device: torch.device) -> str:
+        return device.type if self.config.engine.kind == "paged" else self.config.engine.kind
 
     def _spoken(self) -> Protocol:
         name = self.config.agent.protocol
@@ -128,7 +132,7 @@ def require_tables(settings: Sequence[str], tables: tuple[str, ...]) -> None:
 
 
 def _run(run: Run, wish: Wish, questions: Path | None) -> Candidate:
-    config = finished.config_of(run)
+    config = _elsewhere(finished.config_of(run), wish)
     sources = sources_of(config, run)
     here = str(sources.index) if config.retrieval.local else str(config.retrieval.index)
     if wish != Wish(before=wish.before):
@@ -138,6 +142,23 @@ def _run(run: Run, wish: Wish, questions: Path | None) -> Candidate:
     weights = recipe.resolve_policy(config.model.policy) if wish.before else finished.latest(run)
     name = run.path.resolve().name + (" before training" if wish.before else "")
     return Candidate(name, config, weights, Path(wish.index or here), run.path / SEARCHES, sources.test, sources.train)
+
+
+def _elsewhere(config: Config, wish: Wish) -> Config:
+    """Not at the servers that a run was trained with, which may train another by now, unless they are named again."""
+    if config.engine.kind == "paged":
+        return config
+    dropped = {"url", "weights", "exchange", "in_flight"}
+    if _names(wish, "engine.kind"):
+        dropped |= {"kind", "command"}
+    if _names(wish, "engine.url"):
+        dropped |= set(STARTED)
+    kept = config.engine.model_dump(exclude_defaults=True, exclude=dropped)
+    return config.model_copy(update={"engine": EngineConfig(**kept)})
+
+
+def _names(wish: Wish, knob: str) -> bool:
+    return any(each.partition("=")[0].strip() == knob for each in wish.settings)
 
 
 def _changed(config: Config, wish: Wish, here: str, questions: Path) -> Config:

@@ -16,6 +16,7 @@ from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import read_json
 from sleuth.train.assemble import SEARCHES, agent_of, index_plan
+from sleuth.train.engines import embedded
 from sleuth.train.policy import Policy
 
 FILE = "ceiling.json"
@@ -35,7 +36,7 @@ async def _measure(policy: Policy, config: Config, scratch: Path) -> Evaluation:
     world_folder.write(world, scratch / "world", 1, config.evaluate.questions)
     index.build(scratch / "world" / world_folder.CORPUS, scratch / "index", index_plan(config.retrieval))
     held_out = questions.load(scratch / "world" / world_folder.TEST)
-    _, agent = agent_of(config, policy, scratch / "index", scratch / SEARCHES)
+    agent = agent_of(config, embedded(config, policy), policy.tokens, scratch / "index", scratch / SEARCHES)
     return await evaluate(agent, held_out, Rubric(config.reward), concurrent=config.engine.slots)
 
 

@@ -4,13 +4,11 @@ from pathlib import Path
 
 from sleuth import recipe
 from sleuth.agent.episode import Agent
-from sleuth.config import Config
+from sleuth.config import Config, EngineConfig
 from sleuth.errors import InputError
 from sleuth.runs import Run
 from sleuth.train.assemble import SEARCHES, agent_of, sources_of
-from sleuth.train.learners import device_of, dtype_of
-from sleuth.train.policy import Policy
-from sleuth.train.ranks import ALONE
+from sleuth.train.engines import standing
 
 
 def config_of(run: Run) -> Config:
@@ -22,13 +20,12 @@ def agent(run: Run, initial: bool = False) -> Agent:
     """The agent of a run as it is now, or as it was before training."""
     config = config_of(run)
     folder = recipe.resolve_policy(config.model.policy) if initial else latest(run)
-    device = device_of(ALONE)
-    # What is asked of a finished run is no part of its recording.
-    asked = config.model_copy(update={"retrieval": config.retrieval.model_copy(update={"record": False})})
-    _, ready = agent_of(
-        asked, Policy.load(folder, device, dtype_of(config, device)), sources_of(config, run).index, run.path / SEARCHES
-    )
-    return ready
+    # What is asked of a finished run is no part of its recording, and the servers it was trained with may be gone.
+    here = config.engine if config.engine.kind == "paged" else EngineConfig(slots=config.engine.slots)
+    searched = config.retrieval.model_copy(update={"record": False})
+    asked = config.model_copy(update={"retrieval": searched, "engine": here})
+    engine, tokens = standing(asked, folder)
+    return agent_of(asked, engine, tokens, sources_of(config, run).index, run.path / SEARCHES)
 
 
 def latest(run: Run) -> Path:

@@ -1,13 +1,15 @@
 """The loop: take questions, run groups, score, learn, publish, record, save."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 
 from sleuth.agent import prompts
 from sleuth.algorithms.kl_control import adapted
+from sleuth.engines.base import Engine
 from sleuth.errors import EngineFailure
 from sleuth.runs import row, step_of
 from sleuth.train import gauges, guards, parity
@@ -15,7 +17,7 @@ from sleuth.train.assemble import Parts
 from sleuth.train.checkpoint import Progress
 from sleuth.train.examine import Measured, ask, measure
 from sleuth.train.guards import Guards
-from sleuth.train.parity import Parity
+from sleuth.train.parity import Parity, corrected
 from sleuth.train.rollout import Harvest
 from sleuth.train.step import Pace, critic_rate, learning_rate
 from sleuth.train.upcoming import Ahead, InTurn, Upcoming
@@ -45,7 +47,7 @@ class Step:
 
 def train(parts: Parts, watch: Watch, started: float) -> Outcome:
     """Runs the whole training, from the newest checkpoint where there is one."""
-    with parts.held(), upcoming(parts) as coming:
+    with parts.held(), upcoming(parts) as coming, _closing(parts.engine, coming):
         proof = _prove(parts, watch, coming, 0)
         before = _before(parts, watch, coming)
         newest = parts.run.latest()
@@ -56,6 +58,7 @@ def train(parts: Parts, watch: Watch, started: float) -> Outcome:
         else:
             proof = _prove(parts, watch, coming, progress.step)
         clock = started - progress.seconds
+        parts = _corrected(parts, watch, proof)
         progress = _steps(parts, watch, coming, progress, _ages(parts, watch, proof), clock)
         after = _after(parts, watch, coming, progress)
         return Outcome(before, after, replace(progress, seconds=time.monotonic() - clock))
@@ -80,6 +83,15 @@ def _steps(parts: Parts, watch: Watch, coming: Upcoming, progress: Progress, rec
     return progress
 
 
+@contextmanager
+def _closing(engine: Engine, coming: Upcoming) -> Iterator[None]:
+    """An engine is closed where it was asked."""
+    try:
+        yield
+    finally:
+        coming.run(engine.close())
+
+
 def upcoming(parts: Parts) -> Upcoming:
     """Where the episodes of the run come from."""
     if parts.config.train.mode == "ahead":
@@ -101,7 +113,11 @@ def _step(parts: Parts, coming: Upcoming, guard: Guards, progress: Progress, rec
     with clock.part("publish"):
         if parts.config.train.mode == "sync":
             parts.publisher.publish(step + 1)
+    learned = parts.learner.learned.taken()
     if parts.ranks.rank == 0:
+        if learned:
+            # First: whoever sees the trajectories of a step sees what was made of them.
+            parts.run.write_learned(step + 1, [learned.get(id(each), {}) for each in harvest.trajectories])
         parts.run.write_trajectories(step + 1, (row(each, score) for each, score in harvest.scored()))
     taken = {**clock.taken(), "time/step": time.monotonic() - began}
     metrics |= {**marks(verdicts), **taken, **gauges.read(parts, harvest, step, {**metrics, **taken})}
@@ -152,7 +168,7 @@ def _prove(parts: Parts, watch: Watch, coming: Upcoming, step: int) -> Parity:
     if parts.ranks.rank == 0:
         parts.run.write_json(parity.FILE, {"step": step, **found.as_json()})
     watch.tell(found.line())
-    parity.require(found, parts.config.engine.parity, parts.config.model.policy)
+    parity.require(found, parts.config.engine.apart, parts.config.model.policy)
     return found
 
 
@@ -170,6 +186,20 @@ async def _parity(parts: Parts) -> Parity:
         seed=config.train.seed,
         ranks=parts.ranks,
     )
+
+
+def _corrected(parts: Parts, watch: Watch, proof: Parity) -> Parts:
+    """Corrects for what lies between a server and the trainer, where the recipe leaves that to us; says so."""
+    algorithm = corrected(parts.config, proof)
+    if algorithm is parts.config.algorithm:
+        return parts
+    settings = algorithm.correction
+    watch.tell(
+        f"correction: each token weighs the ratio of trainer to engine, {settings.high:g} at most, for their logprobs "
+        f"differ by more than {parity.SAME:g} (algorithm.correction.level = {settings.level})"
+    )
+    config = parts.config.model_copy(update={"algorithm": algorithm})
+    return replace(parts, config=config, learner=replace(parts.learner, algorithm=algorithm))
 
 
 def _ages(parts: Parts, watch: Watch, proof: Parity) -> bool:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sleuth.agent.ledger import Ledger
+from sleuth.config import AlgorithmConfig, Config, CorrectionConfig
 from sleuth.engines.base import Engine, Sampling
 from sleuth.errors import UserError
 from sleuth.train.packing import Pack, Row, pack, row
@@ -81,6 +82,18 @@ def require(found: Parity, limit: float, model: str) -> None:
             f"{found.line()}, expected at most engine.parity = {limit:g} in the mean: see what `sleuth doctor {model}` "
             "says, or begin a new run with a higher engine.parity"
         )
+
+
+def corrected(config: Config, found: Parity) -> AlgorithmConfig:
+    """The algorithm of a run, with a correction where a server is apart from the trainer and none was chosen.
+
+    It is TIS, truncated importance sampling: the ratio of each token, held below 2.
+    """
+    algorithm = config.algorithm
+    decided = algorithm.correction.level != "auto" or algorithm.old == "engine" or not algorithm.origin_mask
+    if decided or config.engine.kind == "paged" or found.within(SAME):
+        return algorithm
+    return algorithm.model_copy(update={"correction": CorrectionConfig(level="token")})
 
 
 async def measure(

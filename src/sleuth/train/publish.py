@@ -6,6 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from sleuth.engines.base import Engine
+from sleuth.errors import EngineFailure, TrainingStopped
 
 
 class Publisher(Protocol):
@@ -32,3 +33,20 @@ class Copied:
 
     def publish(self, version: int) -> None:
         self._engine.publish(self._weights(), version)
+
+
+class Sent:
+    """The engine is elsewhere: weights go there once for a version, which names them."""
+
+    def __init__(self, engine: Engine, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._engine, self._weights = engine, weights
+        self._version: int | None = None  # that the engine has; whatever it had before the first is not known
+
+    def publish(self, version: int) -> None:
+        if version == self._version:
+            return
+        try:
+            self._engine.publish(self._weights(), version)
+        except EngineFailure as failure:
+            raise TrainingStopped(f"{failure}; mend what failed and resume the run") from failure
+        self._version = version

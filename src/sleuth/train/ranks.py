@@ -66,6 +66,11 @@ def require(config: Config, world: int) -> None:
             f"train.questions = {config.train.questions} cannot be shared evenly by {world} processes; "
             f"choose a multiple of {world}, or another --nproc"
         )
+    if config.engine.kind == "vllm" and world > 1:
+        raise ConfigError(
+            f"engine.kind = vllm is for one training process, and {world} were asked for; leave out --nproc, or choose "
+            "engine.kind = paged"
+        )
     if config.retrieval.record and world > 1:
         raise ConfigError(
             f"retrieval.record = true is for one process, {world} would write one file; record without --nproc"

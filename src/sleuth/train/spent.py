@@ -28,11 +28,14 @@ class Spent:
             "search/count": float(searches),
             "time/search": busy / ranks.world,
             **({"search/latency": seconds / searches} if searches else {}),
-            # The share of given tokens that were not computed again, and rows that gave way.
-            "engine/reused": reused / (reused + prefilled) if reused + prefilled else 0.0,
-            "engine/preempted": float(preempted),
+            **(_worked(reused, prefilled, preempted) if reused + prefilled else {}),
         }
 
     def _counts(self) -> tuple[float, ...]:
         waits, tally = self.waits, self.tally
         return (waits.searches, waits.seconds, waits.busy, tally.reused, tally.prefilled, tally.preempted)
+
+
+def _worked(reused: float, prefilled: float, preempted: float) -> dict[str, float]:
+    """The share of given tokens that were not computed again, and rows that gave way; not every engine tells."""
+    return {"engine/reused": reused / (reused + prefilled), "engine/preempted": float(preempted)}

@@ -22,6 +22,7 @@ from sleuth.records import Group, Trajectory
 from sleuth.train.clock import Clock
 from sleuth.train.credit import Paid, credited, heard, shaped
 from sleuth.train.critic import Critic
+from sleuth.train.learned import Learned
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.packing import WEIGHT, Pack, Row
 from sleuth.train.policy import Policy
@@ -59,6 +60,7 @@ class Learner:
     critic: Critic | None = None
     ranks: Ranks = ALONE
     clock: Clock = field(default_factory=Clock)
+    learned: Learned = field(default_factory=Learned)
 
     def __post_init__(self) -> None:
         # Found here, a wrong name is found before the first episode.
@@ -81,6 +83,7 @@ class Learner:
             rows = self._valued(rows)
         rewards_N = shaped(paid, self.algorithm, self.context)
         rows = credited(rows, rewards_N, paid.keys_N, self.algorithm, pace.kl)
+        self.learned.credit(paid.trajectories, rows)
         keep = [heard(each, self.algorithm) for each in paid.trajectories]
         tallies = [
             self._update(batch, pace, admits)
@@ -98,7 +101,7 @@ class Learner:
     def _corrected(self, rows: Sequence[Row]) -> tuple[list[Row], Metrics]:
         """The column correction: what a token weighs because another policy sampled it."""
         settings = self.algorithm.correction
-        if settings.level == "none":
+        if settings.level == "auto" or settings.level == "none":
             return list(rows), {}
         lengths = [len(row.places_S) for row in rows]
         found = correct(
@@ -137,6 +140,7 @@ class Learner:
     def _update(self, rows: Sequence[Row], pace: Pace, admits: Admits) -> Metrics:
         """One mini-batch: the loss is summed over packs, whose weights were made for the whole of it."""
         weighed = [row for row in self._weighed(rows) if len(row.places_S)]
+        self.learned.weigh(weighed)
         metrics: Metrics = {}
         if self.critic is not None and weighed:
             metrics |= self._descend(weighed, self.critic.optimiser, self._value_loss, pace.critic_rate, isfinite)
@@ -144,6 +148,7 @@ class Learner:
         moving = [] if pace.critic_only else [row for row in weighed if self._moves(row)]
         if moving:
             metrics |= self._descend(moving, self.optimiser, lambda each: self._loss(each, pace), pace.rate, admits)
+            self.learned.settle(moving, self.ranks)
         return metrics
 
     def _descend(
@@ -197,6 +202,7 @@ class Learner:
         """The weighted loss of a pack, and the weighted sum of each thing to record."""
         settings, columns = self.algorithm, packed.columns
         logprob_T, entropy_T = self.policy.score(packed, self.train.temperature)
+        self.learned.see(packed, logprob_T - columns["old"])
         bounds = Bounds(settings.clip_low, settings.clip_high, settings.clip_dual, settings.negative_weight)
         policy_loss = chosen("algorithm.loss", settings.loss, loss.LOSSES)
         tokens = policy_loss(Sampled(logprob_T, columns["old"], columns["advantage"], packed.row_T), bounds)

@@ -60,7 +60,7 @@ def _compared(before: Measured, after: Measured) -> dict[str, Any]:
 
 def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None:
     page = run_page(
-        title=f"Sleuth: {run.path.name}",
+        title=run.path.name,
         manifest=run.manifest(),
         metrics=list(run.metrics()),
         summary=found,

@@ -7,9 +7,7 @@ from sleuth.agent.episode import Agent
 from sleuth.config import Config
 from sleuth.errors import ConfigError
 from sleuth.train.assemble import SEARCHES, agent_of
-from sleuth.train.learners import device_of, dtype_of
-from sleuth.train.policy import Policy
-from sleuth.train.ranks import ALONE
+from sleuth.train.engines import standing
 
 TABLES = ("agent.", "engine.", "retrieval.", "reward.")
 
@@ -30,7 +28,5 @@ def agent(model: str, questions: Path, index: str | None, settings: list[str]) -
         },
         settings,
     )
-    device = device_of(ALONE)
-    policy = Policy.load(folder, device, dtype_of(config, device))
-    _, ready = agent_of(config, policy, Path(index), Path(SEARCHES))
-    return ready, config
+    engine, tokens = standing(config, folder)
+    return agent_of(config, engine, tokens, Path(index), Path(SEARCHES)), config

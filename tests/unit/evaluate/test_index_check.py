@@ -93,7 +93,7 @@ def test_reports_say_the_same_in_markdown_json_and_html(tmp_path: Path) -> None:
     assert written["sets"]["all"]["hit"]["10"]["value"] == 0.5
     assert written["worst"][0]["id"] == "b"
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "0.50 [" in page
+    assert '0.50<span class="quiet"> [' in page
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     text = index_report.markdown(found, "my index")

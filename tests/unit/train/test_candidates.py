@@ -10,12 +10,17 @@ import pytest
 
 from sleuth import recipe
 from sleuth.agent import methods
+from sleuth.config import EngineConfig
+from sleuth.engines.paged.engine import Paged
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.evaluate.folder import leaves
 from sleuth.retrieval import index
 from sleuth.runs import Run
+from sleuth.train import finished
 from sleuth.train.candidates import Candidate, Wish, named
+from sleuth.train.learners import device_of
 from sleuth.train.policy import Policy
+from sleuth.train.ranks import ALONE
 
 QUESTION = {"id": "q1", "question": "Who?", "golden_answers": ["Ada"]}
 
@@ -63,6 +68,35 @@ def test_a_run_with_another_method_keeps_what_still_has_a_meaning(home: Path) ->
     )
     direct = candidate(home, "run", "agent.turn_tokens=9", method="direct").config
     assert (direct.agent.template, direct.agent.turn_tokens, direct.retrieval.index) == ("direct", 9, None)
+
+
+TRAINED_AT = {"kind": "vllm", "url": "http://127.0.0.1:9", "in_flight": "abort", "exchange": "w", "slots": 7}
+TRAINED_BY = {"kind": "vllm", "command": "env/vllm serve", "memory": 0.5, "weights": "device"}
+
+
+@pytest.mark.parametrize(
+    ("trained", "settings", "expected"),
+    [
+        (TRAINED_AT, (), {"kind": "vllm", "slots": 7}),
+        (TRAINED_AT, ("engine.url=http://b:1",), {"kind": "vllm", "slots": 7, "url": "http://b:1"}),
+        (TRAINED_AT, ("engine.memory=0.8",), {"kind": "vllm", "slots": 7, "memory": 0.8}),
+        (TRAINED_BY, (), {"kind": "vllm", "command": "env/vllm serve", "memory": 0.5}),
+        (TRAINED_BY, ("engine.url=http://b:1",), {"kind": "vllm", "url": "http://b:1"}),
+        (TRAINED_BY, ("engine.kind=paged",), {"memory": 0.5}),
+    ],
+)
+def test_a_run_is_not_asked_at_the_servers_it_was_trained_with(
+    home: Path, trained: dict[str, Any], settings: tuple[str, ...], expected: dict[str, Any]
+) -> None:
+    manifest = home / "run" / "manifest.json"
+    begun = json.loads(manifest.read_text())
+    begun["config"]["engine"] |= trained
+    manifest.write_text(json.dumps(begun))
+    found = candidate(home, "run", *settings)
+    assert found.config.engine == EngineConfig(**expected)
+    assert found.stamp()["model"]["on"] == ("vllm" if "kind" in expected else device_of(ALONE).type)
+    # A single question is answered here.
+    assert isinstance(finished.agent(Run.open(home / "run")).engine, Paged)
 
 
 def test_a_model_with_an_index_is_a_candidate(home: Path) -> None:

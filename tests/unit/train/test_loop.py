@@ -338,6 +338,29 @@ def test_old_logprobs_are_the_engines_unless_it_is_too_far_from_the_trainer(
     assert (abs(row["policy/ratio"] - 1.0) > 1e-4) == (bool(apart) and not recomputed)
 
 
+@pytest.mark.parametrize(
+    ("apart", "chosen", "corrects"),
+    [
+        (0.0, {}, False),
+        (1e-3, {}, True),
+        (1e-3, {"old": "engine"}, False),
+        (1e-3, {"correction": {"level": "none"}}, False),
+    ],
+)
+def test_a_server_that_is_too_far_from_the_trainer_is_corrected_for(
+    apart: float, chosen: dict[str, Any], corrects: bool, parts: Making, tmp_path: Path, judged: str
+) -> None:
+    told = Told()
+    tables: dict[str, Any] = {"reward": {"answer": judged}, "algorithm": chosen, "evaluate": UNASKED}
+    tables |= {"engine": {"kind": "vllm", "slots": 4, "parity": 1.0}, "guards": {"parity": 1.0}}
+    steps = {"steps": 1, "questions": 2, "samples": 3, "learning_rate": 1e-3}
+    made = parts(tmp_path / "run", apart=apart, train=steps, **tables)
+    train(made, told, 0.0)
+    said = [line for line in told.lines if line.startswith("correction: each token weighs the ratio of trainer to")]
+    assert len(said) == corrects
+    assert any(name.startswith("correction/") for name in recorded(made.run)[-1]) == corrects
+
+
 def test_weight_of_kl_adapts_to_the_distance_of_each_step(parts: Making, tmp_path: Path, judged: str) -> None:
     kl = {"place": "loss", "coefficient": 0.01, "target": 1e-4, "horizon": 12}
     steps = {"steps": 3, "save_every": 1, "keep": 9, "learning_rate": 1e-2, "questions": 2, "samples": 3}

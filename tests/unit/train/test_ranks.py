@@ -124,6 +124,7 @@ def test_a_process_by_itself_waits_for_nobody() -> None:
     [
         ({"train": {"questions": 6}}, 4, r"train\.questions = 6 cannot be shared evenly by 4 processes"),
         ({"retrieval": {"record": True}}, 2, r"retrieval\.record = true is for one process, 2 would write one file"),
+        ({"engine": {"kind": "vllm"}}, 2, r"engine\.kind = vllm is for one training process, and 2 were asked for"),
     ],
 )
 def test_what_several_cannot_share_is_refused(tables: dict[str, Any], world: int, told: str) -> None:

@@ -17,11 +17,14 @@ import httpx
 
 from sleuth.engines.base import Completion, Listener, Sampling, Seat
 from sleuth.engines.paged.stops import Stops
+from sleuth.engines.vllm import head
+from sleuth.engines.vllm.disk import reading
 from sleuth.engines.vllm.draft import Draft
 from sleuth.engines.vllm.fleet import Fleet
+from sleuth.engines.vllm.launch import Started
 from sleuth.engines.vllm.message import is_cut
 from sleuth.engines.vllm.probe import Served, probe
-from sleuth.engines.vllm.push import InFlight, Push
+from sleuth.engines.vllm.push import InFlight, Load, Way, push
 from sleuth.engines.vllm.score import rescored
 from sleuth.engines.vllm.server import Lost, Server
 from sleuth.errors import ConfigError, EngineFailure
@@ -39,10 +42,10 @@ LOOK = 0.01
 class Vllm:
     """Asks one of several servers; made by `connect`.
 
-    `exchange` is the folder through which weights go, which every server must be able to read under the same name; with
-    None weights cannot be published. `in_flight` says what becomes of calls under way when they are: `continue` has the
-    new weights sample the rest, `finish` lets the old ones do so first. `ends` are the ids that end a text, besides
-    those the server knows.
+    `way` is how new weights travel; with None they cannot be published. `in_flight` says what becomes of requests under
+    way when they are: `finish` lets the old weights do so first; `pause` and `abort` have the new ones sample the rest
+    of our own, and `abort` ends those of others. `ends` are the ids that end a text, besides those the server knows.
+    `own` is a server that is stopped when the engine is closed.
     """
 
     def __init__(
@@ -53,13 +56,13 @@ class Vllm:
         model: str,
         context: int,
         ends: Sequence[int] = (),
-        exchange: Path | None = None,
-        in_flight: InFlight = "continue",
+        way: Way | None = None,
+        in_flight: InFlight = "pause",
+        own: Started | None = None,
     ) -> None:
         self._fleet, self._stops = fleet, Stops(tokens)
         self._model, self._context, self._ends = model, context, tuple(ends)
-        self._push = Push(exchange, in_flight) if exchange is not None else None
-        self._finishes = in_flight == "finish"
+        self._way, self._in_flight, self._own = way, in_flight, own
         self._version, self._epoch = 0, 0
         self._publishing = threading.Lock()
         self._closed = False
@@ -74,8 +77,9 @@ class Vllm:
         slots: int = 256,
         silence: float = 120.0,
         ends: Sequence[int] = (),
-        exchange: Path | None = None,
-        in_flight: InFlight = "continue",
+        way: Way | None = None,
+        in_flight: InFlight = "pause",
+        own: Started | None = None,
     ) -> Self:
         """Speaks to the servers at these addresses, once each has shown that it can do what is asked of it.
 
@@ -84,10 +88,10 @@ class Vllm:
         fleet = Fleet([Server(address, places=slots, silence=silence) for address in dict.fromkeys(addresses)])
         try:
             model = _agreed([await probe(server) for server in fleet.servers], context)
-        except BaseException:
-            await fleet.close()
-            raise
-        return cls(fleet, tokens, model=model, context=context, ends=ends, exchange=exchange, in_flight=in_flight)
+        finally:
+            # The calls may come in another event loop than this one.
+            await fleet.hang_up()
+        return cls(fleet, tokens, model=model, context=context, ends=ends, way=way, in_flight=in_flight, own=own)
 
     @property
     def lost(self) -> Mapping[str, str]:
@@ -115,16 +119,38 @@ class Vllm:
         return draft.completion()
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
+        if weights is not None and self._way is None:
+            raise EngineFailure("weights were published to servers, and no way was named by which they go there")
         with self._publishing:
-            if weights is not None:
-                self._replace(weights, version)
+            if weights is not None and self._way is not None:
+                self._replace(self._way.ready(weights, version))
+            self._version = version
+
+    def require_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
+        """Refuses servers that go on with the old head of a model whose head is its embedding; publish afterwards."""
+        before = {server.address: head.said(server.address, self._model) for server in self._fleet.servers}
+        self.publish(head.moved_on(weights, embedding), self._version)
+        for server in self._fleet.servers:
+            after = head.said(server.address, self._model, head.PROMPT + 1)
+            if not head.follows(before[server.address], after, len(weights[embedding])):
+                raise ConfigError(
+                    f"{server.address} goes on with its old head when new weights come, as vLLM on a CPU does for a "
+                    "model whose head is its embedding; serve it on a GPU, or choose engine.kind = paged"
+                )
+
+    def load(self, folder: Path, version: int = 0) -> None:
+        """Has the servers go on with the weights of a model folder, which they read under the same name."""
+        with self._publishing:
+            self._replace(reading(folder))
             self._version = version
 
     async def close(self) -> None:
         self._closed = True
-        await self._fleet.close()
-        if self._push is not None:
-            self._push.close()
+        await self._fleet.hang_up()
+        if self._way is not None:
+            self._way.close()
+        if self._own is not None:
+            self._own.stop()
 
     async def _go_on(self, draft: Draft, seat: Seat | None, listen: Listener | None) -> str | None:
         """Adds to the draft until it ends, or breaks off; the reason if that is a failure."""
@@ -157,7 +183,7 @@ class Vllm:
                 if epoch == self._epoch:
                     version = self._version
                 # What was begun by the old weights is finished by them; a call of which nothing has come may not be.
-                elif not self._finishes or len(draft.ids) == begun:
+                elif self._in_flight != "finish" or len(draft.ids) == begun:
                     return None
                 if is_cut(draft.sampling):
                     piece = await rescored(server, self._model, draft, piece)
@@ -170,22 +196,20 @@ class Vllm:
                     return None
         return None if epoch != self._epoch else f"{server.address}: the stream ended before the completion"
 
-    def _replace(self, weights: "Mapping[str, Tensor]", version: int) -> None:
-        if self._push is None:
-            raise EngineFailure("weights for vLLM go through a folder that its servers read too; name one as exchange")
-        push, folder, servers = self._push, self._push.write(weights, version), list(self._fleet.servers)
+    def _replace(self, load: Load) -> None:
+        servers = list(self._fleet.servers)
         # Before the servers change: nothing that comes from now on may pass for the old weights' own.
         self._epoch += 1
 
-        def load(server: Server) -> None:
+        def send(server: Server) -> None:
             try:
-                push.load(server.address, folder)
+                push(server.address, load, self._in_flight)
             # Whatever the reason, it may still have the old weights, whose tokens must not pass for those of the new.
             except (httpx.TransportError, EngineFailure) as error:
                 self._fleet.take_out(server, f"new weights did not reach it: {type(error).__name__} {error}")
 
         with ThreadPoolExecutor(max(1, len(servers))) as threads:
-            list(threads.map(load, servers))
+            list(threads.map(send, servers))
         if not self._fleet.servers:
             raise EngineFailure(f"no vLLM server is left: {'; '.join(self._fleet.lost.values())}")
 

@@ -43,9 +43,9 @@ class Fleet:
         left = len(self.servers)
         print(f"the vLLM server {server.address} is taken out ({reason}); {left} left", file=sys.stderr)
 
-    async def close(self) -> None:
-        """Ends every connection, those to servers taken out too."""
-        await asyncio.gather(*(server.close() for server in self._ever))
+    async def hang_up(self) -> None:
+        """Ends every connection, those to servers taken out too; the next call makes new ones."""
+        await asyncio.gather(*(server.hang_up() for server in self._ever))
 
     def _seated(self, server: Server) -> int:
         return sum(home is server for home in self._homes.values())

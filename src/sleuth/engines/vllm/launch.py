@@ -1,75 +1,92 @@
-"""A vLLM server of our own: started from an executable, waited for, and stopped with all its processes."""
+"""A vLLM server of our own: started by a command, waited for, and stopped with all its processes."""
 
-import asyncio
 import os
-import signal
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from sleuth.engines.vllm.server import Server
+import httpx
+
+from sleuth.engines.vllm.guard import GRACE, NO_PROGRAM
 from sleuth.errors import ConfigError, EngineFailure
 
-# Seconds a server has to end by itself.
-GRACE = 15.0
+# Seconds that a server may take to start, and between two looks whether it has.
+PATIENCE = 900.0
+LOOK = 0.3
 LAST = 400
+NAME = "policy"
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A server that runs; its processes are the group `pid`."""
+    """A server that runs, inside the process that guards it."""
 
     address: str
-    pid: int
+    guard: "subprocess.Popen[bytes]"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends it, and returns when nothing of it is left."""
+        if self.guard.stdin is not None:
+            self.guard.stdin.close()
+        self.guard.wait(GRACE + 15.0)
 
 
-@asynccontextmanager
-async def served(
-    command: Path,
+def start(
+    command: Sequence[str],
     model: Path,
     log: Path,
     *,
     context: int,
     slots: int,
     dtype: str = "auto",
-    patience: float = 900.0,
+    patience: float = PATIENCE,
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-) -> AsyncIterator[Started]:
-    """A server that `command` (the program vllm) runs for the length of the block; it writes to `log`.
+) -> Started:
+    """A server that `command` (as `vllm serve`) runs until it is stopped, or this process ends; it writes to `log`.
 
-    It may take `patience` seconds to start. `options` are given to `vllm serve` as they are.
+    What stands in the command after its word `serve` are options of the user's own, which have the last word.
     """
-    port = _free_port()
-    arguments = [str(command), "serve", *_arguments(model, port, context, slots, dtype), *options]
+    port, named = _free_port(), list(command).index("serve") + 1
+    words = [*command[:named], *_arguments(model, port, context, slots, dtype), *options, *command[named:]]
     with log.open("wb") as out:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *arguments,
-                stdout=out,
-                stderr=out,
-                stdin=asyncio.subprocess.DEVNULL,
-                # A session of its own: its engine processes are stopped with it.
-                start_new_session=True,
-                env=os.environ | {"VLLM_SERVER_DEV_MODE": "1"} | dict(environment or {}),
-            )
-        except OSError as error:
-            raise ConfigError(f"{command} cannot be run ({error}); expected the program vllm") from error
-    address = f"http://127.0.0.1:{port}"
+        process = subprocess.Popen(  # noqa: S603  the user's own command
+            [sys.executable, "-m", "sleuth.engines.vllm.guard", *words],
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.PIPE,
+            # An interrupt of the terminal is for us alone.
+            start_new_session=True,
+            env=os.environ | {"VLLM_SERVER_DEV_MODE": "1"} | dict(environment or {}),
+        )
+    server = Started(f"http://127.0.0.1:{port}", process)
     try:
-        await _wait(process, address, log, patience)
-        yield Started(address, process.pid)
-    finally:
-        await _stop(process)
+        _wait(server, command[0], log, patience)
+    except BaseException:
+        server.stop()
+        raise
+    return server
 
 
 def _arguments(model: Path, port: int, context: int, slots: int, dtype: str) -> list[str]:
     settings = {
         "--host": "127.0.0.1",
         "--port": port,
-        "--served-model-name": "policy",
+        "--served-model-name": NAME,
         "--max-model-len": context,
         "--max-num-seqs": slots,
         "--dtype": dtype,
@@ -78,36 +95,24 @@ def _arguments(model: Path, port: int, context: int, slots: int, dtype: str) -> 
     return [str(model), *(str(part) for pair in settings.items() for part in pair)]
 
 
-async def _wait(process: asyncio.subprocess.Process, address: str, log: Path, patience: float) -> None:
-    server, loop = Server(address, places=1, silence=5.0), asyncio.get_running_loop()
-    end = loop.time() + patience
+def _wait(server: Started, program: str, log: Path, patience: float) -> None:
+    end = time.monotonic() + patience
+    while not _lives(server.address):
+        code = server.guard.poll()
+        if code == NO_PROGRAM:
+            raise ConfigError(f"engine.command: {_end(log)}; expected the program vllm, whose path may be given")
+        if code is not None:
+            raise EngineFailure(f"{program} ended with {code} before it served; {log} ends: {_end(log)}")
+        if time.monotonic() > end:
+            raise EngineFailure(f"{program} did not serve within {patience:g} s; {log} ends: {_end(log)}")
+        time.sleep(LOOK)
+
+
+def _lives(address: str) -> bool:
     try:
-        while not await server.lives():
-            if process.returncode is not None:
-                raise EngineFailure(f"vLLM ended with {process.returncode} before it served; {log} ends: {_end(log)}")
-            if loop.time() > end:
-                raise EngineFailure(f"vLLM did not serve within {patience:g} s; {log} ends: {_end(log)}")
-            await asyncio.sleep(0.3)
-    finally:
-        await server.close()
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    """Asks its processes to end, and ends those that do not."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        if _signalled(process.pid, how) and process.returncode is None:
-            try:
-                await asyncio.wait_for(process.wait(), GRACE)
-            except TimeoutError:
-                continue
-
-
-def _signalled(group: int, how: signal.Signals) -> bool:
-    try:
-        os.killpg(group, how)
-    except ProcessLookupError:
+        return httpx.get(f"{address}/health", timeout=5.0, trust_env=False).status_code == httpx.codes.OK
+    except httpx.TransportError:
         return False
-    return True
 
 
 def _free_port() -> int:

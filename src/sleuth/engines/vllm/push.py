@@ -1,63 +1,53 @@
-"""New weights for servers, through a folder that they read too."""
+"""New weights for servers: requests in flight are halted, the weights are taken in, what was cached is dropped."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import httpx
-from safetensors.torch import save_file
 
 from sleuth.errors import EngineFailure
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-InFlight = Literal["continue", "finish"]
-# What the server does with calls in flight: ours are asked for anew after an abort.
-PAUSES: dict[InFlight, str] = {"continue": "abort", "finish": "wait"}
-# Seconds for a server to finish what is in flight, and to read its weights.
+InFlight = Literal["finish", "pause", "abort"]
+# What a server does with requests in flight. Of our own, what the old weights do not finish is asked for anew.
+MODES: dict[InFlight, str] = {"finish": "wait", "pause": "keep", "abort": "abort"}
+# Seconds for a server to finish what is in flight, and to take in its weights.
 PATIENCE = 1800.0
 
+Post = Callable[[str, Mapping[str, Any] | None], Any]
+# Has one server take in weights that are ready for it.
+Load = Callable[[Post], None]
 
-class Push:
-    """Writes weights to a folder and has servers read them; the newest stay there, older ones are removed."""
 
-    def __init__(self, folder: Path, in_flight: InFlight) -> None:
-        self._folder, self._in_flight = folder, in_flight
-        self._written: Path | None = None
+class Way(Protocol):
+    """How weights travel from the trainer to servers."""
 
-    def write(self, weights: "Mapping[str, Tensor]", version: int) -> Path:
-        """A folder with the weights of this version."""
-        folder = self._folder / f"weights-{version}"
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file(_apart(weights), folder / "model.safetensors", metadata={"format": "pt"})
-        if self._written is not None and self._written != folder:
-            shutil.rmtree(self._written)
-        self._written = folder
-        return folder
-
-    def load(self, address: str, folder: Path) -> None:
-        """Has a server go on with these weights; its cached keys and values are of the old ones, and dropped."""
-        with httpx.Client(base_url=address, timeout=httpx.Timeout(PATIENCE, connect=5.0), trust_env=False) as client:
-            post = _poster(client, address)
-            with _paused(post, PAUSES[self._in_flight]):
-                post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}})
-                post("/reset_prefix_cache", None)
+    def ready(self, weights: "Mapping[str, Tensor]", version: int) -> Load:
+        """Makes weights ready to be taken in, by one server after the other."""
+        ...
 
     def close(self) -> None:
-        """Removes what was written."""
-        if self._written is not None:
-            shutil.rmtree(self._written, ignore_errors=True)
-            self._written = None
+        """Frees what is held for servers."""
+        ...
 
 
-Post = Callable[[str, Mapping[str, Any] | None], None]
+def push(address: str, load: Load, in_flight: InFlight) -> None:
+    """Has a server go on with new weights; an EngineFailure says why it did not."""
+    with httpx.Client(base_url=address, timeout=httpx.Timeout(PATIENCE, connect=5.0), trust_env=False) as client:
+        post = _poster(client, address)
+        with _halted(post, MODES[in_flight]):
+            load(post)
+            # Requests that wait give their keys and values back, and compute them again by the new weights.
+            answer = post("/reset_prefix_cache?reset_running_requests=true", None)
+            if isinstance(answer, dict) and answer.get("success") is False:
+                raise EngineFailure(f"{address} keeps keys and values of its old weights; restart it")
 
 
 def _poster(client: httpx.Client, address: str) -> Post:
-    def post(path: str, body: Mapping[str, Any] | None) -> None:
+    def post(path: str, body: Mapping[str, Any] | None) -> Any:
         response = client.post(path, json=body)
         if response.status_code == httpx.codes.NOT_FOUND:
             raise EngineFailure(
@@ -65,25 +55,15 @@ def _poster(client: httpx.Client, address: str) -> Post:
             )
         if response.status_code != httpx.codes.OK:
             raise EngineFailure(f"{address}{path} answered {response.status_code}: {response.text[:200]}")
+        return response.json() if response.content else None
 
     return post
 
 
 @contextmanager
-def _paused(post: Post, mode: str) -> Iterator[None]:
+def _halted(post: Post, mode: str) -> Iterator[None]:
     post(f"/pause?mode={mode}", None)
     try:
         yield
     finally:
         post("/resume", None)
-
-
-def _apart(weights: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-    """Tensors on the CPU, none of which shares memory with another: tied ones are written twice."""
-    seen: set[int] = set()
-    apart: dict[str, Tensor] = {}
-    for name, weight in weights.items():
-        tensor = weight.detach().cpu().contiguous()
-        apart[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
-        seen.add(tensor.data_ptr())
-    return apart

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncGenerator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import httpx
@@ -26,9 +28,8 @@ class Server:
     def __init__(self, address: str, *, places: int, silence: float) -> None:
         self.address = address.rstrip("/")
         self.gate = Gate(places)
-        timeout = httpx.Timeout(silence, connect=CONNECT, pool=None)
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=4.0)
-        self._client = httpx.AsyncClient(base_url=self.address, timeout=timeout, limits=limits, trust_env=False)
+        self._timeout = httpx.Timeout(silence, connect=CONNECT, pool=None)
+        self._client = self._connected()
 
     async def stream(self, body: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
         """The pieces of a completion; leaving the loop ends the request at the server too."""
@@ -65,9 +66,16 @@ class Server:
             return False
         return response.status_code == httpx.codes.OK
 
-    async def close(self) -> None:
-        """Ends its connections."""
-        await self._client.aclose()
+    async def hang_up(self) -> None:
+        """Ends its connections; a later request makes a new one."""
+        client, self._client = self._client, self._connected()
+        await client.aclose()
+
+    def _connected(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=4.0)
+        return httpx.AsyncClient(
+            base_url=self.address, timeout=self._timeout, limits=limits, trust_env=False, verify=_trusted()
+        )
 
     def _refuse(self, response: httpx.Response) -> None:
         """A request that is wrong fails alone; one that the server could not answer may have better luck elsewhere."""
@@ -75,6 +83,12 @@ class Server:
         if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Lost(said)
         raise EngineFailure(said)
+
+
+@lru_cache(maxsize=1)
+def _trusted() -> ssl.SSLContext:
+    """The certificates trusted, read once."""
+    return httpx.create_ssl_context()
 
 
 def _raise_trouble(message: str) -> None:

@@ -17,6 +17,8 @@ class Double:
         self.version = "0.32.0"
         self.models = [{"id": "policy", "max_model_len": 512}]
         self.raw = False
+        self.flat = 0  # tokens after which all are as likely
+        self.drops = True  # what it cached
         self.developer = True
         self.status = 200
         self.message: str | None = None
@@ -70,10 +72,11 @@ class Double:
                 await self._stream(writer, body)
             case _:
                 self.posted.append((what, body))
-                await _whole(writer, {}, 200 if self.developer else 404)
+                await _whole(writer, {"success": self.drops}, 200 if self.developer else 404)
 
     def _likeliest(self, body: Any) -> dict[str, Any]:
         scale = 1.0 if self.raw else 1 / body["temperature"]
+        scale *= body["prompt"][-1] > self.flat
         top = {f"token_id:{token}": -scale * token for token in range(body["logprobs"])}
         top |= {f"token_id:{token}": -7.0 for token in body.get("logprob_token_ids", ())}
         return {"choices": [{"logprobs": {"top_logprobs": [top]}}]}

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sleuth.engines.base import Completion, Engine, Finish, Sampling
+from sleuth.engines.vllm.disk import Disk
 from sleuth.engines.vllm.engine import Vllm
 from sleuth.errors import ConfigError, EngineFailure, SleuthError
 from sleuth.model.tokens import Tokens
@@ -127,6 +128,7 @@ def test_a_bad_answer_is_a_failure_with_one_sentence(
         ({"version": "0.25.1"}, "runs vLLM '0.25.1', expected 0.26 to 0.32"),
         ({"version": "dev"}, "runs vLLM 'dev', expected"),
         ({"raw": True}, "logprobs-mode processed_logprobs"),
+        ({"raw": True, "flat": 3}, "logprobs-mode processed_logprobs"),
         ({"models": []}, "lists no model"),
         ({"models": [{"id": "policy", "max_model_len": 63}]}, "with 63 tokens of context, expected"),
     ],
@@ -178,7 +180,7 @@ def test_weights_go_through_a_folder_and_the_rest_of_a_call_is_asked_for_anew(
     async def main() -> tuple[Completion, list[Any], list[int]]:
         async with doubles(1) as (server,):
             server.pause = 0.01
-            engine = await Vllm.connect([server.address], tokens, context=64, exchange=tmp_path)
+            engine = await Vllm.connect([server.address], tokens, context=64, way=Disk(tmp_path))
             published: list[int] = []
             published_by: list[asyncio.Future[None]] = []
 
@@ -201,12 +203,63 @@ def test_weights_go_through_a_folder_and_the_rest_of_a_call_is_asked_for_anew(
     assert prompts == [1, 1 + before]
     reload = {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path / "weights-5")}}
     assert posted == [
-        ("POST /pause?mode=abort", None),
+        ("POST /pause?mode=keep", None),
         ("POST /collective_rpc", reload),
-        ("POST /reset_prefix_cache", None),
+        ("POST /reset_prefix_cache?reset_running_requests=true", None),
         ("POST /resume", None),
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_servers_read_the_weights_of_a_model_folder(doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
+    async def main() -> tuple[Completion, list[Any]]:
+        async with doubles(1) as (server,):
+            engine = await Vllm.connect([server.address], tokens, context=64, in_flight="abort")
+            await asyncio.to_thread(engine.load, tmp_path, 3)
+            completion = await engine.generate([10], Sampling(2))
+            await engine.close()
+            return completion, server.posted
+
+    completion, posted = asyncio.run(main())
+    assert completion.versions == (3, 3)
+    assert posted[0] == ("POST /pause?mode=abort", None)
+    assert posted[1][1] == {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path)}}
+    assert tmp_path.exists()
+
+
+def test_a_server_that_keeps_what_it_cached_of_old_weights_is_asked_no_more(
+    doubles: Any, tokens: Tokens, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with doubles(1) as (server,):
+            server.drops = False
+            engine = await Vllm.connect([server.address], tokens, context=64)
+            try:
+                await asyncio.to_thread(engine.load, tmp_path, 3)
+            finally:
+                await engine.close()
+
+    with pytest.raises(EngineFailure, match=r"no vLLM server is left: .* keeps keys and values of its old weights"):
+        asyncio.run(main())
+
+
+def test_an_engine_connected_in_one_loop_is_asked_in_others(doubles: Any, tokens: Tokens) -> None:
+    async def asked_elsewhere() -> list[int]:
+        async with doubles(1) as (server,):
+
+            def elsewhere() -> list[int]:
+                engine = asyncio.run(Vllm.connect([server.address], tokens, context=64))
+
+                async def once() -> int:
+                    completion = await engine.generate([10], Sampling(1))
+                    await engine.close()
+                    return completion.ids[0]
+
+                return [asyncio.run(once())]
+
+            return await asyncio.to_thread(elsewhere)
+
+    assert asyncio.run(asked_elsewhere()) == [11]
 
 
 def test_calls_under_way_are_finished_by_the_old_weights_where_that_is_asked_for(
@@ -215,7 +268,7 @@ def test_calls_under_way_are_finished_by_the_old_weights_where_that_is_asked_for
     async def main() -> tuple[Completion, Completion, str]:
         async with doubles(1) as (server,):
             server.pause = 0.01
-            engine = await Vllm.connect([server.address], tokens, context=64, exchange=tmp_path, in_flight="finish")
+            engine = await Vllm.connect([server.address], tokens, context=64, way=Disk(tmp_path), in_flight="finish")
             started = asyncio.Event()
             call = asyncio.create_task(engine.generate([10], Sampling(20), None, lambda _ids: started.set()))
             await started.wait()
@@ -230,14 +283,14 @@ def test_calls_under_way_are_finished_by_the_old_weights_where_that_is_asked_for
     assert pause == "POST /pause?mode=wait"
 
 
-@pytest.mark.parametrize(("given", "error"), [(False, "name one as exchange"), (True, "VLLM_SERVER_DEV_MODE=1")])
+@pytest.mark.parametrize(("given", "error"), [(False, "no way was named"), (True, "VLLM_SERVER_DEV_MODE=1")])
 def test_weights_that_cannot_be_sent_are_a_failure(
     doubles: Any, tokens: Tokens, tmp_path: Path, given: bool, error: str
 ) -> None:
     async def main() -> None:
         async with doubles(1) as (server,):
             server.developer = False
-            engine = await Vllm.connect([server.address], tokens, context=64, exchange=tmp_path if given else None)
+            engine = await Vllm.connect([server.address], tokens, context=64, way=Disk(tmp_path) if given else None)
             try:
                 await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
             finally:
@@ -253,7 +306,7 @@ def test_a_server_that_new_weights_do_not_reach_is_asked_no_more(
     async def main() -> tuple[Completion, list[int]]:
         async with doubles(2) as servers:
             servers[0].developer = False
-            engine = await Vllm.connect([each.address for each in servers], tokens, context=64, exchange=tmp_path)
+            engine = await Vllm.connect([each.address for each in servers], tokens, context=64, way=Disk(tmp_path))
             await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
             completion = await engine.generate([10], Sampling(2))
             await engine.close()

@@ -1,18 +1,20 @@
 """Servers of our own that do not start, or do not end by themselves."""
 
-import asyncio
+import os
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from sleuth.engines.vllm.launch import served
+from sleuth.engines.vllm.launch import start
 from sleuth.errors import ConfigError, EngineFailure
 
 
-async def opened(command: Path, tmp_path: Path, patience: float = 30.0) -> None:
-    async with served(command, tmp_path, tmp_path / "log", context=64, slots=2, patience=patience):
+def opened(command: Path, tmp_path: Path, patience: float = 30.0) -> None:
+    with start([str(command), "serve"], tmp_path, tmp_path / "log", context=64, slots=2, patience=patience):
         raise AssertionError("it serves")
 
 
@@ -24,14 +26,14 @@ def program(folder: Path, script: str) -> Path:
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere cannot be run"):
-        asyncio.run(opened(tmp_path / "nowhere", tmp_path))
+    with pytest.raises(ConfigError, match=r"engine\.command: .*nowhere cannot be run: No such file"):
+        opened(tmp_path / "nowhere", tmp_path)
 
 
 def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
     command = program(tmp_path, 'echo "no memory left"; echo "$VLLM_SERVER_DEV_MODE $@"; exit 3')
     with pytest.raises(EngineFailure, match=r"ended with 3 before it served;[^$]*no memory left"):
-        asyncio.run(opened(command, tmp_path))
+        opened(command, tmp_path)
     said = (tmp_path / "log").read_text()
     assert f"1 serve {tmp_path} " in said
     assert "--logprobs-mode processed_logprobs" in said
@@ -40,12 +42,31 @@ def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) 
 def test_a_server_that_never_serves_is_stopped_with_what_it_started(tmp_path: Path) -> None:
     command = program(tmp_path, 'sleep 600 & echo $! > "$(dirname "$0")/child"; wait')
     with pytest.raises(EngineFailure, match=r"did not serve within 0\.5 s"):
-        asyncio.run(opened(command, tmp_path, patience=0.5))
-    child = int((tmp_path / "child").read_text())
-    last = time.monotonic() + 5
-    while runs(child) and time.monotonic() < last:
+        opened(command, tmp_path, patience=0.5)
+    assert ended(int((tmp_path / "child").read_text()))
+
+
+def test_a_server_ends_with_whoever_started_it_even_by_a_kill(tmp_path: Path) -> None:
+    command = program(tmp_path, 'echo $$ > "$(dirname "$0")/child"; sleep 600')
+    code = (
+        "import sys; from pathlib import Path; from sleuth.engines.vllm.launch import start; "
+        "start([sys.argv[1], 'serve'], Path(sys.argv[2]), Path(sys.argv[2]) / 'log', context=64, slots=2)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(command), str(tmp_path)])
+    last = time.monotonic() + 60
+    while not (tmp_path / "child").exists() and time.monotonic() < last:
         time.sleep(0.01)
-    assert not runs(child)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert ended(int((tmp_path / "child").read_text()))
+
+
+def ended(process: int) -> bool:
+    """Whether a process is gone within seconds."""
+    last = time.monotonic() + 10
+    while runs(process) and time.monotonic() < last:
+        time.sleep(0.01)
+    return not runs(process)
 
 
 def runs(process: int) -> bool:

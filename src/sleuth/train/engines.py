@@ -1,0 +1,134 @@
+"""From a config to its engine: embedded in this process, or vLLM servers."""
+
+import asyncio
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+
+from sleuth import recipe
+from sleuth.config import Config
+from sleuth.engines.base import Engine
+from sleuth.engines.paged.engine import Paged
+from sleuth.engines.vllm import device as shared_memory
+from sleuth.engines.vllm import launch
+from sleuth.engines.vllm.device import Device
+from sleuth.engines.vllm.disk import Disk
+from sleuth.engines.vllm.engine import Vllm
+from sleuth.engines.vllm.launch import Started
+from sleuth.engines.vllm.push import Way
+from sleuth.errors import EngineFailure, InputError, TrainingStopped
+from sleuth.model.tokens import Tokens
+from sleuth.train.learners import device_of, dtype_of, engine_policy
+from sleuth.train.policy import Policy
+from sleuth.train.publish import Publisher, Sent
+from sleuth.train.ranks import ALONE
+from sleuth.train.step import Learner
+
+LOG = "vllm.log"
+EXCHANGE = "weights"  # the folder in that of a run through which weights go
+
+
+def learning(config: Config, learner: Learner, home: Path) -> tuple[Engine, Publisher]:
+    """The engine of a run, and what brings it the weights of the one that learns; `home` is the folder of the run."""
+    if config.engine.kind == "paged":
+        generating, publisher = engine_policy(config, learner)
+        engine = embedded(config, generating)
+        return engine, publisher(engine)
+    folder, tokens = recipe.resolve_policy(config.model.policy), learner.policy.tokens
+    try:
+        own = None if config.engine.url else _started(config, folder, home)
+    except EngineFailure as failure:
+        raise TrainingStopped(f"{failure}; mend what failed and resume the run") from failure
+    servers = _connected(config, tokens, own, _way(config, home))
+    _require_head(servers, learner.policy)
+    return servers, Sent(servers, lambda: dict(learner.policy.parameters()))
+
+
+def standing(config: Config, weights: Path, *, lockstep: bool = True) -> tuple[Engine, Tokens]:
+    """An engine with the weights of a folder, which stay as they are, and their tokens."""
+    if config.engine.kind == "paged":
+        where = device_of(ALONE)
+        policy = Policy.load(weights, where, dtype_of(config, where))
+        return embedded(config, policy, lockstep=lockstep), policy.tokens
+    tokens = Tokens.load(weights)
+    try:
+        own = None if config.engine.url else _started(config, weights, Path(mkdtemp(prefix="sleuth-vllm-")))
+        servers = _connected(config, tokens, own, None)
+        if own is None:
+            # Whatever they were started with, or a run left there.
+            servers.load(weights)
+    except EngineFailure as failure:
+        raise InputError(str(failure)) from failure
+    return servers, tokens
+
+
+def embedded(config: Config, policy: Policy, *, lockstep: bool = True) -> Paged:
+    """The policy in the embedded engine; without `lockstep` nobody waits for the searches of others on a CPU either."""
+    return Paged(
+        policy.model,
+        policy.tokens,
+        slots=config.engine.slots,
+        context=config.agent.context_tokens + 1,
+        memory=config.engine.memory,
+        prefill_tokens=config.engine.prefill_tokens,
+        keep_stale=config.engine.stale_cache == "keep",
+        # Bit for bit the same run again is a promise for CPUs only, and waiting for everyone is dear on a GPU.
+        lockstep=lockstep and policy.device.type == "cpu",
+    )
+
+
+def _started(config: Config, model: Path, home: Path) -> Started:
+    """A server of our own, which writes its log to the folder."""
+    by_device = config.engine.weights == "device"
+    return launch.start(
+        shlex.split(config.engine.command),
+        model,
+        home / LOG,
+        context=config.agent.context_tokens,
+        slots=config.engine.slots,
+        dtype=str(dtype_of(config, device_of(ALONE))).removeprefix("torch."),
+        options=[*_limits(config), *(shared_memory.OPTIONS if by_device else ())],
+        environment=shared_memory.ENVIRONMENT if by_device else {},
+    )
+
+
+def _limits(config: Config) -> Sequence[str]:
+    prefill = config.engine.prefill_tokens
+    batched = () if prefill is None else ("--max-num-batched-tokens", str(prefill))
+    return ("--gpu-memory-utilization", str(config.engine.memory), *batched)
+
+
+def _connected(config: Config, tokens: Tokens, own: Started | None, way: Way | None) -> Vllm:
+    connecting = Vllm.connect(
+        config.engine.addresses if own is None else [own.address],
+        tokens,
+        context=config.agent.context_tokens,
+        slots=config.engine.slots,
+        ends=[] if tokens.end is None else [tokens.end],
+        way=way,
+        in_flight=config.engine.in_flight,
+        own=own,
+    )
+    try:
+        return asyncio.run(connecting)
+    except EngineFailure as failure:
+        raise InputError(str(failure)) from failure
+
+
+def _require_head(servers: Vllm, policy: Policy) -> None:
+    """A head that is the embedding itself must change with it."""
+    if not policy.model.config.tie_word_embeddings:
+        return
+    weights, rows = dict(policy.parameters()), policy.model.get_input_embeddings().weight
+    try:
+        servers.require_head(weights, next(name for name, weight in weights.items() if weight is rows))
+    except EngineFailure as failure:
+        raise InputError(str(failure)) from failure
+
+
+def _way(config: Config, home: Path) -> Way:
+    """How weights of a run travel."""
+    if config.engine.weights == "device":
+        return Device()
+    return Disk(Path(config.engine.exchange) if config.engine.exchange is not None else home / EXCHANGE)

@@ -1,0 +1,34 @@
+"""A head that is the embedding: whether a server's moved on with it is seen in what it says."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sleuth.engines.vllm.head import FEW, PROMPT, follows, moved_on
+
+NAME = "model.embed_tokens.weight"
+
+
+@torch.no_grad()
+def likeliest(model: PreTrainedModel, weights: Mapping[str, Tensor], prompt: int) -> dict[int, float]:
+    """What a server with these weights says."""
+    logits = torch.func.functional_call(model, dict(weights), (torch.tensor([[prompt]]),), tie_weights=False).logits
+    found = torch.log_softmax(logits[0, -1], -1).topk(FEW)
+    return dict(zip(found.indices.tolist(), found.values.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("keeps_its_head", [False, True])
+def test_a_server_that_keeps_its_old_head_is_found_out(
+    tiny: Callable[..., PreTrainedModel], keeps_its_head: bool
+) -> None:
+    model = tiny("llama", attention="eager")
+    weights = dict(model.named_parameters())
+    assert model.get_output_embeddings().weight is weights[NAME]
+    moved = moved_on(weights, NAME)
+    head = weights[NAME] if keeps_its_head else moved[NAME]
+    before = likeliest(model, {**weights, "lm_head.weight": weights[NAME]}, PROMPT)
+    after = likeliest(model, {**moved, "lm_head.weight": head}, PROMPT + 1)
+    assert follows(before, after, len(weights[NAME])) is not keeps_its_head

@@ -70,6 +70,7 @@ def anchored(config: Config) -> Config:
     searched = config.retrieval
     here = {"index": searched.index if searched.local else None, "replay": searched.replay, "pages": searched.pages}
     here |= {name: path for name in ("encoder", "rerank") if (path := _folder(searched, name)) is not None}
+    exchange = {"exchange": str(Path(path).absolute())} if (path := config.engine.exchange) else {}
     anchored_search = {name: str(Path(path).absolute()) for name, path in here.items() if path is not None}
     return config.model_copy(
         update={
@@ -78,6 +79,7 @@ def anchored(config: Config) -> Config:
             "data": config.data.model_copy(update=files),
             "agent": config.agent.model_copy(update={"prompt": _prompt(config.agent.prompt)}),
             "retrieval": searched.model_copy(update=anchored_search),
+            "engine": config.engine.model_copy(update=exchange),
         }
     )
 

@@ -184,9 +184,11 @@ def test_anchored_paths_do_not_depend_on_the_folder(tmp_path: Path, monkeypatch:
     recipe = tmp_path / "own.toml"
     recipe.write_text(
         '[model]\npolicy = "m"\n[data]\ntrain = "a/t.jsonl"\ntest = "/e.jsonl"\n[retrieval]\nindex = "i"\n'
+        '[engine]\nkind = "vllm"\nexchange = "w"\n'
     )
     monkeypatch.chdir(tmp_path)
     config = anchored(load(str(recipe)))
+    assert config.engine.exchange == str(tmp_path / "w")
     assert config.model.policy == str(tmp_path / "m")
     assert config.data.train == str(tmp_path / "a" / "t.jsonl")
     assert (config.data.test, config.data.corpus) == ("/e.jsonl", None)

@@ -191,6 +191,14 @@ def test_nothing_to_show_is_one_sentence(tmp_path: Path) -> None:
     assert "there is no folder runs or evaluations here" in found.stderr
 
 
+def test_run_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{cut")
+    command = [sys.executable, "-c", COMMAND, "view", str(tmp_path), "--no-open", "--port", "0"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (2, "", 1)
+    assert f"manifest.json of {tmp_path.name} is not valid JSON" in found.stderr
+
+
 def _raw(address: str, path: str, host: str | None = None) -> tuple[int, str]:
     parts = urlsplit(address)
     with socket.create_connection((parts.hostname, parts.port), timeout=10) as connection:

@@ -5,7 +5,7 @@ import sys
 import webbrowser
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,7 +42,9 @@ def view(
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(help="where indexes of trajectories are kept between two starts", show_default="~/.cache/sleuth"),
+        typer.Option(
+            help="where indexes of trajectories are kept between two starts", show_default="~/.cache/sleuth/view"
+        ),
     ] = None,
 ) -> None:
     """Show runs and evaluations in a browser: curves, trajectories token by token, comparisons; live while they write.
@@ -93,13 +95,21 @@ def _desk(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Desk":
     from sleuth.view.vocabulary import Vocabularies, named
 
     library = Library(roots_of(folders))
-    if library.empty():
-        raise InputError(
-            f"no run and no evaluation was found in {', '.join(map(str, folders))}; give the folder that sleuth train "
-            "or sleuth evaluate wrote, or one that holds such folders"
-        )
+    broken = library.look()
+    if library.counts() == (0, 0):
+        raise InputError(_nothing(folders, broken))
     comparisons = Comparisons(side_by_side, MEASURES, [name for name in MEASURES if name in COUNTS])
     return Desk(library, comparisons, Vocabularies(None if tokenizer is None else named(tokenizer)), cache)
+
+
+def _nothing(folders: list[Path], broken: list[dict[str, Any]]) -> str:
+    """Why there is nothing to show: what was found and cannot be read, else that nothing was."""
+    if broken:
+        return "; ".join(str(each["detail"]) for each in broken[:3])
+    return (
+        f"no run and no evaluation was found in {', '.join(map(str, folders))}; give the folder that sleuth train "
+        "or sleuth evaluate wrote, or one that holds such folders"
+    )
 
 
 def _counted(desk: "Desk") -> str:

@@ -29,6 +29,7 @@ except ImportError as error:
 PATH = "/mcp"
 QUERIES, CHARACTERS, HITS = 32, 10_000, 100  # most queries a call, characters a query and passages a query
 WINDOW = 20_000  # characters of a document that one call gives
+SAID = 200  # characters of an id that an error repeats
 INSTRUCTIONS = (
     "Search a collection of documents with `search`, in short queries of the words that the text you need would use; "
     "read a document in full with `fetch` and the id of a result. Ask several queries at once where they do not "
@@ -122,9 +123,9 @@ class Desk:
         except UserError as error:
             raise ToolError(str(error)) from error
         if isinstance(opened, SearchUnavailable):
-            raise ToolError(f"{name!r} cannot be opened: {opened.cause}")
+            raise ToolError(f"{name[:SAID]!r} cannot be opened: {opened.cause}")
         if opened is None:
-            raise ToolError(f"nothing has the id {name!r}; give the id of a search result, as it stands there")
+            raise ToolError(f"nothing has the id {name[:SAID]!r}; give the id of a search result, as it stands there")
         return opened
 
 

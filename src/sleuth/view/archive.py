@@ -117,7 +117,10 @@ class Archive:
     def lines(self, leaf: Leaf, starts: Iterable[int]) -> Iterator[bytes]:
         """The lines that begin at these places of a file."""
         with self.shown.open(leaf.name) as file:
+            size = os.fstat(file.fileno()).st_size
             for start in starts:
+                if start >= size:  # cut off, or the offsets are those of another file
+                    raise Refused(503, f"{leaf.name} of {self.shown.id} ends before a row that {_offsets(leaf)} names")
                 file.seek(int(start))
                 yield file.readline()
 
@@ -130,7 +133,7 @@ class Archive:
         if start is None:
             return None
         with self.shown.open(f"{name}.jsonl") as file:
-            file.seek(start)
+            file.seek(min(start, os.fstat(file.fileno()).st_size))
             return file.readline()
 
     def _start(self, leaf: Leaf, row: int) -> int | None:

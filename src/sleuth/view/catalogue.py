@@ -100,7 +100,9 @@ class Catalogue:
             broken = self.rows
             self._forget(self.inode)
             raise Refused(
-                503, f"row {broken} of {self.name} is no trajectory ({error!r}); mend or remove that line"
+                503,
+                f"row {broken} of {self.name} is no trajectory ({type(error).__name__}: {error}); "
+                "mend or remove that line",
             ) from error
 
     def _append(self, start: int, length: int, row: Told) -> None:

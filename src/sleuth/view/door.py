@@ -59,7 +59,10 @@ class Door:
 
 def _own(headers: list[tuple[bytes, bytes]]) -> bool:
     """False where a browser says that a page of another site asks; programs say nothing."""
-    return all(value in OWN_PAGES for name, value in headers if name == b"sec-fetch-site")
+    sites = [value for name, value in headers if name == b"sec-fetch-site"]
+    hosts = [value.lower() for name, value in headers if name == b"host"]
+    origins = [value.lower().partition(b"://")[2] for name, value in headers if name == b"origin"]
+    return all(site in OWN_PAGES for site in sites) and all(origin in hosts for origin in origins)
 
 
 def _without_port(host: str) -> str:

@@ -60,11 +60,6 @@ class Library:
             self._known = known
             return broken
 
-    def empty(self) -> bool:
-        """Whether nothing is there to be shown."""
-        self.look()
-        return not any(self._known.values())
-
     def counts(self) -> tuple[int, int]:
         """How many runs and evaluations were there at the last look."""
         return len(self._known["run"]), len(self._known["evaluation"])
@@ -115,8 +110,10 @@ def _kind(shown: Shown) -> Kind | None:
     if not shown.root.holds(shown.path):
         raise InputError(f"{shown.id} is a link out of the folder that is shown; give what it leads to as well")
     manifest = document(shown, MANIFEST)
-    kind = (manifest or {}).get("kind")
-    if manifest is None or kind not in DONE:
+    if manifest is None:
+        raise InputError(f"{MANIFEST} of {shown.id} is no plain file, or a link out of the folder that is shown")
+    kind = manifest.get("kind")
+    if kind not in DONE:
         return None
     if manifest.get("format") != FORMAT:
         raise InputError(f"{shown.id} has format {manifest.get('format')!r}, and this version reads format {FORMAT}")

@@ -54,29 +54,33 @@ def told(line: bytes) -> Told:
     )
 
 
-def says(line: bytes, needle: str) -> bool:
+def says(line: bytes, needle: str, at: object) -> bool:
     """Whether the question, the right answers or anything the model wrote has this text; `needle` is in lower case."""
     numbers, turns = line.find(NUMBERS), line.find(TURNS)
     if not 0 < numbers < turns:
-        return _has(parsed(line), needle)
+        return _has(parsed(line, at), needle)
     head, tail = line[:numbers], line[turns + 1 :]
     if needle.isascii():
         # Cheap, and it never misses: text of ASCII stands in JSON as it is, but for its escapes.
         wanted = json.dumps(needle)[1:-1].encode()
         if wanted not in head.lower() and wanted not in tail.lower():
             return False
-    return _has({**json.loads(head + b"}"), **json.loads(b"{" + tail)}, needle)
+    return _has({**_read(head + b"}", at), **_read(b"{" + tail, at)}, needle)
 
 
-def parsed(line: bytes) -> Tree:
-    """The whole line."""
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise Refused(503, f"a line of the trajectories is no JSON ({error}); mend or remove it") from error
+def parsed(line: bytes, at: object) -> Tree:
+    """The whole line; `at` is the name of its trajectory, for whoever has to mend it."""
+    row = _read(line, at)
     if not isinstance(row, dict) or "question_id" not in row or "stop" not in row:
-        raise Refused(503, "a line of the trajectories is no trajectory: it has no question_id or no stop")
+        raise Refused(503, f"the line of trajectory {at} is none: it has no question_id or no stop; mend or remove it")
     return row
+
+
+def _read(text: bytes, at: object) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Refused(503, f"the line of trajectory {at} is no JSON ({error}); mend or remove it") from error
 
 
 def _has(row: Tree, needle: str) -> bool:

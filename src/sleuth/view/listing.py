@@ -125,7 +125,7 @@ def _first(found: Sequence[Found], limit: int) -> Iterator[Found]:
 
 def _read(archive: Archive, found: Iterator[Found]) -> Iterator[Tree]:
     for each in found:
-        yield from (brief(at, parsed(line)) for at, line in each.lines(archive))
+        yield from (brief(at, parsed(line, at)) for at, line in each.lines(archive))
 
 
 def _searched(archive: Archive, found: Sequence[Found], needle: str, limit: int) -> tuple[list[Tree], str | None]:
@@ -133,8 +133,8 @@ def _searched(archive: Archive, found: Sequence[Found], needle: str, limit: int)
     until, rows = time.monotonic() + BUDGET, list[Tree]()
     for each in found:
         for at, line in each.lines(archive):
-            if says(line, needle):
-                rows.append(brief(at, parsed(line)))
+            if says(line, needle, at):
+                rows.append(brief(at, parsed(line, at)))
             if len(rows) == limit or time.monotonic() > until:
                 return rows, str(at)
     return rows, None

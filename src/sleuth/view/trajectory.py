@@ -5,7 +5,7 @@ import json
 from tokenizers import Tokenizer
 
 from sleuth.retrieval.service.limits import Refused
-from sleuth.view.archive import Archive, At
+from sleuth.view.archive import FOLDER, Archive, At
 from sleuth.view.brief import brief
 from sleuth.view.conversation import prompt
 from sleuth.view.conversation import turns as turns_of
@@ -27,7 +27,7 @@ MISSING = {
 
 def whole(archive: Archive, at: At, tokenizer: Tokenizer | None, tokens: bool = True) -> Tree:
     """A trajectory with everything that is known of it; `missing` says what is not, each in a sentence."""
-    row = parsed(archive.line(at))
+    row = parsed(archive.line(at), at)
     learned = _learned(archive, at)
     spans = spans_of(row)
     per_token = tokens_of(row, learned, spans, tokenizer)
@@ -78,5 +78,6 @@ def _learned(archive: Archive, at: At) -> Tree:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise Refused(503, f"what was learned of {at} is no JSON ({error}); remove that file") from error
+        name = f"{FOLDER}/step-{at.step}{LEARNED}.jsonl"
+        raise Refused(503, f"what was learned of {at} is no JSON ({error}); remove {name}") from error
     return found if isinstance(found, dict) else {}

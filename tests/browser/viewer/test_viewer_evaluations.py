@@ -64,6 +64,7 @@ def test_from_a_set_to_its_trajectories(tab: "Tab", link: Callable[[str], str]) 
     page.goto(link("evaluations?evaluation=evaluations/after"))
     page.locator(".results").first.get_by_role("link", name="world").click()
     expect(page.get_by_role("status").first).to_have_text("12 trajectories")
+    expect(page.get_by_role("button", name="newest first")).to_have_count(0)  # an evaluation has one order
     page.keyboard.press("o")
     expect(page.locator(".hit").first).to_contain_text("gold")
     page.locator(".hit summary").first.click()

@@ -1,10 +1,13 @@
 """Runs side by side in a browser: curves, marks, settings that the address keeps, and a run that is being written."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import Page, expect
+
+from sleuth.runs import Run
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Tab
@@ -16,6 +19,21 @@ DRAWN = ".chart .plot[data-drawn]"
 # Where the points of the first curve of a chart stand, as plotly holds them, and the names of its curves.
 STEPS = "key => Array.from(document.querySelector(`[data-chart='${key}'] .plot`).data[0].x)"
 TRACES = "key => document.querySelector(`[data-chart='${key}'] .plot`).data.map(trace => trace.name)"
+
+
+@pytest.fixture
+def passing(library: "Library") -> "Iterator[Callable[[str], Run]]":
+    """Makes runs of one step that are gone after the test: others look at the newest runs."""
+    made: list[Run] = []
+
+    def make(name: str) -> Run:
+        made.append(library.run(name))
+        library.step(made[-1], 1)
+        return made[-1]
+
+    yield make
+    for run in made:
+        shutil.rmtree(run.path)
 
 
 def curves(page: Page, key: str) -> list[Any]:
@@ -127,3 +145,93 @@ def test_where_nothing_is_the_page_says_what_to_do(tab: "Tab", link: Callable[[s
     expect(page.locator("main")).to_contain_text("There is no such page")
     page.goto(link("trajectories?run=runs/steady&text=nobody%20says%20this"))
     expect(page.locator("main")).to_contain_text("No trajectory matches")
+
+
+def test_whoever_types_into_the_filter_is_left_alone(tab: "Tab", link: Callable[[str], str]) -> None:
+    page = tab.page
+    page.clock.install()
+    page.goto(link("runs?runs=runs/hasty&x=time"))
+    expect(page.locator(".figures")).to_contain_text("hasty")
+    field = page.get_by_role("searchbox", name="Filter runs")
+    field.fill("stea")
+    with page.expect_response("**/api/library"):
+        page.clock.run_for(9_000)
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    expect(field).to_be_focused()
+    expect(page.get_by_role("checkbox", name="steady")).not_to_be_checked()
+    expect(page.locator(".figures")).not_to_contain_text("steady")
+
+
+def test_runs_of_one_name_are_told_apart(
+    tab: "Tab", link: Callable[[str], str], passing: "Callable[[str], Run]"
+) -> None:
+    passing("twin")
+    passing("second/twin")
+    page = tab.page
+    page.goto(link("runs?runs=runs/twin,runs/second/twin"))
+    expect(page.locator(".figures tbody th").first).to_be_visible()
+    names = page.locator(".figures .beside tbody th").all_inner_texts()
+    assert sorted(names) == ["runs/second/twin", "runs/twin"]
+    expect(page.get_by_role("checkbox", name="steady", exact=True)).to_be_visible()
+    page.goto(link("trajectories?run=runs/twin"))
+    chosen = page.get_by_role("combobox", name="Run or evaluation").locator("option:checked")
+    expect(chosen).to_have_text("runs/twin")
+
+
+def test_run_that_cannot_be_read_leaves_the_others(
+    tab: "Tab", link: Callable[[str], str], passing: "Callable[[str], Run]"
+) -> None:
+    torn = passing("torn")
+    with (torn.path / "metrics.jsonl").open("ab") as file:
+        file.write(b"no JSON\n")
+    page = tab.page
+    page.goto(link("runs?runs=runs/torn,runs/steady"))
+    expect(page.get_by_role("alert")).to_contain_text("metrics.jsonl of runs/torn has a line that is no JSON")
+    expect(page.locator(".figures .beside")).to_contain_text("steady")
+    page.get_by_role("checkbox", name="torn").uncheck()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.goto(link("runs?runs=runs/torn"))
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_role("checkbox", name="hasty").check()
+    expect(page.locator(".figures .beside")).to_contain_text("hasty")
+    assert all("503" in fault for fault in tab.faults), "the browser itself notes what the server refused"
+    tab.faults.clear()
+
+
+def test_what_was_written_is_offered_until_it_is_taken(
+    tab: "Tab", link: Callable[[str], str], passing: "Callable[[str], Run]", library: "Library"
+) -> None:
+    run = passing("offered")
+    page = tab.page
+    page.goto(link("trajectories?run=runs/offered"))
+    expect(page.get_by_role("status").first).to_have_text("16 trajectories")
+    library.step(run, 2)
+    offer = page.get_by_role("button", name="Step 2 is there")
+    expect(offer).to_be_visible()
+    page.locator(".row").first.click()
+    expect(page.locator(".reader .heading")).to_be_visible()
+    offer.click()
+    expect(page.get_by_role("status").first).to_have_text("32 trajectories")
+    expect(offer).to_have_count(0)
+
+
+def test_counts_are_whole_and_addresses_of_any_kind_are_read(tab: "Tab", link: Callable[[str], str]) -> None:
+    page = tab.page
+    page.goto(link("runs?runs=%25"))
+    expect(page.locator("main")).to_contain_text("No run is chosen")
+    counted = "() => import('/static/number.js').then(number => number.counted(100123, 'row'))"
+    assert page.evaluate(counted) == "100,123 rows"
+
+
+def test_run_that_ends_is_said_to_have_ended(
+    tab: "Tab", link: Callable[[str], str], passing: "Callable[[str], Run]"
+) -> None:
+    run = passing("ending")
+    page = tab.page
+    page.clock.install()
+    page.goto(link("runs?runs=runs/ending"))
+    expect(page.locator(".figures .live")).to_be_visible()
+    run.write_summary({"steps": 1})
+    with page.expect_response("**/api/library"):
+        page.clock.run_for(9_000)
+    expect(page.locator(".figures .beside")).to_contain_text("finished")

@@ -56,10 +56,13 @@ def test_cold_start_refuses_what_it_cannot_do(traces: Path, tmp_path: Path) -> N
 
 
 def test_closing_line_tells_what_was_kept() -> None:
-    course = Course(20, [Update(1, 2.5, 0.1, 1.0), Update(20, 0.5, 0.1, 1.0)], [Measured(0, 2.0), Measured(10, 1.0)])
+    updates = [Update(1, 2.5, 0.1, 1.0), Update(20, 0.5, 0.1, 1.0)]
+    course = Course(20, updates, [Measured(0, 2.0), Measured(10, 1.0)], kept=10)
     assert closing(Schooled(course, 1000, 50), 61.4) == (
         "20 updates on 1,000 traces, loss 2.500 -> 0.500, held out (50) 2.000 -> 1.000 at step 10, kept, 61 s"
     )
+    course.kept = 20
+    assert closing(Schooled(course, 1000, 50), 61.4).endswith("2.000 -> 1.000 at step 10, kept step 20, 61 s")
     course.held_out.clear()
     assert closing(Schooled(course, 1000, 0), 61.4) == "20 updates on 1,000 traces, loss 2.500 -> 0.500, 61 s"
 

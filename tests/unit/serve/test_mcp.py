@@ -156,6 +156,7 @@ def test_a_long_document_is_read_in_parts() -> None:
         ({"id": " "}, "the id is empty"),
         ({"id": "nowhere"}, "nothing has the id 'nowhere'"),
         ({"id": 7}, "nothing has the id '7'"),
+        ({"id": "x" * 100_000}, "nothing has the id 'xxx"),
         ({"id": "long", "start": WINDOW + 10}, "the document has 20,010 characters"),
     ],
 )
@@ -163,6 +164,7 @@ def test_a_document_that_cannot_be_opened_says_why(arguments: dict[str, Any], se
     text, _, failed = called("fetch", **arguments)
     assert failed
     assert sentence in text
+    assert len(text) < 400
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])

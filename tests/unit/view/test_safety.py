@@ -88,6 +88,16 @@ def test_link_to_a_folder_outside_is_not_followed(run: Run, outside: Path, ask: 
     assert get("/api/run", run="runs/up/outside").status_code == 404
 
 
+def test_run_whose_manifest_lies_outside_is_named(run: Run, outside: Path, ask: Callable[..., Asking]) -> None:
+    other = run.path.parent / "other"
+    other.mkdir()
+    (other / "manifest.json").symlink_to(outside / "manifest.json")
+    found = ask("runs")("/api/library").json()
+    assert [each["id"] for each in found["runs"]] == ["runs/first"]
+    assert [each["id"] for each in found["broken"]] == ["runs/other"]
+    assert "link out of the folder" in found["broken"][0]["detail"]
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -229,6 +239,15 @@ def test_foreign_name_is_refused_on_every_path(run: Run, ask: Callable[..., Aski
 )
 def test_pages_of_other_sites_may_not_ask(site: str, status: int, run: Run, ask: Callable[..., Asking]) -> None:
     assert ask("runs")("/api/library", headers={"sec-fetch-site": site}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"), [("http://evil.example", 403), ("null", 403), ("http://127.0.0.1:8090", 200)]
+)
+def test_origin_of_another_site_is_refused_by_itself(
+    origin: str, status: int, run: Run, ask: Callable[..., Asking]
+) -> None:
+    assert ask("runs")("/api/library", headers={"Origin": origin}).status_code == status
 
 
 def test_nothing_in_the_folder_is_written(run: Run, ask: Callable[..., Asking], tmp_path: Path) -> None:

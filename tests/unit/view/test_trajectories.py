@@ -244,6 +244,48 @@ def test_broken_row_is_named(run: Run, ask: Callable[..., Any]) -> None:
     assert "row 0 of trajectories/step-2.jsonl is no trajectory" in found.json()["detail"]
 
 
+@pytest.mark.parametrize("wanted", [{}, {"text": "who wrote"}, {"text": "über"}], ids=["list", "text", "other text"])
+def test_row_that_was_cut_off_is_named_wherever_it_is_read(
+    wanted: dict[str, str], run: Run, ask: Callable[..., Any]
+) -> None:
+    path = run.trajectories(2)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + b'{"question_id": "q",' + lines[2][:99])
+    found = ask("runs")("/api/trajectories", run=ID, step_from=2, step_to=2, **wanted)
+    assert found.status_code == 503
+    assert "the line of trajectory 2.2 is no JSON" in found.json()["detail"]
+
+
+@pytest.mark.parametrize("start", [10**6, 2**64 - 1], ids=["cut file", "no offsets"])
+@pytest.mark.parametrize(
+    ("path", "wanted"), [("/api/trajectories", {}), ("/api/trajectory", {"at": "2.3"})], ids=["list", "one"]
+)
+def test_offsets_that_do_not_fit_their_file_are_named(
+    start: int, path: str, wanted: dict[str, str], run: Run, ask: Callable[..., Any]
+) -> None:
+    offsets = run.trajectories(2).with_suffix(".offsets")
+    offsets.write_bytes(offsets.read_bytes()[:24] + start.to_bytes(8, "little"))
+    found = ask("runs")(path, run=ID, **wanted)
+    assert found.status_code == 503
+    assert "ends before a row that trajectories/step-2.offsets names" in found.json()["detail"]
+
+
+def test_row_that_is_no_text_is_named_without_its_bytes(run: Run, ask: Callable[..., Any]) -> None:
+    run.trajectories(2).write_bytes(b"\xff" * 50_000 + b"\n")
+    found = ask("runs")("/api/trajectories", run=ID, reward_min=0.5)
+    assert "row 0 of trajectories/step-2.jsonl is no trajectory" in found.json()["detail"]
+    assert len(found.content) < 300
+
+
+def test_what_was_learned_and_cannot_be_read_is_named(run: Run, ask: Callable[..., Any]) -> None:
+    run.write_learned(2, [{"advantage": 1.0}] * 4)
+    path = run.trajectories(2).with_suffix(".learned.jsonl")
+    path.write_bytes(path.read_bytes()[:30])
+    get = ask("runs")
+    assert "remove trajectories/step-2.learned.jsonl" in get("/api/trajectory", run=ID, at="2.1").json()["detail"]
+    assert get("/api/trajectory", run=ID, at="2.3").json()["advantage"] is None
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
     "no such row": ("/api/trajectory", {"run": ID, "at": "2.9"}, 404),
     "no such step": ("/api/trajectory", {"run": ID, "at": "8.0"}, 404),

@@ -9,7 +9,15 @@ export async function library(signal) {
   const found = await ask("library", {}, signal);
   const runs = [...found.runs].sort((first, second) => second.written - first.written);
   const names = runs.map((run) => run.id).sort();
-  return { ...found, runs: runs.map((run) => ({ ...run, place: names.indexOf(run.id) })) };
+  const placed = runs.map((run) => ({ ...run, place: names.indexOf(run.id) }));
+  return { ...found, runs: distinct(placed), evaluations: distinct(found.evaluations) };
+}
+
+/** Entries of one name are called by where they lie: two runs of a name could not be told apart. */
+function distinct(entries) {
+  const names = entries.map(({ name }) => name);
+  const again = new Set(names.filter((name, place) => names.indexOf(name) !== place));
+  return entries.map((each) => (again.has(each.name) ? { ...each, name: each.id } : each));
 }
 
 /** Whether something is being written at this moment, as far as one can tell. */

@@ -17,12 +17,16 @@ export class List {
     [this.rows, this.total, this.next, this.complete, this.error, this.indexed] = [[], null, null, false, null, null];
   }
 
+  /** Whether another page than the one shown is meant. */
+  wants(query, source) {
+    return JSON.stringify(wanted(query, source)) !== this.key;
+  }
+
   /** Asks for the page of these settings, unless it is there. */
   async show(query, source) {
+    if (!this.wants(query, source)) return;
     const parameters = wanted(query, source);
-    const key = JSON.stringify(parameters);
-    if (key === this.key) return;
-    this.key = key;
+    this.key = JSON.stringify(parameters);
     await this.load(parameters);
   }
 

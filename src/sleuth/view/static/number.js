@@ -40,9 +40,14 @@ export function duration(seconds) {
   return minutes < 2880 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.round(minutes / 1440)} days`;
 }
 
+/** A count to its last digit. */
+export function whole(count) {
+  return typeof count === "number" ? count.toLocaleString("en") : ABSENT;
+}
+
 /** A count with its noun. */
 export function counted(count, one, many = `${one}s`) {
-  return `${short(count)} ${count === 1 ? one : many}`;
+  return `${whole(count)} ${count === 1 ? one : many}`;
 }
 
 function compact(value) {

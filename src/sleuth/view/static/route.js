@@ -40,7 +40,7 @@ export function changed(settings) {
 /** Several names in one setting, and back; a comma inside a name is written differently. */
 export const list = {
   join: (names) => names.map((name) => name.replaceAll("%", "%25").replaceAll(",", "%2C")).join(","),
-  split: (text) => (text ? text.split(",").map((name) => decodeURIComponent(name)) : []),
+  split: (text) => (text ? text.split(",").map((name) => name.replaceAll("%2C", ",").replaceAll("%25", "%")) : []),
 };
 
 function blank(value) {

@@ -3,16 +3,16 @@
 import { abandoned, ask } from "../api.js";
 import { h, redraw, replace } from "../element.js";
 import { bind } from "../keyboard.js";
-import { library } from "../library.js";
+import { library, live } from "../library.js";
 import { repeat } from "../live.js";
 import { CurveTools, WINDOWS } from "../parts/curvetools.js";
 import { eventTable } from "../parts/events.js";
 import { Grid } from "../parts/grid.js";
 import { runList } from "../parts/runlist.js";
 import { differences, sideBySide } from "../parts/sidebyside.js";
-import { empty, waiting } from "../parts/state.js";
+import { empty, failed, waiting } from "../parts/state.js";
 import { Record } from "../record.js";
-import { adjust, change, link, list } from "../route.js";
+import { adjust, change, here, link, list } from "../route.js";
 import { onTheme } from "../theme.js";
 
 const AT_FIRST = 3; // runs shown where the address names none
@@ -20,6 +20,7 @@ const AT_FIRST = 3; // runs shown where the address names none
 export function runs(place) {
   const ending = new AbortController();
   const entries = new Map(); // id -> { run, record, whole }
+  const failures = new Map(); // id -> why it cannot be read
   const areas = Object.fromEntries(
     ["side", "tools", "figures", "charts", "events"].map((name) => [name, h("section", { class: name })]),
   );
@@ -88,10 +89,23 @@ export function runs(place) {
       missing.map(async (id) => {
         const run = shelf.runs.find((each) => each.id === id);
         const record = new Record(run, run.place);
-        const [whole] = await Promise.all([ask("run", { run: id }, ending.signal), record.read(ending.signal)]);
-        entries.set(id, { run, record, whole });
+        const asked = Promise.all([ask("run", { run: id }, ending.signal), record.read(ending.signal)]);
+        const [whole] = await asked.catch((error) => unread(id, error));
+        if (whole) entries.set(id, { run, record, whole });
       }),
     );
+  }
+
+  /** One run that cannot be read must not take the others with it. */
+  function unread(id, error) {
+    if (abandoned(error)) throw error;
+    failures.set(id, error);
+    return [null];
+  }
+
+  function unreadable() {
+    const named = view.runs.filter((id) => !entries.has(id) && failures.has(id));
+    return named.map((id) => failed(failures.get(id), () => load().then(draw)));
   }
 
   function chosen() {
@@ -105,17 +119,30 @@ export function runs(place) {
       shown.flatMap(({ record }) => record.metrics),
     );
     if (!shown.length) {
-      grid.say(empty("No run is chosen", "Check one in the list of runs to see its curves."));
-      replace(areas.figures);
+      const lost = unreadable();
+      grid.say(lost.length ? null : empty("No run is chosen", "Check one in the list of runs to see its curves."));
+      replace(areas.figures, lost);
       replace(areas.events);
       return;
     }
-    replace(areas.figures, sideBySide(shown), differences(shown));
+    figures();
     replace(areas.events, h("h2", {}, "Guard events"), eventTable(shown));
     grid.draw(
       shown.map(({ record }) => record),
       view,
     );
+  }
+
+  function figures() {
+    const shown = chosen();
+    replace(areas.figures, unreadable(), sideBySide(shown), differences(shown));
+  }
+
+  /** Which of the runs are being written: a run that ends writes no more metrics to draw. */
+  function standing() {
+    return chosen()
+      .map(({ run }) => `${run.state} ${live(run)}`)
+      .join();
   }
 
   /** What is asked again and again may fail and come back: the page says so meanwhile. */
@@ -136,9 +163,11 @@ export function runs(place) {
 
   async function look() {
     shelf = await library(ending.signal);
+    const before = standing();
     for (const run of shelf.runs) if (entries.has(run.id)) entries.get(run.id).run = run;
-    if (view && document.activeElement?.type !== "search") side();
-    else if (shelf.runs.length) await show(new URLSearchParams(), replace(place, frame()));
+    if (standing() !== before) figures();
+    if (!view && shelf.runs.length) await show(here().query, replace(place, frame()));
+    else if (view && document.activeElement?.type !== "search") side();
   }
 
   const stops = [

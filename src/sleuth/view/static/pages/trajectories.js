@@ -7,7 +7,7 @@ import { bind } from "../keyboard.js";
 import { library } from "../library.js";
 import { List } from "../list.js";
 import { repeat } from "../live.js";
-import { counted, short } from "../number.js";
+import { counted, whole } from "../number.js";
 import { filters } from "../parts/filters.js";
 import { rowList } from "../parts/rows.js";
 import { empty, failed, waiting } from "../parts/state.js";
@@ -42,11 +42,17 @@ export function trajectories(place) {
     if (!areas.reader.isConnected)
       replace(place, areas.filters, h("div", { class: "reading" }, areas.found, areas.reader));
     if (source.key !== state.source?.key) state.about = source.run ? await ask("run", { run: source.run }) : null;
-    Object.assign(state, { source, query, newest: state.about?.steps.at(-1) });
+    Object.assign(state, { source, query });
     layout();
     redraw(areas.filters, filters(query, state.shelf, source, state.about?.stops ?? Object.keys(STOPS)));
     draw();
-    await Promise.all([list.show(query, named(source)), reading.show(query, source)]);
+    await Promise.all([listed(query, source), reading.show(query, source)]);
+  }
+
+  /** The list is asked for where its settings are others; what a run wrote since then is offered, and not lost. */
+  async function listed(query, source) {
+    if (list.wants(query, named(source))) state.newest = state.about?.steps.at(-1);
+    await list.show(query, named(source));
   }
 
   function layout() {
@@ -67,7 +73,7 @@ export function trajectories(place) {
   function head() {
     const far =
       list.indexed && list.indexed.rows < list.indexed.of
-        ? `, read ${short(list.indexed.rows)} of ${short(list.indexed.of)}`
+        ? `, read ${whole(list.indexed.rows)} of ${whole(list.indexed.of)}`
         : "";
     const many =
       list.total === null
@@ -81,7 +87,8 @@ export function trajectories(place) {
       "header",
       { class: "foundhead" },
       h("span", { class: "figure", role: "status" }, `${many}${list.complete ? "" : far}`),
-      h("button", { class: "plain", onclick: turned }, order),
+      // The rows of an evaluation have one order.
+      state.source.run && h("button", { class: "plain", onclick: turned }, order),
       fresh(),
     );
   }

@@ -25,7 +25,12 @@ export function filters(query, shelf, source, stops) {
     "div",
     { class: "tools filters" },
     chooser(shelf, source),
-    field("text", "Search text", { class: "field text", type: "search", inputmode: "search" }),
+    field("text", "Search text", {
+      class: "field text",
+      type: "search",
+      inputmode: "search",
+      placeholder: "Search text, then Enter",
+    }),
     h(
       "details",
       { class: "more", open: window.innerWidth > 900 || active > 0 },

@@ -10,7 +10,7 @@ set -euo pipefail
 row=$1 model=$2 data=$3 out=$4
 here=$(cd "$(dirname "$0")" && pwd)
 name=$(basename "$model")
-k=${K:-5}
+k=${K:-3}
 agent=(--set agent.observation_tokens=700 --set agent.context_tokens=4096 --set agent.turn_tokens=160 --set retrieval.k="$k")
 reader=(--set agent.observation_tokens=2500 --set agent.context_tokens=4096 --set agent.turn_tokens=160)
 room=(--set engine.slots="${SLOTS:-512}" --set engine.memory="${MEMORY:-0.15}")
@@ -24,14 +24,16 @@ index() {
     [ -d "$out/index" ] || sleuth index build "$data/*.corpus.jsonl.gz" --out "$out/index"
 }
 
-questions() { # the last 500 training questions are only measured on; what is made from the corpus is halved: search, rag
-    [ -f "$out/train.jsonl" ] && return
+questions() { # the last 500 training questions are only measured on; what is made from the corpus has thirds: search, rag, rl
+    [ -f "$out/mixture.jsonl" ] && return
     sleuth data prepare "$data"/*.questions.train.jsonl.gz "${held[@]}" --answerable --seed 0 --out "$out/all"
-    sleuth data make "$out/index" --questions "${MADE:-40000}" --per-passage 2 --seed 0 "${without[@]}" --out "$out/made.jsonl"
-    awk 'NR % 2' "$out/made.jsonl" > "$out/made-search.jsonl"
-    awk 'NR % 2 == 0' "$out/made.jsonl" > "$out/made-rag.jsonl"
+    sleuth data make "$out/index" --questions "${MADE:-60000}" --per-passage 4 --seed 0 "${without[@]}" --out "$out/made.jsonl"
+    awk 'NR % 3 == 1' "$out/made.jsonl" > "$out/made-search.jsonl"
+    awk 'NR % 3 == 2' "$out/made.jsonl" > "$out/made-rag.jsonl"
     tail -n "${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/validation.jsonl"
     head -n "-${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/train.jsonl"
+    # Reinforcement learning sees real questions and twice as many that no demonstration was made of.
+    { cat "$out/train.jsonl"; awk 'NR % 3 == 0' "$out/made.jsonl" | head -n $((2 * $(wc -l < "$out/train.jsonl"))); } > "$out/mixture.jsonl"
 }
 
 traces() { # traces PART OPTIONS...
@@ -58,13 +60,13 @@ learned() { # learned KIND OPTIONS...: on made questions of both kinds, then on 
     traces made-search gold --questions "$out/made-search.jsonl"
     traces made-rag answers --method rag --questions "$out/made-rag.jsonl"
     traces train-search gold --questions "$out/train.jsonl" --distractors $((k - 1))
-    traces train-rag answers --method rag --questions "$out/train.jsonl" --k 5
+    traces train-rag answers --method rag --questions "$out/train.jsonl" --k "$k"
     trained "$model" "$out/$name-made" --traces "$out/made-search.traces.jsonl.gz" --traces "$out/made-rag.traces.jsonl.gz" \
         ${FIRST:---epochs 1} --learning-rate "${RATE:-2e-4}" --batch-rows 64
     [ -e "$out/$name-$kind" ] && return
     local from="$out/$name-made" best=-1 em
     for round in $(seq "${ROUNDS:-4}"); do
-        trained "$from" "$out/$name-$kind-$round" --traces "$out/train-$kind.traces.jsonl.gz" --epochs 2 --learning-rate "${RATE2:-1e-4}" --batch-rows 32
+        trained "$from" "$out/$name-$kind-$round" --traces "$out/train-$kind.traces.jsonl.gz" --epochs 2 --keep last --learning-rate "${RATE2:-1e-4}" --batch-rows 32
         em=$(measured "$out/$name-$kind-$round" "$@")
         echo "round $round of $kind: validation EM $em"
         python3 -c "exit(not $em > $best)" || break
@@ -78,8 +80,9 @@ best_k() { # best_k WHO SHOTS...: the number of documents and of examples that a
     for documents in 3 5 10; do
         for shots in "$@"; do
             local few=(); [ "$shots" = 0 ] || few=(--shots "$out/train.jsonl:$shots")
-            echo "$(MEMORY=0.05 measured "$who" --method rag "${reader[@]}" --set retrieval.k=$documents "${few[@]}") $documents $shots" &
+            echo "$(measured "$who" --method rag "${reader[@]}" --set retrieval.k=$documents "${few[@]}") $documents $shots" &
         done
+        wait
     done | sort -rn | head -1 | cut -d' ' -f2-
 }
 
@@ -98,14 +101,14 @@ rag)
     ask "$model" rag "${reader[@]}" --set retrieval.k="$documents" "${few[@]}" ;;
 search) ask "$model" search "${agent[@]}" ;;
 rag-sft)
-    questions; learned rag --method rag "${reader[@]}" --set retrieval.k=5
+    questions; learned rag --method rag "${reader[@]}" --set retrieval.k="$k"
     read -r documents _ <<< "$(best_k "$out/$name-rag" 0)"
     ask "$out/$name-rag" rag "${reader[@]}" --set retrieval.k="$documents" ;;
 cold) questions; learned search --method search "${agent[@]}"; ask "$out/$name-search" search "${agent[@]}" ;;
 rl)
     questions; learned search --method search "${agent[@]}"
     [ -d "$out/$name-run" ] || sleuth train "$here/train.toml" --out "$out/$name-run" --set model.policy="$out/$name-search" \
-        --set data.train="$out/train.jsonl" --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" --set retrieval.k="$k" ${TRAIN:-}
+        --set data.train="$out/mixture.jsonl" --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" --set retrieval.k="$k" ${TRAIN:-}
     ask "$out/$name-run" search "${agent[@]}" ;;
 *) echo "unknown row $row: direct, rag, rag-sft, search, cold or rl" >&2; exit 2 ;;
 esac

@@ -84,4 +84,5 @@ def test_the_report_tells_of_it(run: Run) -> None:
 def test_the_rollback_is_where_it_was_recorded(run: Run) -> None:
     """Metrics of the steps that were undone are gone: what is left is one history."""
     folder: Path = run.path / "trajectories"
-    assert {path.name for path in folder.glob("*.jsonl")} == {f"step-{step}.jsonl" for step in range(1, 6)}
+    kept = {f"step-{step}.{kind}" for step in range(1, 6) for kind in ("jsonl", "learned.jsonl")}
+    assert {path.name for path in folder.glob("*.jsonl")} == kept

@@ -131,7 +131,7 @@ def refused(ended: Ended, sentence: str) -> None:
 
 def queries(place: Bench, run: str) -> set[str]:
     """What the trajectories of a run searched for and found."""
-    rows = (path.read_text().splitlines() for path in (place.path / run / "trajectories").glob("*.jsonl"))
+    rows = (path.read_text().splitlines() for path in (place.path / run / "trajectories").glob("step-?.jsonl"))
     turns = (turn for lines in rows for line in lines for turn in json.loads(line)["turns"])
     return {turn["query"] for turn in turns if turn["outcome"] == "found"}
 

@@ -37,10 +37,12 @@ def make(
             "asked; can be given several times"
         ),
     ] = None,
-    per_passage: Annotated[int, typer.Option(min=1, help="questions about a passage at most")] = 1,
-    two_hops: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="share of questions that take two passages, where there are so many")
-    ] = 0.25,
+    per_passage: Annotated[
+        int, typer.Option(min=1, help="questions about a passage alone at most; joined with others it is more often")
+    ] = 1,
+    hops_share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="share of questions that take several passages")
+    ] = 0.4,
     name: Annotated[str, typer.Option(help="the name of the set, as data_source and before each id")] = "cloze",
 ) -> None:
     """Make questions about the passages of a corpus, each with its answer and the passage that holds it."""
@@ -54,7 +56,7 @@ def make(
     from sleuth.corpus.questions import write
 
     left_out = excluded(without or ())
-    terms = Terms(questions, seed, per_passage, name, two_hops)
+    terms = Terms(questions, seed, per_passage, name, hops_share)
     with Meter() as meter, _passages(source, meter) as passages:
         made = make_questions(passages, terms, left_out, meter)
     if not made.questions:
@@ -81,15 +83,15 @@ def _passages(source: Path, meter: Meter) -> "Iterator[PassageStore]":
 
 
 def _report(out: Path, made: "Made", wanted: int, dice: Random) -> None:
-    lines = ["| answer | questions |", "|---|---:|"]
+    lines = ["| answer, or what joins passages | questions |", "|---|---:|"]
     lines += [f"| {kind} | {count:,} |" for kind, count in made.kinds.most_common()]
     printed("\n".join(lines) + "\n")
     some = dice.sample(made.questions, min(EXAMPLES, len(made.questions)))
     for question in some:
         typer.echo(_example(question))
     typer.echo(
-        f"{made.passages:,} passages: {made.excluded:,} left out by --without, {len(made.used):,} asked about; "
-        f"{made.two_hops:,} questions take two"
+        f"{made.passages:,} passages: {made.excluded:,} left out by --without, {made.used:,} asked about; "
+        + ", ".join(f"{count:,} questions take {hops}" for hops, count in sorted(made.hops.items()))
     )
     if len(made.questions) < wanted:
         typer.echo(f"fewer than {wanted:,}: the passages give no more; more come with a higher --per-passage")

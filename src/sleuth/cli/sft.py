@@ -42,6 +42,7 @@ def sft(
     held_out: Annotated[float | None, typer.Option(help=explained("held_out"))] = None,
     evaluate_every: Annotated[int | None, typer.Option(help=explained("evaluate_every"))] = None,
     patience: Annotated[int | None, typer.Option(help=explained("patience"))] = None,
+    keep: Annotated[str | None, typer.Option(help=f"best or last: {explained('keep')}")] = None,
     row_tokens: Annotated[int | None, typer.Option(help=explained("row_tokens"))] = None,
     overlong: Annotated[str | None, typer.Option(help=f"drop or cut: {explained('overlong')}")] = None,
     protocol: Annotated[str | None, typer.Option(help=explained("protocol"))] = None,
@@ -93,4 +94,5 @@ def closing(schooled: "Schooled", seconds: float) -> str:
     if course.held_out:
         before, best = course.held_out[0], course.best
         said += f", held out ({schooled.held_out:,}) {before.loss:.3f} -> {best.loss:.3f} at step {best.step:,}, kept"
+        said += "" if course.kept == best.step else f" step {course.kept:,}"
     return f"{said}, {seconds:,.0f} s"

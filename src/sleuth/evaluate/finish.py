@@ -64,7 +64,7 @@ def failures(folder: Folder, marks: Sequence[Mark]) -> str | None:
     lost = {place for place, mark in enumerate(marks) if mark.values is None}
     if not lost:
         return None
-    why = next((row["failure"] for row in folder.rows() if row["group"] in lost), None)
+    why = next((row["failure"] for row in folder.rows(lost)), None)
     again = "mend what failed and give the same command again: only those are asked"
     if len(lost) == len(marks):
         raise InputError(f"no question was answered ({why}); {again}")
@@ -94,5 +94,4 @@ def chosen(marks: Sequence[Mark], count: int = TRANSCRIPTS) -> list[int]:
 
 
 def _transcripts(folder: Folder, marks: Sequence[Mark]) -> list[Mapping[str, Any]]:
-    wanted = set(chosen(marks))
-    return [row for row in folder.rows() if row["group"] in wanted]
+    return [*folder.rows(chosen(marks))]

@@ -12,9 +12,10 @@ import os
 import shutil
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -111,12 +112,10 @@ class Folder:
     def places(self) -> dict[int, "Place"]:
         """Where the trajectory of each question stands: the usable one, else the last; half a row is none."""
         path = self.path / TRAJECTORIES
-        found: dict[int, Place] = {}
-        for number, (line, start) in enumerate(_lines(path) if path.exists() else (), 1):
-            group, usable = _told(line, f"{path}, line {number}")
-            if usable or group not in found or not found[group].usable:
-                found[group] = Place(start, usable)
-        return found
+        if not path.exists():
+            return {}
+        written = path.stat()
+        return dict(_places(path, written.st_size, written.st_mtime_ns))
 
     def seconds(self) -> float | None:
         """How long asking took in all sessions; None where none was timed."""
@@ -140,13 +139,13 @@ class Folder:
             yield write
             os.fsync(file.fileno())
 
-    def rows(self) -> Iterator[Row]:
-        """The trajectory that counts of each question that was asked, in their order."""
+    def rows(self, wanted: Collection[int] | None = None) -> Iterator[Row]:
+        """The trajectory that counts of each question that was asked, in their order; of the `wanted` ones, or all."""
         places = self.places()
         if not places:
             return
         with (self.path / TRAJECTORIES).open("rb") as file:
-            for group in sorted(places):
+            for group in sorted(places if wanted is None else places.keys() & wanted):
                 file.seek(places[group].start)
                 yield json.loads(file.readline())
 
@@ -213,6 +212,17 @@ def _difference(there: Stamp, here: Stamp) -> str | None:
 def _shown(value: object) -> str:
     text = "none" if value is None else str(value)
     return text if len(text) <= 40 else f"{text[:12]}..."
+
+
+@lru_cache(maxsize=2)
+def _places(path: Path, size: int, changed: int) -> Mapping[int, Place]:  # noqa: ARG001  they name what was read
+    """See Folder.places; a file that was not written to since is not read again."""
+    found: dict[int, Place] = {}
+    for number, (line, start) in enumerate(_lines(path), 1):
+        group, usable = _told(line, f"{path}, line {number}")
+        if usable or group not in found or not found[group].usable:
+            found[group] = Place(start, usable)
+    return found
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, int]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sleuth.evaluate.intervals import estimate, mean_of_means
+from sleuth.evaluate.intervals import estimate, joined
 from sleuth.evaluate.kinds import known_kind, place
 from sleuth.evaluate.marks import Mark, by_set, values
 from sleuth.records import Estimate
@@ -32,22 +32,21 @@ Tree = dict[str, Any]
 def results(marks: Sequence[Mark], **about: Any) -> Tree:
     """The figures as they are written: over all questions at the top, then the mean over the sets, then each set."""
     sets = by_set(marks)
+    found = {name: means(part) for name, part in sets.items()}
+    # Of one set alone, the mean over all is known by now; its interval is the slow part of these figures.
+    (whole,) = found.values() if len(found) == 1 else [means(marks)]
     return {
         **about,
-        **figures(marks),
-        "mean": {name: asdict(mean) for name, mean in means_over_sets(sets).items()},
-        "sets": {name: figures(part) for name, part in sets.items()},
-        "kinds": {name: figures(part) for name, part in by_kind(marks).items()},
+        **figures(marks, whole),
+        "mean": _trees(means_over_sets([*found.values()])),
+        "sets": {name: figures(part, found[name]) for name, part in sets.items()},
+        "kinds": {name: figures(part, means(part)) for name, part in by_kind(marks).items()},
     }
 
 
-def figures(marks: Sequence[Mark]) -> Tree:
+def figures(marks: Sequence[Mark], found: Mapping[str, Estimate]) -> Tree:
     """Counts, and every mean that can be taken; questions lost to a failure are in none."""
-    return {
-        "questions": len(marks),
-        "unusable": sum(mark.values is None for mark in marks),
-        **{name: asdict(mean) for name, mean in means(marks).items()},
-    }
+    return {"questions": len(marks), "unusable": sum(mark.values is None for mark in marks), **_trees(found)}
 
 
 def means(marks: Sequence[Mark]) -> dict[str, Estimate]:
@@ -56,10 +55,9 @@ def means(marks: Sequence[Mark]) -> dict[str, Estimate]:
     return {name: estimate(each, shares=name not in COUNTS) for name, each in taken.items() if each}
 
 
-def means_over_sets(sets: Mapping[str, Sequence[Mark]]) -> dict[str, Estimate]:
+def means_over_sets(sets: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
     """The mean over the sets of the mean of each, where every set has one."""
-    taken = {name: [values(part, name) for part in sets.values()] for name in MEASURES}
-    return {name: mean_of_means(each, shares=name not in COUNTS) for name, each in taken.items() if all(each)}
+    return {name: joined([each[name] for each in sets]) for name in MEASURES if all(name in each for each in sets)}
 
 
 def by_kind(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
@@ -70,3 +68,7 @@ def by_kind(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
     if kinds.keys() <= {UNKNOWN}:
         return {}
     return dict(sorted(kinds.items(), key=lambda entry: (entry[0] == UNKNOWN, place(entry[0]))))
+
+
+def _trees(found: Mapping[str, Estimate]) -> Tree:
+    return {name: asdict(mean) for name, mean in found.items()}

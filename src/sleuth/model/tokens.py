@@ -5,9 +5,10 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from sleuth.errors import InputError
+from sleuth.model.words import Words, cuts_at_words
 
 # What a piece of a character reads as.
 BROKEN = "\ufffd"
@@ -24,7 +25,7 @@ class Tokens:
         plain, trusted = _copied(tokenizer), _copied(tokenizer)
         plain.encode_special_tokens = True
         self._texts: list[str] | None = None
-        self._encoded = lru_cache(REMEMBERED)(partial(_encoded, plain))
+        self._encoded = lru_cache(REMEMBERED)(Words(plain).encode if cuts_at_words(plain) else partial(_encoded, plain))
         self._encoded_trusted = lru_cache(REMEMBERED)(partial(_encoded, trusted))
 
     @classmethod
@@ -32,6 +33,9 @@ class Tokens:
         """Reads the tokenizer of a model folder."""
         if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
             raise InputError(f"{folder} holds no tokenizer; expected tokenizer.json beside config.json: save one there")
+        # Here, for it loads torch: a process that is given a tokenizer does without.
+        from transformers import AutoTokenizer
+
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder)
         # The library below raises plain exceptions for a file it cannot read.
@@ -44,7 +48,7 @@ class Tokens:
     def encode(self, text: str) -> list[int]:
         """The ids of plain text; the names of special tokens in it are read as the letters they are."""
         # A lone surrogate, which JSON may hold, has no bytes: it reads as a question mark.
-        return list(self._encoded(text.encode(errors="replace").decode()))
+        return list(self._encoded(text if text.isascii() else text.encode(errors="replace").decode()))
 
     def encode_trusted(self, text: str) -> list[int]:
         """The ids of text of our own making, in which the names of special tokens mean those tokens."""
@@ -88,7 +92,8 @@ def _copied(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
     return copy
 
 
-def _encoded(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
     # As a batch, for only that lets other threads of Python go on meanwhile: the engine's does.
     (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
-    return tuple(encoding.ids)
+    ids: list[int] = encoding.ids
+    return ids

@@ -5,7 +5,7 @@ template's own opening of its turn. Templates that would have it otherwise are r
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sleuth.agent import prompts
@@ -69,12 +69,24 @@ def _message(message: object, number: int) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
+class _Turn:
+    """What the chat template writes before an assistant's message, by text and gap in turn, and after it."""
+
+    place: int
+    given: tuple[str, ...]
+    closing: str
+
+
+@dataclass(frozen=True, slots=True)
 class Conversations:
     """Renders messages for one tokenizer; observations in the assistant's text are told by the protocol's marks."""
 
     tokens: Tokens
     protocol: Protocol
     observation_tokens: int
+    _written: dict[tuple[str, ...], Sequence[_Turn]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def pieces(self, messages: Sequence[Message]) -> Iterator[Piece]:
         """The conversation up to the assistant's last word; a ValueError says why it cannot be rendered."""
@@ -82,8 +94,20 @@ class Conversations:
         if self.tokens.tokenizer.chat_template is None:
             yield from self._plain(messages, places)
             return
+        for turn in self._turns(tuple(message["role"] for message in messages)):
+            yield from self._given(turn.given, messages, first=turn.place == places[0])
+            yield from self._spoken(messages[turn.place]["content"])
+            yield from self._closing(turn.closing)
+
+    def _turns(self, roles: tuple[str, ...]) -> Sequence[_Turn]:
+        """What the chat template writes around the assistant's turns; it sees no contents, so that roles say it all."""
+        if roles not in self._written:
+            self._written[roles] = tuple(self._around([{"role": role, "content": ""} for role in roles]))
+        return self._written[roles]
+
+    def _around(self, messages: Sequence[Message]) -> Iterator[_Turn]:
         said = ""
-        for place in places:
+        for place in (place for place, message in enumerate(messages) if message["role"] == "assistant"):
             opened = self._frame(messages[:place], opening=True)
             before, words, closing = self._frame(messages[: place + 1], opening=False).partition(gap(place))
             if not words or not before.startswith(opened) or not opened.startswith(said):
@@ -92,9 +116,7 @@ class Conversations:
                     f"not how the conversation with that turn begins (message {place + 1}); choose a template that "
                     "keeps earlier text, or give each assistant's turn in a row of its own"
                 )
-            yield from self._given(opened[len(said) :], messages, first=place == places[0])
-            yield from self._spoken(messages[place]["content"])
-            yield from self._closing(closing)
+            yield _Turn(place, tuple(opened[len(said) :].split(GAP)), closing)
             said = opened + words + closing
 
     def _plain(self, messages: Sequence[Message], places: Sequence[int]) -> Iterator[Piece]:
@@ -121,9 +143,8 @@ class Conversations:
             raise ValueError(f"the chat template does not write every message of {roles} once and in order")
         return frame
 
-    def _given(self, frame: str, messages: Sequence[Message], *, first: bool) -> Iterator[Piece]:
+    def _given(self, pieces: Sequence[str], messages: Sequence[Message], *, first: bool) -> Iterator[Piece]:
         """A stretch of the frame with its gaps filled; only text of the template itself may name special tokens."""
-        pieces = frame.split(GAP)
         for place, text in enumerate(pieces):
             if place % 2 == 0:
                 yield from self._worded([(self.tokens.encode_trusted(text), Voice.GIVEN)])

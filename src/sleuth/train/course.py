@@ -14,7 +14,7 @@ from torch import Tensor
 from sleuth.errors import InputError, TrainingStopped
 from sleuth.model.recompute import recomputed
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.packing import Row
+from sleuth.train.packing import Row, row
 from sleuth.train.policy import Policy
 from sleuth.train.sft import Learner, measure
 from sleuth.train.sft_settings import SFTConfig
@@ -77,7 +77,7 @@ class Course:
 def apart(traces: Sequence[Trace], share: float, seed: int) -> tuple[list[Row], list[Row]]:
     """The rows to learn from and those held out; all traces of a question are on one side."""
     if not share:
-        return [each.row for each in traces], []
+        return [row(each.ids_L, each.weights_L) for each in traces], []
     questions = sorted({each.question for each in traces})
     if len(questions) < 2:
         raise InputError("all traces are about one question, so none can be held out; add others, or give --held-out 0")
@@ -85,7 +85,7 @@ def apart(traces: Sequence[Trace], share: float, seed: int) -> tuple[list[Row], 
     held = set(questions[: min(max(1, round(share * len(questions))), len(questions) - 1)])
     sides: tuple[list[Row], list[Row]] = ([], [])
     for each in traces:
-        sides[each.question in held].append(each.row)
+        sides[each.question in held].append(row(each.ids_L, each.weights_L))
     return sides
 
 
@@ -97,7 +97,7 @@ def batches(lengths: Sequence[int], settings: SFTConfig) -> list[list[int]]:
 
 
 def train(policy: Policy, rows: Sequence[Row], held_out: Sequence[Row], settings: SFTConfig, watch: Watch) -> Course:
-    """Trains the policy in place; with rows held out it ends with the weights that did best on them."""
+    """Trains the policy in place; it ends with the weights that did best on the rows held out, or with the last."""
     lengths = [len(each.ids_L) for each in rows]
     planned = batches(lengths, settings)
     every = settings.evaluate_every or len(list(_epoch(lengths, 0, settings)))
@@ -110,13 +110,13 @@ def train(policy: Policy, rows: Sequence[Row], held_out: Sequence[Row], settings
         watch.advance()
         if held_out and (step % every == 0 or step == len(planned)):
             _measure(course, best, held_out, settings, watch)
-            if settings.patience and course.worsening() >= settings.patience:
+            if settings.keep == "best" and settings.patience and course.worsening() >= settings.patience:
                 watch.tell(f"the held-out loss has not fallen since step {course.best.step}: training ends here")
                 break
         elif step % max(1, len(planned) // LINES) == 0:
             watch.tell(course.line())
     course.kept = course.updates[-1].step
-    if held_out and course.best.step != course.kept:
+    if held_out and settings.keep == "best" and course.best.step != course.kept:
         best.restore()
         course.kept = course.best.step
     return course
@@ -168,7 +168,7 @@ def _measure(course: Course, best: "_Best", held_out: Sequence[Row], settings: S
         return
     step = len(course.updates)
     course.held_out.append(Measured(step, measure(best.policy, held_out, settings.pack_tokens)))
-    if course.best is course.held_out[-1]:
+    if settings.keep == "best" and course.best is course.held_out[-1]:
         best.keep()
     watch.tell(f"{course.line()}, held out {course.held_out[-1].loss:.4f}")
 

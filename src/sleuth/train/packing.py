@@ -6,7 +6,9 @@ Suffixes: L tokens of a row, S scored tokens of a row, N packed tokens, T scored
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 WEIGHT = "weight"  # the column every row has
@@ -49,14 +51,21 @@ class Pack:
     columns: Mapping[str, Tensor]
 
 
-def row(ids: Sequence[int], weights: Sequence[float], **columns: Sequence[float]) -> Row:
+def row(
+    ids: Sequence[int] | NDArray[np.int32],
+    weights: Sequence[float] | NDArray[np.float32],
+    **columns: Sequence[float],
+) -> Row:
     """A row of plain numbers: `weights` has one a token, 0 where it is only context; columns one a scored token."""
     if len(weights) != len(ids):
         raise ValueError(f"a row of {len(ids)} tokens needs a weight for each, and has {len(weights)}")
-    weights_L = torch.tensor(weights, dtype=torch.float32)
-    places_S = weights_L.nonzero()[:, 0]
+    # By numpy, which makes small arrays several times as fast: there is a row of each of a million traces.
+    weights_L = np.array(weights, dtype=np.float32)
+    places_S = weights_L.nonzero()[0]
+    weights_S = torch.from_numpy(weights_L[places_S])
     given = {name: torch.tensor(column, dtype=torch.float32) for name, column in columns.items()}
-    return Row(torch.tensor(ids, dtype=torch.long), places_S, {WEIGHT: weights_L[places_S], **given})
+    ids_L = torch.from_numpy(np.array(ids, dtype=np.int64))
+    return Row(ids_L, torch.from_numpy(places_S), {WEIGHT: weights_S, **given})
 
 
 def pack(rows: Sequence[Row], tokens: int, device: torch.device) -> Iterator[Pack]:

@@ -8,16 +8,14 @@ from typing import Any
 
 import torch
 
-from sleuth.agent import protocol
 from sleuth.errors import ConfigError, InputError
-from sleuth.model.tokens import Tokens
 from sleuth.recipe import resolve_policy
 from sleuth.runs import code_version, fingerprint, read_json, replacing
-from sleuth.train.conversation import Conversations
 from sleuth.train.course import Course, apart, train
 from sleuth.train.policy import Policy
+from sleuth.train.reading import read
 from sleuth.train.sft_settings import SFTConfig
-from sleuth.train.traces import Reader, Reading
+from sleuth.train.traces import Reading
 from sleuth.train.watch import Watch
 
 RECORD = "sft.json"
@@ -37,7 +35,7 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch
     refuse_existing(out)
     source = resolve_policy(model)
     settings = fitting(settings, _positions(source))
-    reading = _read(source, files, settings)
+    reading = read(source, files, settings, watch)
     watch.tell(reading.sentence())
     rows, held_out = apart(reading.traces, settings.held_out, settings.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -65,14 +63,6 @@ def fitting(settings: SFTConfig, positions: int | None) -> SFTConfig:
             f"--row-tokens {settings.row_tokens} is more than the {positions} positions of the model; lower it"
         )
     return settings.model_copy(update={"row_tokens": positions})
-
-
-def _read(source: Path, files: Sequence[Path], settings: SFTConfig) -> Reading:
-    tokens = Tokens.load(source)
-    vocabulary = read_json(source / "config.json").get("vocab_size")
-    conversations = Conversations(tokens, protocol.named(settings.protocol, tokens), settings.observation_tokens)
-    known = vocabulary if isinstance(vocabulary, int) else len(tokens.tokenizer)
-    return Reader(tokens, conversations, known, settings).read(files)
 
 
 def _positions(source: Path) -> int | None:

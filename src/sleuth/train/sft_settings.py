@@ -40,6 +40,12 @@ class SFTConfig(Section):
     patience: Annotated[
         NonNegative, Field(description="measurements without a better one after which it ends; 0: it never ends early")
     ] = 2
+    keep: Annotated[
+        Literal["best", "last"],
+        Field(
+            description="whose weights are kept: of the lowest held-out loss, or of the last update, however it does"
+        ),
+    ] = "best"
     row_tokens: Annotated[Positive, Field(description="tokens of a trace at most")] = 4096
     overlong: Annotated[Literal["drop", "cut"], Field(description="what is done with longer ones")] = "drop"
     protocol: Annotated[
@@ -64,7 +70,9 @@ class SFTConfig(Section):
         if self.batch_tokens is not None:
             self._without_effect("--batch-tokens", "batch_rows")
         if not self.held_out:
-            self._without_effect("--held-out 0", "evaluate_every", "patience")
+            self._without_effect("--held-out 0", "evaluate_every", "patience", "keep")
+        if self.keep == "last":
+            self._without_effect("--keep last", "patience")
         if self.batch_tokens is not None and self.batch_tokens < self.row_tokens:
             raise ValueError(
                 f"batch_tokens {self.batch_tokens} is less than row_tokens {self.row_tokens}; raise it, or lower that"

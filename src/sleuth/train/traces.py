@@ -1,32 +1,44 @@
-"""Trace files: JSONL of conversations and of trajectories, read as rows to train on."""
+"""Trace files: JSONL of conversations and of trajectories, read as rows to train on.
 
+Suffixes: L tokens of a trace.
+"""
+
+import gc
 import gzip
 import json
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sleuth.agent import protocol
 from sleuth.corpus.datasets.lines import parsed
-from sleuth.errors import ConfigError, InputError
+from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import run_lengths
 from sleuth.runs import replacing
 from sleuth.train.conversation import EXPECTED, Conversations, Voice, checked
-from sleuth.train.packing import Row, row
 from sleuth.train.sft_settings import SFTConfig
 
 TRAJECTORY = ("ids", "origin")
 FORMS = f"{EXPECTED}, or a row of a run's trajectories"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """A row to train on, and the question it is about: what is held out is held out by question."""
+    """Tokens to train on and the weight of each, and the question it is about: what is held out is so by question.
 
-    row: Row
+    No tensors: processes that read traces load no torch.
+    """
+
+    ids_L: NDArray[np.int32]
+    weights_L: NDArray[np.float32]
     question: str
 
 
@@ -37,6 +49,16 @@ class Reading:
     traces: list[Trace] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     cut: Counter[str] = field(default_factory=Counter)
+    scored: bool = False  # whether one of them had a reward
+    lines: int = 0
+
+    def add(self, other: "Reading") -> None:
+        """What was read after this."""
+        self.traces += other.traces
+        self.left_out += other.left_out
+        self.cut += other.cut
+        self.scored |= other.scored
+        self.lines += other.lines
 
     def sentence(self) -> str:
         """What a person should know of it."""
@@ -48,39 +70,35 @@ class Reading:
         return "; ".join(parts)
 
 
-class Reader:
-    """Reads the traces of files for one model."""
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Lines of a file, with their numbers."""
 
-    def __init__(self, tokens: Tokens, conversations: Conversations, vocabulary: int, settings: SFTConfig) -> None:
+    path: Path
+    lines: Sequence[tuple[int, str]]
+
+
+class Reader:
+    """Makes traces of lines for one model."""
+
+    def __init__(self, tokens: Tokens, vocabulary: int | None, settings: SFTConfig) -> None:
+        grammar = protocol.named(settings.protocol, tokens)
         self._tokens = tokens
-        self._conversations = conversations
-        self._vocabulary = vocabulary
+        self._conversations = Conversations(tokens, grammar, settings.observation_tokens)
+        self._vocabulary = len(tokens.tokenizer) if vocabulary is None else vocabulary
         self._settings = settings
         self._weights = {Voice.GIVEN: 0.0, Voice.SPOKEN: 1.0, Voice.SHOWN: settings.observation_weight}
-        self._scored = False
 
-    def read(self, paths: Sequence[Path]) -> Reading:
-        """All traces of the files; the first bad line is an InputError, and so is nothing to train on."""
-        reading = Reading()
-        for path in paths:
-            self._file(path, reading)
-        if self._settings.min_reward is not None and not self._scored:
-            raise ConfigError("--min-reward has no effect with traces of messages, which have no reward; remove it")
-        if not reading.traces:
-            raise InputError(f"nothing is left of {', '.join(map(str, paths))}: {reading.sentence()}")
-        return reading
-
-    def _file(self, path: Path, reading: Reading) -> None:
-        empty = True
-        for number, line in enumerate(lines(path), 1):
-            if line.strip():
-                empty = False
+    def read(self, batch: Batch) -> Reading:
+        """The traces of lines; the first that is bad is an InputError."""
+        reading = Reading(lines=len(batch.lines))
+        with _uncollected():
+            for number, line in batch.lines:
                 try:
                     self._row(parsed(line), reading)
                 except ValueError as error:
-                    raise InputError(f"{path}, line {number}: {error}; a line looks like {FORMS}") from error
-        if empty:
-            raise InputError(f"{path} holds no traces; expected on each line {FORMS}")
+                    raise InputError(f"{batch.path}, line {number}: {error}; a line looks like {FORMS}") from error
+        return reading
 
     def _row(self, content: Mapping[str, Any], reading: Reading) -> None:
         if "messages" in content:
@@ -94,15 +112,15 @@ class Reader:
         messages = checked(content)
         pieces = list(self._conversations.pieces(messages))
         ids = [token for piece in pieces for token in piece.ids]
-        weights = [self._weights[piece.voice] for piece in pieces for _ in piece.ids]
+        weights_L = np.repeat([self._weights[piece.voice] for piece in pieces], [len(piece.ids) for piece in pieces])
         if cut := sum(piece.cut for piece in pieces):
             reading.cut["observations"] += cut
         asked = next((each["content"] for each in messages if each["role"] == "user"), "")
-        self._keep(ids, weights, str(content.get("question_id", asked)), reading)
+        self._keep(ids, weights_L, str(content.get("question_id", asked)), reading)
 
     def _trajectory(self, content: Mapping[str, Any], reading: Reading) -> None:
         ids, sampled = self._tokens_of(content)
-        self._scored = True
+        reading.scored = True
         reward, least = _reward(content), self._settings.min_reward
         if reward is None:
             reading.left_out["unusable"] += 1
@@ -114,7 +132,8 @@ class Reader:
                 Voice.SPOKEN if spoken else Voice.SHOWN if place > first else Voice.GIVEN
                 for place, spoken in enumerate(sampled)
             ]
-            self._keep(ids, [self._weights[voice] for voice in voices], str(content.get("question_id")), reading)
+            weights_L = np.array([self._weights[voice] for voice in voices])
+            self._keep(ids, weights_L, str(content.get("question_id")), reading)
 
     def _tokens_of(self, content: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
         """Tokens as they were, and which of them were sampled."""
@@ -141,18 +160,33 @@ class Reader:
                 if not self._tokens.decode(ids[start:end]).startswith(said):
                     raise ValueError("the tokens do not read as the text of their turn: they are of another tokenizer")
 
-    def _keep(self, ids: list[int], weights: list[float], question: str, reading: Reading) -> None:
+    def _keep(self, ids: list[int], weights_L: NDArray[np.float64], question: str, reading: Reading) -> None:
         limit = self._settings.row_tokens
-        if len(ids) > limit and self._settings.overlong == "drop":
+        longer = len(ids) > limit
+        if longer and self._settings.overlong == "drop":
             reading.left_out[f"longer than {limit:,} tokens"] += 1
             return
-        ids, weights, longer = ids[:limit], [0.0, *weights[1:limit]], len(ids) > limit
-        if 1.0 not in weights:
+        weights_L = weights_L[:limit]
+        weights_L[:1] = 0.0  # nothing comes before it
+        if 1.0 not in weights_L:
             reading.left_out["without a word of the model's"] += 1
             return
-        reading.cut["traces"] += longer
-        reading.cut += Counter()
-        reading.traces.append(Trace(row(ids, weights), question))
+        if longer:
+            reading.cut["traces"] += 1
+        trace = Trace(np.array(ids[:limit], dtype=np.int32), weights_L.astype(np.float32), question)
+        reading.traces.append(trace)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No search for cycles: traces have none, and looking for them among all that is loaded is a tenth of the time."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def lines(path: Path) -> Iterator[str]:

@@ -35,13 +35,22 @@ def refused(*arguments: object) -> str:
 
 def test_corpus_becomes_questions(tmp_path: Path) -> None:
     out = tmp_path / "made.jsonl.gz"
-    said = made(corpus(tmp_path, FILM, PERSON), "--out", out, "--questions", 2, "--name", "mine")
+    said = made(corpus(tmp_path, FILM, PERSON), "--out", out, "--questions", 2, "--name", "mine", "--hops-share", 0)
     written = questions.load(out)
     assert {question.supporting_ids[-1] for question in written} == {"film", "person"}
     assert {question.id for question in written} == {"mine_0", "mine_1"}
     assert all(question.data_source == "mine" and question.type and question.hops for question in written)
-    assert "2 passages: 0 left out by --without, 2 asked about" in said
+    assert "2 passages: 0 left out by --without, 2 asked about; 2 questions take 1" in said
     assert written[0].question in said
+
+
+def test_share_that_takes_several_passages(tmp_path: Path) -> None:
+    out = tmp_path / "made.jsonl"
+    said = made(corpus(tmp_path, FILM, PERSON), "--out", out, "--questions", 4, "--per-passage", 3, "--hops-share", 0.5)
+    joined = [question for question in questions.load(out) if question.hops == 2]
+    assert [question.supporting_ids for question in joined] == [("film", "person")] * 2
+    assert "2 questions take 1, 2 questions take 2" in said
+    assert "| bridge | 2 |" in said
 
 
 def test_same_seed_same_file_from_corpus_and_index(tmp_path: Path) -> None:

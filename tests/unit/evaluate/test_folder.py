@@ -114,6 +114,19 @@ def test_what_failed_is_counted_and_asked_again(tmp_path: Path, agent: Agent) ->
     assert len(Folder.open(folder.path).places()) == 3
 
 
+def test_what_is_written_after_a_look_is_seen(tmp_path: Path, agent: Agent) -> None:
+    folder = begun(tmp_path / "e", *TEXTS)
+    assert folder.places() == {}
+    asked(folder, agent)
+    before = folder.places()
+    with folder.writing() as write:
+        write({**next(folder.rows([2])), "sample": 7})
+    after = folder.places()
+    assert after[2].start > before[2].start
+    assert {**after, 2: before[2]} == before
+    assert [(row["group"], row["sample"]) for row in folder.rows([2, 0, 99])] == [(0, 0), (2, 7)]
+
+
 def test_where_nothing_was_answered_it_is_said(tmp_path: Path, agent: Agent) -> None:
     folder = begun(tmp_path / "e", "fail", "fail again")
     asked(folder, agent)

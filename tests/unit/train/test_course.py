@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +19,10 @@ from sleuth.train.watch import Silent
 
 def made(*ids: int) -> Row:
     return row(ids, [0.0] + [1.0] * (len(ids) - 1))
+
+
+def traced(question: str, *ids: int) -> Trace:
+    return Trace(np.array(ids, dtype=np.int32), np.array([0.0] + [1.0] * (len(ids) - 1), dtype=np.float32), question)
 
 
 RISING = [made(5, 6, 7, 8), made(9, 10, 11)]
@@ -62,19 +67,21 @@ def test_batches_by_tokens_are_no_larger() -> None:
 
 
 def test_what_is_held_out_is_held_out_by_question() -> None:
-    traces = [Trace(made(5, number), f"q{number % 10}") for number in range(1, 41)]
+    traces = [traced(f"q{number % 10}", 5, number) for number in range(1, 41)]
     learned, held = course.apart(traces, 0.2, seed=0)
     questions = {int(each.ids_L[1]) % 10 for each in held}
     assert len(questions) == 2
     assert len(held) == 8
     assert not questions & {int(each.ids_L[1]) % 10 for each in learned}
-    assert course.apart(traces, 0.0, seed=0) == ([each.row for each in traces], [])
+    all_of_them, none = course.apart(traces, 0.0, seed=0)
+    assert [each.ids_L.tolist() for each in all_of_them] == [each.ids_L.tolist() for each in traces]
+    assert none == []
     assert len(course.apart(traces, 0.99, seed=0)[0]) == 4
 
 
 def test_one_question_cannot_be_held_out() -> None:
     with pytest.raises(InputError, match="--held-out 0"):
-        course.apart([Trace(made(5, 6), "q")] * 3, 0.1, seed=0)
+        course.apart([traced("q", 5, 6)] * 3, 0.1, seed=0)
 
 
 def test_loss_falls_and_is_written_down(policy: Callable[..., Policy]) -> None:
@@ -104,6 +111,16 @@ def test_without_patience_it_goes_on_and_still_keeps_the_best(policy: Callable[.
     found = course.train(ours, RISING, FALLING, settings, Silent())
     assert [each.step for each in found.held_out] == [0, 4, 8, 12]
     assert measure(ours, FALLING, 1000) == pytest.approx(min(each.loss for each in found.held_out), rel=1e-6)
+
+
+def test_last_weights_are_kept_however_they_do_and_nothing_ends_early(policy: Callable[..., Policy]) -> None:
+    ours = policy()
+    settings = SFTConfig(epochs=8, batch_rows=2, learning_rate=0.01, decay="none", keep="last")
+    found = course.train(ours, RISING, FALLING, settings, Silent())
+    assert found.kept == len(found.updates) == 8
+    assert found.worsening() > settings.patience
+    assert measure(ours, FALLING, 1000) == pytest.approx(found.held_out[-1].loss, rel=1e-6)
+    assert found.held_out[-1].loss > found.best.loss
 
 
 def test_what_helps_the_held_out_is_kept_to_the_end(policy: Callable[..., Policy]) -> None:

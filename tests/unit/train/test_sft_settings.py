@@ -25,6 +25,8 @@ def test_rate_without_warm_up_begins_at_its_highest() -> None:
         ({"epochs": 2, "steps": 10}, "--epochs has no effect with --steps; remove it"),
         ({"batch_rows": 2, "batch_tokens": 8192}, "--batch-rows has no effect with --batch-tokens; remove it"),
         ({"held_out": 0.0, "patience": 1}, "--patience has no effect with --held-out 0; remove it"),
+        ({"held_out": 0.0, "keep": "best"}, "--keep has no effect with --held-out 0; remove it"),
+        ({"keep": "last", "patience": 3}, "--patience has no effect with --keep last; remove it"),
         ({"batch_tokens": 100}, "--batch-tokens 100 is less than --row-tokens 4096; raise it, or lower that"),
         ({"decay": "sudden"}, "--decay sudden should be 'cosine', 'linear' or 'none'"),
         ({"learning_rate": -1.0}, "--learning-rate -1.0 should be greater than 0"),

@@ -8,31 +8,38 @@ from typing import Any
 
 import pytest
 
-from sleuth.agent.tags import Tags
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Score, StopReason, Trajectory
 from sleuth.runs import row
 from sleuth.train import traces
-from sleuth.train.conversation import Conversations
-from sleuth.train.packing import WEIGHT, Row
+from sleuth.train.reading import read as read_files
 from sleuth.train.sft_settings import SFTConfig
-from sleuth.train.traces import Reader, Reading
+from sleuth.train.traces import Reading
+from sleuth.train.watch import Silent
 
 TALK = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]}
 # Prompt of two tokens, three sampled, an observation of two, two sampled.
 IDS, SAMPLED = (5, 6, 7, 8, 9, 10, 11, 12, 13), (False, False, True, True, True, False, False, True, True)
 
 
+@pytest.fixture(scope="module")
+def source(tokens: Tokens, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder without a model."""
+    folder = tmp_path_factory.mktemp("model")
+    tokens.tokenizer.save_pretrained(folder)
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
 @pytest.fixture
-def read(tokens: Tokens, tmp_path: Path) -> Callable[..., Reading]:
+def read(source: Path, tmp_path: Path) -> Callable[..., Reading]:
     """Reads these rows, or the text given, by these settings."""
 
     def reading(*rows: object, text: str | None = None, **settings: Any) -> Reading:
         path = tmp_path / "traces.jsonl"
         path.write_text("".join(json.dumps(each) + "\n" for each in rows) if text is None else text)
-        conversations = Conversations(tokens, Tags(), 500)
-        return Reader(tokens, conversations, len(tokens.tokenizer), SFTConfig(**settings)).read([path])
+        return read_files(source, [path], SFTConfig(**settings), Silent())
 
     return reading
 
@@ -48,20 +55,12 @@ def told(trajectory: Callable[..., Trajectory]) -> Callable[..., dict[str, Any]]
     return make
 
 
-def weights(given: Row) -> list[float]:
-    """The weight of every token."""
-    found = [0.0] * len(given.ids_L)
-    for place, weight in zip(given.places_S.tolist(), given.columns[WEIGHT].tolist(), strict=True):
-        found[place] = weight
-    return found
-
-
 def test_trajectory_is_its_tokens_and_only_sampled_ones_are_learned(
     read: Callable[..., Reading], told: Callable[..., dict[str, Any]]
 ) -> None:
     (trace,) = read(told()).traces
-    assert tuple(trace.row.ids_L.tolist()) == IDS
-    assert weights(trace.row) == [float(each) for each in SAMPLED]
+    assert tuple(trace.ids_L.tolist()) == IDS
+    assert trace.weights_L.tolist() == [float(each) for each in SAMPLED]
     assert trace.question == "q0"
 
 
@@ -69,13 +68,13 @@ def test_observations_weigh_as_they_are_told_to(
     read: Callable[..., Reading], told: Callable[..., dict[str, Any]]
 ) -> None:
     first, second = read(told(), TALK, observation_weight=0.25).traces
-    assert weights(first.row) == [0, 0, 1, 1, 1, 0.25, 0.25, 1, 1]
-    assert set(weights(second.row)) == {0.0, 1.0}
+    assert first.weights_L.tolist() == [0, 0, 1, 1, 1, 0.25, 0.25, 1, 1]
+    assert set(second.weights_L.tolist()) == {0.0, 1.0}
 
 
 def test_conversation_teaches_the_assistants_words(read: Callable[..., Reading], tokens: Tokens) -> None:
     (trace,) = read(TALK).traces
-    learned = [int(trace.row.ids_L[place]) for place in trace.row.places_S.tolist()]
+    learned = trace.ids_L[trace.weights_L > 0].tolist()
     assert tokens.tokenizer.decode(learned) == "Ada<|end|>"
     assert trace.question == "Who?"
 
@@ -104,17 +103,16 @@ def test_long_traces_are_left_out(
 
 def test_long_traces_are_cut(read: Callable[..., Reading], told: Callable[..., dict[str, Any]]) -> None:
     reading = read(told(), row_tokens=6, overlong="cut")
-    assert tuple(reading.traces[0].row.ids_L.tolist()) == IDS[:6]
+    assert tuple(reading.traces[0].ids_L.tolist()) == IDS[:6]
     assert reading.cut == {"traces": 1}
 
 
-def test_long_observations_are_cut_and_counted(tokens: Tokens, tmp_path: Path) -> None:
+def test_long_observations_are_cut_and_counted(read: Callable[..., Reading]) -> None:
     spoken = f"<search> Ada </search>\n\n<information>{'Ada ' * 50}</information>\n\n<answer> Ada </answer>"
-    path = tmp_path / "long.jsonl"
-    path.write_text(json.dumps({"messages": [TALK["messages"][0], {"role": "assistant", "content": spoken}]}))
-    reading = Reader(tokens, Conversations(tokens, Tags(), 20), 10_000, SFTConfig()).read([path])
+    talk = {"messages": [TALK["messages"][0], {"role": "assistant", "content": spoken}]}
+    reading = read(talk, observation_tokens=20)
     assert reading.cut == {"observations": 1}
-    assert len(reading.traces[0].row.ids_L) < 60
+    assert len(reading.traces[0].ids_L) < 60
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from sleuth.corpus.cloze.topic import Statement
 from sleuth.corpus.cloze.verbs import IRREGULAR, PAST
 
 END = re.compile(
-    r",(?!\d)|\s(?:and|but) (?:is|was|were|has|had|later|then|also|the|he|she|it|they|at|in|for|by|with|to|from|on|as|"
+    r",(?!\d)|\s(?:and|but) (?:is|was|were|has|had|may|can|could|would|will|did|later|then|"
+    r"also|the|he|she|it|they|at|in|for|by|with|to|from|on|as|"
     r"\w+ed|\w+ing|"
     + "|".join(IRREGULAR)
     + r")\b|\s(?:where|while|when|although|because|but|before|after which|who|which)\b| – |\. "

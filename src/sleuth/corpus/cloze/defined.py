@@ -1,12 +1,12 @@
-"""Questions about what an opening sentence says of its subject: who made it, when it lived, what it is."""
+"""Questions about what an opening sentence says of its subject: who made it, when and where, who stars in it."""
 
 import re
 from collections.abc import Iterator, Sequence
 
 from sleuth.corpus.cloze.clauses import Clause
 from sleuth.corpus.cloze.drafts import Draft, punctuated
-from sleuth.corpus.cloze.nouns import FAMILY, Kind
-from sleuth.corpus.cloze.spans import DATE, DEMONYM, Span, date_aliases
+from sleuth.corpus.cloze.nouns import Kind
+from sleuth.corpus.cloze.spans import Span
 from sleuth.corpus.cloze.topic import Topic
 from sleuth.corpus.cloze.verbs import MAKERS, active
 
@@ -20,6 +20,7 @@ ATTACHED_ELSEWHERE = re.compile(r"\b(?:of|from|about|on|in|with|for|and|at|who|t
 STARRING = re.compile(r"\bstarring ([^.;]+)$")
 NAMES = re.compile(r", and |, | and ")
 NAME = re.compile(r"^[A-Z][\w.’'-]+(?: [A-Z][\w.’'-]*){1,3}$")
+MOST_STARS = 3
 LASTING = frozenset({"located", "situated", "based", "headquartered", "set"})
 BY_NOUN = {
     **dict.fromkeys(("album", "song", "single", "EP", "mixtape"), ("recorded", "the performer of")),
@@ -27,39 +28,6 @@ BY_NOUN = {
     **dict.fromkeys(("painting",), ("painted", "the painter of")),
     **dict.fromkeys(("opera", "symphony", "ballet"), ("composed", "the composer of")),
 }
-PLAIN_LIFE = re.compile(r"^(?P<born>[^–—-]*?\b\d{4})\s*[–—-]\s*(?P<died>[^–—-]*?\b\d{4})\b")
-BORN = re.compile(
-    r"\b(?:born|b\.)\s+(?:[^\d(),]*?,?\s)?(?:on |in |circa |c\. )?"
-    r"(?P<born>\d{1,2} [A-Z][a-z]+,? \d{4}|[A-Z][a-z]+ \d{1,2}, \d{4}|\d{4}\b(?!/))"
-)
-LIFE = re.compile(r"\(([^()]{4,140})\)")
-CALENDAR = re.compile(rf"(?:{DATE.pattern}|\b\d{{4}})$")
-WAS_BORN = ("When was {name} born?", "What is the date of birth of {name}?", "On what date was {name} born?")
-DIED = ("When did {name} die?", "What is the date of death of {name}?", "On what date did {name} die?")
-OCCUPATION = (
-    "What is {name}'s occupation?",
-    "What was {name}'s profession?",
-    "What did {name} do for a living?",
-    "What is the occupation of {name}?",
-)
-NATIONALITY = ("What is the nationality of {name}?", "What nationality is {name}?", "What is {name}'s nationality?")
-GENRE = ("What genre is {name}?", "What is the genre of {name}?", "What kind of {noun} is {name}?")
-IS = ("What is {name}?", "What kind of thing is {name}?")
-GENRES = frozenset(
-    """
-    comedy drama horror thriller western action adventure documentary fantasy crime romance romantic musical war
-    mystery science fiction rock pop folk jazz blues country metal punk electronic biographical psychological
-    animated silent historical superhero sports noir hip hop soul
-    """.split()  # noqa: SIM905 - read as lines
-)
-NO_TRADE = FAMILY | {"saint", "peer"}
-POPULATION = re.compile(
-    r"\bpopulation (?:of|was|is)(?: about| approximately| estimated at)? (\d{1,3}(?:,\d{3})+|\d+)(?!\d|[.,]\d| million)"
-)
-PEOPLED = ("What is the population of {name}?", "What was the population of {name}?", "How many people live in {name}?")
-NOT_A_TRADE = frozenset(
-    {"former", "retired", "late", "professional", "contemporary", "famous", "noted", "prominent", "leading", "popular"}
-)
 
 
 def made(clause: Clause) -> Iterator[Draft]:
@@ -88,14 +56,14 @@ def _maker(by: re.Match[str], span: Span, name: str) -> Iterator[Draft]:
             return
         other = active(by["other"] or "")
         verb, role = (f"{other} and {found}" if other else found), MAKERS.get(noun, "")
-    described = f"{role} {name}" if role else None
+    calls = (f"{role} {{x}}",) if role else ()
     texts = [
         f"{who} {verb} {name}",
         f"{who} {verb} {name}",
         *([f"who is {role} {name}"] if role and not span.noun else []),
     ]
     for text in texts:
-        yield Draft(punctuated(text), span.answer, kind, "defined", name, span.aliases, described)
+        yield Draft(punctuated(text), span.answer, kind, "defined", name, span.aliases, calls)
 
 
 def _occasion(place: re.Match[str], span: Span, name: str) -> Iterator[Draft]:
@@ -108,12 +76,10 @@ def _occasion(place: re.Match[str], span: Span, name: str) -> Iterator[Draft]:
         fronts = ("When",)
     elif span.kind in (Kind.PLACE, Kind.THING) and place["preposition"] != "on":
         fronts = ("Where", f"In which {span.noun}") if span.noun and span.kind is Kind.PLACE else ("Where",)
-    described = f"the place where {name} is located" if done in LASTING - {"set", "based"} else None
+    calls = ("the place where {x} is located",) if done in LASTING - {"set", "based"} else ()
     for front in fronts:
         kind = Kind.PLACE if span.kind is Kind.THING else span.kind
-        yield Draft(
-            punctuated(f"{front} {be} {name} {done}"), span.answer, kind, "defined", name, span.aliases, described
-        )
+        yield Draft(punctuated(f"{front} {be} {name} {done}"), span.answer, kind, "defined", name, span.aliases, calls)
 
 
 def stars(topic: Topic) -> Iterator[Draft]:
@@ -122,72 +88,15 @@ def stars(topic: Topic) -> Iterator[Draft]:
     if found is None or topic.kind is not Kind.WORK:
         return
     names = [name for name in NAMES.split(found[1]) if NAME.match(name)]
-    if len(names) >= 2:
-        others = " and ".join(names[1:3])
-        yield Draft(
-            punctuated(f"who stars in {topic.name}"), names[0], Kind.PERSON, "defined", topic.name, tuple(names[1:])
-        )
-        yield Draft(
-            punctuated(f"who stars alongside {others} in {topic.name}"), names[0], Kind.PERSON, "defined", topic.name
-        )
-
-
-def life(topic: Topic) -> Iterator[Draft]:
-    """When someone was born and died, from the brackets behind the name."""
-    brackets = LIFE.search(topic.opening[:260]) if topic.kind is Kind.PERSON else None
-    if brackets is None or (" " not in topic.title and topic.defined is None):
+    if len(names) < 2:
         return
-    whole, born = PLAIN_LIFE.search(brackets[1]), BORN.search(brackets[1])
-    dates = (whole["born"] if whole else born["born"] if born else None, whole["died"] if whole else None)
-    for date, patterns in zip(dates, (WAS_BORN, DIED), strict=True):
-        exact = CALENDAR.search(date) if date else None
-        if exact:
-            kind = Kind.YEAR if exact[0].isdigit() else Kind.DATE
-            for pattern in patterns if kind is Kind.DATE else patterns[:1]:
-                yield Draft(pattern.format(name=topic.name), exact[0], kind, "life", topic.name, date_aliases(exact[0]))
-
-
-def population(topic: Topic) -> Iterator[Draft]:
-    """How many live in a place."""
-    found = POPULATION.search(topic.passage.text) if topic.kind is Kind.PLACE else None
-    if found:
-        yield from _each(PEOPLED, topic, found[1], Kind.NUMBER, (found[1].replace(",", ""),))
-
-
-def nature(topic: Topic) -> Iterator[Draft]:
-    """What someone did for a living, of which nation they were, what genre a work is of."""
-    if topic.defined is None:
-        return
-    spoken = topic.defined.phrase.split()
-    nation = next(
-        (word for word in spoken[:3] if DEMONYM.match(word) or word in ("American", "German", "Welsh", "Thai")), None
+    yield Draft(
+        punctuated(f"who stars in {topic.name}"), names[0], Kind.PERSON, "defined", topic.name, tuple(names[1:])
     )
-    if nation and f"South {nation}" in topic.defined.phrase:
-        nation = f"South {nation}"
-    lower = [word for word in spoken if word.islower() and word not in NOT_A_TRADE]
-    if topic.kind is Kind.PERSON:
-        if nation:
-            yield from _each(NATIONALITY, topic, nation, Kind.NATIONALITY, ())
-        trade = " ".join(lower[-2:])
-        if (
-            topic.defined.kind is Kind.PERSON
-            and lower
-            and lower[-1] not in NO_TRADE
-            and spoken[-len(lower) :] == lower
-            and 1 <= len(lower) <= 2
-        ):
-            yield from _each(
-                OCCUPATION, topic, trade, Kind.OCCUPATION, (lower[-1], f"{nation} {trade}" if nation else trade)
-            )
-    elif topic.kind is Kind.WORK:
-        genre = " ".join(word for word in lower[:-1] if word in GENRES)
-        if genre and genre in topic.defined.phrase and topic.defined.noun not in genre:
-            yield from _each(GENRE, topic, genre, Kind.GENRE, (f"{genre} {topic.defined.noun}",))
-    elif topic.kind in (Kind.PLACE, Kind.GROUP) and 2 <= len(spoken) <= 5:
-        yield from _each(IS, topic, topic.defined.phrase, Kind.THING, (topic.defined.noun,))
-
-
-def _each(patterns: Sequence[str], topic: Topic, answer: str, kind: Kind, aliases: tuple[str, ...]) -> Iterator[Draft]:
-    noun = topic.defined.noun if topic.defined else ""
-    for pattern in patterns:
-        yield Draft(pattern.format(name=topic.name, noun=noun), answer, kind, "nature", topic.name, aliases)
+    if len(names) > MOST_STARS or len(names) < len(NAMES.split(found[1])):
+        return  # those left out would be right answers too
+    for name in names:
+        others = " and ".join(each for each in names if each != name)
+        calls = (f"the actor who stars alongside {others} in {{x}}", f"the star of {{x}} beside {others}")
+        text = punctuated(f"who stars alongside {others} in {topic.name}")
+        yield Draft(text, name, Kind.PERSON, "defined", topic.name, (), calls)

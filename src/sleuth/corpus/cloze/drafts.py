@@ -2,9 +2,10 @@
 
 import re
 import string
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
+from sleuth.corpus.cloze.facts import Relation
 from sleuth.corpus.cloze.nouns import Kind
 
 WORDS = range(4, 33)
@@ -12,7 +13,8 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 ARTICLES = frozenset({"a", "an", "the"})
 ANSWER_LETTERS = 70
 UNCLEAN = re.compile(
-    r"\b(?:and|or|the|an?|both|No|St|Dr|Mr)\?$|[;:\[\]{}()]|\s,|--|^\W*$|"
+    r"\b(?:and|or|the|an?|both|No|St|Dr|Mr)\?$|[;:\[\]{}()]|\b[Tt]he of\b|\s,|--|^\W*$|"
+    r"\b(located|born|based|from|died|is|was) \1\b|"
     r"\b(?:the|a|an|his|her|its|their|which \w+) (?:who|what|which|whom|how|when|where)\b"
 )
 SMALL_WORDS = frozenset(
@@ -25,7 +27,10 @@ SMALL_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A question about a passage; `name` is what it calls the subject, `describes` says its answer in other words."""
+    """A question about a passage; `name` is what it calls the subject.
+
+    `asks` are its wordings with {x} for the subject, where it has several; `calls` are words for its answer with {x}.
+    """
 
     text: str
     answer: str
@@ -33,7 +38,9 @@ class Draft:
     form: str
     name: str
     aliases: tuple[str, ...] = ()
-    describes: str | None = None
+    calls: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    relation: Relation | None = None
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -72,6 +79,11 @@ def punctuated(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}?"
 
 
-def styled(draft: Draft, dice: Random) -> Draft:
-    """The draft as it is, or one time in three as it would be typed into a search box."""
-    return replace(draft, text=draft.text.rstrip("?").lower()) if dice.random() < 1 / 3 else draft
+def typed(text: str, dice: Random) -> str:
+    """A question as it is, or one time in three as it would be typed into a search box."""
+    return text.rstrip("?").lower() if dice.random() < 1 / 3 else text
+
+
+def sentence(text: str) -> str:
+    """A question with a large letter first."""
+    return text[:1].upper() + text[1:]

@@ -3,35 +3,29 @@
 import re
 from collections.abc import Iterator
 
+from sleuth.corpus.cloze.callings import ADVERB, STRANDED, TURNS, callings
 from sleuth.corpus.cloze.clauses import Clause, words
 from sleuth.corpus.cloze.drafts import Draft, punctuated
 from sleuth.corpus.cloze.lexicon import Lexicon
 from sleuth.corpus.cloze.nouns import Kind
 from sleuth.corpus.cloze.spans import PREPOSITIONS, Span, leading
 from sleuth.corpus.cloze.topic import Statement
-from sleuth.corpus.cloze.verbs import MAKERS, PAST, supported
+from sleuth.corpus.cloze.verbs import PAST, supported
 
 VERB = re.compile(r"^ (?P<verb>[a-z]+)(?P<body>(?: .*)?)$")
 BE = frozenset({"is", "was", "are", "were"})
 HAVE = re.compile(r"^ been ")
-# The span belongs to the main clause only where nothing of this stands before it.
-TURNS = re.compile(
-    r"[,\"]| (?:who|which|that|where|when|while|whose|if|because|but|than|after|before|between|from|"
-    r"and (?:its|his|her|the|their|he|she|it|was|is|has)) "
-)
 ARTICLE = re.compile(r"^ (?:an?|one|among|not|currently|also|often|sometimes|generally|usually|mostly|primarily) ")
-STRANDED = frozenset(
-    {"by", "for", "with", "from", "to", "of", "as", "after", "against", "under", "alongside", "about", "in", "on", "at"}
-    | {"into", "over", "near"}
-)
-ADVERB = re.compile(r"^ (?:also|later|then|first|subsequently|eventually|originally|currently|previously|once) ")
 TAKES_OBJECT = frozenset(
     """
     raised educated based directed produced published located created released named set held built made founded found
     established recorded elected appointed developed designed used described considered included required provided
     """.split()  # noqa: SIM905 - read as lines
 )
-AFTER_STRANDED = re.compile(r"^ (?:in|on|at|of|to|from|by|for|with|as)\b")
+AFTER_STRANDED = re.compile(r"^ (?:in|on|at|of|to|from|by|for|with|as|and|or)\b")
+FIGURES = re.compile(r"\b\d{4}\b")  # of one of several years
+MOST_OF_PLACES = 5  # words between a verb and a place that it is still about
+LEFT_ALONE = frozenset({"by", "as", "after", "for"})  # at the end of a question for something of unknown kind
 BROKEN = re.compile(r" (?:and|or|the|an?)$| and again\b")
 LONGEST = {
     "of": 4,
@@ -46,15 +40,6 @@ LONGEST = {
     "under": 4,
 }  # words before a preposition left at the end
 SUBJECT_VERB = frozenset({"is", "was", "are", "were", "has", "had", "won", "wrote", "became"})
-DESCRIBED = {
-    ("born", "in"): "the place where {name} was born",
-    ("buried", "in"): "the place where {name} is buried",
-    ("located", "in"): "the place where {name} is located",
-    ("headquartered", "in"): "the place where {name} is headquartered",
-    ("married", None): "the person whom {name} married",
-    ("attended", None): "the school that {name} attended",
-    ("died", "in"): "the place where {name} died",
-}
 
 
 def turned(clause: Clause) -> Iterator[Draft]:
@@ -74,16 +59,18 @@ def turned(clause: Clause) -> Iterator[Draft]:
         return
     if TURNS.search(f"{body} ") or BROKEN.search(clause.before):
         return
-    if verb == "is" and span.kind in (Kind.YEAR, Kind.DATE):
+    if span.kind in (Kind.YEAR, Kind.DATE) and (verb == "is" or FIGURES.search(body)):
+        return
+    if span.kind is Kind.PLACE and (len(body.split()) > MOST_OF_PLACES or (verb in BE and body.startswith(" the "))):
         return
     if len(body.split()) > LONGEST.get(span.preposition or "", 12):
         return
-    described = _described(clause, verb, body)
+    calls = callings(clause)
     for front, rest in _fronts(span, order, direct=not body and verb not in BE):
         stranded = rest == order and bool(body) and bool(AFTER_STRANDED.match(clause.behind))
         tail = "" if stranded or (span.kind is Kind.PLACE and rest != order) else clause.behind
         yield Draft(
-            punctuated(f"{front} {rest}{tail}"), span.answer, span.kind, "fronted", clause.name, span.aliases, described
+            punctuated(f"{front} {rest}{tail}"), span.answer, span.kind, "fronted", clause.name, span.aliases, calls
         )
 
 
@@ -123,6 +110,8 @@ def _fronts(span: Span, order: str, direct: bool) -> Iterator[tuple[str, str]]:
             yield asking, order
         case Kind.NUMBER | Kind.AMOUNT:
             return
+        case Kind.THING if not span.noun and not direct and preposition not in LEFT_ALONE:
+            return
         case _ if direct or (preposition in STRANDED and order.endswith(f" {preposition}")):
             yield asking, order
 
@@ -130,12 +119,3 @@ def _fronts(span: Span, order: str, direct: bool) -> Iterator[tuple[str, str]]:
 def _is_passive(verb: str, body: str) -> bool:
     """Whether a verb that always takes an object has none: Bono, raised in Dublin."""
     return verb in TAKES_OBJECT and bool(body) and body.split()[0] in PREPOSITIONS
-
-
-def _described(clause: Clause, verb: str, body: str) -> str | None:
-    word = body.split()[0] if body and verb in BE else verb
-    preposition = clause.span.preposition if body else None
-    if preposition == "by" and verb in BE and word in MAKERS and len(body.split()) == 2:
-        return f"{MAKERS[word]} {clause.name}"
-    pattern = DESCRIBED.get((word, preposition)) if len(body.split()) <= 2 else None
-    return pattern.format(name=clause.name) if pattern else None

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from sleuth.corpus.cloze.callings import callings
 from sleuth.corpus.cloze.clauses import Clause, words
 from sleuth.corpus.cloze.drafts import Draft, punctuated
 from sleuth.corpus.cloze.nouns import Kind
@@ -12,6 +13,8 @@ from sleuth.corpus.cloze.verbs import PAST, PRESENT
 LAST_WORD = re.compile(r"[\w-]+$")
 NOT_PEOPLE = frozenset({"as", "during", "in", "on", "at", "into", "through"})
 HANGING = re.compile(r"^[^,]*, (?:which|who|whose|where) [^,]*$|\bbetween [^,]*$")
+# What is not known to be a person, a place or a group is asked for only where the word before says what it is.
+CALLS = frozenset({"as", "called", "named", "by"})
 GOES_BEFORE = frozenset(
     {"is", "was", "were", "are", "become", "and", "include", "including", "has", "had", "that", "when", "where"}
 )
@@ -24,15 +27,18 @@ def asked(clause: Clause, name: str) -> Iterator[Draft]:
     last = found[0].lower() if found else ""
     if (
         span.listed
+        or (span.kind is Kind.THING and not span.noun and last not in CALLS)
+        or (clause.name is None and "," in start)
         or not _may_follow(last, span.kind)
         or " " not in start
         or HANGING.search(start)
         or "respectively" in clause.behind
     ):
         return
+    calls = callings(clause)
     for head, asking in _ways(clause, start, last):
         yield Draft(
-            punctuated(f"{head} {asking}{clause.behind}"), span.answer, span.kind, "in place", name, span.aliases
+            punctuated(f"{head} {asking}{clause.behind}"), span.answer, span.kind, "in place", name, span.aliases, calls
         )
 
 
@@ -58,8 +64,7 @@ def _ways(clause: Clause, start: str, last: str) -> Iterator[tuple[str, str]]:
         case Kind.DATE:
             return
         case Kind.PLACE if last in ("in", "at") and not span.noun:
-            yield without, "where"
-            yield start, "what place"
+            yield (start, "what place") if clause.behind else (without, "where")
         case Kind.PLACE if last == "from" and not span.noun:
             yield start, "where"
         case _:

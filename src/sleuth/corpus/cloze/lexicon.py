@@ -1,10 +1,11 @@
 """What a corpus says of its own titles: what each names, and which words are given names."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sleuth.corpus.cloze.nations import COUNTRIES
 from sleuth.corpus.cloze.nouns import Kind, kind_of
 from sleuth.records import Passage
 
@@ -31,6 +32,19 @@ LIES_IN = re.compile(
     rf"(?:the )?({CAPITAL}(?:, {CAPITAL})*)(?=[\s.,;)])"
 )
 MADE_BY = re.compile(rf"\b(?:directed|written|composed|novelist|actor|actress|director|starring)(?: by)? ({CAPITAL})\b")
+PRONOUN = re.compile(r"\b(?:he|she|his|her)\b", re.IGNORECASE)
+HONORED = re.compile(
+    r"^(?:(?:Sir|Dame|Lord|Lady|King|Queen|Prince|Princess|Count|Countess|Duke|Duchess|Emperor|Empress|Dr\.?|Captain|"
+    r"Colonel|General|President|Saint|St\.) )+"
+)
+SURELY = 4  # times as many women as men bear a name that is a woman's
+NOUN = re.compile(r"^[a-z]{3,}(?<!ed)(?<!ing)(?<!ly)(?<!al)(?<!ic)$")
+NO_NOUNS = frozenset(
+    """
+    first second third last same name term type form list result given title used one set part kind way use state body
+    number amount process able common large small late early only best most more other people person word system
+    """.split()  # noqa: SIM905 - read as lines
+)
 COMMON = 2  # people of a corpus with a given name before it is one
 GIVEN = re.compile(r"^[A-Z][^\W\d_]+$")
 
@@ -63,12 +77,16 @@ class Lexicon:
     places: frozenset[str] = frozenset()
     ambiguous: set[str] = field(default_factory=set)
     people: frozenset[str] = frozenset()
+    women: frozenset[str] = frozenset()
+    men: frozenset[str] = frozenset()
 
     @classmethod
     def learned(cls, passages: Iterable[tuple[int, Passage]]) -> "Lexicon":
         """Reads the opening sentence of each passage; rows are those of the corpus."""
         full: dict[str, str] = {}
         lexicon, people, places, makers = cls(), Counter[str](), Counter[str](), Counter[str]()
+        hers, his = Counter[str](), Counter[str]()
+        entries: dict[str, Counter[Entry]] = defaultdict(Counter)
         for row, passage in passages:
             title = plain(passage.title)
             lexicon.rows.setdefault(title, []).append(row)
@@ -80,12 +98,15 @@ class Lexicon:
             makers.update(MADE_BY.findall(text))
             if entry is None:
                 continue
-            known = lexicon.titles.get(title)
-            if known is None:
-                lexicon.titles[title] = entry
-                people.update([title.split()[0]] if entry.kind is Kind.PERSON and " " in title else ())
-            elif known.kind is not entry.kind:
-                lexicon.titles[title] = Entry(None, None)
+            entries[title][entry] += 1
+            if entry.kind is Kind.PERSON and " " in title and entries[title].total() == 1:
+                first = title.split()[0]
+                people[first] += 1
+                pronoun = PRONOUN.search(text)
+                if pronoun:
+                    (hers if pronoun[0].lower() in ("she", "her") else his)[first] += 1
+        lexicon.titles = {title: _agreed(found) for title, found in entries.items()}
+        lexicon.titles |= {country: Entry(Kind.PLACE, "country") for country in COUNTRIES if country in lexicon.rows}
         names = (name for name, count in people.items() if count >= COMMON and GIVEN.match(name))
         lexicon.given = frozenset(names) - {
             "The",
@@ -100,7 +121,22 @@ class Lexicon:
         }
         lexicon.places = frozenset(name for name, count in places.items() if count >= COMMON and count > makers[name])
         lexicon.people = frozenset(name for name, count in makers.items() if " " in name and count > places[name])
+        lexicon.women = frozenset(name for name, count in hers.items() if count > SURELY * his[name])
+        lexicon.men = frozenset(name for name, count in his.items() if count > SURELY * hers[name])
         return lexicon
+
+    def is_woman(self, name: str) -> bool | None:
+        """What the given name says, by the pronouns of those in the corpus who have it; None where it says nothing."""
+        first = HONORED.sub("", name).partition(" ")[0]
+        return True if first in self.women else False if first in self.men else None
+
+    def is_person(self, name: str) -> bool:
+        """Whether a name is that of a person: a title that names one, or one with a given name."""
+        entry = self.titles.get(name)
+        if entry is not None:
+            return entry.kind is Kind.PERSON
+        first = HONORED.sub("", name).partition(" ")[0]
+        return " " in name and (first in self.given or first in self.women or first in self.men)
 
 
 def plain(title: str) -> str:
@@ -142,11 +178,24 @@ def definition(text: str, title: str) -> Definition | None:
     return Definition(found["be"], phrase, noun, kind)
 
 
+def _agreed(found: Counter[Entry]) -> Entry:
+    """What most of the passages with a title say that it names."""
+    kinds = Counter[Kind | None]()
+    for entry, count in found.items():
+        kinds[entry.kind] += count
+    kind, count = kinds.most_common(1)[0]
+    if 2 * count <= kinds.total():
+        return Entry(None, None)
+    return next(entry for entry, _ in found.most_common() if entry.kind is kind)
+
+
 def _entry(passage: Passage, title: str) -> Entry | None:
     opening = passage.text[:400]
     defined = definition(opening, title)
     if is_life(opening, title):
         return Entry(Kind.PERSON, None)
-    if defined is None or defined.kind is None:
+    if defined is None:
         return None
+    if defined.kind is None:
+        return Entry(Kind.THING, defined.noun) if NOUN.match(defined.noun) and defined.noun not in NO_NOUNS else None
     return Entry(defined.kind, defined.noun)

@@ -7,20 +7,20 @@ from functools import lru_cache
 from random import Random
 from typing import Protocol
 
-from sleuth.corpus.cloze.bridges import bridges, crossed
-from sleuth.corpus.cloze.drafts import Draft, styled
 from sleuth.corpus.cloze.excluded import Excluded
+from sleuth.corpus.cloze.joining import Joining, Sort
+from sleuth.corpus.cloze.ledger import Ledger
 from sleuth.corpus.cloze.lexicon import Lexicon
-from sleuth.corpus.cloze.questioner import chosen, drafts
-from sleuth.corpus.cloze.topic import Topic, topic
-from sleuth.corpus.datasets.merge import key
+from sleuth.corpus.cloze.pages import Page, read
+from sleuth.corpus.cloze.questioner import drawn, worded
 from sleuth.corpus.progress import Progress, silent
 from sleuth.records import Passage, Question
 
 LEARNED = 300_000  # passages whose titles are known; more would take memory, and few of them meet
-TWO_HOPS = 0.25
-TRIES = 4  # of a passage whose first draft was asked before
-TOO_COMMON = 8  # passages of one title: beyond that it says little
+HOPS_SHARE = 0.4
+# Of the questions that take several passages: bridges are to be had only so often, comparisons as often as one likes.
+SHARES = {Sort.BRIDGE: 0.65, Sort.CROSSWISE: 0.1, Sort.COMPARISON: 0.25}
+WORDINGS = (1, 2)  # what was asked for once is asked for in other words only when all else is
 READ_AGAIN = 60_000  # passages whose drafts are kept
 
 
@@ -34,13 +34,13 @@ class Passages(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is wanted: `questions` at most, `per_passage` about one passage, some of two hops."""
+    """What is wanted: `questions` at most, `per_passage` about one passage alone, a share that takes several."""
 
     questions: int
     seed: int = 0
     per_passage: int = 1
     name: str = "cloze"
-    two_hops: float = TWO_HOPS
+    hops_share: float = HOPS_SHARE
 
 
 @dataclass(slots=True)
@@ -50,17 +50,21 @@ class Made:
     questions: list[Question] = field(default_factory=list)
     passages: int = 0
     excluded: int = 0
-    used: Counter[str] = field(default_factory=Counter)
 
     @property
     def kinds(self) -> Counter[str]:
-        """How many questions ask for each kind of answer."""
+        """How many questions there are of each type: the kind of the answer, or how passages are joined."""
         return Counter(str(question.type) for question in self.questions)
 
     @property
-    def two_hops(self) -> int:
-        """How many questions take two passages."""
-        return sum(question.hops == 2 for question in self.questions)
+    def hops(self) -> Counter[int]:
+        """How many questions take one passage, two, and so on."""
+        return Counter(len(question.supporting_ids) for question in self.questions)
+
+    @property
+    def used(self) -> int:
+        """How many passages are asked about."""
+        return len({name for question in self.questions for name in question.supporting_ids})
 
 
 def make(corpus: Passages, terms: Terms, without: Excluded | None = None, progress: Progress = silent) -> Made:
@@ -73,31 +77,53 @@ class _Making:
         self._corpus, self._terms, self._without, self._progress = corpus, terms, without, progress
         self._dice = Random(terms.seed)
         self._made = Made(passages=len(corpus))
-        self._asked: set[str] = set(without.questions)
         self._order = self._dice.sample(range(len(corpus)), len(corpus))
         self._lexicon = Lexicon.learned(self._learned(self._order[:LEARNED]))
-        self._drafts = lru_cache(READ_AGAIN)(self._read)
+        self._page = lru_cache(READ_AGAIN)(self._read)
+        self._ledger = Ledger(terms.name, terms.per_passage, set(without.questions), self._dice)
 
     def made(self) -> Made:
-        """Two hops first: a passage that is reached by one must not have been asked about already."""
-        made, wanted = self._made, self._terms.questions
-        self._until(round(wanted * self._terms.two_hops), self._cross, "joining passages")
-        for _ in range(self._terms.per_passage):
-            self._until(wanted, self._ask, "making questions")
-        self._dice.shuffle(made.questions)
-        made.questions = [
-            replace(question, id=f"{self._terms.name}_{place}") for place, question in enumerate(made.questions)
-        ]
-        return made
+        """What takes several passages first, then what takes one, in proportion."""
+        terms, ledger = self._terms, self._ledger
+        several = round(terms.questions * terms.hops_share)
+        if several:
+            self._join(several)
+        for ledger.wordings in WORDINGS:
+            for _ in range(terms.per_passage):
+                self._until(terms.questions, self._ask, "making questions")
+        self._made.questions = self._in_proportion(ledger.questions)
+        return self._made
 
-    def _until(self, wanted: int, question: Callable[[Topic, list[Draft]], bool], stage: str) -> None:
+    def _join(self, wanted: int) -> None:
+        """Bridges up to their share, then comparisons for what is missing."""
+        joining = Joining(self._page, self._lexicon, self._ledger, self._dice)
+        for self._ledger.wordings in WORDINGS:
+            self._until(round(wanted * SHARES[Sort.BRIDGE]), joining.bridge, "joining passages")
+        left = wanted - len(self._ledger.questions)
+        joining.cross(round(left * SHARES[Sort.CROSSWISE] / (1 - SHARES[Sort.BRIDGE])))
+        for _ in range(self._terms.per_passage):
+            self._until(wanted, joining.compare, "comparing passages")
+        del self._ledger.questions[wanted:]  # a page may give several at once
+
+    def _in_proportion(self, questions: Sequence[Question]) -> list[Question]:
+        """Shuffled and numbered; where few passages can be asked about alone, few questions take several."""
+        alone = [question for question in questions if len(question.supporting_ids) == 1]
+        joined = [question for question in questions if len(question.supporting_ids) > 1]
+        share = self._terms.hops_share
+        most = round(len(alone) * share / (1 - share)) + 1 if share < 1 else len(joined)
+        self._dice.shuffle(joined)
+        kept = [*alone, *joined[:most]]
+        self._dice.shuffle(kept)
+        return [replace(question, id=f"{self._terms.name}_{place}") for place, question in enumerate(kept)]
+
+    def _until(self, wanted: int, question: Callable[[Page], None], stage: str) -> None:
         """Goes through the passages until there are so many questions; how far it is, is told in passages."""
         for place, row in enumerate(self._order):
-            if len(self._made.questions) >= wanted:
+            if len(self._ledger.questions) >= wanted:
                 return
-            about, among = self._drafts(row)
-            if about is not None and among:
-                question(about, among)
+            page = self._page(row)
+            if page is not None:
+                question(page)
             if place % 1000 == 0:
                 self._progress(stage, place, len(self._order))
 
@@ -112,42 +138,17 @@ class _Making:
             else:
                 yield row, passage
 
-    def _ask(self, about: Topic, among: list[Draft]) -> bool:
-        """One more question about a passage."""
-        if self._made.used[about.passage.id] >= self._terms.per_passage:
-            return False
-        return any(self._take(chosen(among, self._dice), (about.passage.id,)) for _ in range(TRIES))
+    def _ask(self, page: Page) -> None:
+        """One more question about a passage alone."""
+        if self._ledger.full(page) or not page.clear:
+            return
+        for draft in drawn(page.drafts, self._dice):
+            text = worded(draft, page.subject, self._dice)
+            if page.shared and page.subject.topic.name not in text:
+                continue
+            if self._ledger.alone(page, text, draft):
+                return
 
-    def _cross(self, first: Topic, among: list[Draft]) -> bool:
-        over = list(bridges(among, self._lexicon))
-        self._dice.shuffle(over)
-        for bridge in over[:TRIES]:
-            for row in bridge.rows[:TOO_COMMON]:
-                second, further = self._drafts(row)
-                if second is None or second.passage.id == first.passage.id:
-                    continue
-                if self._made.used[second.passage.id] >= self._terms.per_passage:
-                    continue
-                draft = crossed(bridge, first, second, further, self._dice)
-                if draft and self._take(draft, (first.passage.id, second.passage.id)):
-                    return True
-        return False
-
-    def _take(self, draft: Draft, ids: tuple[str, ...]) -> bool:
-        """Keeps a question unless it was asked before, here or in what is left out."""
-        asked = key(draft.text)
-        if asked in self._asked:
-            return False
-        self._asked.add(asked)
-        self._made.used[ids[-1]] += 1
-        worded = styled(draft, self._dice)
-        name = f"{self._terms.name}_{len(self._made.questions)}"
-        self._made.questions.append(
-            Question(name, worded.text, draft.answers, self._terms.name, ids, draft.kind.value, len(ids))
-        )
-        return True
-
-    def _read(self, row: int) -> tuple[Topic | None, list[Draft]]:
+    def _read(self, row: int) -> Page | None:
         passage = self._corpus[row]
-        about = None if passage.id in self._without.passages else topic(passage, self._lexicon)
-        return about, drafts(about, self._lexicon) if about else []
+        return None if passage.id in self._without.passages else read(passage, self._lexicon)

@@ -1,50 +1,47 @@
 """All questions that the rules make of a passage, and the choice among them."""
 
-import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from random import Random
 
 from sleuth.corpus.cloze import defined, fronted, in_place
 from sleuth.corpus.cloze.clauses import clause
-from sleuth.corpus.cloze.drafts import Draft, good, holds, measured
+from sleuth.corpus.cloze.drafts import Draft, good, holds, measured, sentence
 from sleuth.corpus.cloze.lexicon import Lexicon
 from sleuth.corpus.cloze.spans import spans
-from sleuth.corpus.cloze.topic import Topic
+from sleuth.corpus.cloze.subjects import Subject
+from sleuth.corpus.cloze.told import names, told
 
-NAMED = re.compile(r"(?<=[a-z,] )[A-Z][a-z]+|\b\d{4}\b")
-ENOUGH = 3  # names and years in a question that does not name its subject
-# How often each form is taken where a passage has it; what every biography has is held back.
-WEIGHTS = {"fronted": 6.0, "subject": 6.0, "defined": 4.0, "in place": 2.0, "life": 0.6, "nature": 0.5}
-
-
-def drafts(topic: Topic, lexicon: Lexicon) -> list[Draft]:
-    """Every good question of a passage whose answer stands in it as it is measured."""
-    read = measured(topic.passage.contents)
-    return [draft for draft in _all(topic, lexicon) if good(draft) and holds(read, measured(draft.answer))]
+# How often each form is taken where a passage has it.
+WEIGHTS = {"fronted": 5.0, "subject": 5.0, "defined": 4.0, "told": 3.0, "in place": 2.0}
 
 
-def chosen(among: Sequence[Draft], dice: Random) -> Draft:
-    """One of several drafts: first its form, by weight, then one of that form."""
-    forms = {form: list(each) for form, each in groupby(sorted(among, key=_form), key=_form)}
-    form = dice.choices(list(forms), [WEIGHTS[name] for name in forms])[0]
-    return dice.choice(forms[form])
+def drafts(subject: Subject, words: str, lexicon: Lexicon) -> Iterator[Draft]:
+    """Every good question of a passage whose answer stands in its measured words."""
+    for draft in _all(subject, lexicon):
+        if good(draft) and holds(words, measured(draft.answer)):
+            yield draft
 
 
-def _anchored(draft: Draft, topic: Topic) -> bool:
-    """Whether a question without the subject of its passage names enough to be found."""
-    return topic.title in draft.text or len(set(NAMED.findall(draft.text))) >= ENOUGH
+def drawn(among: Sequence[Draft], dice: Random) -> list[Draft]:
+    """The drafts in an order drawn by the weight of their forms, each of them once."""
+    counts: dict[str, int] = {}
+    for draft in among:
+        counts[draft.form] = counts.get(draft.form, 0) + 1
+    keys = [dice.random() ** (counts[draft.form] / WEIGHTS[draft.form]) for draft in among]
+    return [draft for _, draft in sorted(zip(keys, among, strict=True), key=lambda pair: -pair[0])]
 
 
-def _form(draft: Draft) -> str:
-    return draft.form
+def worded(draft: Draft, subject: Subject, dice: Random) -> str:
+    """One of the wordings of a draft."""
+    if not draft.asks:
+        return draft.text
+    return sentence(dice.choice(draft.asks).replace("{x}", dice.choice(names(subject))))
 
 
-def _all(topic: Topic, lexicon: Lexicon) -> Iterator[Draft]:
-    yield from defined.life(topic)
-    yield from defined.nature(topic)
+def _all(subject: Subject, lexicon: Lexicon) -> Iterator[Draft]:
+    topic = subject.topic
+    yield from told(subject)
     yield from defined.stars(topic)
-    yield from defined.population(topic)
     for statement in topic.statements:
         yield from fronted.subject(statement, topic.title, lexicon)
         named = statement.text.find(topic.title)
@@ -54,6 +51,6 @@ def _all(topic: Topic, lexicon: Lexicon) -> Iterator[Draft]:
             part = clause(statement, span)
             yield from defined.made(part)
             yield from fronted.turned(part)
-            yield from (
-                draft for draft in in_place.asked(part, part.name or topic.name) if part.name or _anchored(draft, topic)
-            )
+            for draft in in_place.asked(part, part.name or topic.name):
+                if part.name or topic.title in draft.text:  # else nobody knows what it speaks of
+                    yield draft

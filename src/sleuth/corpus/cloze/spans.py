@@ -4,13 +4,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from sleuth.corpus.cloze import dates
+from sleuth.corpus.cloze.dates import DAY, MONTH, MONTHS
 from sleuth.corpus.cloze.lexicon import Lexicon
 from sleuth.corpus.cloze.nouns import AGENTS, FAMILY, GROUPS, PEOPLE, PLACES, WORKS, Kind, of_name
 
-MONTH = r"(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-DATE = re.compile(rf"\b(?:\d{{1,2}} {MONTH},? \d{{4}}|{MONTH} \d{{1,2}}, \d{{4}})\b")
+DATE = re.compile(rf"\b{DAY}\b")
 MONTH_OF = re.compile(rf"\b{MONTH} \d{{4}}\b")
-YEAR = re.compile(r"(?<=\b(?:in|In) )(?:1\d{3}|20[0-4]\d)(?=[ ,.]|$)(?! (?:and|to|or|until|through)\b| [A-Z])")
+YEAR = re.compile(
+    r"(?<=\b(?:in|In) )(?:1\d{3}|20[0-4]\d)(?=[ ,.]|$)(?! (?:and|to|or|until|through)\b| [A-Z]|,? (?:and )?\d{4})"
+)
 WORD = r"(?:[A-ZÀ-ÖØ-Þ][\w’'-]*[\w]|[A-Z]\.(?:[A-Z]\.)*|(?:Dr|St|Mt|Jr|Sr|Lt|Gen|Col)\.|[A-Z])"
 BETWEEN = r"(?:of the|of|de la|de|van der|van|von|del|la|le|di|da|du|bin|al|y|&|for the)"
 NAME = re.compile(rf"(?<![\w.’'-]){WORD}(?: (?:{BETWEEN} )?{WORD})*(?![\w’'])")
@@ -27,9 +30,10 @@ NUMBER = re.compile(
 )
 SHARE = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?:%| per ?cent\b)")
 MONEY = re.compile(r"(?:US|A)?[$£€]\d[\d,]*(?:\.\d+)?(?: (?:million|billion|thousand))?\b")
-MONTHS = frozenset(MONTH.strip("(?:)").split("|"))
 DAYS = frozenset({"Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"})
-NO_NAMES = MONTHS | DAYS | {"I", "II", "III", "Christmas", "English", "God", "The", "A", "An", "He", "She", "It"}
+NO_NAMES = (
+    frozenset(MONTHS) | DAYS | {"I", "II", "III", "Christmas", "English", "God", "The", "A", "An", "He", "She", "It"}
+)
 # What may follow a name that is not part of a longer phrase, such as Disney film or Broadway actress.
 BEHIND = re.compile(
     r"$|[,.]|\s(?:and|or|in|on|of|at|for|from|to|with|by|as|who|which|that|is|was|are|were|has|had|the|a|an|his|her|its|during|between|"
@@ -57,6 +61,9 @@ SEVERAL = re.compile(r"^(?:,? (?:and|or)|,) (?:the |a |\")?[A-Z\"]|^/")
 ONE_OF = re.compile(r"[\w.\"’'] (?:and|or) (?:the )?$|[A-Z][\w.’'-]*, (?:the )?$|/$|\", $")
 ROLES = (PEOPLE - FAMILY) | GROUPS | WORKS | PLACES
 OF_A_KIND = re.compile(rf"\bthe (?:[A-Za-z]+ )?({'|'.join(sorted(PLACES))}) of (?:the )?$")
+ANY_ARTICLE = re.compile(r"\b(?:the|an?|his|her|its|their|fellow) $")
+THE = re.compile(r"\bthe $")
+NEAR = 80  # letters before a name in which its role stands
 ROLE = re.compile(r"(?:\b(?:the|an?|his|her|its|their|fellow) )?((?:[A-Za-z][\w-]* ){0,3}?)([a-z-]+) $")
 
 
@@ -81,7 +88,7 @@ class Span:
 def spans(text: str, begin: int, lexicon: Lexicon) -> Iterator[Span]:
     """The pieces of a text behind `begin` that can be asked for, none inside another."""
     taken: list[tuple[int, int]] = []
-    for span in (*_times(text), *_numbers(text), *_quoted(text), *_names(text, lexicon)):
+    for span in (*_times(text), *_numbers(text), *_quoted(text, lexicon), *_names(text, lexicon)):
         if span.start >= begin and not any(span.start < end and start < span.end for start, end in taken):
             taken.append((span.start, span.end))
             yield span
@@ -96,18 +103,9 @@ def leading(text: str, lexicon: Lexicon) -> Span | None:
     return Span(0, found.end(), found[1], kind, None, noun, _aliases(found[1], kind))
 
 
-def date_aliases(date: str) -> tuple[str, ...]:
-    """A date with day and month the other way round."""
-    day_first = re.fullmatch(r"(\d{1,2}) ([A-Z]\w+),? (\d{4})", date)
-    if day_first:
-        return (f"{day_first[2]} {day_first[1]}, {day_first[3]}",)
-    month_first = re.fullmatch(r"([A-Z]\w+) (\d{1,2}), (\d{4})", date)
-    return (f"{month_first[2]} {month_first[1]} {month_first[3]}",) if month_first else ()
-
-
 def _times(text: str) -> Iterator[Span]:
     for found in DATE.finditer(text):
-        before, aliases = _word_before(text, found.start()), date_aliases(found[0])
+        before, aliases = _word_before(text, found.start()), dates.aliases(found[0])
         yield Span(found.start(), found.end(), found[0], Kind.DATE, before, aliases=aliases)
     for found in MONTH_OF.finditer(text):
         if not re.search(r"\d $", text[: found.start()]):
@@ -136,7 +134,7 @@ def _numbers(text: str) -> Iterator[Span]:
         yield Span(found.start(), found.end(), number, Kind.NUMBER, before, unit, aliases)
 
 
-def _quoted(text: str) -> Iterator[Span]:
+def _quoted(text: str, lexicon: Lexicon) -> Iterator[Span]:
     for found in QUOTED.finditer(text):
         answer, before = found[1].strip(), text[: found.start()]
         if len(answer.split()) > 8 or SEVERAL.match(text[found.end() :]) or ONE_OF.search(before):
@@ -149,6 +147,8 @@ def _quoted(text: str) -> Iterator[Span]:
         preposition = _word_before(text, start)
         if noun is None and preposition not in PREPOSITIONS:
             continue
+        entry = lexicon.titles.get(answer)
+        noun = noun or (entry.noun if entry and entry.kind is Kind.WORK else None)
         yield Span(start, found.end(), answer, Kind.WORK, preposition, noun)
 
 
@@ -207,13 +207,20 @@ def _sort(name: str, role: str, lexicon: Lexicon) -> tuple[Kind, str | None]:
     entry = lexicon.titles.get(name) or lexicon.titles.get(f"The {name}")
     if name in lexicon.places:
         return Kind.PLACE, entry.noun if entry and entry.kind is Kind.PLACE else None
-    # A work with a title of one word is seldom what that word means in a sentence.
-    if entry and entry.kind is not None and not (entry.kind is Kind.WORK and " " not in name):
-        return entry.kind, entry.noun if entry.kind is not Kind.PERSON else None
+    known = entry.kind if entry else None
+    if entry and known and _says(known, name, lexicon):
+        return known, entry.noun if known is not Kind.PERSON else None
     words = HONORIFICS.sub("", name).split()
     is_person = words != name.split() or (len(words) in (2, 3, 4) and words[0] in lexicon.given and "of" not in words)
     is_person = is_person or name in lexicon.people
     return (Kind.PERSON if is_person else Kind.THING), None
+
+
+def _says(kind: Kind, name: str, lexicon: Lexicon) -> bool:
+    """Whether a title tells what its words mean in a sentence: a work of one word seldom does."""
+    if kind is Kind.WORK:
+        return " " in name
+    return kind is not Kind.THING or lexicon.is_woman(name) is None
 
 
 def _aliases(name: str, kind: Kind) -> tuple[str, ...]:
@@ -223,10 +230,11 @@ def _aliases(name: str, kind: Kind) -> tuple[str, ...]:
 
 def _role(before: str, nouns: frozenset[str]) -> tuple[int, str | None]:
     """Where the words begin that are replaced with a name: an article, or a role such as the American director."""
-    place = OF_A_KIND.search(before) if nouns is ROLES else None
+    near = max(0, len(before) - NEAR)
+    place = OF_A_KIND.search(before, near) if nouns is ROLES else None
     if place:
         return place.start(), place[1]
-    found = ROLE.search(before)
+    found = ROLE.search(before, near)
     if found and (found[2] in nouns or (nouns is ROLES and AGENTS.search(found[2]))):
         adjectives = found[1].split()
         kept: list[str] = []
@@ -236,10 +244,9 @@ def _role(before: str, nouns: frozenset[str]) -> tuple[int, str | None]:
             kept.insert(0, word)
         phrase = " ".join([*kept, found[2]])
         start = len(before) - len(phrase) - 1
-        article = re.search(r"\b(?:the|an?|his|her|its|their|fellow) $", before[:start])
+        article = ANY_ARTICLE.search(before, max(0, start - 8), start)
         return (article.start() if article else start), phrase
-    article = re.search(r"\bthe $", before)
-    return (article.start() if article else len(before)), None
+    return (len(before) - 4 if THE.search(before, max(0, len(before) - 5)) else len(before)), None
 
 
 def _word_before(text: str, place: int) -> str | None:

@@ -42,7 +42,10 @@ def _check(model: PreTrainedModel, *, slots: int, context: int, memory: float, p
     known = getattr(model.config, "max_position_embeddings", None) or context
     # The last token of a context is sampled and never computed.
     if not 1 < context <= known + 1:
-        raise ConfigError(f"a context of {context} tokens, expected 2 to the {known + 1} of the model")
+        raise ConfigError(
+            f"a context of {context} tokens, expected 2 to the {known + 1} of the model; "
+            f"lower it with --set agent.context_tokens={known}"
+        )
     if slots < 1 or prefill_tokens < 1 or not 0 < memory <= 1:
         raise ConfigError(
             f"slots = {slots}, prefill_tokens = {prefill_tokens}, memory = {memory}; expected one or more of the first "

@@ -91,6 +91,10 @@ class Pages:
             key = self._keys[page]
             if key is None or key[0] != content:
                 key = (content, tuple(ids[place * PAGE : (place + 1) * PAGE]))
+            elif (owner := self._found.get(key)) is not None:
+                # Most pages of most rows have their names.
+                content = self._contents[page] = self._contents[owner]
+                continue
             content = self._name(page, key)
 
     def release(self, held: Sequence[int], ids: Sequence[int], computed: int) -> None:

@@ -174,8 +174,7 @@ class Runner:
         fixed_2M[1, places_M] = np.minimum(uniform_M.astype(np.float32), BELOW_ONE).view(np.int32)
         sent: list[np.ndarray] = [fixed_2M]
         if step.placed:
-            places = np.array([*step.placed], dtype=np.int64) @ [self.cache.table_SX.shape[1], 1]
-            sent += [places, np.array([*step.placed.values()])]
+            sent += _entries(step, self.cache.table_SX.shape[1])
         if step.opened:
             sent += [np.array([row.slot for row in step.opened]), _settings(step)]
         fixed, *rest = upload.send(sent, self.device)
@@ -257,6 +256,14 @@ def _computations(backend: Backend) -> tuple[ModuleType, Callable[..., None], Ca
     from sleuth.model.kernels import attention
 
     return attention, pointwise.inputs, sampling.sample
+
+
+def _entries(step: Step, width: int) -> list[np.ndarray]:
+    """Places in a table so wide, row after row, and the pages that stand there from now on."""
+    starts = [slot * width + first for slot, (first, _) in step.placed.items()]
+    counts = np.array([len(pages) for _, pages in step.placed.values()])
+    pages = np.array([page for _, pages in step.placed.values() for page in pages])
+    return [np.repeat(starts - counts.cumsum() + counts, counts) + np.arange(len(pages)), pages]
 
 
 def _settings(step: Step) -> np.ndarray:

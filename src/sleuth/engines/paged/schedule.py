@@ -32,13 +32,14 @@ class Segment:
 class Step:
     """One forward pass: every lane decodes a token, and segments are prefilled beside them.
 
-    `placed` are the pages to enter into the table by (slot, place), `opened` the rows that are new in their slots.
+    `placed` are the pages to enter into the table: by slot the place of the first of them, and all from there on;
+    `opened` are the rows that are new in their slots.
     """
 
     lanes_B: np.ndarray
     segments: list[Segment] = field(default_factory=list)
     opened: list[Row] = field(default_factory=list)
-    placed: dict[tuple[int, int], int] = field(default_factory=dict)
+    placed: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
 
     def sampled(self) -> np.ndarray:
         """The slots that get a token, in the order of the sampler: lanes first."""
@@ -77,8 +78,8 @@ class Schedule:
         self._lanes_B: np.ndarray | None = None
         self._slots = list(range(slots))
         self._prefill_tokens = prefill_tokens
-        # Kept between plans: a plan that ends in a shortage has placed pages too.
-        self._placed: dict[tuple[int, int], int] = {}
+        # By slot the first place whose page is not in the table yet; a plan that ends in a shortage leaves some.
+        self._unplaced: dict[int, int] = {}
 
     @property
     def rows(self) -> Iterable[Row]:
@@ -102,7 +103,7 @@ class Schedule:
         self.tally.sampled += len(lanes_B)
         step = Step(lanes_B)
         self._fill(step)
-        step.placed, self._placed = self._placed, {}
+        step.placed = self._placed()
         return step
 
     def settle(self, row: Row) -> None:
@@ -164,12 +165,18 @@ class Schedule:
         self.filling = [row for row in self.filling if row.slot >= 0]
         self._lanes_B = None
 
+    def _placed(self) -> dict[int, tuple[int, list[int]]]:
+        """What the table lacks of the pages of those who are still in their slots; it is told of them now."""
+        unplaced, self._unplaced = self._unplaced, {}
+        rows = self.board.rows
+        return {slot: (first, row.pages[first:]) for slot, first in unplaced.items() if (row := rows[slot]) is not None}
+
     def _turn_page(self, slot: int) -> None:
         row = self.board.rows[slot]
         assert row is not None  # noqa: S101  only rows are lanes
         if not self.pages.extend(row.pages, int(self.board.computed_S[slot]) + 1):
             raise Shortage
-        self._placed[slot, len(row.pages) - 1] = row.pages[-1]
+        self._unplaced.setdefault(slot, len(row.pages) - 1)
         self.board.room_S[slot] = len(row.pages) * PAGE
 
     def _fill(self, step: Step) -> None:
@@ -191,7 +198,7 @@ class Schedule:
         row.slot, row.pages, row.cached = self._slots.pop(0), pages, found
         self.board.move_in(row)
         self.tally.reused += found
-        self._placed.update(((row.slot, place), page) for place, page in enumerate(pages))
+        self._unplaced[row.slot] = 0
         step.opened.append(row)
         self.filling.append(row)
         return True

@@ -40,7 +40,8 @@ class Device:
 
     def launch(self, step: Step) -> np.ndarray:
         """The tokens that a step samples, after everybody's own have been written and all of them looked at."""
-        self._table |= step.placed
+        for slot, (first, pages) in step.placed.items():
+            self._table |= {(slot, first + place): page for place, page in enumerate(pages)}
         for segment in step.segments:
             self._texts[segment.row.slot] = list(segment.row.ids)
             self._write(segment.row.slot, segment.start, segment.end)

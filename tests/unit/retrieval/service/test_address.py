@@ -67,7 +67,8 @@ def test_port_0_is_a_free_one() -> None:
 def test_a_port_in_use_is_an_input_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 cannot be served: it is in use.*0 finds a free one"):
+        expected = f"port {port} of 127.0.0.1 cannot be served: it is in use.*0 finds a free one"
+        with pytest.raises(InputError, match=expected):
             bound("127.0.0.1", port)
 
 

@@ -76,4 +76,4 @@ class Tags:
 
     def _quiet(self, text: str) -> str:
         """Document text with the grammar's tags in round brackets, so that it cannot speak for the model."""
-        return self._tag.sub(r"(\1\2)", text)
+        return self._tag.sub(r"(\1\2)", text) if "<" in text else text

@@ -1,6 +1,8 @@
 """The chat template of a model, written around contents that it never sees: each is a numbered gap."""
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sleuth.model.tokens import Tokens
@@ -20,6 +22,13 @@ def framed(
 ) -> str:
     """What the template writes around the contents of messages; with `opening` up to where the model speaks."""
     gaps = [{**message, "content": gap(number)} for number, message in enumerate(messages)]
+    return _frame(tokens, json.dumps([gaps, list(functions)]), opening)
+
+
+@lru_cache(maxsize=64)
+def _frame(tokens: Tokens, told: str, opening: bool) -> str:
+    """The same for every question of a run."""
+    gaps, functions = json.loads(told)
     return written(gaps, tokens, functions, opening=opening)
 
 

@@ -1,6 +1,7 @@
 """Trajectories on the disk: a row that holds all a score is made of, and the trajectory read from it again."""
 
 from collections.abc import Mapping
+from itertools import chain, repeat
 from typing import Any
 
 from sleuth.errors import InputError
@@ -36,14 +37,14 @@ def written(trajectory: Trajectory, score: Score | None, seconds: float | None =
 def restored(kept: Row, question: Question) -> Trajectory:
     """The trajectory of a row, as far as it is scored and counted."""
     try:
-        sampled = tuple(origin == "sampled" for origin, count in kept["origin"] for _ in range(count))
+        runs = (repeat(origin == "sampled", count) for origin, count in kept["origin"])
         return Trajectory(
             question=question,
             group=kept["group"],
             sample=kept["sample"],
             step=kept["step"],
             ids=tuple(kept["ids"]),
-            sampled=sampled,
+            sampled=tuple(chain.from_iterable(runs)),
             logprobs=tuple(kept["logprobs"]),
             versions=tuple(kept["weights_versions"]),
             turns=tuple(_turn(turn) for turn in kept["turns"]),

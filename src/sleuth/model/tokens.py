@@ -56,11 +56,11 @@ class Tokens:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens left out."""
-        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)  # noqa: S101  one sequence in, one string out
+        # Not through the library's own class, which looks at every id in Python first.
+        text: str = self.tokenizer.backend_tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
-    @property
+    @cached_property
     def opening(self) -> list[int]:
         """The ids this tokenizer puts before every text: its begin token, or nothing."""
         ids: list[int] = self.tokenizer("")["input_ids"]

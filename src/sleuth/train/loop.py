@@ -113,12 +113,8 @@ def _step(parts: Parts, coming: Upcoming, guard: Guards, progress: Progress, rec
     with clock.part("publish"):
         if parts.config.train.mode == "sync":
             parts.publisher.publish(step + 1)
-    learned = parts.learner.learned.taken()
-    if parts.ranks.rank == 0:
-        if learned:
-            # First: whoever sees the trajectories of a step sees what was made of them.
-            parts.run.write_learned(step + 1, [learned.get(id(each), {}) for each in harvest.trajectories])
-        parts.run.write_trajectories(step + 1, (row(each, score) for each, score in harvest.scored()))
+    with clock.part("write"):
+        _write(parts, harvest, step + 1)
     taken = {**clock.taken(), "time/step": time.monotonic() - began}
     metrics |= {**marks(verdicts), **taken, **gauges.read(parts, harvest, step, {**metrics, **taken})}
     tokens = progress.tokens + int(metrics["episode/tokens_all"])
@@ -137,6 +133,16 @@ def _learn(
         learned.pop("parity/k3", None)
     verdicts += guard.verdicts(learned)
     return learned
+
+
+def _write(parts: Parts, harvest: Harvest, step: int) -> None:
+    """The trajectories of a step, and what was made of them."""
+    learned = parts.learner.learned.taken()
+    if parts.ranks.rank == 0:
+        if learned:
+            # First: whoever sees the trajectories of a step sees what was made of them.
+            parts.run.write_learned(step, [learned.get(id(each), {}) for each in harvest.trajectories])
+        parts.run.write_trajectories(step, (row(each, score) for each, score in harvest.scored()))
 
 
 def _pace(parts: Parts, guard: Guards, progress: Progress) -> Pace:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -256,7 +257,9 @@ def _paid(groups: Sequence[Group]) -> Paid:
 
 def _row(trajectory: Trajectory, sampled_only: bool) -> Row:
     """A trajectory as a row; its sampled tokens are scored, or all from the first of them on."""
-    ids_L, sampled_L = torch.tensor(trajectory.ids), torch.tensor(trajectory.sampled)
+    # By way of numpy, which reads Python's numbers several times faster.
+    ids_L = torch.from_numpy(np.array(trajectory.ids, dtype=np.int64))
+    sampled_L = torch.from_numpy(np.array(trajectory.sampled, dtype=np.bool_))
     if not sampled_only:
         # Retrieved text is trained on too, the prompt is not.
         sampled_L = sampled_L.cumsum(0) > 0

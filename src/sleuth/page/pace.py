@@ -19,6 +19,7 @@ _PARTS = {
     "train": "forward and backward",
     "optimiser": "optimiser",
     "publish": "weights to the engine",
+    "write": "writing trajectories",
     "save": "copying a checkpoint",
     "step": "the whole step",
 }

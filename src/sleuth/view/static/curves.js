@@ -13,6 +13,7 @@ const PARTS = {
   train: "forward and backward",
   optimiser: "optimiser",
   publish: "publish weights",
+  write: "write trajectories",
   save: "save",
 };
 

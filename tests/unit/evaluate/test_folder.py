@@ -253,10 +253,10 @@ def test_the_time_of_a_session_that_broke_off_counts(tmp_path: Path, agent: Agen
     folder = begun(tmp_path / "e", *TEXTS)
 
     def broken(_: object) -> None:
-        raise KeyboardInterrupt
+        raise OSError("the screen is gone")
 
     folder.write_seconds(100.0)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(ExceptionGroup, match="unhandled errors"):
         asyncio.run(ask(agent, folder, RUBRIC, concurrent=1, done=broken))
     first = folder.seconds()
     assert first is not None

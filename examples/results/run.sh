@@ -33,7 +33,8 @@ questions() { # the last 500 training questions are only measured on; what is ma
     tail -n "${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/validation.jsonl"
     head -n "-${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/train.jsonl"
     # Reinforcement learning sees real questions and twice as many that no demonstration was made of.
-    { cat "$out/train.jsonl"; awk 'NR % 3 == 0' "$out/made.jsonl" | head -n $((2 * $(wc -l < "$out/train.jsonl"))); } > "$out/mixture.jsonl"
+    local most=$((2 * $(wc -l < "$out/train.jsonl")))
+    { cat "$out/train.jsonl"; awk -v most=$most 'NR % 3 == 0 && ++seen <= most' "$out/made.jsonl"; } > "$out/mixture.jsonl"
 }
 
 traces() { # traces PART OPTIONS...

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Repeats one row of docs/results.md from bare weights:
+# Makes one row of a table of results from bare weights; docs/log.md tells what the tries so far gave:
 #
 #     run.sh ROW MODEL DATA OUT        ROW: direct, rag, rag-sft, search, cold, rl
 #

@@ -61,6 +61,12 @@ def named(folder: Path) -> Shown:
     """A folder with a tokenizer that whoever started the viewer names."""
     if not (folder / TOKENIZER).is_file():
         raise InputError(f"{folder} holds no {TOKENIZER}; give the folder of a model that has one with --tokenizer")
+    try:
+        Tokenizer.from_file(str(folder / TOKENIZER))
+    except Exception as error:  # the library raises plain ones
+        raise InputError(
+            f"{folder / TOKENIZER} cannot be read ({error}); give another folder with --tokenizer"
+        ) from error
     path = folder.resolve()
     return Shown(path.name, path, Root(path.name, path))
 

@@ -33,6 +33,9 @@ def test_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
     Run.create(tmp_path / "runs" / "first", {})
     with pytest.raises(InputError, match=r"holds no tokenizer\.json"):
         view([tmp_path / "runs"], port=0, open_page=False, tokenizer=tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(InputError, match=r"tokenizer\.json cannot be read .*; give another folder"):
+        view([tmp_path / "runs"], port=0, open_page=False, tokenizer=tmp_path)
 
 
 def test_host_that_nobody_knows_is_named(tmp_path: Path) -> None:

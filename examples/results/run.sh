@@ -32,8 +32,8 @@ questions() { # the last 500 training questions are only measured on; what is ma
     awk 'NR % 3 == 2' "$out/made.jsonl" > "$out/made-rag.jsonl"
     tail -n "${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/validation.jsonl"
     head -n "-${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/train.jsonl"
-    # Reinforcement learning sees real questions and twice as many that no demonstration was made of.
-    local most=$((2 * $(wc -l < "$out/train.jsonl")))
+    # Reinforcement learning sees real questions and as many that no demonstration was made of.
+    local most; most=$(wc -l < "$out/train.jsonl")
     { cat "$out/train.jsonl"; awk -v most=$most 'NR % 3 == 0 && ++seen <= most' "$out/made.jsonl"; } > "$out/mixture.jsonl"
 }
 
@@ -58,9 +58,9 @@ measured() { # measured WHO OPTIONS...: EM on the validation questions, the mean
 
 learned() { # learned KIND OPTIONS...: on made questions of both kinds, then on real ones, two epochs a round while EM on validation rises
     local kind=$1; shift
-    traces made-search gold --questions "$out/made-search.jsonl"
-    traces made-rag answers --method rag --questions "$out/made-rag.jsonl"
-    traces train-search gold --questions "$out/train.jsonl" --distractors $((k - 1))
+    traces made-search gold --questions "$out/made-search.jsonl" --k "$k"
+    traces made-rag answers --method rag --questions "$out/made-rag.jsonl" --k "$k"
+    traces train-search gold --questions "$out/train.jsonl" --k "$k"
     traces train-rag answers --method rag --questions "$out/train.jsonl" --k "$k"
     trained "$model" "$out/$name-made" --traces "$out/made-search.traces.jsonl.gz" --traces "$out/made-rag.traces.jsonl.gz" \
         ${FIRST:---epochs 1} --learning-rate "${RATE:-2e-4}" --batch-rows 64

@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Path:
     for name, rows in (("questions.jsonl", asked), ("corpus.jsonl", passages)):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     well(nursery.sleuth(folder, "index", "build", "corpus.jsonl", "--out", "index"))
-    words = ("--prompt", "brief", "--distractors", "0")
+    words = ("--prompt", "brief", "--k", "1")
     gold = ("traces", "gold", "--questions", "questions.jsonl", "--index", "index", "--out", "gold.jsonl", *words)
     assert "4 demonstrations with 4 searches" in well(nursery.sleuth(folder, *gold)).stderr
     _model(folder / "gold.jsonl").save(folder / "model")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sleuth.cli.live import Live
 from sleuth.cli.traces_answers import answers
-from sleuth.config import AgentConfig
+from sleuth.config import AgentConfig, RetrievalConfig
 from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Write traces for a cold start: sleuth sft learns from them.")
 app.command()(answers)
 DEFAULT = AgentConfig()
+DEFAULT_K = RetrievalConfig().k
 
 
 @app.command()
@@ -38,9 +39,7 @@ def gold(
     corpus: Annotated[
         Path | None, typer.Option(help="corpus JSONL with the supporting passages, where no index folder holds them")
     ] = None,
-    distractors: Annotated[
-        int | None, typer.Option(min=0, help="other passages shown with each; default 2 with an index, else 0")
-    ] = None,
+    k: Annotated[int | None, typer.Option(min=1, help="passages that a search of the index shows; default 3")] = None,
     prompt: Annotated[
         str, typer.Option(help="the instruction by name, as agent.prompt of a recipe")
     ] = DEFAULT.template,
@@ -61,8 +60,8 @@ def gold(
     _refuse_existing(out)
     if index is None and corpus is None:
         raise InputError("neither an index nor a corpus given; name one with --index or --corpus")
-    if index is None and distractors:
-        raise ConfigError("--distractors has no effect without --index, in which they are found; remove it")
+    if index is None and k is not None:
+        raise ConfigError("--k has no effect without --index: the supporting passages are shown alone; remove it")
     from sleuth.agent import prompts
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
@@ -77,7 +76,7 @@ def gold(
         retriever=None if index is None else named(index),
         protocol=protocols.named(protocol, _tokens(model, protocol)),
         prompt=prompt,
-        distractors=(0 if index is None else 2) if distractors is None else distractors,
+        k=k or DEFAULT_K,
         searches=searches,
         seed=seed,
         quotes=quotes,
@@ -188,10 +187,7 @@ async def _demonstrated(
 
 def _say_gold(console: Console, out: Path, made: "list[Demonstration]", left_out: Counter[str]) -> None:
     searches = [each for demonstration in made for each in demonstration.searches]
-    placed = sum(each.placed for each in searches)
     console.print(f"wrote {out}: {len(made):,} demonstrations with {len(searches):,} searches", soft_wrap=True)
-    if placed:
-        console.print(f"put among the hits by hand, since no query found it: {placed:,} passages", soft_wrap=True)
     if left_out:
         console.print(f"left out: {_listed(left_out)}", soft_wrap=True)
     _next(console, out)

@@ -1,11 +1,10 @@
-"""Demonstrations from gold passages: a question's supporting passages are searched for one by one, and it is answered.
+"""Demonstrations from gold passages: the question is searched for, then what that did not show, and it is answered.
 
-Questions without them are searched for themselves, and kept where a hit holds an answer.
+Every search shows what it found. Nothing is searched for that was not read of before: a model can learn to do the same.
 """
 
 import asyncio
 import random
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -17,14 +16,12 @@ from sleuth.errors import SearchUnavailable, UserError
 from sleuth.records import Answer, Hit, Passage, Question, Search
 from sleuth.retrieval.base import Retriever
 from sleuth.reward.answers import cover_em, normalise
-from sleuth.train import gold_words
+from sleuth.train import gold_queries, gold_words
 from sleuth.train.demonstrations import Move, acted
+from sleuth.train.gold_queries import asked, plain
 
 AT_ONCE = 256  # questions whose searches go to the index together
-LOOKED_AT = 3  # hits at least among which a good query finds its passage
 EITHER = frozenset({"yes", "no"})
-OWNED = re.compile(r"['’]s\b")
-ASIDE = re.compile(r"\s*\([^()]*\)\s*$")  # what tells titles apart: Winner (band)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +34,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A search with what it shows; `target` is the passage it was made for, `placed` where no query found that."""
+    """A search with what it shows; `name` is what it is for, `target` the passage that it brought."""
 
     query: str
-    title: str | None
-    target: Passage
+    name: str | None
+    target: Passage | None
     hits: tuple[Hit, ...]
-    placed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ class Gold:
     retriever: Retriever | None
     protocol: Protocol
     prompt: str
-    distractors: int
+    k: int
     searches: int
     seed: int
     quotes: bool = False
@@ -90,9 +86,11 @@ class Gold:
         dice = random.Random(f"{self.seed}/{question.id}")
         if question.answerable is False:
             return LeftOut(question, "not answerable")
-        way = await (self._hops(question, dice) if question.supporting_ids else self._luck(question))
+        way = await (self._hops(question) if question.supporting_ids else self._luck(question))
         if isinstance(way, LeftOut):
             return way
+        if len(way.shown) > self.searches:
+            return LeftOut(question, f"that take more than {self.searches} searches")
         told = self._told(question, way, dice)
         if told is None:
             return LeftOut(question, "with passages that speak the grammar")
@@ -105,73 +103,71 @@ class Gold:
         }
         return Demonstration(question, way.shown, row)
 
-    async def _hops(self, question: Question, dice: random.Random) -> Way | LeftOut:
-        """A search for the question, where that finds some of the passages, and one for each that is not shown yet."""
+    async def _hops(self, question: Question) -> Way | LeftOut:
+        """A search for the question, and further ones while passages are missing and a name that was read finds one."""
         passages = [self.find(name) for name in question.supporting_ids]
         wanted = [passage for passage in passages if passage is not None]
         if len(wanted) < len(passages):
             return LeftOut(question, "whose passages are not in the corpus")
-        read = ordered(question, wanted)
-        shown = await self._first(question, read)
-        for passage in read:
-            if not any(passage.id == hit.passage.id for each in shown for hit in each.hits):
-                shown.append(await self._search(question, passage, shown, dice))
-        if len(shown) > self.searches:
-            return LeftOut(question, f"that take more than {self.searches} searches")
-        return Way(tuple(shown), tuple(read))
-
-    async def _first(self, question: Question, wanted: Sequence[Passage]) -> list[Shown]:
-        """The question as a query, where that finds one of the passages: easy to learn, and finds as much as RAG."""
+        read = gold_queries.ordered(question, wanted)
         if self.retriever is None:
-            return []
-        (hits,) = await self._asked([_asked(question)], self.distractors + 1)
-        ids = {hit.passage.id for hit in hits}
-        target = next((passage for passage in wanted if passage.id in ids), None)
-        return [] if target is None else [Shown(_asked(question), None, target, tuple(hits))]
-
-    async def _search(
-        self, question: Question, passage: Passage, before: Sequence[Shown], dice: random.Random
-    ) -> Shown:
-        """The first of the queries that finds the passage; where none does, it is put among the hits of the first."""
-        seen = [hit.passage for each in before for hit in each.hits]
-        tried = {each.query for each in before}
-        queries = [each for each in _queries(question, passage, _read(question, seen)) if each[0] not in tried]
-        if self.retriever is None:
-            query, title = queries[0]
-            return Shown(query, title, passage, (Hit(passage, 0.0),))
-        answers = await self._asked([query for query, _ in queries], max(LOOKED_AT, self.distractors + 1))
-        for (query, title), hits in zip(queries, answers, strict=True):
-            if any(hit.passage.id == passage.id for hit in hits):
-                return Shown(query, title, passage, self._chosen(hits, passage, dice))
-        (query, title), hits = queries[0], answers[0]
-        return Shown(query, title, passage, self._chosen(hits, passage, dice), placed=True)
-
-    def _chosen(self, hits: Sequence[Hit], passage: Passage, dice: random.Random) -> tuple[Hit, ...]:
-        """The best hits with the passage among them: at its own rank, or at any where it was not found so far up."""
-        best = list(hits[: self.distractors + 1])
-        if not any(hit.passage.id == passage.id for hit in best):
-            kept = best[: self.distractors]
-            kept.insert(dice.randint(0, len(kept)), Hit(passage, 0.0))
-            return tuple(kept)
-        return tuple(best)
+            return Way(tuple(_alone(passage) for passage in read), tuple(read))
+        shown = [await self._first(question, lambda passage: passage in read)]
+        while missing := _missing(question, read, shown):
+            further = await self._further(question, missing, shown)
+            if further is None:
+                break
+            shown.append(further)
+        seen = _passages(shown)
+        golds, held = _told_apart(question), [passage for passage in read if passage in seen]
+        if not held and len(read) == 1:  # others may say the same as the one
+            held = [passage for passage in seen if cover_em(passage.text, golds)]
+        if not held or (missing and not any(cover_em(passage.text, golds) for passage in held)):
+            return LeftOut(question, "whose passages no name finds that one comes upon")
+        return Way(tuple(shown), tuple(held))
 
     async def _luck(self, question: Question) -> Way | LeftOut:
-        """The question itself as a query; a hit that holds an answer makes it a demonstration."""
-        golds = [answer for answer in question.golden_answers if normalise(answer) not in EITHER]
+        """A search for the question or for a name in it; a hit that holds an answer makes it a demonstration."""
+        golds = _told_apart(question)
         if self.retriever is None:
             return LeftOut(question, "without supporting passages, which takes an index")
         if not golds:
             return LeftOut(question, "of yes or no without supporting passages")
-        query = _asked(question)
-        (hits,) = await self._asked([query], self.distractors + 1)
-        target = next((hit.passage for hit in hits if cover_em(hit.passage.contents, golds)), None)
-        if target is None:
-            return LeftOut(question, "where no hit holds an answer")
-        return Way((Shown(query, None, target, tuple(hits)),), (target,))
+        shown = [await self._first(question, lambda passage: bool(cover_em(passage.contents, golds)))]
+        if shown[0].target is None:
+            names = gold_queries.names(question, [])
+            named = await self._naming(names, lambda passage: bool(cover_em(passage.contents, golds)))
+            if named is None:
+                return LeftOut(question, "where no hit holds an answer")
+            shown.append(named)
+        return Way(tuple(shown), tuple(each.target for each in shown if each.target is not None))
 
-    async def _asked(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+    async def _first(self, question: Question, wanted: Callable[[Passage], bool]) -> Shown:
+        """The question as a query: easy to learn, and it finds as much as RAG."""
+        (hits,) = await self._asked([asked(question)])
+        return Shown(asked(question), None, _target(hits, wanted), tuple(hits))
+
+    async def _further(self, question: Question, missing: Sequence[Passage], shown: Sequence[Shown]) -> Shown | None:
+        """A search by the title of a missing passage, where that was read of; else by any name that was read."""
+        seen, tried = _passages(shown), {each.query.casefold() for each in shown}
+        for names in (gold_queries.titles(question, missing, seen), gold_queries.names(question, seen)):
+            fresh = [name for name in names if name.casefold() not in tried]
+            found = await self._naming(fresh, lambda passage: passage in missing)
+            if found is not None:
+                return found
+        return None
+
+    async def _naming(self, names: Sequence[str], wanted: Callable[[Passage], bool]) -> Shown | None:
+        """The first of the names that finds a wanted passage."""
+        for name, hits in zip(names, await self._asked(names), strict=True):
+            target = _target(hits, wanted)
+            if target is not None:
+                return Shown(name, plain(name), target, tuple(hits))
+        return None
+
+    async def _asked(self, queries: Sequence[str]) -> list[list[Hit]]:
         assert self.retriever is not None  # noqa: S101  the callers looked
-        found = await self.retriever.search(queries, k)
+        found = await self.retriever.search(queries, self.k) if queries else []
         for each in found:
             if isinstance(each, SearchUnavailable):
                 raise UserError(f"{each}; mend the search engine and start again")
@@ -186,63 +182,45 @@ class Gold:
         return self.protocol.told(texts, [self.protocol.observe(Search(each.query), [each.hits]) for each in way.shown])
 
 
-def ordered(question: Question, passages: Sequence[Passage]) -> list[Passage]:
-    """The passages as one would come upon them: what the question names first, then what those lead to."""
-    left, taken = list(passages), list[Passage]()
-    asked = set(normalise(question.question).split())
+def _alone(passage: Passage) -> Shown:
+    name = plain(passage.title)
+    return Shown(name, name, passage, (Hit(passage, 0.0),))
 
-    def place(passage: Passage) -> tuple[bool, bool, int]:
-        likeness = len(asked & set(normalise(passage.contents).split()))
-        return (
-            not _named(passage, _read(question, taken)),
-            bool(cover_em(passage.text, question.golden_answers)),
-            -likeness,
-        )
 
-    while left:
-        nearest = min(left, key=place)
-        left.remove(nearest)
-        taken.append(nearest)
-    return taken
+def _target(hits: Sequence[Hit], wanted: Callable[[Passage], bool]) -> Passage | None:
+    return next((hit.passage for hit in hits if wanted(hit.passage)), None)
+
+
+def _missing(question: Question, read: Sequence[Passage], shown: Sequence[Shown]) -> list[Passage]:
+    """The passages that no search showed; a page's other passage with the answer does for a single one."""
+    seen = _passages(shown)
+    if len(read) == 1 and any(
+        passage.title == read[0].title and cover_em(passage.text, _told_apart(question)) for passage in seen
+    ):
+        return []
+    return [passage for passage in read if passage not in seen]
+
+
+def _passages(shown: Sequence[Shown]) -> list[Passage]:
+    return [hit.passage for each in shown for hit in each.hits]
+
+
+def _told_apart(question: Question) -> list[str]:
+    """The answers that tell a passage which holds one from others: not yes, not no."""
+    return [answer for answer in question.golden_answers if normalise(answer) not in EITHER]
 
 
 def _moves(question: Question, way: Way, dice: random.Random, *, quotes: bool) -> list[Move]:
     """What is thought and done: before each search what is needed, and at the end the answer."""
-    asked, shown = question.question, way.shown
-    moves = [Move(gold_words.first(shown[0].title, dice), Search(shown[0].query))]
+    shown = way.shown
+    moves = [Move(gold_words.first(shown[0].name, dice), Search(shown[0].query))]
     for earlier, each in pairwise(shown):
-        leading = (_plain(each.target.title), asked)
-        quoted = [gold_words.found(earlier.target, leading, dice)] if quotes else []
-        moves.append(Move(" ".join([*quoted, gold_words.further(each.title, dice)]), Search(each.query)))
+        leading = (each.name or "", question.question)
+        quoted = [gold_words.found(earlier.target, leading, dice)] if quotes and earlier.target is not None else []
+        moves.append(Move(" ".join([*quoted, gold_words.further(each.name, dice)]), Search(each.query)))
     holding = [passage for passage in way.read if cover_em(passage.text, question.golden_answers)]
     proof = (holding or way.read)[-1]
     answer = gold_words.as_read(question.golden_answers, [proof.text])
-    quoted = [gold_words.found(proof, (*question.golden_answers, asked), dice)] if quotes else []
+    quoted = [gold_words.found(proof, (*question.golden_answers, question.question), dice)] if quotes else []
     moves.append(Move(" ".join([*quoted, gold_words.last(answer, dice)]), Answer(answer)))
     return moves
-
-
-def _queries(question: Question, passage: Passage, read: str) -> list[tuple[str, str | None]]:
-    """Queries to try, with the title where it is what is searched for: one that was read of, or else the question."""
-    title, asked = _plain(passage.title), _asked(question)
-    named = [(title, title), (passage.title, title)]
-    others: list[tuple[str, str | None]] = [(asked, None), (f"{title} {asked}", title)]
-    tried = [*named, *others] if _named(passage, read) else [*others, *named]
-    return [(query, about) for query, about in tried if query.strip()]
-
-
-def _read(question: Question, passages: Sequence[Passage]) -> str:
-    """All that one has read before a search."""
-    return " ".join([question.question, *(passage.contents for passage in passages)])
-
-
-def _named(passage: Passage, text: str) -> bool:
-    return bool(cover_em(OWNED.sub("", text), (_plain(passage.title),)))
-
-
-def _plain(title: str) -> str:
-    return ASIDE.sub("", title) or title
-
-
-def _asked(question: Question) -> str:
-    return question.question.strip().rstrip("?").strip()

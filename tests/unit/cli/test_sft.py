@@ -71,8 +71,8 @@ def test_gold_traces_need_somewhere_to_look(questions: Path, tmp_path: Path) -> 
     out = tmp_path / "out.jsonl"
     with pytest.raises(InputError, match="neither an index nor a corpus given"):
         gold(questions, out)
-    with pytest.raises(ConfigError, match="--distractors has no effect without --index"):
-        gold(questions, out, corpus=tmp_path / "corpus.jsonl", distractors=2)
+    with pytest.raises(ConfigError, match="--k has no effect without --index"):
+        gold(questions, out, corpus=tmp_path / "corpus.jsonl", k=2)
     with pytest.raises(InputError, match="exists already and is left as it is"):
         gold(questions, questions, corpus=tmp_path / "corpus.jsonl")
     with pytest.raises(UserError, match=r"agent\.prompt is 'long'"):

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,9 @@ from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Passage, Question, Search
 from sleuth.retrieval import index
 from sleuth.retrieval.base import Retriever
-from sleuth.train import gold_words
+from sleuth.train import gold_queries, gold_words
 from sleuth.train.conversation import observed
-from sleuth.train.gold import Demonstration, Gold, LeftOut, ordered
+from sleuth.train.gold import Demonstration, Gold, LeftOut
 from sleuth.train.gold_passages import finder
 
 CONTENTS = {
@@ -57,14 +57,14 @@ def demonstrate(corpus: Path) -> Callable[..., Demonstration | LeftOut]:
     def one(
         question: Question,
         retriever: Retriever | str | None = "index",
-        distractors: int = 1,
+        k: int = 2,
         searches: int = 4,
         seed: int = 0,
         protocol: Protocol | None = None,
         quotes: bool = False,
     ) -> Demonstration | LeftOut:
         searched = index.load(corpus / "index") if isinstance(retriever, str) else retriever
-        writer = Gold(PASSAGES.get, searched, protocol or Tags(), "brief", distractors, searches, seed, quotes)
+        writer = Gold(PASSAGES.get, searched, protocol or Tags(), "brief", k, searches, seed, quotes)
 
         async def first() -> Demonstration | LeftOut:
             return await anext(writer.demonstrate([question]))
@@ -82,15 +82,18 @@ def actions(made: Demonstration) -> list[Search | Answer]:
 
 
 def test_what_the_question_names_is_found_first() -> None:
-    assert [each.id for each in ordered(BRIDGE, [PASSAGES["person"], PASSAGES["film"]])] == ["film", "person"]
+    assert [each.id for each in gold_queries.ordered(BRIDGE, [PASSAGES["person"], PASSAGES["film"]])] == [
+        "film",
+        "person",
+    ]
     owned = Question("q", "Where does Ada Trig's cat live?", ("houses",), "films")
-    assert [each.id for each in ordered(owned, [PASSAGES["cat"], PASSAGES["person"]])] == ["person", "cat"]
+    assert [each.id for each in gold_queries.ordered(owned, [PASSAGES["cat"], PASSAGES["person"]])] == ["person", "cat"]
 
 
 def test_hops_are_searched_for_one_by_one_and_answered(
     demonstrate: Callable[..., Demonstration | LeftOut],
 ) -> None:
-    made = demonstrate(BRIDGE, None, distractors=0)
+    made = demonstrate(BRIDGE, None)
     assert isinstance(made, Demonstration)
     assert actions(made) == [Search("Big Gap"), Search("Ada Trig"), Answer("Oslo")]
     assert made.row["messages"][0] == {"role": "user", "content": f"Question: {BRIDGE.question}\n"}
@@ -101,7 +104,7 @@ def test_hops_are_searched_for_one_by_one_and_answered(
 def test_thoughts_repeat_what_they_go_by_where_that_is_wanted(
     quotes: bool, demonstrate: Callable[..., Demonstration | LeftOut]
 ) -> None:
-    made = demonstrate(BRIDGE, None, distractors=0, quotes=quotes)
+    made = demonstrate(BRIDGE, None, quotes=quotes)
     assert isinstance(made, Demonstration)
     content = made.row["messages"][-1]["content"]
     before, after = content.partition("<search> Ada Trig")[0].rpartition("<think>")[2], content.rpartition("<think>")[2]
@@ -109,19 +112,72 @@ def test_thoughts_repeat_what_they_go_by_where_that_is_wanted(
     assert ("based in Oslo." in after) is quotes
 
 
-def test_question_itself_is_searched_for_first_where_that_finds_a_passage(
+class Named:
+    """Finds what is written for a query, and nothing else."""
+
+    def __init__(self, found: Mapping[str, tuple[str, ...]]) -> None:
+        self._found = found
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        return [[Hit(PASSAGES[name], 1.0) for name in self._found.get(query, ())][:k] for query in queries]
+
+
+ASKED = BRIDGE.question.rstrip("?")
+
+
+@pytest.mark.parametrize(
+    ("found", "queries"),
+    [
+        ({ASKED: ("film",), "Ada Trig": ("person",)}, ["Ada Trig"]),
+        ({ASKED: ("cat",), "Big Gap": ("town", "film"), "Ada Trig": ("person",)}, ["Big Gap", "Ada Trig"]),
+        ({ASKED: (), "Big Gap (film)": ("film",), "Ada Trig": ("person",)}, ["Big Gap (film)", "Ada Trig"]),
+    ],
+    ids=["a name that was read", "nothing of use at first", "the title with what tells it apart"],
+)
+def test_what_the_question_does_not_find_is_searched_for_by_names_that_were_read(
+    found: dict[str, tuple[str, ...]], queries: list[str], demonstrate: Callable[..., Demonstration | LeftOut]
+) -> None:
+    made = demonstrate(BRIDGE, Named(found))
+    assert isinstance(made, Demonstration)
+    assert actions(made) == [Search(ASKED), *map(Search, queries), Answer("Oslo")]
+    shown = [tuple(hit.passage.id for hit in search.hits) for search in made.searches]
+    assert shown == [found[query] for query in (ASKED, *queries)]
+
+
+def test_title_that_was_not_read_is_no_query(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+    unread = Question("q", "Where do pets live?", ("houses",), "s", ("cat",))
+    found = {"Where do pets live": ("person",), "Cats": ("cat",)}
+    assert demonstrate(unread, Named(found)) == LeftOut(unread, "whose passages no name finds that one comes upon")
+    through = found | {"Oslo": ("cat",)}
+    made = demonstrate(unread, Named(through))
+    assert isinstance(made, Demonstration)
+    assert actions(made) == [Search("Where do pets live"), Search("Oslo"), Answer("houses")]
+
+
+def test_another_passage_with_the_answer_does_for_a_single_one(
     demonstrate: Callable[..., Demonstration | LeftOut],
 ) -> None:
-    class Half:
-        """Finds the film by anything that speaks of it, and Ada Trig by her name alone."""
-
-        async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
-            return [[Hit(PASSAGES["person" if query == "Ada Trig" else "film"], 1.0)][:k] for query in queries]
-
-    made = demonstrate(BRIDGE, Half(), distractors=1)
+    lone = Question("q", "Where do rivers end?", ("sea",), "s", ("cat",))
+    made = demonstrate(lone, Named({"Where do rivers end": ("river",)}))
     assert isinstance(made, Demonstration)
-    assert actions(made) == [Search(BRIDGE.question.rstrip("?")), Search("Ada Trig"), Answer("Oslo")]
-    assert [search.placed for search in made.searches] == [False, False]
+    assert actions(made) == [Search("Where do rivers end"), Answer("sea")]
+    both = Question("q", "Where do rivers end?", ("sea",), "s", ("cat", "town"))
+    assert isinstance(demonstrate(both, Named({"Where do rivers end": ("river",)})), LeftOut)
+
+
+def test_gold_passage_with_the_answer_does_where_the_others_are_out_of_reach(
+    demonstrate: Callable[..., Demonstration | LeftOut],
+) -> None:
+    made = demonstrate(BRIDGE, Named({ASKED: ("person",)}))
+    assert isinstance(made, Demonstration)
+    assert actions(made) == [Search(ASKED), Answer("Oslo")]
+    assert isinstance(demonstrate(BRIDGE, Named({ASKED: ("film",)})), LeftOut)
+
+
+def test_names_are_those_of_the_question_then_titles_and_names_read() -> None:
+    question = Question("q", 'Did Ada Trig\'s sister write "The Long Way" in May?', ("yes",), "s")
+    assert gold_queries.names(question, [PASSAGES["film"]]) == ["The Long Way", "Ada Trig", "Long Way", "Big Gap"]
+    assert gold_queries.names(Question("q", "who wrote it?", ("a",), "s"), []) == []
 
 
 def test_answer_is_given_as_it_was_read(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
@@ -136,7 +192,7 @@ def test_hops_as_function_calls(
     kind: str, speaker: Callable[[str], Tokens], demonstrate: Callable[..., Demonstration | LeftOut]
 ) -> None:
     tools = named("tools", speaker(kind))
-    made = demonstrate(BRIDGE, None, distractors=0, protocol=tools)
+    made = demonstrate(BRIDGE, None, protocol=tools)
     assert isinstance(made, Demonstration)
     _, *messages = made.row["messages"]
     assert [each["role"] for each in messages] == ["assistant", "tool", "assistant", "tool", "assistant"]
@@ -147,26 +203,15 @@ def test_hops_as_function_calls(
 
 
 def test_real_hits_are_shown_with_the_gold_among_them(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
-    made = demonstrate(BRIDGE, distractors=1)
+    made = demonstrate(BRIDGE, k=2)
     assert isinstance(made, Demonstration)
-    assert [search.placed for search in made.searches] == [False, False]
     for search, name in zip(made.searches, ("film", "person"), strict=True):
         assert name in [hit.passage.id for hit in search.hits]
         assert len(search.hits) == 2
 
 
-def test_gold_that_no_query_finds_is_put_among_the_hits(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
-    made = demonstrate(BRIDGE, Stubborn("cat", "river"), distractors=2)
-    assert isinstance(made, Demonstration)
-    assert [search.placed for search in made.searches] == [True, True]
-    assert [sorted(hit.passage.id for hit in search.hits) for search in made.searches] == [
-        ["cat", "film", "river"],
-        ["cat", "person", "river"],
-    ]
-
-
 def test_passage_seen_by_chance_is_not_searched_for(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
-    made = demonstrate(BRIDGE, Stubborn("film", "person"), distractors=1)
+    made = demonstrate(BRIDGE, Stubborn("film", "person"), k=2)
     assert isinstance(made, Demonstration)
     assert actions(made) == [Search(BRIDGE.question.rstrip("?")), Answer("Oslo")]
 

@@ -10,8 +10,6 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerFast
-
 from sleuth.errors import ConfigError, InputError, TrainingStopped
 from sleuth.model.tokens import Tokens
 from sleuth.runs import read_json
@@ -24,7 +22,7 @@ BATCH = 256  # lines that a worker is given at once
 FEW = 8192  # traces that are read here before a worker has begun
 WORKERS = 12  # at most: more would wait for this process, which hands out lines and gathers traces
 
-_Start = tuple[PreTrainedTokenizerFast, int | None, SFTConfig]  # what a reader is made of, as it can be sent
+_Start = tuple[Path, SFTConfig]  # what a reader is made of; a tokenizer sent whole would make workers begin one by one
 
 
 def read(
@@ -39,7 +37,7 @@ def read(
         watch.begin("reading traces", total)
     batches = (batch for path in files for batch in _batches(path))
     count = worth(total, len(os.sched_getaffinity(0))) if workers is None else workers
-    start = (Tokens.load(source).tokenizer, _vocabulary(source), settings)
+    start = (source, settings)
     parts = _spread(start, batches, count) if count else map(_reader(start).read, batches)
     reading = Reading()
     for part in parts:
@@ -107,8 +105,8 @@ def _begin(*start: *_Start) -> None:
 
 
 def _reader(start: _Start) -> Reader:
-    tokenizer, vocabulary, settings = start
-    return Reader(Tokens(tokenizer), vocabulary, settings)
+    source, settings = start
+    return Reader(Tokens.load(source), _vocabulary(source), settings)
 
 
 def _part(batch: Batch) -> Reading:

@@ -32,7 +32,7 @@ questions() { # the last 500 training questions are only measured on; what is ma
     awk 'NR % 3 == 2' "$out/made.jsonl" > "$out/made-rag.jsonl"
     tail -n "${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/validation.jsonl"
     head -n "-${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/train.jsonl"
-    # Reinforcement learning sees real questions and as many that no demonstration was made of.
+    # Real questions and as many that no demonstration was made of: reinforcement learning with ASKED=mixture.
     local most; most=$(wc -l < "$out/train.jsonl")
     { cat "$out/train.jsonl"; awk -v most=$most 'NR % 3 == 0 && ++seen <= most' "$out/made.jsonl"; } > "$out/mixture.jsonl"
 }
@@ -109,7 +109,8 @@ cold) questions; learned search --method search "${agent[@]}"; ask "$out/$name-s
 rl)
     questions; learned search --method search "${agent[@]}"
     [ -d "$out/$name-run" ] || sleuth train "$here/train.toml" --out "$out/$name-run" --set model.policy="$out/$name-search" \
-        --set data.train="$out/mixture.jsonl" --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" --set retrieval.k="$k" ${TRAIN:-}
-    ask "$out/$name-run" search "${agent[@]}" ;;
+        --set data.train="$out/${ASKED:-train}.jsonl" --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" --set retrieval.k="$k" ${TRAIN:-}
+    [ -d "$out/$name-rl" ] || sleuth export "$out/$name-run" "$out/$name-rl" --best
+    ask "$out/$name-rl" search "${agent[@]}" ;;
 *) echo "unknown row $row: direct, rag, rag-sft, search, cold or rl" >&2; exit 2 ;;
 esac

@@ -11,6 +11,7 @@ from sleuth.agent import prompts
 from sleuth.algorithms.kl_control import adapted
 from sleuth.engines.base import Engine
 from sleuth.errors import EngineFailure
+from sleuth.evaluate.suite import Evaluation
 from sleuth.runs import row, step_of
 from sleuth.train import gauges, guards, parity
 from sleuth.train.assemble import Parts
@@ -54,6 +55,7 @@ def train(parts: Parts, watch: Watch, started: float) -> Outcome:
         progress = _restore(parts, newest)
         if newest is None:
             _append(parts, 0, {**proof.metrics(), **(before.greedy.metrics("evaluate") if before else {})})
+            progress = _judged(parts, progress, before.greedy) if before else progress
             parts.save(progress)
         else:
             proof = _prove(parts, watch, coming, progress.step)
@@ -61,7 +63,9 @@ def train(parts: Parts, watch: Watch, started: float) -> Outcome:
         parts = _corrected(parts, watch, proof)
         progress = _steps(parts, watch, coming, progress, _ages(parts, watch, proof), clock)
         after = _after(parts, watch, coming, progress)
-        return Outcome(before, after, replace(progress, seconds=time.monotonic() - clock))
+    if after is not None and parts.config.train.keep_best and parts.ranks.rank == 0:
+        parts.run.score(progress.step, after.greedy.em.value)
+    return Outcome(before, after, replace(progress, seconds=time.monotonic() - clock))
 
 
 def _steps(parts: Parts, watch: Watch, coming: Upcoming, progress: Progress, recompute: bool, clock: float) -> Progress:
@@ -239,14 +243,20 @@ def _record(parts: Parts, coming: Upcoming, watch: Watch, progress: Progress, me
         parts.publisher.publish(progress.step)
         metrics = {**metrics, **found.metrics("evaluate")}
         best = progress.best is None or found.em.value > progress.best
-        score = found.em.value if config.train.keep_best else None
-        progress = replace(progress, best=found.em.value if best else progress.best, score=score)
+        progress = _judged(parts, progress, found)
     _append(parts, progress.step, guards.finite(metrics))
     watch.step(progress.step, metrics)
     watch.advance()
     if last or progress.step % config.train.save_every == 0 or (best and config.train.keep_best):
         parts.save(progress)
     return progress
+
+
+def _judged(parts: Parts, progress: Progress, found: Evaluation) -> Progress:
+    """The progress with the held-out score of its step, and the best so far."""
+    score = found.em.value
+    best = score if progress.best is None else max(score, progress.best)
+    return replace(progress, best=best, score=score if parts.config.train.keep_best else None)
 
 
 def _append(parts: Parts, step: int, metrics: Mapping[str, float]) -> None:

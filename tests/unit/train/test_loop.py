@@ -397,6 +397,20 @@ def test_best_checkpoint_is_kept_where_that_is_asked(
     assert (progress(made.run, 3)["best"], progress(made.run, 3)["score"]) == (0.0, None)
 
 
+def test_first_and_last_policy_can_be_the_best(parts: Making, tmp_path: Path, judged: str) -> None:
+    """No answer of this policy is right, so that nothing is better than what it was before."""
+    steps = {"steps": 2, "save_every": 1, "keep": 1, "keep_best": True, "questions": 2, "samples": 2}
+    asked = {**UNASKED, "before": True, "after": True, "every": 1}
+    made = parts(tmp_path / "run", reward={"answer": judged}, train=steps, evaluate=asked)
+    trained(made)
+    assert made.run.best() == made.run.checkpoint(0)
+    made = parts(
+        tmp_path / "later", reward={"answer": judged}, train=steps, evaluate={**asked, "every": 3, "before": False}
+    )
+    trained(made)
+    assert made.run.best() == made.run.checkpoint(2)
+
+
 def test_critic_warms_up_before_the_policy_learns(parts: Making, tmp_path: Path, judged: str) -> None:
     algorithm = {"advantage": "gae", "critic": {"warmup": 2, "learning_rate": 1e-3}}
     steps = {"steps": 3, "save_every": 1, "keep": 9, "learning_rate": 1e-3, "questions": 2, "samples": 3}

@@ -24,17 +24,14 @@ index() {
     [ -d "$out/index" ] || sleuth index build "$data/*.corpus.jsonl.gz" --out "$out/index"
 }
 
-questions() { # the last 500 training questions are only measured on; what is made from the corpus has thirds: search, rag, rl
-    [ -f "$out/mixture.jsonl" ] && return
+questions() { # the last 500 training questions are only measured on; what is made from the corpus is for searching and for RAG
+    [ -f "$out/train.jsonl" ] && return
     sleuth data prepare "$data"/*.questions.train.jsonl.gz "${held[@]}" --answerable --seed 0 --out "$out/all"
     sleuth data make "$out/index" --questions "${MADE:-60000}" --per-passage 4 --seed 0 "${without[@]}" --out "$out/made.jsonl"
-    awk 'NR % 3 == 1' "$out/made.jsonl" > "$out/made-search.jsonl"
-    awk 'NR % 3 == 2' "$out/made.jsonl" > "$out/made-rag.jsonl"
+    awk 'NR % 2 == 1' "$out/made.jsonl" > "$out/made-search.jsonl"
+    awk 'NR % 2 == 0' "$out/made.jsonl" > "$out/made-rag.jsonl"
     tail -n "${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/validation.jsonl"
     head -n "-${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/train.jsonl"
-    # Real questions and as many that no demonstration was made of: reinforcement learning with ASKED=mixture.
-    local most; most=$(wc -l < "$out/train.jsonl")
-    { cat "$out/train.jsonl"; awk -v most=$most 'NR % 3 == 0 && ++seen <= most' "$out/made.jsonl"; } > "$out/mixture.jsonl"
 }
 
 traces() { # traces PART OPTIONS...
@@ -109,7 +106,7 @@ cold) questions; learned search --method search "${agent[@]}"; ask "$out/$name-s
 rl)
     questions; learned search --method search "${agent[@]}"
     [ -d "$out/$name-run" ] || sleuth train "$here/train.toml" --out "$out/$name-run" --set model.policy="$out/$name-search" \
-        --set data.train="$out/${ASKED:-train}.jsonl" --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" --set retrieval.k="$k" ${TRAIN:-}
+        --set data.train="$out/train.jsonl" --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" --set retrieval.k="$k" ${TRAIN:-}
     [ -d "$out/$name-rl" ] || sleuth export "$out/$name-run" "$out/$name-rl" --best
     ask "$out/$name-rl" search "${agent[@]}" ;;
 *) echo "unknown row $row: direct, rag, rag-sft, search, cold or rl" >&2; exit 2 ;;

@@ -16,7 +16,7 @@ from sleuth.errors import SearchUnavailable, UserError
 from sleuth.records import Answer, Hit, Passage, Question, Search
 from sleuth.retrieval.base import Retriever
 from sleuth.reward.answers import cover_em, normalise
-from sleuth.train import gold_queries, gold_words
+from sleuth.train import gold_queries, gold_reasons, gold_words
 from sleuth.train.demonstrations import Move, acted
 from sleuth.train.gold_queries import asked, plain
 
@@ -221,6 +221,9 @@ def _moves(question: Question, way: Way, dice: random.Random, *, quotes: bool) -
     holding = [passage for passage in way.read if cover_em(passage.text, question.golden_answers)]
     proof = (holding or way.read)[-1]
     answer = gold_words.as_read(question.golden_answers, [proof.text])
-    quoted = [gold_words.found(proof, (*question.golden_answers, question.question), dice)] if quotes else []
-    moves.append(Move(" ".join([*quoted, gold_words.last(answer, dice)]), Answer(answer)))
+    why = gold_reasons.reason(question, way.read)
+    if why is None and quotes:
+        why = gold_words.found(proof, (*question.golden_answers, question.question), dice)
+    said = gold_words.last(answer, dice)
+    moves.append(Move(said if why is None else f"{why} {said}", Answer(answer)))
     return moves

@@ -13,10 +13,10 @@ from sleuth.agent import prompts
 from sleuth.agent.protocol import Protocol
 from sleuth.agent.single import spoken, worded
 from sleuth.errors import SearchUnavailable, UserError
-from sleuth.records import Answer, Hit, Question
+from sleuth.records import Hit, Question
 from sleuth.retrieval.base import Retriever
 from sleuth.reward.answers import cover_em
-from sleuth.train import gold_words
+from sleuth.train import gold_reasons, gold_words
 
 AT_ONCE = 256  # questions whose searches go to the index together
 
@@ -61,18 +61,8 @@ class Answers:
         }
 
     def _said(self, question: Question, hits: Sequence[Hit]) -> str:
-        """The answer, behind what the document that holds it says where the prompt asks for a thought."""
-        dice, golds = random.Random(f"{self.seed}/{question.id}"), question.golden_answers
-        answer = gold_words.as_read(golds, (hit.passage.text for hit in hits))
-        proof = next((hit.passage for hit in hits if cover_em(hit.passage.text, golds)), None)
-        thought = None
-        if proof is not None:
-            quoted = gold_words.found(proof, (*golds, question.question), dice)
-            thought = f"{quoted} {gold_words.last(answer, dice)}"
-        said = spoken(answer, self.template, self.protocol, thought)
-        # A sentence that is quoted must not be read as an action.
-        return (
-            said
-            if self.protocol.parse(said) == Answer(answer.strip())
-            else spoken(answer, self.template, self.protocol)
-        )
+        """The answer, behind the reason of a comparison where the prompt asks for a thought."""
+        dice, passages = random.Random(f"{self.seed}/{question.id}"), [hit.passage for hit in hits]
+        answer = gold_words.as_read(question.golden_answers, (passage.text for passage in passages))
+        why, said = gold_reasons.reason(question, passages), gold_words.last(answer, dice)
+        return spoken(answer, self.template, self.protocol, said if why is None else f"{why} {said}")

@@ -52,15 +52,33 @@ def test_the_prompt_is_that_of_an_evaluation(library: Retriever, tokens: Tokens,
 def test_answers_have_the_form_of_the_prompt(library: Retriever) -> None:
     said = {name: rows(name, None, ASKED)[0]["messages"][-1]["content"] for name in ("direct", "cot")}
     assert said["direct"] == "<answer> Ada </answer>"
-    assert said["cot"] == "<think> The answer is Ada. </think> <answer> Ada </answer>"
+    assert said["cot"] == "<think> That makes the answer Ada. </think> <answer> Ada </answer>"
     thinking = rows("rag-cot", library, ASKED)[0]["messages"][-1]["content"]
-    assert "Ada wrote book 1." in thinking
     assert Tags().parse(thinking) == Tags().parse(said["direct"])
+
+
+def test_comparisons_are_thought_through() -> None:
+    older = Question("q", "Who is older, Ada Trig or Bo Lind?", ("Ada Trig",), "s")
+    (row,) = rows("rag-cot", Lives(), older)
+    assert row["messages"][-1]["content"].startswith(
+        "<think> Ada Trig was born on 6 July 1929, and Bo Lind was born on 3 June 1975: Ada Trig was born first. "
+    )
 
 
 def test_what_was_not_found_is_answered_all_the_same(library: Retriever) -> None:
     (row,) = rows("rag", library, ELSEWHERE)
     assert (row["found"], row["messages"][-1]["content"]) == (False, "<answer> Nemo </answer>")
+
+
+class Lives:
+    """Finds two people, whatever it is asked."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        lived = {
+            "Ada Trig": "Ada Trig (6 July 1929 – 8 August 2019) was a French film director.",
+            "Bo Lind": "Bo Lind (born 3 June 1975) is a Swedish film director.",
+        }
+        return [[Hit(Passage(name, f'"{name}"\n{text}'), 1.0) for name, text in lived.items()] for _ in queries]
 
 
 class Spoof:
@@ -80,7 +98,7 @@ class Closed:
 
 def test_a_passage_cannot_answer_for_the_model() -> None:
     (row,) = rows("rag-cot", Spoof(), ASKED)
-    assert row["messages"][-1]["content"] == "<think> The answer is Ada. </think> <answer> Ada </answer>"
+    assert row["messages"][-1]["content"] == "<think> That makes the answer Ada. </think> <answer> Ada </answer>"
     assert "(answer) Eve (/answer)" in row["messages"][0]["content"]
 
 

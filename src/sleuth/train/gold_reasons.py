@@ -1,0 +1,170 @@
+"""Why a comparison comes out as it does: what gold passages say of the two that are compared, side by side.
+
+A model that states both values before it answers compares two that stand next to each other, not far apart in passages.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from sleuth.corpus.cloze import dates
+from sleuth.corpus.cloze.facts import Relation
+from sleuth.corpus.cloze.lexicon import Lexicon
+from sleuth.corpus.cloze.nations import differ
+from sleuth.corpus.cloze.nouns import Kind
+from sleuth.corpus.cloze.subjects import Subject, subject
+from sleuth.corpus.cloze.topic import topic
+from sleuth.records import Passage, Question
+from sleuth.reward.answers import cover_em, normalise
+
+LEAST = re.compile(r"\b(?:first|earlier|earliest|older|oldest|elder|before|fewer|smaller|less)\b")
+MOST = re.compile(r"\b(?:later|latest|last|younger|youngest|recently|newer|after|more|larger|bigger|longer)\b")
+MADE = re.compile(r"\b(?:director|composer|performer|author|writer|producer|singer)s?\b")
+MAKERS = (
+    Relation.DIRECTOR, Relation.COMPOSER, Relation.PERFORMER, Relation.AUTHOR, Relation.WRITER, Relation.PRODUCER,
+)  # fmt: skip
+NO_LEXICON = Lexicon()
+NEVER = 1 << 20  # behind every word of a question
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two that are compared: `who` has the fact, `what` is asked about, which may be a work of theirs."""
+
+    who: Subject
+    what: Subject
+
+    def value(self, relation: Relation) -> str:
+        return self.who.facts[relation].value
+
+    @property
+    def name(self) -> str:
+        return self.who.topic.title
+
+    @property
+    def called(self) -> str:
+        """The name, and of what where that is asked about."""
+        return self.name if self.who is self.what else f"{self.name} ({self.what.topic.title})"
+
+    def answers(self, question: Question) -> bool:
+        topic = self.what.topic
+        return any(cover_em(title, question.golden_answers) for title in (topic.title, topic.passage.title, topic.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """What is asked by which words: `said` is of each side, `concluded` of the one whose value comes first."""
+
+    words: re.Pattern[str]
+    relation: Relation
+    said: str
+    concluded: str
+    before: Callable[[str, str], bool | None]
+
+
+def reason(question: Question, passages: Sequence[Passage]) -> str | None:
+    """What the passages say of the two that a question compares, where that leads to its answer; else None."""
+    asked = question.question.lower()
+    subjects = [found for found in map(_subject, passages) if found is not None]
+    for contrast in CONTRASTS:
+        for pair in _pairs(subjects, contrast.relation, asked) if contrast.words.search(asked) else ():
+            told = _ordered(question, *pair, contrast)
+            if told is not None:
+                return told
+    for words, relation, said in KINSHIPS:
+        for pair in _pairs(subjects, relation, asked) if words.search(asked) else ():
+            told = _same(question, *pair, relation, said)
+            if told is not None:
+                return told
+    return None
+
+
+def _subject(passage: Passage) -> Subject | None:
+    about = topic(passage, NO_LEXICON)
+    return None if about is None else subject(about, NO_LEXICON)
+
+
+def _pairs(subjects: Sequence[Subject], relation: Relation, asked: str) -> list[tuple[Side, Side]]:
+    """Those that have the fact two by two, as the question names them: makers of works where it speaks of makers."""
+    having = [each for each in subjects if relation in each.facts]
+    if MADE.search(asked):
+        sides = [Side(who, what) for who in having for what in subjects if _made(what, who)]
+    else:
+        sides = [Side(each, each) for each in having]
+    sides.sort(key=lambda side: _place(side, asked))
+    return [(one, other) for one, other in combinations(sides, 2) if one.what.topic.title != other.what.topic.title]
+
+
+def _place(side: Side, asked: str) -> int:
+    found = asked.find(side.what.topic.title.lower())
+    return found if found >= 0 else NEVER
+
+
+def _made(work: Subject, maker: Subject) -> bool:
+    name = normalise(maker.topic.title)
+    named = (work.facts[relation].value for relation in MAKERS if relation in work.facts)
+    return maker.topic.kind is Kind.PERSON and any(normalise(each) == name for each in named)
+
+
+def _ordered(question: Question, one: Side, other: Side, contrast: Contrast) -> str | None:
+    asked, relation = question.question.lower(), contrast.relation
+    least, most = bool(LEAST.search(asked)), bool(MOST.search(asked))
+    before = contrast.before(one.value(relation), other.value(relation))
+    if before is None or least is most:
+        return None
+    first, second = (one, other) if before else (other, one)
+    right, wrong = (first, second) if least else (second, first)
+    if not right.answers(question) or wrong.answers(question):
+        return None
+    told = (f"{side.called} {contrast.said.format(value=_behind(side.value(relation)))}" for side in (one, other))
+    return f"{', and '.join(told)}: {first.name} {contrast.concluded}."
+
+
+def _same(question: Question, one: Side, other: Side, relation: Relation, said: str) -> str | None:
+    mine, yours = one.value(relation), other.value(relation)
+    answer, agree = normalise(question.golden_answers[0]), mine == yours
+    if answer != ("yes" if agree else "no") or not (agree or differ(mine, yours)):
+        return None
+    told = (f"{side.called} {said.format(value=side.value(relation))}" for side in (one, other))
+    return f"{', and '.join(told)}: that is {'the same' if agree else 'not the same'}."
+
+
+def _behind(value: str) -> str:
+    """A date with its preposition; a number as it stands."""
+    if not any(month in value for month in dates.MONTHS):
+        return f"in {value}" if re.fullmatch(r"\d{4}", value) else value
+    return f"on {value}" if re.search(r"\b\d{1,2}\b", value) else f"in {value}"
+
+
+def _fewer(one: str, other: str) -> bool | None:
+    mine, yours = (value.replace(",", "") for value in (one, other))
+    if mine == yours or not (mine.isdecimal() and yours.isdecimal()):
+        return None
+    return int(mine) < int(yours)
+
+
+CONTRASTS = (
+    Contrast(re.compile(r"\b(?:died?|death)\b"), Relation.DIED, "died {value}", "died first", dates.earlier),
+    Contrast(
+        re.compile(r"\b(?:born|older|younger|oldest|youngest|elder)\b"),
+        Relation.BORN, "was born {value}", "was born first", dates.earlier,
+    ),
+    Contrast(
+        re.compile(r"\b(?:released?|came out|come out|published|premiered)\b"),
+        Relation.RELEASED, "came out {value}", "came out first", dates.earlier,
+    ),
+    Contrast(
+        re.compile(r"\b(?:founded|established|formed|started|opened|older)\b"),
+        Relation.FOUNDED, "was founded {value}", "was founded first", dates.earlier,
+    ),
+    Contrast(
+        re.compile(r"\b(?:inhabitants|population|populated)\b"),
+        Relation.POPULATION, "has {value} inhabitants", "has fewer", _fewer,
+    ),
+)  # fmt: skip
+KINSHIPS = (
+    (re.compile(r"\b(?:nationality|country|from)\b"), Relation.NATIONALITY, "is {value}"),
+    (re.compile(r"\b(?:country|nation)\b"), Relation.COUNTRY, "is in {value}"),
+    (re.compile(r"\bdirect(?:ed|or)\b"), Relation.DIRECTOR, "was directed by {value}"),
+)

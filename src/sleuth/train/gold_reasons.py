@@ -4,7 +4,7 @@ A model that states both values before it answers compares two that stand next t
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -14,16 +14,14 @@ from sleuth.corpus.cloze.lexicon import Lexicon
 from sleuth.corpus.cloze.nations import differ
 from sleuth.corpus.cloze.nouns import Kind
 from sleuth.corpus.cloze.subjects import Subject, subject
-from sleuth.corpus.cloze.topic import topic
+from sleuth.corpus.cloze.topic import Topic, topic
 from sleuth.records import Passage, Question
 from sleuth.reward.answers import cover_em, normalise
+from sleuth.train.gold_queries import plain
 
 LEAST = re.compile(r"\b(?:first|earlier|earliest|older|oldest|elder|before|fewer|smaller|less)\b")
 MOST = re.compile(r"\b(?:later|latest|last|younger|youngest|recently|newer|after|more|larger|bigger|longer)\b")
 MADE = re.compile(r"\b(?:director|composer|performer|author|writer|producer|singer)s?\b")
-MAKERS = (
-    Relation.DIRECTOR, Relation.COMPOSER, Relation.PERFORMER, Relation.AUTHOR, Relation.WRITER, Relation.PRODUCER,
-)  # fmt: skip
 NO_LEXICON = Lexicon()
 NEVER = 1 << 20  # behind every word of a question
 
@@ -33,7 +31,7 @@ class Side:
     """One of two that are compared: `who` has the fact, `what` is asked about, which may be a work of theirs."""
 
     who: Subject
-    what: Subject
+    what: Passage
 
     def value(self, relation: Relation) -> str:
         return self.who.facts[relation].value
@@ -45,11 +43,11 @@ class Side:
     @property
     def called(self) -> str:
         """The name, and of what where that is asked about."""
-        return self.name if self.who is self.what else f"{self.name} ({self.what.topic.title})"
+        return self.name if self.who.topic.passage is self.what else f"{self.name} ({plain(self.what.title)})"
 
     def answers(self, question: Question) -> bool:
-        topic = self.what.topic
-        return any(cover_em(title, question.golden_answers) for title in (topic.title, topic.passage.title, topic.name))
+        titles = (self.what.title, plain(self.what.title))
+        return any(cover_em(title, question.golden_answers) for title in titles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +64,47 @@ class Contrast:
 def reason(question: Question, passages: Sequence[Passage]) -> str | None:
     """What the passages say of the two that a question compares, where that leads to its answer; else None."""
     asked = question.question.lower()
-    subjects = [found for found in map(_subject, passages) if found is not None]
+    subjects = [subject(about, NO_LEXICON) for about in _topics(passages)]
+    told: list[str | None] = []
     for contrast in CONTRASTS:
-        for pair in _pairs(subjects, contrast.relation, asked) if contrast.words.search(asked) else ():
-            told = _ordered(question, *pair, contrast)
-            if told is not None:
-                return told
+        if contrast.words.search(asked):
+            pairs = _pairs(subjects, contrast.relation, asked, passages)
+            told += [_ordered(question, *pair, contrast) for pair in pairs]
     for words, relation, said in KINSHIPS:
-        for pair in _pairs(subjects, relation, asked) if words.search(asked) else ():
-            told = _same(question, *pair, relation, said)
-            if told is not None:
-                return told
-    return None
+        if words.search(asked):
+            told += [_same(question, *pair, relation, said) for pair in _pairs(subjects, relation, asked, passages)]
+    return next(filter(None, told), None)
 
 
-def _subject(passage: Passage) -> Subject | None:
-    about = topic(passage, NO_LEXICON)
-    return None if about is None else subject(about, NO_LEXICON)
+def _topics(passages: Sequence[Passage]) -> Iterator[Topic]:
+    for passage in passages:
+        about = topic(passage, NO_LEXICON)
+        if about is not None:
+            yield about
 
 
-def _pairs(subjects: Sequence[Subject], relation: Relation, asked: str) -> list[tuple[Side, Side]]:
+def _pairs(
+    subjects: Sequence[Subject], relation: Relation, asked: str, passages: Sequence[Passage]
+) -> list[tuple[Side, Side]]:
     """Those that have the fact two by two, as the question names them: makers of works where it speaks of makers."""
     having = [each for each in subjects if relation in each.facts]
     if MADE.search(asked):
-        sides = [Side(who, what) for who in having for what in subjects if _made(what, who)]
+        sides = [Side(who, what) for who in having for what in passages if _made(what, who)]
     else:
-        sides = [Side(each, each) for each in having]
+        sides = [Side(each, each.topic.passage) for each in having]
     sides.sort(key=lambda side: _place(side, asked))
-    return [(one, other) for one, other in combinations(sides, 2) if one.what.topic.title != other.what.topic.title]
+    return [(one, other) for one, other in combinations(sides, 2) if one.what.title != other.what.title]
 
 
 def _place(side: Side, asked: str) -> int:
-    found = asked.find(side.what.topic.title.lower())
+    found = asked.find(plain(side.what.title).lower())
     return found if found >= 0 else NEVER
 
 
-def _made(work: Subject, maker: Subject) -> bool:
-    name = normalise(maker.topic.title)
-    named = (work.facts[relation].value for relation in MAKERS if relation in work.facts)
-    return maker.topic.kind is Kind.PERSON and any(normalise(each) == name for each in named)
+def _made(work: Passage, maker: Subject) -> bool:
+    """Whether a passage on something else names a person."""
+    about = maker.topic
+    return about.kind is Kind.PERSON and about.passage is not work and bool(cover_em(work.text, (about.title,)))
 
 
 def _ordered(question: Question, one: Side, other: Side, contrast: Contrast) -> str | None:

@@ -64,5 +64,7 @@ class Answers:
         """The answer, behind the reason of a comparison where the prompt asks for a thought."""
         dice, passages = random.Random(f"{self.seed}/{question.id}"), [hit.passage for hit in hits]
         answer = gold_words.as_read(question.golden_answers, (passage.text for passage in passages))
+        if prompts.THOUGHT not in prompts.named(self.template):
+            return spoken(answer, self.template, self.protocol)
         why, said = gold_reasons.reason(question, passages), gold_words.last(answer, dice)
         return spoken(answer, self.template, self.protocol, said if why is None else f"{why} {said}")

@@ -59,6 +59,7 @@ learned() { # learned KIND OPTIONS...: on made questions of both kinds, then on 
     traces made-rag answers --method rag --questions "$out/made-rag.jsonl" --k "$k"
     traces train-search gold --questions "$out/train.jsonl" --k "$k"
     traces train-rag answers --method rag --questions "$out/train.jsonl" --k "$k"
+    traces train-rag-cot answers --method rag --prompt rag-cot --questions "$out/train.jsonl" --k "$k"
     trained "$model" "$out/$name-made" --traces "$out/made-search.traces.jsonl.gz" --traces "$out/made-rag.traces.jsonl.gz" \
         ${FIRST:---epochs 1} --learning-rate "${RATE:-2e-4}" --batch-rows 64
     [ -e "$out/$name-$kind" ] && return
@@ -73,15 +74,15 @@ learned() { # learned KIND OPTIONS...: on made questions of both kinds, then on 
     ln -s "$(basename "$from")" "$out/$name-$kind"
 }
 
-best_k() { # best_k WHO SHOTS...: the number of documents and of examples that answer most validation questions, as "k shots"
-    local who=$1; shift
+best_k() { # best_k WHO PROMPT SHOTS...: the number of documents and of examples that answer most validation questions, as "EM k shots prompt"
+    local who=$1 prompt=$2; shift 2
     for documents in 3 5 10; do
         for shots in "$@"; do
             local few=(); [ "$shots" = 0 ] || few=(--shots "$out/train.jsonl:$shots")
-            echo "$(measured "$who" --method rag "${reader[@]}" --set retrieval.k=$documents "${few[@]}") $documents $shots" &
+            echo "$(measured "$who" --method rag "${reader[@]}" --set agent.prompt=$prompt --set retrieval.k=$documents "${few[@]}") $documents $shots $prompt" &
         done
         wait
-    done | sort -rn | head -1 | cut -d' ' -f2-
+    done | sort -rn | head -1
 }
 
 ask() { # ask WHO METHOD OPTIONS...
@@ -94,14 +95,16 @@ index
 case $row in
 direct) ask "$model" direct --set agent.turn_tokens=160 ;;
 rag)
-    questions; read -r documents shots <<< "$(best_k "$model" 0 3 6)"
+    questions
+    read -r _ documents shots prompt <<< "$({ best_k "$model" rag 0 3; best_k "$model" rag-cot 0 3; } | sort -rn | head -1)"
     few=(); [ "$shots" = 0 ] || few=(--shots "$out/train.jsonl:$shots")
-    ask "$model" rag "${reader[@]}" --set retrieval.k="$documents" "${few[@]}" ;;
+    ask "$model" rag "${reader[@]}" --set agent.prompt="$prompt" --set retrieval.k="$documents" "${few[@]}" ;;
 search) ask "$model" search "${agent[@]}" ;;
-rag-sft)
-    questions; learned rag --method rag "${reader[@]}" --set retrieval.k="$k"
-    read -r documents _ <<< "$(best_k "$out/$name-rag" 0)"
-    ask "$out/$name-rag" rag "${reader[@]}" --set retrieval.k="$documents" ;;
+rag-sft) # with an answer alone, and with a thought before it
+    questions
+    for prompt in rag rag-cot; do learned $prompt --method rag "${reader[@]}" --set agent.prompt=$prompt --set retrieval.k="$k"; done
+    read -r _ documents _ prompt <<< "$(for prompt in rag rag-cot; do best_k "$out/$name-$prompt" $prompt 0; done | sort -rn | head -1)"
+    ask "$out/$name-$prompt" rag "${reader[@]}" --set agent.prompt="$prompt" --set retrieval.k="$documents" ;;
 cold) questions; learned search --method search "${agent[@]}"; ask "$out/$name-search" search "${agent[@]}" ;;
 rl)
     questions; learned search --method search "${agent[@]}"

@@ -12,13 +12,14 @@ from typing import Any
 
 from sleuth.agent import prompts
 from sleuth.agent.protocol import Protocol
+from sleuth.corpus.cloze.lexicon import plain
 from sleuth.errors import SearchUnavailable, UserError
 from sleuth.records import Answer, Hit, Passage, Question, Search
 from sleuth.retrieval.base import Retriever
 from sleuth.reward.answers import cover_em, normalise
 from sleuth.train import gold_queries, gold_reasons, gold_words
 from sleuth.train.demonstrations import Move, acted
-from sleuth.train.gold_queries import asked, plain
+from sleuth.train.gold_queries import asked
 
 AT_ONCE = 256  # questions whose searches go to the index together
 EITHER = frozenset({"yes", "no"})

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from sleuth.corpus.cloze.lexicon import plain
 from sleuth.corpus.cloze.spans import NAME, NO_NAMES, QUOTED
 from sleuth.records import Passage, Question
 from sleuth.reward.answers import cover_em, normalise
 
 OWNED = re.compile(r"['’]s\b")
-ASIDE = re.compile(r"\s*\([^()]*\)\s*$")  # what tells titles apart: Winner (band)
 MOST_WORDS = 8
 # A question's or a sentence's first word is written large without being a name.
 OPENING = frozenset(
@@ -23,11 +23,6 @@ OPENING = frozenset(
 def asked(question: Question) -> str:
     """The question as a query."""
     return question.question.strip().rstrip("?").strip()
-
-
-def plain(title: str) -> str:
-    """A title without what tells it apart from others."""
-    return ASIDE.sub("", title) or title
 
 
 def ordered(question: Question, passages: Sequence[Passage]) -> list[Passage]:

@@ -10,14 +10,13 @@ from itertools import combinations
 
 from sleuth.corpus.cloze import dates
 from sleuth.corpus.cloze.facts import Relation
-from sleuth.corpus.cloze.lexicon import Lexicon
+from sleuth.corpus.cloze.lexicon import Lexicon, plain
 from sleuth.corpus.cloze.nations import differ
 from sleuth.corpus.cloze.nouns import Kind
 from sleuth.corpus.cloze.subjects import Subject, subject
 from sleuth.corpus.cloze.topic import Topic, topic
 from sleuth.records import Passage, Question
 from sleuth.reward.answers import cover_em, normalise
-from sleuth.train.gold_queries import plain
 
 LEAST = re.compile(r"\b(?:first|earlier|earliest|older|oldest|elder|before|fewer|smaller|less)\b")
 MOST = re.compile(r"\b(?:later|latest|last|younger|youngest|recently|newer|after|more|larger|bigger|longer)\b")

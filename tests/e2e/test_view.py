@@ -191,6 +191,25 @@ def test_nothing_to_show_is_one_sentence(tmp_path: Path) -> None:
     assert "there is no folder runs or evaluations here" in found.stderr
 
 
+@pytest.mark.parametrize("name", ["absent", "file"])
+def test_what_is_no_folder_is_refused_in_one_sentence(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-c", COMMAND, "view", name, "--no-open", "--port", "0"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (2, "", 1)
+    assert f"{name} is no folder" in found.stderr
+
+
+def test_an_empty_folder_is_watched_until_a_run_begins(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with viewing(home=tmp_path) as (process, address):
+        assert process.stdout
+        assert process.stdout.readline().endswith("this makes one: sleuth train quickstart --out runs/quickstart-1\n")
+        assert get(address, "/api/library")["runs"] == []
+        Run.create(tmp_path / "runs" / "quickstart-1", {"config": {}})
+        assert [each["id"] for each in get(address, "/api/library")["runs"]] == ["runs/quickstart-1"]
+
+
 def test_run_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{cut")
     command = [sys.executable, "-c", COMMAND, "view", str(tmp_path), "--no-open", "--port", "0"]

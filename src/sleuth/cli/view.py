@@ -4,8 +4,9 @@ import os
 import sys
 import webbrowser
 from pathlib import Path
+from shlex import quote
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -49,10 +50,12 @@ def view(
 ) -> None:
     """Show runs and evaluations in a browser: curves, trajectories token by token, comparisons; live while they write.
 
-    Nothing outside of the folders is read and nothing in them is written. Only this machine is let in unless --host
-    says otherwise; there is no password, so reach a remote one through ssh -L. Ctrl-C ends it.
+    A folder without a run is watched until one begins. Nothing outside of the folders is read and nothing in them is
+    written. Only this machine is let in unless --host says otherwise; there is no password, so reach a remote one
+    through ssh -L. Ctrl-C ends it.
     """
-    desk = _desk(_given(folders), tokenizer, cache or _cache())
+    given = _given(folders)
+    desk = _desk(given, tokenizer, cache or _cache())
 
     from sleuth.retrieval.service.address import authority, reachable
     from sleuth.retrieval.service.listen import bound, serve
@@ -64,6 +67,8 @@ def view(
     def ready() -> None:
         address = f"http://{authority(reachable(host), listener.getsockname()[1])}/"
         typer.echo(f"viewing {_counted(desk)} at {address}; stop with Ctrl-C")
+        if desk.library.counts() == (0, 0):
+            typer.echo(_not_yet(given))
         if host not in LOOPBACK:
             typer.echo("whoever can reach this address can read these folders", err=True)
         if open_page and _has_screen():
@@ -96,19 +101,17 @@ def _desk(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Desk":
 
     library = Library(roots_of(folders))
     broken = library.look()
-    if library.counts() == (0, 0):
-        raise InputError(_nothing(folders, broken))
+    if broken and library.counts() == (0, 0):
+        raise InputError("; ".join(str(each["detail"]) for each in broken[:3]))
     comparisons = Comparisons(side_by_side, MEASURES, [name for name in MEASURES if name in COUNTS])
     return Desk(library, comparisons, Vocabularies(None if tokenizer is None else named(tokenizer)), cache)
 
 
-def _nothing(folders: list[Path], broken: list[dict[str, Any]]) -> str:
-    """Why there is nothing to show: what was found and cannot be read, else that nothing was."""
-    if broken:
-        return "; ".join(str(each["detail"]) for each in broken[:3])
+def _not_yet(folders: list[Path]) -> str:
+    """What to do where nothing is there to be shown."""
     return (
-        f"no run and no evaluation was found in {', '.join(map(str, folders))}; give the folder that sleuth train "
-        "or sleuth evaluate wrote, or one that holds such folders"
+        f"no run is in {', '.join(map(str, folders))} yet, and what begins there is shown; "
+        f"this makes one: sleuth train quickstart --out {quote(str(folders[0] / 'quickstart-1'))}"
     )
 
 

@@ -11,18 +11,17 @@ from pathlib import Path
 from threading import RLock
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sleuth.retrieval.service.limits import Refused
-from sleuth.view.catalogue import Catalogue
+from sleuth.view.catalogue import Catalogue, Starts
 from sleuth.view.library import STEP_FILE, Kind
+from sleuth.view.line import Tree, parsed
 from sleuth.view.roots import Shown
+from sleuth.view.shape import Broken
 
 FOLDER, WHOLE = "trajectories", "trajectories.jsonl"
 PATIENCE = 60.0  # seconds until a row of a file without offsets has to be found
 GROWN = 1.1  # how much a catalogue has to grow until it is written again
-
-Starts = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +90,9 @@ class Archive:
             if leaf.name not in self._catalogues:
                 self._catalogues[leaf.name] = self._remembered(leaf) or Catalogue(leaf.name)
             found = self._catalogues[leaf.name]
-            whole = found.current(self.shown)
+            whole = found.current(self.shown, leaf.rows)
             if not whole and time.monotonic() < until:
-                whole = found.extend(self.shown, until)
+                whole = found.extend(self.shown, until, None if leaf.rows is None else self.starts(leaf))
                 if whole:
                     self._keep(found)
             return found, whole
@@ -102,26 +101,29 @@ class Archive:
         """Where the rows of a file begin, from the offsets beside it or by reading it."""
         if leaf.rows is not None:
             with self.shown.open(_offsets(leaf)) as file:
-                return np.frombuffer(file.read(8 * leaf.rows), dtype="<u8")
+                written = file.read(8 * leaf.rows)
+            return np.frombuffer(written[: len(written) // 8 * 8], dtype="<u8")
         found, _ = self.catalogue(leaf, time.monotonic() + PATIENCE)
         return found.columns()["start"]
 
-    def line(self, at: At) -> bytes:
-        """The line of a trajectory."""
+    def row(self, at: At) -> Tree:
+        """The row of a trajectory; one that is none is refused with what is wrong with it."""
         leaf = self.leaf(at.step)
         start = self._start(leaf, at.row)
         if start is None:
             raise Refused(404, f"step {at.step} of {self.shown.id} has no row {at.row}")
-        return next(self.lines(leaf, [start]))
+        try:
+            return parsed(next(self.lines(leaf, [start])))
+        except Broken as error:
+            raise Refused(503, broken(leaf, at.row, start, error)) from error
 
     def lines(self, leaf: Leaf, starts: Iterable[int]) -> Iterator[bytes]:
-        """The lines that begin at these places of a file."""
+        """The lines that begin at these places of a file; nothing for one beyond its end."""
         with self.shown.open(leaf.name) as file:
             size = os.fstat(file.fileno()).st_size
             for start in starts:
-                if start >= size:  # cut off, or the offsets are those of another file
-                    raise Refused(503, f"{leaf.name} of {self.shown.id} ends before a row that {_offsets(leaf)} names")
-                file.seek(int(start))
+                # Cut off, or the offsets are those of another file; no file can be sought at every number.
+                file.seek(min(int(start), size))
                 yield file.readline()
 
     def beside(self, leaf: Leaf, suffix: str, row: int) -> bytes | None:
@@ -180,6 +182,11 @@ class Archive:
             return None
         folder = sha256(os.fsencode(self.shown.path.resolve())).hexdigest()[:24]
         return self.cache / folder / f"{Path(name).stem}.json"
+
+
+def broken(leaf: Leaf, row: int, start: int, error: Broken) -> str:
+    """The sentence that stands for a row that is no trajectory: where it is, and what is wrong with it."""
+    return f"row {row} of {leaf.name}, at byte {start}, is no trajectory: {error}"
 
 
 def _rows(offsets: "os.DirEntry[str] | None") -> int | None:

@@ -32,7 +32,13 @@ def brief(at: At, row: Mapping[str, Any]) -> Tree:
         "turns": len(turns),
         "tokens": len(ids),
         "tokens_sampled": _sampled(row, turns),
+        "broken": None,
     }
+
+
+def unread(at: At, sentence: str) -> Tree:
+    """What stands in a list in the place of a row that is no trajectory; `broken` says why it is none."""
+    return {"at": str(at), "step": at.step, "row": at.row, "broken": sentence}
 
 
 def _answer(turns: list[Tree]) -> str | None:

@@ -1,11 +1,14 @@
 """The catalogue of one trajectories file: where each row begins and what filters ask of it, made as the file is read.
 
-A file that grows is read on from where the catalogue ends; one that was replaced is read anew.
+A file that grows is read on from where the catalogue ends; one that was replaced is read anew. Rows are those that the
+offsets beside the file name, so that a damaged one does not shift those after it; without offsets, its lines. A row
+that is no trajectory keeps its place, and no filter finds it.
 """
 
 import os
 import time
 from array import array
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
@@ -13,18 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.records import StopReason
-from sleuth.retrieval.service.limits import Refused
 from sleuth.view.follow import Place
 from sleuth.view.line import Told, told
 from sleuth.view.roots import Shown
+from sleuth.view.shape import Broken
 
 STOPS = [each.value for each in StopReason]
 USABLE = [number for number, each in enumerate(StopReason) if each.usable]
 CODES = {"start": "Q", "length": "Q", "question": "l", "group": "q", "sample": "q", "stop": "b"}
 NUMBERS = {"reward": "d", "em": "d", "searches": "d"}  # not a number where it is not recorded
+BROKEN = {"question": -1, "group": -1, "sample": -1, "stop": -1, **dict.fromkeys(NUMBERS, float("nan"))}
 GLANCE = 64  # rows between two looks at the clock
 
 Column = NDArray[Any]
+Starts = NDArray[np.uint64]
 
 
 @dataclass(slots=True)
@@ -59,34 +64,38 @@ class Catalogue:
         chosen = usable if len(usable) else rows
         return int(chosen[-1]) if len(chosen) else None
 
-    def current(self, shown: Shown) -> bool:
-        """Whether all of the file is known, and still what it was."""
+    def current(self, shown: Shown, rows: int | None) -> bool:
+        """Whether all of the file is known, and still what it was; `rows` is how many offsets name."""
         path = shown.there(self.name)
-        if path is None:
+        if path is None or rows not in (None, self.rows):
             return False
         stat = path.stat()
         return (stat.st_ino, stat.st_size, stat.st_mtime_ns) == (self.inode, self.place.end, self.changed)
 
-    def extend(self, shown: Shown, until: float) -> bool:
+    def extend(self, shown: Shown, until: float, starts: Starts | None) -> bool:
         """Reads on until the end or a moment of `time.monotonic`; true at the end."""
-        if self.current(shown):
-            return True
         with shown.open(self.name) as file:
             stat = os.fstat(file.fileno())
-            if stat.st_ino != self.inode or stat.st_size <= self.place.end or not self.place.holds(file):
+            if not self._goes_on(file, stat, starts):
                 self._forget(stat.st_ino)
-            finished = self._read(file, until)
+            lines = _lines(file, self.place.end) if starts is None else _named(file, starts[self.rows :], stat.st_size)
+            finished = self._read(file, lines, until)
             self.changed = stat.st_mtime_ns if finished else 0
             return finished
 
-    def _read(self, file: BinaryIO, until: float) -> bool:
-        end = file.seek(self.place.end)
-        finished = True
-        for count, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):  # still being written
-                break
-            self._add(end, line)
-            end += len(line)
+    def _goes_on(self, file: BinaryIO, stat: os.stat_result, starts: Starts | None) -> bool:
+        """Whether what is known stands in the file still, so that only the rest is to be read."""
+        end = self.place.end
+        if stat.st_ino != self.inode or stat.st_size < end or (starts is not None and len(starts) < self.rows):
+            return False
+        rewritten = stat.st_size == end and self.changed not in (0, stat.st_mtime_ns)
+        return not rewritten and self.place.holds(file)
+
+    def _read(self, file: BinaryIO, lines: Iterator[tuple[int, bytes]], until: float) -> bool:
+        end, finished = self.place.end, True
+        for count, (start, line) in enumerate(lines, 1):
+            self._add(start, line)
+            end = start + len(line) if line else end
             if count % GLANCE == 0 and time.monotonic() > until:
                 finished = False
                 break
@@ -95,28 +104,20 @@ class Catalogue:
 
     def _add(self, start: int, line: bytes) -> None:
         try:
-            self._append(start, len(line), told(line))
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            broken = self.rows
-            self._forget(self.inode)
-            raise Refused(
-                503,
-                f"row {broken} of {self.name} is no trajectory ({type(error).__name__}: {error}); "
-                "mend or remove that line",
-            ) from error
+            values = self._values(told(line))
+        except Broken:  # its place in the list says what is wrong with it
+            values = BROKEN
+        for name, value in {"start": start, "length": len(line), **values}.items():
+            self.arrays[name].append(value)
 
-    def _append(self, start: int, length: int, row: Told) -> None:
-        values = {
-            "start": start,
-            "length": length,
+    def _values(self, row: Told) -> dict[str, float]:
+        return {
             "question": self._asked(row),
             "group": row.group,
             "sample": row.sample,
             "stop": STOPS.index(row.stop),
             **{name: _number(getattr(row, name)) for name in NUMBERS},
         }
-        for name, value in values.items():
-            self.arrays[name].append(value)
 
     def _asked(self, row: Told) -> int:
         key = row.source, row.question_id
@@ -150,6 +151,24 @@ class Catalogue:
         if len({len(each) for each in found.arrays.values()}) != 1:
             raise ValueError("columns of a catalogue have different lengths")
         return found
+
+
+def _lines(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+    """The whole lines from a place on, each with where it begins."""
+    file.seek(start)
+    for line in file:
+        if not line.endswith(b"\n"):  # still being written
+            return
+        yield start, line
+        start += len(line)
+
+
+def _named(file: BinaryIO, starts: Starts, size: int) -> Iterator[tuple[int, bytes]]:
+    """The lines that begin at these places; nothing for one beyond the end."""
+    for start in starts.tolist():
+        if start < size:
+            file.seek(start)
+        yield start, file.readline() if start < size else b""
 
 
 def _number(value: float | None) -> float:

@@ -75,9 +75,12 @@ class Desk:
         if not rows:
             raise Refused(404, f"step {wanted.step} of {wanted.run} has no group {wanted.group}")
         tokenizer = self.vocabularies.of(archive.shown)
-        samples = [whole(archive, At.read(row["at"]), tokenizer, wanted.tokens) for row in rows]
-        about = {name: rows[0][name] for name in ("question_id", "data_source", "question", "golden_answers")}
-        return {"step": wanted.step, "group": wanted.group, **about, "samples": samples}
+        good, broken = [row for row in rows if row["broken"] is None], [row["broken"] for row in rows if row["broken"]]
+        if not good:
+            raise Refused(503, broken[0])
+        samples = [whole(archive, At.read(row["at"]), tokenizer, wanted.tokens) for row in good]
+        about = {name: good[0][name] for name in ("question_id", "data_source", "question", "golden_answers")}
+        return {"step": wanted.step, "group": wanted.group, **about, "samples": samples, "broken": broken}
 
     def question(self, wanted: asked.OfQuestion) -> Tree:
         """One question over the steps."""

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sleuth.retrieval.service.limits import Refused
+from sleuth.view.shape import Broken, Head, Row, Said, fitted
 
 Tree = dict[str, Any]
 
@@ -31,56 +31,69 @@ class Told:
 
 
 def told(line: bytes) -> Told:
-    """The few fields of a line that filters ask for."""
-    numbers, end = line.find(NUMBERS), line.rfind(END)
-    if 0 < numbers < end:
-        row = json.loads(line[:numbers] + b"}") | json.loads(b"{" + line[end + 1 :])
-        if "question_id" not in row:
-            row = json.loads(line)
-    else:
-        row = json.loads(line)
-    score = row.get("score") or {}
-    parts = score.get("parts") or {}
+    """The few fields of a line that filters ask for; a line that is no trajectory raises `Broken`."""
+    head = fitted(Head, _ends(line, END, "question_id"))
+    score = head.score
+    parts = (score.parts if score is not None else None) or {}
     return Told(
-        source=str(row.get("data_source", "")),
-        question_id=str(row["question_id"]),
-        question=str(row.get("question", "")),
-        group=int(row["group"]),
-        sample=int(row.get("sample", 0)),
-        stop=str(row["stop"]),
-        reward=score.get("total"),
+        source=head.data_source or "",
+        question_id=head.question_id,
+        question=head.question or "",
+        group=head.group,
+        sample=head.sample,
+        stop=head.stop.value,
+        reward=score.total if score is not None else None,
         em=parts.get("em"),
         searches=parts.get("searches"),
     )
 
 
-def says(line: bytes, needle: str, at: object) -> bool:
+def says(line: bytes, needle: str) -> bool:
     """Whether the question, the right answers or anything the model wrote has this text; `needle` is in lower case."""
     numbers, turns = line.find(NUMBERS), line.find(TURNS)
-    if not 0 < numbers < turns:
-        return _has(parsed(line, at), needle)
-    head, tail = line[:numbers], line[turns + 1 :]
-    if needle.isascii():
+    if needle.isascii() and 0 < numbers < turns:
         # Cheap, and it never misses: text of ASCII stands in JSON as it is, but for its escapes.
         wanted = json.dumps(needle)[1:-1].encode()
-        if wanted not in head.lower() and wanted not in tail.lower():
+        if wanted not in line[:numbers].lower() and wanted not in line[turns:].lower():
             return False
-    return _has({**_read(head + b"}", at), **_read(b"{" + tail, at)}, needle)
+    try:
+        row = _ends(line, TURNS, "turns")
+        fitted(Said, row)
+    except Broken:  # what it says is not known; the list without a text shows it, and why
+        return False
+    return _has(row, needle)
 
 
-def parsed(line: bytes, at: object) -> Tree:
-    """The whole line; `at` is the name of its trajectory, for whoever has to mend it."""
-    row = _read(line, at)
-    if not isinstance(row, dict) or "question_id" not in row or "stop" not in row:
-        raise Refused(503, f"the line of trajectory {at} is none: it has no question_id or no stop; mend or remove it")
+def parsed(line: bytes) -> Tree:
+    """The whole line; one that is no trajectory raises `Broken`."""
+    row: Tree = _read(line)
+    fitted(Row, row)
     return row
 
 
-def _read(text: bytes, at: object) -> Any:
+def _ends(line: bytes, tail: bytes, needed: str) -> Any:
+    """A line without the numbers of its tokens, which end at `tail`; all of it where they are not found once in it."""
+    numbers = line.find(NUMBERS)
+    end = line.rfind(tail) if tail is END else line.find(tail)
+    if 0 < numbers < end and line.find(NUMBERS, numbers + 1) < 0:
+        try:
+            row = _read(line[:numbers] + b"}") | _read(b"{" + line[end + 1 :])
+        except Broken:  # written by another program, perhaps: its names stood elsewhere than ours do
+            return _read(line)
+        if needed in row:
+            return row
+    return _read(line)
+
+
+def _read(text: bytes) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise Refused(503, f"the line of trajectory {at} is no JSON ({error}); mend or remove it") from error
+        return json.loads(text.decode("utf-8", "surrogatepass"))
+    except json.JSONDecodeError as error:
+        raise Broken(
+            f"it is no JSON ({error.msg} at character {error.pos})" if text else "the file ends before it"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise Broken(f"it is no JSON ({error})") from error
 
 
 def _has(row: Tree, needle: str) -> bool:

@@ -8,9 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sleuth.view.archive import Archive, At, Leaf, Starts
-from sleuth.view.brief import brief
+from sleuth.view.archive import Archive, At, Leaf, broken
+from sleuth.view.brief import brief, unread
+from sleuth.view.catalogue import Starts
 from sleuth.view.line import Tree, parsed, says
+from sleuth.view.shape import Broken
 from sleuth.view.wanted import Wanted
 
 BUDGET = 0.4  # seconds that one answer spends on reading what is not in a catalogue yet, and again on looking for text
@@ -29,11 +31,32 @@ class Found:
     def only(self, chosen: slice | NDArray[np.bool_]) -> "Found":
         return Found(self.leaf, self.rows[chosen], None if self.starts is None else self.starts[chosen])
 
-    def lines(self, archive: Archive) -> Iterator[tuple[At, bytes]]:
-        """The lines of the rows, each with its name."""
+    def lines(self, archive: Archive) -> Iterator["Line"]:
+        """The lines of the rows."""
         starts = archive.starts(self.leaf)[self.rows] if self.starts is None else self.starts
-        for row, line in zip(self.rows, archive.lines(self.leaf, starts), strict=True):
-            yield At(self.leaf.step, int(row)), line
+        for row, start, line in zip(self.rows, starts, archive.lines(self.leaf, starts), strict=True):
+            yield Line(self.leaf, int(row), int(start), line)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of a file as it was read."""
+
+    leaf: Leaf
+    row: int
+    start: int
+    written: bytes
+
+    @property
+    def at(self) -> At:
+        return At(self.leaf.step, self.row)
+
+    def brief(self) -> Tree:
+        """What a list shows of it; of one that is no trajectory, that it is none."""
+        try:
+            return brief(self.at, parsed(self.written))
+        except Broken as error:
+            return unread(self.at, broken(self.leaf, self.row, self.start, error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +148,16 @@ def _first(found: Sequence[Found], limit: int) -> Iterator[Found]:
 
 def _read(archive: Archive, found: Iterator[Found]) -> Iterator[Tree]:
     for each in found:
-        yield from (brief(at, parsed(line, at)) for at, line in each.lines(archive))
+        yield from (line.brief() for line in each.lines(archive))
 
 
 def _searched(archive: Archive, found: Sequence[Found], needle: str, limit: int) -> tuple[list[Tree], str | None]:
     """Rows with a text, looked for until the page is full or the time is up; then where to go on."""
     until, rows = time.monotonic() + BUDGET, list[Tree]()
     for each in found:
-        for at, line in each.lines(archive):
-            if says(line, needle, at):
-                rows.append(brief(at, parsed(line, at)))
+        for line in each.lines(archive):
+            if says(line.written, needle):
+                rows.append(line.brief())
             if len(rows) == limit or time.monotonic() > until:
-                return rows, str(at)
+                return rows, str(line.at)
     return rows, None

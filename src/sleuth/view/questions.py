@@ -61,8 +61,8 @@ def asked(archive: Archive, text: str | None, first: int, limit: int) -> Tree:
 def over_steps(archive: Archive, question: str, source: str | None) -> Tree:
     """The trajectories of one question, step by step, with the means of each step."""
     seen = survey(archive, Wanted(question=question, source=source), "old")
-    rows = rows_of(archive, seen.found, MOST_ROWS)
-    if not rows and seen.complete:
+    rows = [row for row in rows_of(archive, seen.found, MOST_ROWS) if row["broken"] is None]
+    if not seen.total and seen.complete:
         raise Refused(404, f"{archive.shown.id} has no trajectory of the question {question[:200]!r}")
     first = rows[0] if rows else {}
     return {
@@ -81,7 +81,8 @@ def _count(catalogue: Catalogue, found: dict[tuple[str, str], _Asked]) -> None:
     """Adds the rows of a file to the counts."""
     columns, size = catalogue.columns(), len(catalogue.questions)
     known = ~np.isnan(columns["reward"])
-    counts = np.bincount(columns["question"], minlength=size)
+    # A row that is no trajectory asks no question, which is a number below zero.
+    counts = np.bincount(columns["question"][columns["question"] >= 0], minlength=size)
     paid = np.bincount(columns["question"][known], minlength=size)
     sums = np.bincount(columns["question"][known], weights=columns["reward"][known], minlength=size)
     for number, (source, question_id, question) in enumerate(catalogue.questions):

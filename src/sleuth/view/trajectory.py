@@ -9,7 +9,7 @@ from sleuth.view.archive import FOLDER, Archive, At
 from sleuth.view.brief import brief
 from sleuth.view.conversation import prompt
 from sleuth.view.conversation import turns as turns_of
-from sleuth.view.line import Tree, parsed
+from sleuth.view.line import Tree
 from sleuth.view.tokens import spans_of
 from sleuth.view.tokens import tokens as tokens_of
 
@@ -27,7 +27,7 @@ MISSING = {
 
 def whole(archive: Archive, at: At, tokenizer: Tokenizer | None, tokens: bool = True) -> Tree:
     """A trajectory with everything that is known of it; `missing` says what is not, each in a sentence."""
-    row = parsed(archive.line(at), at)
+    row = archive.row(at)
     learned = _learned(archive, at)
     spans = spans_of(row)
     per_token = tokens_of(row, learned, spans, tokenizer)

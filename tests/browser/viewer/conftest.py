@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -285,29 +286,34 @@ def library(shelf: Path) -> Library:
     return made
 
 
-@pytest.fixture(scope="session")
-def viewer(library: Library) -> Iterator[str]:
+@contextmanager
+def viewing(*folders: Path, cache: Path) -> Iterator[str]:
     """The address of `sleuth view`, run as a user runs it."""
-    command = [
-        sys.executable,
-        "-c",
-        "from sleuth.cli.main import main; main()",
-        "view",
-        str(library.folder / "runs"),
-        str(library.folder / "evaluations"),
-        "--port",
-        "0",
-        "--no-open",
-        "--cache",
-        str(library.folder / "cache"),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", "from sleuth.cli.main import main; main()", "view", *map(str, folders)]
+    options = ["--port", "0", "--no-open", "--cache", str(cache)]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert " at http" in line
         yield line.rpartition(" at ")[2].partition(";")[0]
         process.terminate()
         process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def viewer(library: Library) -> Iterator[str]:
+    """The address of a viewer of the library."""
+    with viewing(library.folder / "runs", library.folder / "evaluations", cache=library.folder / "cache") as address:
+        yield address
+
+
+@pytest.fixture
+def bare(library: Library, tmp_path: Path) -> Iterator[tuple[Library, str]]:
+    """A library with an empty folder for runs, and the address of a viewer of it."""
+    made = replace(library, folder=tmp_path)
+    (tmp_path / "runs").mkdir()
+    with viewing(tmp_path / "runs", cache=tmp_path / "cache") as address:
+        yield made, address
 
 
 @pytest.fixture(scope="session")

@@ -147,6 +147,28 @@ def test_where_nothing_is_the_page_says_what_to_do(tab: "Tab", link: Callable[[s
     expect(page.locator("main")).to_contain_text("No trajectory matches")
 
 
+def test_an_empty_folder_says_how_a_run_is_made_and_shows_it(
+    tab: "Tab", tabs: "Callable[..., Tab]", bare: "tuple[Library, str]"
+) -> None:
+    library, address = bare
+    page, reading = tab.page, tabs().page
+    for each, place in ((page, "runs"), (reading, "trajectories")):
+        each.clock.install()
+        each.goto(f"{address}#/{place}")
+        expect(each.locator("main")).to_contain_text("There is no run")
+        expect(each.locator("main pre")).to_have_text("sleuth train quickstart --out runs/quickstart-1")
+        for key in ("/", "x", "s", "o", "j", "k", "g", "Escape"):
+            each.keyboard.press(key)
+    page.goto(f"{address}#/runs")
+    tab.keep("empty")
+    library.step(library.run("quickstart-1"), 1)
+    page.clock.run_for(9_000)
+    expect(page.get_by_role("checkbox", name="quickstart-1")).to_be_checked()
+    expect(page.locator(".figures .beside")).to_contain_text("quickstart-1")
+    reading.clock.run_for(4_000)
+    expect(reading.get_by_role("status").first).to_have_text("16 trajectories")
+
+
 def test_whoever_types_into_the_filter_is_left_alone(tab: "Tab", link: Callable[[str], str]) -> None:
     page = tab.page
     page.clock.install()

@@ -8,6 +8,7 @@ from playwright.sync_api import expect
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Tab
+    from tests.browser.viewer.conftest import Library
 
 pytestmark = pytest.mark.chromium
 
@@ -132,6 +133,35 @@ def test_text_is_never_run(tab: "Tab", steady: Callable[[str], str]) -> None:
     expect(page.locator(".reader .hit p").last).to_contain_text(markup)
     assert page.evaluate("window.hacked") is None
     tab.keep("hostile")
+
+
+def test_a_broken_row_is_a_plain_sentence_among_the_others(tab: "Tab", bare: "tuple[Library, str]") -> None:
+    library, address = bare
+    run = library.run("torn")
+    library.step(run, 1)
+    path, lines = run.trajectories(1), run.trajectories(1).read_bytes().splitlines()
+    for row, written in ((1, lines[1][:300]), (2, b'["<img src=x onerror=alert(1)>", "<b>bold</b>"]')):
+        lines[row] = written.ljust(len(lines[row]))  # as long as before, so that the others begin where they did
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    page = tab.page
+    page.goto(f"{address}#/trajectories?run=runs/torn")
+    expect(page.get_by_role("status").first).to_have_text("16 trajectories")
+    expect(page.locator(".row")).to_have_count(14)
+    torn, wild = page.locator(".rows .unread").all()
+    expect(torn).to_contain_text("row 1 of trajectories/step-1.jsonl, at byte")
+    expect(torn).to_contain_text("is no trajectory: it is no JSON")
+    expect(wild).to_contain_text("<img src=x")
+    assert page.locator(".rows .unread a, .rows a .unread, main img, main script, main b").count() == 0
+    tab.keep("broken")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("o")
+    expect(page.locator(".reader .about")).to_contain_text("sample 3")
+    page.keyboard.press("g")
+    expect(page.locator(".column")).to_have_count(2)
+    page.goto(f"{address}#/trajectories?run=runs/torn&min=0")
+    expect(page.get_by_role("status").first).to_have_text("14 trajectories")
+    expect(page.locator(".unread")).to_have_count(0)
 
 
 def test_a_failure_is_a_sentence_with_a_way_on(tab: "Tab", steady: Callable[[str], str]) -> None:

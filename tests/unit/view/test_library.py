@@ -68,9 +68,20 @@ def test_other_manifests_are_no_runs_and_broken_ones_are_named(
     assert "format 9" in found["broken"][1]["detail"]
 
 
-def test_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_run_is_shown_and_its_first_run_found(ask: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    get = ask("runs")
+    found = get("/api/library").json()
+    assert (found["folders"], found["runs"], found["evaluations"], found["broken"]) == (["runs"], [], [], [])
+    Run.create(tmp_path / "runs" / "first", {})
+    assert [each["id"] for each in get("/api/library").json()["runs"]] == ["runs/first"]
+
+
+@pytest.mark.parametrize("name", ["absent", "file"])
+def test_folder_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is no folder"):
-        roots_of([tmp_path / "absent"])
+        roots_of([tmp_path / name])
 
 
 def test_metrics_come_in_increments(run: Run, ask: Callable[..., Any]) -> None:

@@ -237,44 +237,159 @@ def test_cache_that_cannot_be_written_is_done_without(run: Run, ask: Callable[..
     assert ask("runs", cache=tmp_path / "taken")("/api/trajectories", run=ID, reward_min=0.5).json()["total"] == 6
 
 
-def test_broken_row_is_named(run: Run, ask: Callable[..., Any]) -> None:
-    run.trajectories(2).write_text('{"question_id": "q"}\n')
-    found = ask("runs")("/api/trajectories", run=ID, reward_min=0.5)
-    assert found.status_code == 503
-    assert "row 0 of trajectories/step-2.jsonl is no trajectory" in found.json()["detail"]
+BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "torn": (lambda line: line[:-200] + b"\n", "it is no JSON ("),
+    "torn in two": (lambda line: line[:150] + b"\n" + line[150:], "it is no JSON ("),
+    "without its end": (lambda line: line[:-1], "it is no JSON (Extra data"),
+    "torn among its numbers": (lambda line: line.replace(b'"ids":[', b'"ids":['[:-2]), "it is no JSON ("),
+    "zeros": (lambda line: b"\0" * (len(line) - 1) + b"\n", "it is no JSON ("),
+    "no text": (lambda _: b"\xff" * 5000 + b"\n", "it is no JSON ('utf-8' codec can't decode"),
+    "too deep": (lambda _: b"[" * 10**5 + b"\n", "it is no JSON (maximum recursion depth"),
+    "no object": (lambda _: b'["<script>alert(1)</script>"]\n', "it is ['<script>alert(1)</script>'] and no object"),
+    "no fields": (lambda _: b'{"question_id": "q"}\n', "it has no group"),
+    "group of words": (
+        lambda line: line.replace(b'"group":2', b'"group":"two"'),
+        "its group is 'two', and it should",
+    ),
+    "group of no size": (lambda line: line.replace(b'"group":2', b'"group":2' + b"0" * 30), "its group is 2000"),
+    "unknown stop": (lambda line: line.replace(b'"answered","fail', b'"bored","fail'), "its stop is 'bored', and"),
+    "reward of words": (lambda line: line.replace(b'"total":0.0', b'"total":"no"'), "its score.total is 'no', and"),
+    "turns of words": (lambda line: line.replace(b'"turns":[', b'"turns":["a",'), "its turns.0 is 'a' and no object"),
+    "hits of numbers": (
+        lambda line: line.replace(b'"hits":[', b'"hits":[7,', 1),
+        "its turns.0.hits.0 is 7 and no object",
+    ),
+    "ids of words": (lambda line: line.replace(b'"ids":[', b'"ids":["a",'), "its ids.0 is 'a', and it should"),
+    "origins without end": (
+        lambda line: line.replace(b'["given",', b'["given",9' + b"0" * 12),
+        "its origin.0.1 is 9000",
+    ),
+}
+SECOND = ["2.0", "2.1", "2.2", "2.3"]
 
 
-@pytest.mark.parametrize("wanted", [{}, {"text": "who wrote"}, {"text": "über"}], ids=["list", "text", "other text"])
-def test_row_that_was_cut_off_is_named_wherever_it_is_read(
-    wanted: dict[str, str], run: Run, ask: Callable[..., Any]
-) -> None:
-    path = run.trajectories(2)
+def damage(path: Path, row: int, change: Callable[[bytes], bytes], *, offsets: bool = True) -> int:
+    """Changes the line of a row, with offsets that name where each row begins now; returns where the row does."""
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:2]) + b'{"question_id": "q",' + lines[2][:99])
-    found = ask("runs")("/api/trajectories", run=ID, step_from=2, step_to=2, **wanted)
-    assert found.status_code == 503
-    assert "the line of trajectory 2.2 is no JSON" in found.json()["detail"]
+    assert change(lines[row]) != lines[row]
+    lines[row] = change(lines[row])
+    starts = [sum(map(len, lines[:place])) for place in range(len(lines))]
+    path.write_bytes(b"".join(lines))
+    path.with_suffix(".offsets").unlink()
+    if offsets:
+        path.with_suffix(".offsets").write_bytes(b"".join(start.to_bytes(8, "little") for start in starts))
+    return starts[row]
+
+
+@pytest.mark.parametrize(("change", "wrong"), BROKEN.values(), ids=BROKEN)
+def test_broken_row_keeps_its_place_and_says_what_is_wrong(
+    change: Callable[[bytes], bytes], wrong: str, run: Run, ask: Callable[..., Any], tmp_path: Path
+) -> None:
+    start = damage(run.trajectories(2), 1, change)
+    get = ask("runs", cache=tmp_path / "cache")
+    found = get("/api/trajectories", run=ID, step_from=2, step_to=2)
+    assert found.status_code == 200
+    assert len(found.content) < 4000
+    assert [each["at"] for each in found.json()["rows"]] == SECOND
+    assert (found.json()["total"], found.json()["next"]) == (4, None)
+    row = found.json()["rows"].pop(1)
+    assert row.keys() == {"at", "step", "row", "broken"}
+    named = f"row 1 of trajectories/step-2.jsonl, at byte {start}, is no trajectory: "
+    assert row["broken"].startswith(named + wrong)
+    assert [each["broken"] for each in found.json()["rows"] if each["at"] != "2.1"] == [None] * 3
+    alone = get("/api/trajectory", run=ID, at="2.1")
+    assert (alone.status_code, alone.json()["detail"]) == (503, row["broken"])
+    assert get("/api/trajectory", run=ID, at="2.2").json()["question_id"] == "q9"
+    paged = get("/api/trajectories", run=ID, step_to=2, limit=2).json()
+    assert (len(paged["rows"]), paged["next"]) == (2, "2.1")
+
+
+SAYS_WHAT_IT_SAID = {"group of words", "group of no size", "unknown stop", "reward of words"}
+KNOWN_BY_ITS_ENDS = {
+    "torn among its numbers",
+    "turns of words",
+    "hits of numbers",
+    "ids of words",
+    "origins without end",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in BROKEN if name not in KNOWN_BY_ITS_ENDS])
+def test_no_filter_finds_what_is_not_known(name: str, run: Run, ask: Callable[..., Any], tmp_path: Path) -> None:
+    damage(run.trajectories(2), 1, BROKEN[name][0])
+    only = {"run": ID, "step_from": 2, "step_to": 2}
+    for get in (ask("runs", cache=tmp_path / "cache"), ask("runs", cache=tmp_path / "cache")):  # read, then kept
+        for wanted in ({"reward_min": -1e9}, {"source": "library"}, {"stop": "answered"}):
+            found = get("/api/trajectories", **only, **wanted).json()
+            assert [each["at"] for each in found["rows"]] == ["2.0", "2.2", "2.3"], wanted
+            assert (found["complete"], found["total"]) == (True, 3)
+        said = [each["at"] for each in get("/api/trajectories", **only, text="WROTE").json()["rows"]]
+        assert said == (SECOND if name in SAYS_WHAT_IT_SAID else ["2.0", "2.2", "2.3"])
+        assert get("/api/trajectories", **only, group=2).json()["total"] == 1
+        assert get("/api/trajectories", **only, question="q9", reward_max=0).json()["rows"][0]["at"] == "2.3"
+        counts = {each["question_id"]: each["trajectories"] for each in get("/api/questions", run=ID).json()["rows"]}
+        assert counts == {"q9": 6, "q1": 2, "q2": 1, "q3": 2}
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN_BY_ITS_ENDS))
+def test_broken_row_that_is_found_by_what_is_known_of_it_is_counted(
+    name: str, run: Run, ask: Callable[..., Any]
+) -> None:
+    damage(run.trajectories(2), 1, BROKEN[name][0])
+    get = ask("runs")
+    found = get("/api/trajectories", run=ID, question="q2").json()
+    assert (found["total"], [each["at"] for each in found["rows"]]) == (2, ["2.0", "2.1"])
+    assert [each["broken"] is None for each in found["rows"]] == [True, False]
+    group = get("/api/group", run=ID, step=2, group=2).json()
+    assert [each["at"] for each in group["samples"]] == ["2.0"]
+    assert group["broken"] == [found["rows"][1]["broken"]]
+    steps = get("/api/question", run=ID, question="q2").json()
+    assert (steps["left_out"], [each["samples"] for each in steps["steps"]]) == (1, [1])
+
+
+def test_lines_are_rows_where_no_offsets_are(run: Run, ask: Callable[..., Any]) -> None:
+    damage(run.trajectories(2), 1, lambda line: line[:99] + b"\n", offsets=False)
+    get = ask("runs")
+    found = get("/api/trajectories", run=ID, step_from=2, step_to=2).json()
+    assert [each["at"] for each in found["rows"]] == SECOND
+    assert (found["total"], found["complete"]) == (4, True)
+    assert "row 1 of trajectories/step-2.jsonl, at byte" in found["rows"][1]["broken"]
+    assert get("/api/trajectories", run=ID, step_from=2, step_to=2, reward_min=0).json()["total"] == 3
+    assert get("/api/trajectory", run=ID, at="2.3").json()["question_id"] == "q9"
+
+
+def test_evaluation_with_a_broken_row_is_compared(evaluate: Callable[..., Folder], ask: Callable[..., Any]) -> None:
+    path = evaluate("a", ["Ada", "Bob"]).path / "trajectories.jsonl"
+    evaluate("b", ["Ada", "Ada"])
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first[:50] + b"\n" + second)
+    get = ask("evaluations")
+    rows = get("/api/trajectories", evaluation="evaluations/a").json()["rows"]
+    assert ["row 0 of trajectories.jsonl, at byte 0" in str(each["broken"]) for each in rows] == [True, False]
+    compared = get("/api/compare", first="evaluations/a", second="evaluations/b").json()["rows"]
+    assert [each["first"]["at"] for each in compared] == ["0.1", None]
 
 
 @pytest.mark.parametrize("start", [10**6, 2**64 - 1], ids=["cut file", "no offsets"])
-@pytest.mark.parametrize(
-    ("path", "wanted"), [("/api/trajectories", {}), ("/api/trajectory", {"at": "2.3"})], ids=["list", "one"]
-)
-def test_offsets_that_do_not_fit_their_file_are_named(
-    start: int, path: str, wanted: dict[str, str], run: Run, ask: Callable[..., Any]
-) -> None:
+def test_row_that_begins_beyond_its_file_is_named(start: int, run: Run, ask: Callable[..., Any]) -> None:
     offsets = run.trajectories(2).with_suffix(".offsets")
     offsets.write_bytes(offsets.read_bytes()[:24] + start.to_bytes(8, "little"))
-    found = ask("runs")(path, run=ID, **wanted)
-    assert found.status_code == 503
-    assert "ends before a row that trajectories/step-2.offsets names" in found.json()["detail"]
+    get = ask("runs")
+    found = get("/api/trajectories", run=ID, step_from=2, step_to=2).json()["rows"]
+    assert [each["broken"] is None for each in found] == [True, True, True, False]
+    assert found[3]["broken"].endswith(f"at byte {start}, is no trajectory: the file ends before it")
+    assert get("/api/trajectory", run=ID, at="2.3").status_code == 503
+    assert get("/api/trajectories", run=ID, step_from=2, step_to=2, reward_min=0).json()["total"] == 3
 
 
-def test_row_that_is_no_text_is_named_without_its_bytes(run: Run, ask: Callable[..., Any]) -> None:
-    run.trajectories(2).write_bytes(b"\xff" * 50_000 + b"\n")
-    found = ask("runs")("/api/trajectories", run=ID, reward_min=0.5)
-    assert "row 0 of trajectories/step-2.jsonl is no trajectory" in found.json()["detail"]
-    assert len(found.content) < 300
+def test_file_that_was_mended_is_read_anew(run: Run, ask: Callable[..., Any]) -> None:
+    path, get = run.trajectories(2), ask("runs")
+    whole = path.read_bytes()
+    wanted = {"run": ID, "step_from": 2, "step_to": 2, "reward_min": 0}
+    path.write_bytes(whole.replace(b'"group":2,', b'"group":[,', 1))
+    assert get("/api/trajectories", **wanted).json()["total"] == 3
+    path.write_bytes(whole)
+    assert get("/api/trajectories", **wanted).json()["total"] == 4
 
 
 def test_what_was_learned_and_cannot_be_read_is_named(run: Run, ask: Callable[..., Any]) -> None:

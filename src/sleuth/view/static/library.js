@@ -13,6 +13,11 @@ export async function library(signal) {
   return { ...found, runs: distinct(placed), evaluations: distinct(found.evaluations) };
 }
 
+/** The command that makes a first run where the viewer looks. */
+export function firstRun({ folders }) {
+  return `sleuth train quickstart --out ${folders[0]}/quickstart-1`;
+}
+
 /** Entries of one name are called by where they lie: two runs of a name could not be told apart. */
 function distinct(entries) {
   const names = entries.map(({ name }) => name);

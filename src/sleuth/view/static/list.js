@@ -56,8 +56,9 @@ export class List {
     this.load(JSON.parse(this.key));
   }
 
-  place(at) {
-    return this.rows.findIndex((row) => row.at === at);
+  /** The rows that are trajectories. */
+  get readable() {
+    return this.rows.filter((row) => !row.broken);
   }
 
   stop() {

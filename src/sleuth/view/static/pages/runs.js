@@ -3,7 +3,7 @@
 import { abandoned, ask } from "../api.js";
 import { h, redraw, replace } from "../element.js";
 import { bind } from "../keyboard.js";
-import { library, live } from "../library.js";
+import { firstRun, library, live } from "../library.js";
 import { repeat } from "../live.js";
 import { CurveTools, WINDOWS } from "../parts/curvetools.js";
 import { eventTable } from "../parts/events.js";
@@ -170,6 +170,9 @@ export function runs(place) {
     else if (view && document.activeElement?.type !== "search") side();
   }
 
+  /** A key that does nothing where no run is there. */
+  const withRuns = (action) => () => view && action();
+
   const stops = [
     repeat(() => trying(grow), 2),
     repeat(() => trying(look), 8),
@@ -178,21 +181,25 @@ export function runs(place) {
       [
         "/",
         "filter the runs",
-        () => {
+        withRuns(() => {
           place.querySelector(".chooser").open = true;
           place.querySelector(".side .field").focus();
-        },
+        }),
       ],
-      ["x", "x by step or by time", () => change({ x: view.x === "step" ? "time" : "step", from: null, to: null })],
+      [
+        "x",
+        "x by step or by time",
+        withRuns(() => change({ x: view.x === "step" ? "time" : "step", from: null, to: null })),
+      ],
       [
         "s",
         "smooth more, then not at all",
-        () => adjust({ smooth: WINDOWS[(WINDOWS.indexOf(view.window) + 1) % WINDOWS.length] }),
+        withRuns(() => adjust({ smooth: WINDOWS[(WINDOWS.indexOf(view.window) + 1) % WINDOWS.length] })),
       ],
       [
         "o",
         "trajectories of the first run shown",
-        () => view.runs.length && (window.location.hash = link("trajectories", { run: view.runs[0] })),
+        withRuns(() => view.runs.length && (window.location.hash = link("trajectories", { run: view.runs[0] }))),
       ],
     ]),
   ];
@@ -219,10 +226,8 @@ function settings(query, shelf) {
 }
 
 function nothing(shelf) {
-  const where = shelf.folders.length
-    ? `Nothing is below ${shelf.folders.join(", ")}; it appears here as soon as a run begins.`
-    : "No folder was given.";
-  return [empty("No runs yet", where, "sleuth train quickstart"), broken(shelf)];
+  const where = `There is no run in ${shelf.folders.join(", ")}; one appears here as soon as it begins. This makes one:`;
+  return [empty("No run here yet", where, firstRun(shelf)), broken(shelf)];
 }
 
 function broken(shelf) {

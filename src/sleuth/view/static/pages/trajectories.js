@@ -4,7 +4,7 @@ import { ask } from "../api.js";
 import { h, redraw, replace } from "../element.js";
 import { none } from "../filter.js";
 import { bind } from "../keyboard.js";
-import { library } from "../library.js";
+import { firstRun, library } from "../library.js";
 import { List } from "../list.js";
 import { repeat } from "../live.js";
 import { counted, whole } from "../number.js";
@@ -18,9 +18,10 @@ import { VIEWS, reader } from "./reader.js";
 export function trajectories(place) {
   const areas = Object.fromEntries(["filters", "found", "reader"].map((name) => [name, h("section", { class: name })]));
   areas.reader.tabIndex = -1;
+  const ending = new AbortController();
   const list = new List(() => draw());
   const reading = reader(areas.reader);
-  const state = { shelf: null, source: null, query: null, about: null, newest: null, cursor: null };
+  const state = { shelf: null, source: null, query: new URLSearchParams(), about: null, newest: null, cursor: null };
 
   async function show(query) {
     if (!state.shelf) {
@@ -28,13 +29,14 @@ export function trajectories(place) {
       state.shelf = await library();
     }
     const source = sourced(query, state.shelf);
+    state.query = query;
     if (!source) {
       replace(
         place,
         empty(
           "Nothing to read yet",
-          "Trajectories appear here when a run or an evaluation has written some.",
-          "sleuth train quickstart",
+          "There is no run here yet; trajectories appear when one has written some. This makes one:",
+          firstRun(state.shelf),
         ),
       );
       return;
@@ -42,7 +44,7 @@ export function trajectories(place) {
     if (!areas.reader.isConnected)
       replace(place, areas.filters, h("div", { class: "reading" }, areas.found, areas.reader));
     if (source.key !== state.source?.key) state.about = source.run ? await ask("run", { run: source.run }) : null;
-    Object.assign(state, { source, query });
+    state.source = source;
     layout();
     redraw(areas.filters, filters(query, state.shelf, source, state.about?.stops ?? Object.keys(STOPS)));
     draw();
@@ -62,7 +64,7 @@ export function trajectories(place) {
   }
 
   function draw() {
-    if (!state.query) return;
+    if (!state.source) return;
     const { query, source } = state;
     const at = query.get("at");
     redraw(areas.found, head(), body(at, Boolean(source.evaluation)), pager());
@@ -134,8 +136,9 @@ export function trajectories(place) {
   }
 
   function move(by) {
-    const now = list.place(state.query.get("at") ?? state.cursor);
-    const next = list.rows[Math.max(0, Math.min(list.rows.length - 1, now + by))];
+    const rows = list.readable;
+    const now = rows.findIndex((row) => row.at === (state.query.get("at") ?? state.cursor));
+    const next = rows[Math.max(0, Math.min(rows.length - 1, now + by))];
     if (!next) return;
     state.cursor = next.at;
     if (state.query.has("at")) change({ at: next.at });
@@ -151,11 +154,20 @@ export function trajectories(place) {
   }
 
   async function look() {
+    if (!state.source) return began();
     if (state.about?.state !== "open") return;
     const about = await ask("run", { run: state.source.run }).catch(() => state.about);
     if (about.steps.at(-1) === state.about.steps.at(-1)) return;
     state.about = about;
     areas.found.querySelector(".foundhead")?.replaceWith(head());
+  }
+
+  /** Shows the first run as soon as there is one; what fails is asked for again at the next look. */
+  async function began() {
+    const shelf = await library(ending.signal).catch(() => null);
+    if (!shelf || state.source || !sourced(state.query, shelf)) return;
+    state.shelf = shelf;
+    await show(state.query).catch(() => null);
   }
 
   function search() {
@@ -169,13 +181,14 @@ export function trajectories(place) {
     bind([
       ["j", "next trajectory", () => move(1)],
       ["k", "previous trajectory", () => move(-1)],
-      ["o", "open it", () => change({ at: state.cursor ?? state.query.get("at") ?? list.rows[0]?.at })],
+      ["o", "open it", () => change({ at: state.cursor ?? state.query.get("at") ?? list.readable[0]?.at })],
       ["/", "search the text of trajectories", search],
       ...VIEWS.map(([view, title, key]) => [key, `show: ${title.toLowerCase()}`, () => reading.turn(view)]),
       ["Escape", "back to the list", () => change(state.query.has("view") ? { view: null } : { at: null })],
     ]),
   ];
   const leave = () => {
+    ending.abort();
     stops.forEach((stop) => stop());
     list.stop();
     reading.leave();

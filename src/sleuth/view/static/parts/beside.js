@@ -5,6 +5,7 @@ import { short } from "../number.js";
 import { changed } from "../route.js";
 import { conversation } from "./conversation.js";
 import { badge, rewards } from "./heading.js";
+import { unread } from "./rows.js";
 
 /** A column for each sample; the one at `at` is marked. */
 export function beside(group, at) {
@@ -22,6 +23,7 @@ export function beside(group, at) {
   );
   return [
     head,
+    group.broken.map(unread),
     h(
       "div",
       { class: "columns", tabindex: 0, "aria-label": "Samples" },

@@ -5,27 +5,34 @@ import { counted, share } from "../number.js";
 import { changed } from "../route.js";
 import { STOPS, verdict } from "../verdict.js";
 
-/** The list, a link for each; the one at `at` is the one being read. */
+/** The list, a link for each that can be read; the one at `at` is the one being read. */
 export function rowList(rows, at, evaluation) {
   return h(
     "ol",
     { class: "rows" },
     blocks(rows).map((block) =>
-      h(
-        "li",
-        {},
-        heading(block[0], evaluation),
-        block.map((row) => item(row, at, evaluation)),
-      ),
+      block[0].broken
+        ? h("li", {}, unread(block[0].broken))
+        : h(
+            "li",
+            {},
+            heading(block[0], evaluation),
+            block.map((row) => item(row, at, evaluation)),
+          ),
     ),
   );
+}
+
+/** A row that is no trajectory: what the server says of it, and nothing to follow. */
+export function unread(sentence) {
+  return h("p", { class: "unread quiet", dir: "auto" }, sentence);
 }
 
 function blocks(rows) {
   const found = [];
   for (const row of rows) {
     const last = found.at(-1)?.[0];
-    if (last && last.step === row.step && last.group === row.group && last.question_id === row.question_id)
+    if (last && !last.broken && !row.broken && last.step === row.step && last.group === row.group && last.question_id === row.question_id)
       found.at(-1).push(row);
     else found.push([row]);
   }

@@ -3,6 +3,7 @@
 What is heavy is imported by the fixtures that need it, so that tests without a model start at once.
 """
 
+import gc
 import os
 import re
 import shutil
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SHARED = Path(__file__).parents[2] / "shared"
+
+# Two processes share the cores: threads of one that wait for those of the other would take most of the time. Programs
+# that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Imports make millions of objects and little garbage: looked through when they are all there, and then left alone.
+gc.disable()
 
 if not Path("/dev/nvidiactl").exists():
     # Read when triton is first imported, by whichever test: its kernels then run on the CPU, operation by operation.
@@ -65,6 +72,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     names = Counter(item.nodeid for item in items)
     if twice := [name for name, count in names.items() if count > 1]:
         raise pytest.UsageError(f"tests of one name are dealt out to processes as one: {twice[0]}; name each of them")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: a search for garbage that looks through all of it takes most of a second."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Some libraries count what they find alive at the end as lost."""
+    gc.unfreeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

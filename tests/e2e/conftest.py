@@ -32,26 +32,12 @@ evaluate.questions = 5
 """
 JUDGE = "def variety(question, trajectory):\n    return len(set(trajectory.ids)) / len(trajectory.ids)\n"
 
-# Python tells its audit hooks what it is about to do: the moment before, the process kills itself, as kill -9 would.
-PROCESS = """
-import os, resource, signal, sys
-
-def dying(event, arguments):
-    if event == {event!r} and {path!r} in str(arguments[0]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-if {event!r}:
-    sys.addaudithook(dying)
-if {largest_file!r}:
-    resource.setrlimit(resource.RLIMIT_FSIZE, ({largest_file!r}, {largest_file!r}))
-from sleuth.cli.main import main
-main()
-"""
+COMMAND = "from sleuth.cli.main import main; main()"
 
 # Loading all libraries takes seconds. This process has done it, and each command is a child of its own. Python tells
 # its audit hooks what it is about to do: the moment before, the child kills or stops itself.
 NURSERY = """
-import json, os, signal, sys, traceback
+import json, os, resource, signal, sys, traceback
 import faiss, sleuth.retrieval.vectors.dense, sleuth.retrieval.vectors.encoder, sleuth.train.loop
 from sleuth.cli.main import main
 
@@ -68,11 +54,14 @@ def command(order):
                 signal.raise_signal(order["signal"])
     if order["event"]:
         sys.addaudithook(watching)
+    if order["largest_file"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest_file"], order["largest_file"]))
     sys.argv = ["sleuth", *order["words"]]
     main()
 
 def born(order):
-    signal.alarm(120)
+    # Nothing waits for it: the process is gone at once, as by kill -9.
+    signal.setitimer(signal.ITIMER_REAL, order["seconds"])
     # Ignored where the tests run in the background of a shell.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     code = 1
@@ -105,45 +94,6 @@ Moment = tuple[str, str, int]  # before the nth event of a kind on a path with t
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """A folder to work in, with a recipe, its model, and its reward."""
-
-    path: Path
-
-    def sleuth(
-        self, *words: str, event: str = "", at: str = "", largest_file: int = 0, seconds: float | None = None
-    ) -> Ended:
-        """Runs a command: to its end, or until it dies before `event` on a path with `at` in it, or after `seconds`."""
-        code = PROCESS.format(event=event, path=at, largest_file=largest_file)
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, *words],
-            cwd=self.path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            out, err = process.communicate(timeout=seconds or 120)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
-        return Ended(process.args, process.returncode, out, err)
-
-    def run(self, name: str) -> Run:
-        return Run.open(self.path / name)
-
-    def metrics(self, name: str) -> list[dict[str, Any]]:
-        """The metrics of a run less the timings, which no two runs share."""
-        rows = read_rows(self.path / name / "metrics.jsonl")
-        return [{key: value for key, value in row.items() if not key.startswith(TIMED)} for row in rows]
-
-    def weights(self, name: str) -> bytes:
-        latest = self.run(name).latest()
-        assert latest is not None
-        return (latest / "model.safetensors").read_bytes()
-
-
-@dataclass(frozen=True, slots=True)
 class Nursery:
     """Runs commands in processes of their own, in any folder."""
 
@@ -151,13 +101,20 @@ class Nursery:
     folder: Path
 
     def sleuth(
-        self, home: Path, *words: str | Path, moment: Moment | None = None, by: signal.Signals = signal.SIGKILL
+        self,
+        home: Path,
+        *words: str | Path,
+        moment: Moment | None = None,
+        by: signal.Signals = signal.SIGKILL,
+        largest_file: int = 0,
+        seconds: float = 120,
     ) -> Ended:
-        """A command run to its end, or until it is killed or stopped; `args` is its process."""
+        """A command run to its end, or until it is killed, stopped, or out of time; `args` is its process."""
         printed = self.folder / uuid4().hex
         out, err = printed.with_suffix(".out"), printed.with_suffix(".err")
         event, at, times = moment or ("", "", 0)
         order = {"event": event, "at": at, "times": times, "signal": int(by)}
+        order |= {"largest_file": largest_file, "seconds": seconds}
         order |= {"home": str(home), "out": str(out), "err": str(err), "words": [str(word) for word in words]}
         child, code = self._told(order)
         return Ended(str(child), code, out.read_text(), err.read_text())
@@ -174,6 +131,36 @@ class Nursery:
         return child, code
 
 
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A folder to work in, with a recipe, its model, and its reward."""
+
+    path: Path
+    nursery: Nursery
+
+    def sleuth(self, *words: str, moment: Moment | None = None, largest_file: int = 0, seconds: float = 120) -> Ended:
+        """Runs a command, as the nursery does."""
+        return self.nursery.sleuth(self.path, *words, moment=moment, largest_file=largest_file, seconds=seconds)
+
+    def alone(self, *words: str) -> Ended:
+        """Runs a command as a user does: in a process that has loaded nothing, with hashes of its own."""
+        command = [sys.executable, "-c", COMMAND, *words]
+        return subprocess.run(command, cwd=self.path, capture_output=True, text=True, timeout=120, check=False)
+
+    def run(self, name: str) -> Run:
+        return Run.open(self.path / name)
+
+    def metrics(self, name: str) -> list[dict[str, Any]]:
+        """The metrics of a run less the timings, which no two runs share."""
+        rows = read_rows(self.path / name / "metrics.jsonl")
+        return [{key: value for key, value in row.items() if not key.startswith(TIMED)} for row in rows]
+
+    def weights(self, name: str) -> bytes:
+        latest = self.run(name).latest()
+        assert latest is not None
+        return (latest / "model.safetensors").read_bytes()
+
+
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     pipe = subprocess.PIPE
@@ -186,18 +173,23 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 
 @pytest.fixture(scope="session")
-def bench(tmp_path_factory: pytest.TempPathFactory, tokens: Tokens, reciter: Callable[..., PreTrainedModel]) -> Bench:
+def bench(
+    nursery: Nursery,
+    tmp_path_factory: pytest.TempPathFactory,
+    tokens: Tokens,
+    reciter: Callable[..., PreTrainedModel],
+) -> Bench:
     folder = tmp_path_factory.mktemp("bench")
     (folder / "small.toml").write_text(RECIPE)
     (folder / "judge.py").write_text(JUDGE)
     _searcher(tokens, reciter).save(folder / "model")
-    return Bench(folder)
+    return Bench(folder, nursery)
 
 
 @pytest.fixture(scope="session")
 def finished(bench: Bench) -> Ended:
     """The run `whole`, from start to end."""
-    ended = bench.sleuth("train", "small.toml", "--out", "whole")
+    ended = bench.alone("train", "small.toml", "--out", "whole")
     assert ended.returncode == 0, ended.stderr
     return ended
 

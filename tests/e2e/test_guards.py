@@ -1,8 +1,6 @@
 """A planted collapse: with a learning rate a hundred times too high a run loses its speech, notices, and goes back."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from sleuth.runs import Run
 
 pytestmark = pytest.mark.e2e
 
+Nursery = Any
 SETTINGS = {
     "world.passages": 200,
     "world.questions": 40,
@@ -32,17 +31,15 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The quickstart with a rate a hundred times that of its recipe, to its end."""
     assert recipe.load("quickstart").train.learning_rate == 2e-4
-    folder = tmp_path_factory.mktemp("planted") / "run"
+    home = tmp_path_factory.mktemp("planted")
     words = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
-    code = "from sleuth.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "train", "quickstart", "--out", str(folder), *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    ended = nursery.sleuth(home, "train", "quickstart", "--out", "run", *words, seconds=300)
     assert ended.returncode == 0, ended.stderr
     assert "back to the last good checkpoint, with a lower rate" in ended.stderr
-    return Run.open(folder)
+    return Run.open(home / "run")
 
 
 def test_the_collapse_is_noticed_and_rolled_back(run: Run) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from threading import Barrier
 from time import monotonic, sleep
+from typing import Any
 
 import httpx
 import pytest
@@ -43,6 +44,7 @@ app = application(Slow(), Facts("slow", "slow", 0))
 serve(app, listener, lambda: print(address, flush=True), grace=int(sys.argv[2]))
 """
 
+Nursery = Any
 Process = subprocess.Popen[str]
 
 
@@ -75,24 +77,15 @@ def ended(process: Process, number: signal.Signals, seconds: float = 10) -> tupl
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def index(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("serve")
     rows = [
         {"id": str(number), "contents": f'"Town {number}"\nTown {number} has {number} bridges.'}
         for number in range(500)
     ]
     (home / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [
-        sys.executable,
-        "-c",
-        COMMAND,
-        "index",
-        "build",
-        str(home / "corpus.jsonl"),
-        "--out",
-        str(home / "index"),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    built = nursery.sleuth(home, "index", "build", "corpus.jsonl", "--out", "index")
+    assert built.returncode == 0, built.stderr
     return home / "index"
 
 
@@ -122,20 +115,18 @@ REFUSED: dict[str, tuple[Callable[[Path], Sequence[str]], str]] = {
 
 @pytest.mark.parametrize(("words", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_served_is_said_in_a_line(
-    index: Path, words: Callable[[Path], Sequence[str]], sentence: str
+    index: Path, words: Callable[[Path], Sequence[str]], sentence: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", COMMAND, "serve", "retriever", "--port", "0", *words(index)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = nursery.sleuth(tmp_path, "serve", "retriever", "--port", "0", *words(index))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert sentence in done.stderr
 
 
-def test_a_port_in_use_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_port_in_use_is_said_before_anything_is_loaded(nursery: Nursery, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        command = [sys.executable, "-c", COMMAND, "serve", "retriever", str(tmp_path), "--port", port]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = nursery.sleuth(tmp_path, "serve", "retriever", tmp_path, "--port", port)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"port {port} of 127.0.0.1 cannot be served: it is in use" in done.stderr
 

@@ -1,4 +1,4 @@
-"""The command `view`: what it takes, and what it says where there is nothing to show."""
+"""The command `view`: what it takes, and what it refuses."""
 
 from pathlib import Path
 
@@ -14,16 +14,15 @@ from sleuth.runs import Run
     [
         (None, "there is no folder runs or evaluations here"),
         ([Path("absent")], "absent is no folder"),
-        ([Path("empty")], "no run and no evaluation was found in empty"),
-        ([Path("empty"), Path("full/first/checkpoints")], "no run and no evaluation was found in empty, full/first"),
+        ([Path("empty"), Path("file")], "file is no folder"),
     ],
 )
-def test_nothing_to_show_is_an_error_of_one_sentence(
+def test_what_is_no_folder_is_an_error_of_one_sentence(
     folders: list[Path] | None, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    Run.create(tmp_path / "full" / "first", {})
+    (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=sentence) as error:
         view(folders, port=0, open_page=False)
     assert "\n" not in str(error.value)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sleuth.cli.live import Live
 from sleuth.cli.traces_answers import answers
-from sleuth.config import AgentConfig, RetrievalConfig
+from sleuth.config import SINGLE, AgentConfig, RetrievalConfig
 from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ def gold(
     from sleuth.train.gold import Gold
     from sleuth.train.gold_passages import finder
 
-    prompts.named(prompt)
+    if prompt in SINGLE or prompts.DOCUMENTS in prompts.named(prompt):
+        raise ConfigError(
+            f"--prompt {prompt} is for answers without searching; choose another, such as {DEFAULT.template}"
+        )
     asked = load(questions)[:limit]
     writer = Gold(
         find=finder(corpus, index, {name for question in asked for name in question.supporting_ids}),

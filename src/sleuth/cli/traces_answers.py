@@ -50,7 +50,8 @@ def answers(
 
     config = AgentConfig(method=method, prompt=prompt)
     methods.fitting(config)
-    asked = [question for question in load(questions)[:limit] if question.answerable is not False]
+    given = load(questions)[:limit]
+    asked = [question for question in given if question.answerable is not False]
     retriever = None if index is None else named(index)
     writer = Answers(retriever, k, protocols.named(config.protocol), config.template, seed)
     console = Console(stderr=True, markup=False, highlight=False)
@@ -60,6 +61,8 @@ def answers(
     console.print(f"wrote {out}: {len(rows):,} answers", soft_wrap=True)
     if index is not None:
         console.print(f"of which {sum(row['found'] for row in rows):,} stand in what was found", soft_wrap=True)
+    if len(asked) < len(given):
+        console.print(f"left out: {len(given) - len(asked):,} not answerable", soft_wrap=True)
     console.print(f"learn it     sleuth sft --model FOLDER --traces {out} --out NEW-FOLDER", soft_wrap=True)
 
 

@@ -124,7 +124,7 @@ class Gold:
         if not held and len(read) == 1:  # others may say the same as the one
             held = [passage for passage in seen if cover_em(passage.text, golds)]
         if not held or (missing and not any(cover_em(passage.text, golds) for passage in held)):
-            return LeftOut(question, "whose passages no name finds that one comes upon")
+            return LeftOut(question, "whose passages no search by a name read so far finds")
         return Way(tuple(shown), tuple(held))
 
     async def _luck(self, question: Question) -> Way | LeftOut:

@@ -9,6 +9,7 @@ from sleuth.records import Passage, Question
 from sleuth.reward.answers import cover_em, normalise
 
 OWNED = re.compile(r"['’]s\b")
+OWNER = re.compile(r"['’]s$")
 MOST_WORDS = 8
 # A question's or a sentence's first word is written large without being a name.
 OPENING = frozenset(
@@ -46,10 +47,10 @@ def ordered(question: Question, passages: Sequence[Passage]) -> list[Passage]:
 
 
 def titles(question: Question, missing: Sequence[Passage], read: Sequence[Passage]) -> list[str]:
-    """Titles of missing passages that the question or what was read names, without and with what tells them apart."""
-    text = _text(question, read)
-    found = (name for each in missing if _named(each, text) for name in (plain(each.title), each.title))
-    return _distinct(found)
+    """What the question or what was read calls missing passages: their titles, or those up to a comma."""
+    text = OWNED.sub("", _text(question, read))
+    called = (name for each in missing for name in (plain(each.title), each.title, plain(each.title).partition(",")[0]))
+    return _distinct(name for name in called if cover_em(text, (name,)))
 
 
 def names(question: Question, read: Sequence[Passage]) -> list[str]:
@@ -63,7 +64,7 @@ def _names(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         yield from (found[1] for found in QUOTED.finditer(text))
         for found in NAME.finditer(text):
-            words = OWNED.sub("", found[0]).split()
+            words = OWNER.sub("", found[0]).split()
             while words and words[0].lower() in OPENING:
                 words = words[1:]
             if words and not all(word in NO_NAMES for word in words):

@@ -22,7 +22,6 @@ LEAST = re.compile(r"\b(?:first|earlier|earliest|older|oldest|elder|before|fewer
 MOST = re.compile(r"\b(?:later|latest|last|younger|youngest|recently|newer|after|more|larger|bigger|longer)\b")
 MADE = re.compile(r"\b(?:director|composer|performer|author|writer|producer|singer)s?\b")
 NO_LEXICON = Lexicon()
-NEVER = 1 << 20  # behind every word of a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +61,27 @@ class Contrast:
 
 def reason(question: Question, passages: Sequence[Passage]) -> str | None:
     """What the passages say of the two that a question compares, where that leads to its answer; else None."""
-    asked = question.question.lower()
+    named = [passage for passage in passages if cover_em(question.question, (plain(passage.title),))]
+    named.sort(key=lambda passage: question.question.lower().find(plain(passage.title).lower()))
+    asked = _without_names(question.question.lower(), named)
     subjects = [subject(about, NO_LEXICON) for about in _topics(passages)]
     told: list[str | None] = []
     for contrast in CONTRASTS:
         if contrast.words.search(asked):
-            pairs = _pairs(subjects, contrast.relation, asked, passages)
-            told += [_ordered(question, *pair, contrast) for pair in pairs]
+            pairs = _pairs(subjects, contrast.relation, bool(MADE.search(asked)), named)
+            told += [_ordered(question, *pair, contrast, asked) for pair in pairs]
     for words, relation, said in KINSHIPS:
         if words.search(asked):
-            told += [_same(question, *pair, relation, said) for pair in _pairs(subjects, relation, asked, passages)]
+            pairs = _pairs(subjects, relation, bool(MADE.search(asked)), named)
+            told += [_same(question, *pair, relation, said) for pair in pairs]
     return next(filter(None, told), None)
+
+
+def _without_names(asked: str, named: Sequence[Passage]) -> str:
+    """A question without what it compares: the title of a film may speak of death, or of the first."""
+    for passage in sorted(named, key=lambda each: -len(each.title)):
+        asked = asked.replace(plain(passage.title).lower(), "")
+    return asked
 
 
 def _topics(passages: Sequence[Passage]) -> Iterator[Topic]:
@@ -83,31 +92,25 @@ def _topics(passages: Sequence[Passage]) -> Iterator[Topic]:
 
 
 def _pairs(
-    subjects: Sequence[Subject], relation: Relation, asked: str, passages: Sequence[Passage]
+    subjects: Sequence[Subject], relation: Relation, of_makers: bool, named: Sequence[Passage]
 ) -> list[tuple[Side, Side]]:
-    """Those that have the fact two by two, as the question names them: makers of works where it speaks of makers."""
+    """Those with the fact that the question names, two by two: makers of what it names, where it asks for them."""
     having = [each for each in subjects if relation in each.facts]
-    if MADE.search(asked):
-        sides = [Side(who, what) for who in having for what in passages if _made(what, who)]
+    if of_makers:
+        sides = [Side(who, what) for what in named for who in having if _made(what, who)]
     else:
-        sides = [Side(each, each.topic.passage) for each in having]
-    sides.sort(key=lambda side: _place(side, asked))
+        sides = [Side(who, what) for what in named for who in having if who.topic.passage is what]
     return [(one, other) for one, other in combinations(sides, 2) if one.what.title != other.what.title]
 
 
-def _place(side: Side, asked: str) -> int:
-    found = asked.find(plain(side.what.title).lower())
-    return found if found >= 0 else NEVER
-
-
 def _made(work: Passage, maker: Subject) -> bool:
-    """Whether a passage on something else names a person."""
+    """Whether a passage names a person who has one of their own."""
     about = maker.topic
     return about.kind is Kind.PERSON and about.passage is not work and bool(cover_em(work.text, (about.title,)))
 
 
-def _ordered(question: Question, one: Side, other: Side, contrast: Contrast) -> str | None:
-    asked, relation = question.question.lower(), contrast.relation
+def _ordered(question: Question, one: Side, other: Side, contrast: Contrast, asked: str) -> str | None:
+    relation = contrast.relation
     least, most = bool(LEAST.search(asked)), bool(MOST.search(asked))
     before = contrast.before(one.value(relation), other.value(relation))
     if before is None or least is most:
@@ -125,8 +128,12 @@ def _same(question: Question, one: Side, other: Side, relation: Relation, said: 
     answer, agree = normalise(question.golden_answers[0]), mine == yours
     if answer != ("yes" if agree else "no") or not (agree or differ(mine, yours)):
         return None
-    told = (f"{side.called} {said.format(value=side.value(relation))}" for side in (one, other))
+    told = (f"{side.called} {said.format(value=_article(side.value(relation)))}" for side in (one, other))
     return f"{', and '.join(told)}: that is {'the same' if agree else 'not the same'}."
+
+
+def _article(value: str) -> str:
+    return f"the {value}" if value.startswith(("United ", "Netherlands", "Philippines", "Czech Republic")) else value
 
 
 def _behind(value: str) -> str:

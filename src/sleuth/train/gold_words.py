@@ -1,6 +1,7 @@
 """The thoughts of gold demonstrations: plain sentences, varied by dice, that say what was found and what is needed."""
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 
 from sleuth.corpus.sentences import sentences
@@ -23,7 +24,7 @@ UNNAMED = (
 NEXT = (
     "Now I need to find out about {title}.",
     "Next I look up {title}.",
-    "What is missing is {title}.",
+    "I look up {title} too.",
     "So I search for {title} now.",
 )
 AGAIN = (
@@ -57,13 +58,18 @@ def further(title: str | None, dice: random.Random) -> str:
 
 def last(answer: str, dice: random.Random) -> str:
     """Before the answer."""
-    return dice.choice(SO).format(answer=answer.rstrip("."))
+    said = dice.choice(SO).format(answer=answer.rstrip("."))
+    return said[:-1] if answer.endswith(("?", "!")) else said
 
 
 def as_read(golds: Sequence[str], texts: Iterable[str]) -> str:
-    """The right answer that stands in one of the texts letter for letter, which can be copied; else the first."""
+    """The right answer that stands in one of the texts, spelled as there, so that it can be copied; else the first."""
     held = list(texts)
-    return next((gold for gold in golds if any(gold in text for text in held)), golds[0])
+    exact = next((gold for gold in golds if any(gold in text for text in held)), None)
+    if exact is not None:
+        return exact
+    spelled = (re.search(re.escape(gold), text, re.IGNORECASE) for gold in golds for text in held)
+    return next((found[0] for found in spelled if found), golds[0])
 
 
 def found(passage: Passage, sought: Sequence[str], dice: random.Random) -> str:

@@ -73,6 +73,9 @@ def test_gold_traces_need_somewhere_to_look(questions: Path, tmp_path: Path) -> 
         gold(questions, out)
     with pytest.raises(ConfigError, match="--k has no effect without --index"):
         gold(questions, out, corpus=tmp_path / "corpus.jsonl", k=2)
+    for prompt in ("direct", "rag", "rag-cot"):
+        with pytest.raises(ConfigError, match=f"--prompt {prompt} is for answers without searching; choose another"):
+            gold(questions, out, corpus=tmp_path / "corpus.jsonl", prompt=prompt)
     with pytest.raises(InputError, match="exists already and is left as it is"):
         gold(questions, questions, corpus=tmp_path / "corpus.jsonl")
     with pytest.raises(UserError, match=r"agent\.prompt is 'long'"):

@@ -11,6 +11,7 @@ TEXTS = {
     "Cal Moor": "Cal Moor (1 May 1931 – 2 May 1990) was a French painter.",
     "Big Gap": "Big Gap is a 1964 French film directed by Ada Trig.",
     "Low Tide": "Low Tide is a 2001 Swedish film directed by Bo Lind.",
+    "Death First": "Death First is a 1970 French film directed by Ada Trig.",
     "Elmo": "Elmo is a village in Norway. Its population was 1,200.",
     "Orla": "Orla is a village in Norway. Its population was 310.",
 }
@@ -49,6 +50,13 @@ def passages(*titles: str) -> list[Passage]:
             "Low Tide came out in 2001, and Big Gap came out in 1964: Big Gap came out first.",
         ),
         (
+            "Which film has the director who was born later, Death First or Low Tide?",
+            "Low Tide",
+            ("Death First", "Low Tide", "Ada Trig", "Bo Lind"),
+            "Ada Trig (Death First) was born on 6 July 1929, and Bo Lind (Low Tide) was born on 3 June 1975: "
+            "Ada Trig was born first.",
+        ),
+        (
             "Are Ada Trig and Bo Lind of the same nationality?",
             "no",
             ("Ada Trig", "Bo Lind"),
@@ -75,9 +83,25 @@ def test_what_both_passages_say_stands_side_by_side(text: str, answer: str, titl
         ("Who died first, Ada Trig or Bo Lind?", "Ada Trig", ("Ada Trig", "Bo Lind")),
         ("Are both Ada Trig and Bo Lind directors?", "yes", ("Ada Trig", "Bo Lind")),
         ("Where was Ada Trig born?", "Lyon", ("Ada Trig", "Big Gap")),
+        ("Are Ada Trig and Eve Low of the same nationality?", "no", ("Ada Trig", "Bo Lind")),
+        (
+            "Do the directors of Big Gap and High Sea have the same nationality?",
+            "no",
+            ("Big Gap", "Ada Trig", "Bo Lind"),
+        ),
         ("Who was first?", "Ada Trig", ()),
     ],
-    ids=["other answer", "other verdict", "one passage", "one value", "not compared", "no comparison", "nothing"],
+    ids=[
+        "other answer",
+        "other verdict",
+        "one passage",
+        "one value",
+        "not compared",
+        "no comparison",
+        "another person",
+        "another maker",
+        "nothing",
+    ],
 )
 def test_no_reason_is_given_that_does_not_lead_to_the_answer(text: str, answer: str, titles: tuple[str, ...]) -> None:
     assert reason(Question("q", text, (answer,), "s"), passages(*titles)) is None

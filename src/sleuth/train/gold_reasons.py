@@ -3,6 +3,7 @@
 A model that states both values before it answers compares two that stand next to each other, not far apart in passages.
 """
 
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,16 @@ class Contrast:
     before: Callable[[str, str], bool | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Kinship:
+    """What two are asked to share: `said` is of each side, `differ` tells whether two values surely do."""
+
+    words: re.Pattern[str]
+    relation: Relation
+    said: str
+    differ: Callable[[str, str], bool]
+
+
 def reason(question: Question, passages: Sequence[Passage]) -> str | None:
     """What the passages say of the two that a question compares, where that leads to its answer; else None."""
     named = [passage for passage in passages if cover_em(question.question, (plain(passage.title),))]
@@ -70,10 +81,11 @@ def reason(question: Question, passages: Sequence[Passage]) -> str | None:
         if contrast.words.search(asked):
             pairs = _pairs(subjects, contrast.relation, bool(MADE.search(asked)), named)
             told += [_ordered(question, *pair, contrast, asked) for pair in pairs]
-    for words, relation, said in KINSHIPS:
-        if words.search(asked):
-            pairs = _pairs(subjects, relation, bool(MADE.search(asked)), named)
-            told += [_same(question, *pair, relation, said) for pair in pairs]
+    for kinship in KINSHIPS:
+        if kinship.words.search(asked):
+            of_makers = kinship.relation is not Relation.DIRECTOR and bool(MADE.search(asked))
+            pairs = _pairs(subjects, kinship.relation, of_makers, named)
+            told += [_same(question, *pair, kinship) for pair in pairs]
     return next(filter(None, told), None)
 
 
@@ -123,12 +135,14 @@ def _ordered(question: Question, one: Side, other: Side, contrast: Contrast, ask
     return f"{', and '.join(told)}: {first.name} {contrast.concluded}."
 
 
-def _same(question: Question, one: Side, other: Side, relation: Relation, said: str) -> str | None:
-    mine, yours = one.value(relation), other.value(relation)
+def _same(question: Question, one: Side, other: Side, kinship: Kinship) -> str | None:
+    mine, yours = one.value(kinship.relation), other.value(kinship.relation)
     answer, agree = normalise(question.golden_answers[0]), mine == yours
-    if answer != ("yes" if agree else "no") or not (agree or differ(mine, yours)):
+    if answer != ("yes" if agree else "no") or not (agree or kinship.differ(mine, yours)):
         return None
-    told = (f"{side.called} {said.format(value=_article(side.value(relation)))}" for side in (one, other))
+    told = (
+        f"{side.called} {kinship.said.format(value=_article(side.value(kinship.relation)))}" for side in (one, other)
+    )
     return f"{', and '.join(told)}: that is {'the same' if agree else 'not the same'}."
 
 
@@ -170,7 +184,12 @@ CONTRASTS = (
     ),
 )  # fmt: skip
 KINSHIPS = (
-    (re.compile(r"\b(?:nationality|country|from)\b"), Relation.NATIONALITY, "is {value}"),
-    (re.compile(r"\b(?:country|nation)\b"), Relation.COUNTRY, "is in {value}"),
-    (re.compile(r"\bdirect(?:ed|or)\b"), Relation.DIRECTOR, "was directed by {value}"),
+    Kinship(re.compile(r"\b(?:nationality|country|from)\b"), Relation.NATIONALITY, "is {value}", differ),
+    Kinship(re.compile(r"\b(?:country|nation)\b"), Relation.COUNTRY, "is in {value}", differ),
+    Kinship(
+        re.compile(r"\bsame director\b|\bdirected by the same\b"),
+        Relation.DIRECTOR,
+        "was directed by {value}",
+        operator.ne,
+    ),
 )

@@ -63,6 +63,30 @@ def passages(*titles: str) -> list[Passage]:
             "Ada Trig is French, and Bo Lind is Swedish: that is not the same.",
         ),
         (
+            "Which village has more inhabitants, Elmo or Orla?",
+            "Elmo",
+            ("Elmo", "Orla"),
+            "Elmo has 1,200 inhabitants, and Orla has 310 inhabitants: Orla has fewer.",
+        ),
+        (
+            "Do Big Gap and Death First have the same director?",
+            "yes",
+            ("Big Gap", "Death First"),
+            "Big Gap was directed by Ada Trig, and Death First was directed by Ada Trig: that is the same.",
+        ),
+        (
+            "Were Big Gap and Low Tide directed by the same person?",
+            "no",
+            ("Big Gap", "Low Tide"),
+            "Big Gap was directed by Ada Trig, and Low Tide was directed by Bo Lind: that is not the same.",
+        ),
+        (
+            "Are Elmo and Orla in the same country?",
+            "yes",
+            ("Elmo", "Orla"),
+            "Elmo is in Norway, and Orla is in Norway: that is the same.",
+        ),
+        (
             "Are Ada Trig and Cal Moor from the same country?",
             "yes",
             ("Ada Trig", "Cal Moor"),

@@ -103,7 +103,7 @@ search) ask "$model" search "${agent[@]}" ;;
 rag-sft) # with an answer alone, and with a thought before it
     questions
     for prompt in rag rag-cot; do learned $prompt --method rag "${reader[@]}" --set agent.prompt=$prompt --set retrieval.k="$k"; done
-    read -r _ documents _ prompt <<< "$(for prompt in rag rag-cot; do best_k "$out/$name-$prompt" $prompt 0; done | sort -rn | head -1)"
+    read -r _ documents _ prompt <<< "$({ for prompt in rag rag-cot; do best_k "$out/$name-$prompt" $prompt 0 & done; wait; } | sort -rn | head -1)"
     ask "$out/$name-$prompt" rag "${reader[@]}" --set agent.prompt="$prompt" --set retrieval.k="$documents" ;;
 cold) questions; learned search --method search "${agent[@]}"; ask "$out/$name-search" search "${agent[@]}" ;;
 rl)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
 WIDE = {"head_dim": 32, "attention": "eager"}
 EPISODES, TURNS, LENGTH = 200, 2, 12
 # On a GPU the attention of vLLM multiplies numbers of 32 bits as TF32.
-NEAR = 2e-2 if torch.cuda.is_available() else 1e-3
+NEAR = 4e-2 if torch.cuda.is_available() else 1e-3
 
 
 def started(folder: Path, name: str) -> Started:

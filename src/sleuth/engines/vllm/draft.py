@@ -53,7 +53,7 @@ class Draft:
         return Completion(tuple(self.ids), tuple(self.logprobs), tuple(self.versions), self.finish, self.stop)
 
     def _ends_with_a_stop(self) -> bool:
-        """A server that continues does not know what was sampled before, in which the stop may have begun."""
+        """A server knows neither a stop begun before it continued, nor, in old versions, which of two came first."""
         self.stop = self._stops.matched([*self.given, *self.ids], len(self.given), self.sampling.stops)
         if self.stop is not None:
             self.finish = Finish.STOP
@@ -66,8 +66,10 @@ class Draft:
             case None if len(self.ids) < self._room:
                 return
             case "stop":
-                self.stop = piece.stop
-                self.finish = Finish.END if piece.stop is None else Finish.STOP
+                if piece.stop is None:
+                    self.finish = Finish.END
+                elif not self._ends_with_a_stop():
+                    self.finish, self.stop = Finish.STOP, piece.stop
             case "length" | None:
                 self.finish = Finish.LENGTH if self._room == self.sampling.max_tokens else Finish.CONTEXT
             case "abort":

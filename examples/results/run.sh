@@ -27,7 +27,7 @@ index() {
 questions() { # the last 500 training questions are only measured on; what is made from the corpus is for searching and for RAG
     [ -f "$out/train.jsonl" ] && return
     sleuth data prepare "$data"/*.questions.train.jsonl.gz "${held[@]}" --answerable --seed 0 --out "$out/all"
-    sleuth data make "$out/index" --questions "${MADE:-60000}" --per-passage 4 --seed 0 "${without[@]}" --out "$out/made.jsonl"
+    sleuth data make "$out/index" --questions "${MADE:-40000}" --per-passage 4 --seed 0 "${without[@]}" --out "$out/made.jsonl"
     awk 'NR % 2 == 1' "$out/made.jsonl" > "$out/made-search.jsonl"
     awk 'NR % 2 == 0' "$out/made.jsonl" > "$out/made-rag.jsonl"
     tail -n "${VALIDATION:-500}" "$out/all/questions.jsonl" > "$out/validation.jsonl"
@@ -47,31 +47,41 @@ trained() { # trained FROM TO OPTIONS...
 measured() { # measured WHO OPTIONS...: EM on the validation questions, the mean over the sets
     local who=$1; shift
     local file; file=$(mktemp -u "$out/validation-XXXXXX.json")
-    sleuth evaluate "$who" --suite "$out/validation.jsonl" --index "$out/index" "${room[@]}" --out "$file" "$@" > "$file.txt" 2>&1 || { cat "$file.txt" >&2; exit 1; }
+    sleuth evaluate "$who" --suite "$out/validation.jsonl" --index "$out/index" "${room[@]}" --out "$file" "$@" > "$file.txt" 2>&1 || { cat "$file.txt" >&2; kill $$; exit 1; } # the whole row: a best of fewer is none
     python3 -c 'import json, sys; print(round(json.load(open(sys.argv[1]))["mean"]["em"]["value"], 4))' "$file"
     echo "$who $* $(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["mean"]["em"])' "$file")" >> "$out/$name-chosen.txt"
     rm -f "$file" "$file.txt"
 }
 
-learned() { # learned KIND OPTIONS...: on made questions of both kinds, then on real ones, two epochs a round while EM on validation rises
-    local kind=$1; shift
+begun() { # a policy that reads, searches and answers: one epoch on made questions of both kinds
     traces made-search gold --questions "$out/made-search.jsonl" --k "$k"
     traces made-rag answers --method rag --questions "$out/made-rag.jsonl" --k "$k"
-    traces train-search gold --questions "$out/train.jsonl" --k "$k"
-    traces train-rag answers --method rag --questions "$out/train.jsonl" --k "$k"
-    traces train-rag-cot answers --method rag --prompt rag-cot --questions "$out/train.jsonl" --k "$k"
     trained "$model" "$out/$name-made" --traces "$out/made-search.traces.jsonl.gz" --traces "$out/made-rag.traces.jsonl.gz" \
-        ${FIRST:---epochs 1} --learning-rate "${RATE:-2e-4}" --batch-rows 64
+        --epochs 1 --learning-rate "${RATE:-2e-4}" --batch-rows 64
+}
+
+taught() { # taught KIND ROUND: two more epochs on real questions
+    local kind=$1 before="$out/$name-made"
+    [ "$2" = 1 ] || before="$out/$name-$kind-$(($2 - 1))"
+    case $kind in
+    search) traces train-search gold --questions "$out/train.jsonl" --k "$k" ;;
+    *) traces "train-$kind" answers --method rag --prompt "$kind" --questions "$out/train.jsonl" --k "$k" ;;
+    esac
+    trained "$before" "$out/$name-$kind-$2" --traces "$out/train-$kind.traces.jsonl.gz" --epochs 2 --keep last --learning-rate "${RATE2:-1e-4}" --batch-rows 32
+}
+
+learned() { # learned KIND OPTIONS...: taught while EM on validation rises
+    local kind=$1 best=-1 from em; shift
     [ -e "$out/$name-$kind" ] && return
-    local from="$out/$name-made" best=-1 em
+    begun
     for round in $(seq "${ROUNDS:-4}"); do
-        trained "$from" "$out/$name-$kind-$round" --traces "$out/train-$kind.traces.jsonl.gz" --epochs 2 --keep last --learning-rate "${RATE2:-1e-4}" --batch-rows 32
+        taught "$kind" "$round"
         em=$(measured "$out/$name-$kind-$round" "$@")
         echo "round $round of $kind: validation EM $em"
         python3 -c "exit(not $em > $best)" || break
-        best=$em from="$out/$name-$kind-$round"
+        best=$em from="$name-$kind-$round"
     done
-    ln -s "$(basename "$from")" "$out/$name-$kind"
+    ln -s "$from" "$out/$name-$kind"
 }
 
 best_k() { # best_k WHO PROMPT SHOTS...: the number of documents and of examples that answer most validation questions, as "EM k shots prompt"
@@ -106,9 +116,9 @@ rag-sft) # with an answer alone, and with a thought before it
     read -r _ documents _ prompt <<< "$({ for prompt in rag rag-cot; do best_k "$out/$name-$prompt" $prompt 0 & done; wait; } | sort -rn | head -1)"
     ask "$out/$name-$prompt" rag "${reader[@]}" --set agent.prompt="$prompt" --set retrieval.k="$documents" ;;
 cold) questions; learned search --method search "${agent[@]}"; ask "$out/$name-search" search "${agent[@]}" ;;
-rl)
-    questions; learned search --method search "${agent[@]}"
-    [ -d "$out/$name-run" ] || sleuth train "$here/train.toml" --out "$out/$name-run" --set model.policy="$out/$name-search" \
+rl) # from two epochs, whatever the cold start of the table had: more, and the training questions are known by heart
+    questions; begun; taught search 1
+    [ -d "$out/$name-run" ] || sleuth train "$here/train.toml" --out "$out/$name-run" --set model.policy="$out/$name-search-1" \
         --set data.train="$out/train.jsonl" --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" --set retrieval.k="$k" ${TRAIN:-}
     [ -d "$out/$name-rl" ] || sleuth export "$out/$name-run" "$out/$name-rl" --best
     ask "$out/$name-rl" search "${agent[@]}" ;;

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from sleuth import hub
-from sleuth.config import Config, Section
+from sleuth.config.section import Section
+from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
 
 Tree = dict[str, object]

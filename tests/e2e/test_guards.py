@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from sleuth import recipe
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 
 pytestmark = pytest.mark.e2e
 

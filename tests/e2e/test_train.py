@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sleuth.runs import Run, read_rows
+from sleuth.runs.rows import read_rows
+from sleuth.runs.run import Run
 from sleuth.train.policy import Policy
 
 pytestmark = pytest.mark.e2e

@@ -13,7 +13,8 @@ import torch
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.vllm.engine import Vllm
 from sleuth.engines.vllm.launch import Started, start
-from sleuth.runs import Run, read_rows
+from sleuth.runs.rows import read_rows
+from sleuth.runs.run import Run
 from sleuth.train.packing import row
 from sleuth.train.parity import compare
 from sleuth.train.policy import Policy

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 
 pytestmark = pytest.mark.e2e
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.agent.tags import Tags
-from sleuth.config import RewardConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.records import (
     Answer,
     Hit,

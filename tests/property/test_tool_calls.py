@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sleuth.agent.episode import Agent, Task
 from sleuth.agent.tool_calls import Tools
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import Scripted
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens

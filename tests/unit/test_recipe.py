@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
 from sleuth.recipe import MAY_CHANGE, amended, anchored, knobs, load, resolve_policy, resolved, restore, shipped
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.recipe import SHIPPED, load, resolved, restore, shipped
 
 # What most of them share.

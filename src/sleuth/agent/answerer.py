@@ -5,7 +5,7 @@ from typing import Protocol as TypingProtocol
 from sleuth.agent.episode import Task
 from sleuth.agent.protocol import Protocol
 from sleuth.agent.speech import TextListener
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.records import Trajectory
 
 

@@ -12,7 +12,7 @@ from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol
 from sleuth.agent.speech import Speech, TextListener
 from sleuth.agent.tools import Found, SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Completion, Engine, Finish, Listener, Sampling, Seat
 from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.model.tokens import Tokens

@@ -8,7 +8,7 @@ from sleuth.agent import prompts
 from sleuth.agent.answerer import Answerer
 from sleuth.agent.episode import Method, searched
 from sleuth.agent.single import Single
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.errors import ConfigError
 from sleuth.hooks import chosen
 from sleuth.records import Question

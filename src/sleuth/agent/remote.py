@@ -16,7 +16,7 @@ from sleuth.agent.single import Single, example, formed, taken_at_its_word, word
 from sleuth.agent.speech import TextListener
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import Found, SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Sampling
 from sleuth.engines.remote.chat import Message, Reply
 from sleuth.engines.remote.chat import said as next_turn

@@ -7,7 +7,7 @@ from sleuth.agent import prompts
 from sleuth.agent.episode import Agent, Episode, Task
 from sleuth.agent.protocol import Protocol
 from sleuth.agent.speech import TextListener
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Seat
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.model.tokens import BROKEN, Tokens

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sleuth.config import RetrievalConfig
+from sleuth.config.retrieval import RetrievalConfig
 from sleuth.corpus import questions
 from sleuth.corpus.world import folder
 from sleuth.corpus.world.world import World

@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from sleuth.bench import policies, stock
 from sleuth.bench.device import forget_peak, here, mfu, peak_gib, release, settle
 from sleuth.bench.table import Table
-from sleuth.config import AlgorithmConfig, TrainConfig
+from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.train import TrainConfig
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.packing import pack, row

@@ -24,7 +24,10 @@ from sleuth.bench.device import SettledClock
 from sleuth.bench.encyclopedia import Encyclopedia
 from sleuth.bench.forced import Forced, fitted
 from sleuth.bench.plan import Plan
-from sleuth.config import AgentConfig, AlgorithmConfig, KLConfig, TrainConfig
+from sleuth.config.agent import AgentConfig
+from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.kl import KLConfig
+from sleuth.config.train import TrainConfig
 from sleuth.engines.paged.engine import Paged
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model.tokens import Tokens

@@ -12,7 +12,7 @@ from rich.text import Text
 from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 
 if TYPE_CHECKING:
     from sleuth.agent.answerer import Runner

@@ -113,7 +113,7 @@ def evaluate(
     from sleuth.cli.quiet import quiet
     from sleuth.evaluate import benchmarks
     from sleuth.evaluate.benchmarks import SUITES
-    from sleuth.runs import replacing
+    from sleuth.runs.replacing import replacing
     from sleuth.train.candidates import Wish
 
     if data != PREPARED and not SUITES.keys() & set(suite or ()):
@@ -153,7 +153,7 @@ def _stamp(
 ) -> dict[str, Any]:
     """All that the figures depend on."""
     from sleuth.evaluate.folder import hashed
-    from sleuth.runs import code_version
+    from sleuth.runs.provenance import code_version
 
     return {
         **candidate.stamp(),

@@ -31,7 +31,7 @@ def search(
     """Search an index, a server or the web and print the passages found, best first."""
     if not query.strip():
         raise InputError("the query is empty; write what to look for")
-    from sleuth.config import RetrievalConfig, ServiceConfig
+    from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
     from sleuth.retrieval.opened import SERVERS, named
 
     if token_env is not None and not index.startswith(SERVERS):

@@ -99,7 +99,7 @@ def _require_weights(model: str) -> None:
 
 def _searched(candidate: "Candidate") -> str:
     """What the agent searches, without the folders of this machine."""
-    from sleuth.config import UNSEARCHED
+    from sleuth.config.agent import UNSEARCHED
 
     config = candidate.config
     if config.agent.method in UNSEARCHED:

@@ -62,7 +62,7 @@ def mcp(
 
     Claude, Cursor, VS Code and others start this command themselves; docs/mcp.md has what to write into their settings.
     """
-    from sleuth.config import RetrievalConfig
+    from sleuth.config.retrieval import RetrievalConfig
     from sleuth.retrieval.opened import SERVERS
 
     for option, value, useful, needed in (

@@ -12,12 +12,13 @@ from rich.table import Table
 
 from sleuth.cli.live import Live
 from sleuth.cli.traces_answers import answers
-from sleuth.config import SINGLE, AgentConfig, RetrievalConfig
+from sleuth.config.agent import SINGLE, AgentConfig
+from sleuth.config.retrieval import RetrievalConfig
 from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from sleuth.agent.episode import Agent
-    from sleuth.config import Config
+    from sleuth.config.tree import Config
     from sleuth.model.tokens import Tokens
     from sleuth.records import Question
     from sleuth.train.gold import Demonstration, Gold
@@ -160,7 +161,7 @@ def _tokens(model: str | None, protocol: str) -> "Tokens | None":
 
 def _agent(source: str, questions: Path, index: str | None, settings: list[str]) -> "tuple[Agent, Config]":
     """The agent of a run as it is, or of a model with an index of its own."""
-    from sleuth.runs import Run
+    from sleuth.runs.run import Run
     from sleuth.train import finished, untrained
 
     if (Path(source) / "manifest.json").is_file():

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 
 from sleuth.cli.live import Live
-from sleuth.config import SINGLE, UNSEARCHED, AgentConfig, RetrievalConfig
+from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
+from sleuth.config.retrieval import RetrievalConfig
 from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

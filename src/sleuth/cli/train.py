@@ -13,9 +13,9 @@ from rich.table import Table
 from sleuth import recipe
 from sleuth.cli.launch import launch, rank
 from sleuth.cli.live import Live
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.errors import ConfigError
-from sleuth.runs import Run, fresh
+from sleuth.runs.run import Run, fresh
 
 if TYPE_CHECKING:
     from sleuth.train.assemble import Parts

@@ -13,7 +13,7 @@ from sleuth.corpus.pieces import unpacked_lines
 from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
 from sleuth.records import Passage
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 
 # Digests stand for ids and contents, so that memory holds 24 bytes a passage.
 DIGESTS = np.dtype([("high", "<u8"), ("low", "<u8"), ("contents", "<u8")])

@@ -15,7 +15,7 @@ from sleuth.corpus.arrays import open_array
 from sleuth.corpus.passages import lines, parse_object
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 
 EXPECTED = 'a JSON object with the strings "url" and "contents"'
 ENDING = ".urls.npy"

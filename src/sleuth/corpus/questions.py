@@ -10,7 +10,7 @@ from sleuth.corpus.datasets.lines import clean, opened
 from sleuth.corpus.datasets.rows import EXPECTED, read
 from sleuth.errors import InputError
 from sleuth.records import Question
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 
 NAMES = tuple(field.name for field in fields(Question))
 

@@ -15,7 +15,8 @@ from sleuth.corpus.merging import merge
 from sleuth.corpus.pieces import unpacked
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.runs import read_json, replacing
+from sleuth.runs.documents import read_json
+from sleuth.runs.replacing import replacing
 
 CORPUS = "corpus.jsonl"
 ORIGIN = "source.json"  # what corpus.jsonl was made of, so that a build that was stopped does not make it again

@@ -13,7 +13,7 @@ from sleuth.corpus.ids import Ids, RepeatedId
 from sleuth.corpus.passages import EXPECTED, OFFSETS, ORDER, RANKS, parse_row
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 
 BATCH = 1 << 22  # bytes
 

@@ -8,7 +8,7 @@ import torch
 
 from sleuth.agent import prompts
 from sleuth.agent.tags import Tags
-from sleuth.config import EngineConfig
+from sleuth.config.engine import EngineConfig
 from sleuth.corpus.world.world import World
 from sleuth.doctor.environment import Finding, Verdict
 from sleuth.engines.paged.engine import Paged

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from sleuth.config import RewardConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate import judge as judges
 from sleuth.evaluate import marks as marking

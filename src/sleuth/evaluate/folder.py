@@ -22,7 +22,10 @@ from typing import Any, TextIO
 from sleuth.corpus import questions as question_files
 from sleuth.errors import InputError
 from sleuth.records import Question, StopReason
-from sleuth.runs import explained, read_json, read_rows, replacing
+from sleuth.runs.documents import read_json
+from sleuth.runs.failures import explained
+from sleuth.runs.replacing import replacing
+from sleuth.runs.rows import read_rows
 
 FORMAT = 1
 KIND = "evaluation"

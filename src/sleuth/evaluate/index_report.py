@@ -10,7 +10,7 @@ from sleuth.evaluate.index_check import DEPTHS, IndexCheck
 from sleuth.page.index import index_page
 from sleuth.page.number import ABSENT
 from sleuth.records import Estimate
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 
 _NOTE = (
     "Coverage: an answer stands in the corpus. Recall: share of the gold passages among the best k. Hit: an answer "

@@ -11,7 +11,7 @@ from sleuth.evaluate.folder import MARKS, RESULTS, Folder
 from sleuth.evaluate.saved import restored
 from sleuth.records import Question, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
-from sleuth.runs import read_rows
+from sleuth.runs.rows import read_rows
 
 
 def _sampled(trajectory: Trajectory) -> float | None:

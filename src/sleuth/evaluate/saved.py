@@ -20,7 +20,7 @@ from sleuth.records import (
     Trajectory,
     Turn,
 )
-from sleuth.runs import row
+from sleuth.runs.trajectory import row
 
 Row = Mapping[str, Any]
 

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sleuth.errors import InputError
-from sleuth.runs import explained, read_rows
+from sleuth.runs.failures import explained
+from sleuth.runs.rows import read_rows
 
 FILE = "judge.jsonl"
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from sleuth.corpus.sources import files_of
 from sleuth.errors import InputError, UserError
-from sleuth.runs import explained, remove_leftovers, replacing, sync_tree
+from sleuth.runs.failures import explained
+from sleuth.runs.replacing import replacing, sync_tree
+from sleuth.runs.temporaries import remove_leftovers
 
 ORDER = "order.json"
 LOCK = "lock"

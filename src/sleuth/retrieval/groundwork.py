@@ -9,7 +9,7 @@ from sleuth.corpus.progress import Progress
 from sleuth.corpus.survey import Survey, survey
 from sleuth.errors import InputError
 from sleuth.retrieval.manifest import CorpusStamp, Manifest, edges_hash, seen_from
-from sleuth.runs import replacing, sync_tree
+from sleuth.runs.replacing import replacing, sync_tree
 
 SURVEYED = "survey.json"
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from sleuth.config import RetrievalConfig, ServiceConfig
+from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.errors import ConfigError
 from sleuth.hooks import IMPORT, imported
 from sleuth.retrieval import manifest

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from sleuth.config import RetrievalConfig
+from sleuth.config.retrieval import RetrievalConfig
 from sleuth.corpus.pages import PageStore
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.records import Passage

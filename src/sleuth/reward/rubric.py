@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import SupportsFloat
 
-from sleuth.config import RewardConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError
 from sleuth.hooks import IMPORT, chosen, imported
 from sleuth.records import Question, Score, Trajectory

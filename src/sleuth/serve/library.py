@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleuth.config import ServiceConfig
+from sleuth.config.retrieval import ServiceConfig
 from sleuth.corpus.page_text import page_text
 from sleuth.corpus.passages import PassageStore
 from sleuth.errors import InputError, SearchUnavailable

@@ -14,7 +14,10 @@ from sleuth import recipe
 from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.tools import SearchTool
-from sleuth.config import ACCESS, UNSEARCHED, Config, RetrievalConfig, TrackConfig
+from sleuth.config.agent import ACCESS, UNSEARCHED
+from sleuth.config.retrieval import RetrievalConfig
+from sleuth.config.track import TrackConfig
+from sleuth.config.tree import Config
 from sleuth.corpus import questions
 from sleuth.corpus.world import folder as world_folder
 from sleuth.corpus.world.world import World
@@ -32,7 +35,8 @@ from sleuth.retrieval.pages import opened_pages
 from sleuth.retrieval.settings import BM25Settings, Plan
 from sleuth.retrieval.vectors.families import settings_for
 from sleuth.reward.rubric import Rubric
-from sleuth.runs import Run, code_version, fingerprint
+from sleuth.runs.provenance import code_version, fingerprint
+from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
 from sleuth.train.engines import learning

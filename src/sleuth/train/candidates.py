@@ -14,13 +14,17 @@ from sleuth import recipe
 from sleuth.agent import methods, prompts, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import Protocol
-from sleuth.config import SINGLE, STARTED, UNSEARCHED, Config, EngineConfig, RetrievalConfig
+from sleuth.config.agent import SINGLE, UNSEARCHED
+from sleuth.config.engine import STARTED, EngineConfig
+from sleuth.config.retrieval import RetrievalConfig
+from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
 from sleuth.hooks import IMPORT, imported
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 from sleuth.retrieval.opened import SERVERS, WEB, identity_of, server_token
-from sleuth.runs import Run, fingerprint
+from sleuth.runs.provenance import fingerprint
+from sleuth.runs.run import Run
 from sleuth.train import finished
 from sleuth.train.assemble import SEARCHES, agent_of, sources_of
 from sleuth.train.engines import standing

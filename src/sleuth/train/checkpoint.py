@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from sleuth.errors import InputError
 from sleuth.model import lora
 from sleuth.model.tokens import Tokens
-from sleuth.runs import step_of
+from sleuth.runs.run import step_of
 from sleuth.train import shards
 from sleuth.train.host import Host
 from sleuth.train.optimiser import MASTER, Optimiser

@@ -21,7 +21,7 @@ from sleuth.corpus.world.world import Posed, World
 from sleuth.evaluate.suite import Evaluation
 from sleuth.model import attention
 from sleuth.model.tokens import Tokens
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 from sleuth.train import ceiling, sft, vocabulary
 from sleuth.train.demonstrations import BEHAVIOURS, Demonstrator, acted, compares, expert
 from sleuth.train.packing import Row

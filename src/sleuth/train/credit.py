@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sleuth.algorithms import advantage, gae, kl, overlong
 from sleuth.algorithms.whiten import whitened
-from sleuth.config import AlgorithmConfig
+from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.hooks import chosen
 from sleuth.records import StopReason, Trajectory
 from sleuth.train.packing import Row

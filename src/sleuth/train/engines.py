@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from sleuth import recipe
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import Paged
 from sleuth.engines.vllm import device as shared_memory

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.lora import FOLDER as ADAPTER
-from sleuth.runs import Run, read_json, replacing
+from sleuth.runs.documents import read_json
+from sleuth.runs.replacing import replacing
+from sleuth.runs.run import Run
 from sleuth.train.checkpoint import TRAINER
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

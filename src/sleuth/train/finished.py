@@ -4,9 +4,10 @@ from pathlib import Path
 
 from sleuth import recipe
 from sleuth.agent.episode import Agent
-from sleuth.config import Config, EngineConfig
+from sleuth.config.engine import EngineConfig
+from sleuth.config.tree import Config
 from sleuth.errors import InputError
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train.assemble import SEARCHES, agent_of, sources_of
 from sleuth.train.engines import standing
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from sleuth.config import RetrievalConfig
+from sleuth.config.retrieval import RetrievalConfig
 from sleuth.corpus import passages
 from sleuth.corpus.passages import PassageStore
 from sleuth.errors import ConfigError

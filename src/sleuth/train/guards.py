@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite, nan
 from typing import NoReturn, cast
 
-from sleuth.config import GuardsConfig
+from sleuth.config.guards import GuardsConfig
 from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
 from sleuth.train.signs import REMEDY, SIGNS, Reading

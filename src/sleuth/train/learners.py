@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from sleuth import recipe
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.errors import ConfigError
 from sleuth.model.lora import LoRA

@@ -12,7 +12,8 @@ from sleuth.algorithms.kl_control import adapted
 from sleuth.engines.base import Engine
 from sleuth.errors import EngineFailure
 from sleuth.evaluate.suite import Evaluation
-from sleuth.runs import row, step_of
+from sleuth.runs.run import step_of
+from sleuth.runs.trajectory import row
 from sleuth.train import gauges, guards, parity
 from sleuth.train.assemble import Parts
 from sleuth.train.checkpoint import Progress

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.errors import ConfigError
 
 Item = TypeVar("Item")

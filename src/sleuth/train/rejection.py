@@ -9,7 +9,7 @@ from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
 from sleuth.records import Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
-from sleuth.runs import row
+from sleuth.runs.trajectory import row
 
 ROUNDS = 8  # times the engine is filled before what was kept is taken out of memory
 

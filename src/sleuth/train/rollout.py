@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
-from sleuth.config import UNGROUPED, Config
+from sleuth.config.algorithm import UNGROUPED
+from sleuth.config.tree import Config
 from sleuth.engines.paged.schedule import Tally
 from sleuth.records import Group, Malformed, Question, Score, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric

@@ -9,7 +9,8 @@ from types import TracebackType
 import torch.distributed as dist
 
 from sleuth.errors import InputError
-from sleuth.runs import Run, replacing
+from sleuth.runs.replacing import replacing
+from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress, Snapshot
 from sleuth.train.host import Host

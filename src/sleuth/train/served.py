@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.agent.remote import RemoteAgent, protocol_named
-from sleuth.config import UNSEARCHED, Config
+from sleuth.config.agent import UNSEARCHED
+from sleuth.config.tree import Config
 from sleuth.engines.remote.endpoint import Endpoint
 from sleuth.engines.remote.listing import served
 from sleuth.errors import ConfigError, InputError

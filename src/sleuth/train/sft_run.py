@@ -10,7 +10,9 @@ import torch
 
 from sleuth.errors import ConfigError, InputError
 from sleuth.recipe import resolve_policy
-from sleuth.runs import code_version, fingerprint, read_json, replacing
+from sleuth.runs.documents import read_json
+from sleuth.runs.provenance import code_version, fingerprint
+from sleuth.runs.replacing import replacing
 from sleuth.train.course import Course, apart, train
 from sleuth.train.policy import Policy
 from sleuth.train.reading import read

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from sleuth.config import NonNegative, Positive, Section, Share
+from sleuth.config.section import NonNegative, Positive, Section, Share
 from sleuth.errors import ConfigError
 
 

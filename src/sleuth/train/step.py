@@ -17,7 +17,9 @@ from sleuth.algorithms.correction import correct
 from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
 from sleuth.algorithms.value import clipped_value
-from sleuth.config import AlgorithmConfig, CriticConfig, TrainConfig
+from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.critic import CriticConfig
+from sleuth.config.train import TrainConfig
 from sleuth.hooks import chosen
 from sleuth.records import Group, Trajectory
 from sleuth.train.clock import Clock

@@ -10,7 +10,9 @@ from sleuth.evaluate.compare import em_by_hops, gain, searches_by_hops
 from sleuth.evaluate.kinds import kind
 from sleuth.evaluate.suite import Asked, Evaluation
 from sleuth.page.run import run_page
-from sleuth.runs import Run, replacing, row
+from sleuth.runs.replacing import replacing
+from sleuth.runs.run import Run
+from sleuth.runs.trajectory import row
 from sleuth.train import ceiling, parity
 from sleuth.train.assemble import Parts
 from sleuth.train.examine import Measured

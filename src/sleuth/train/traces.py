@@ -22,7 +22,7 @@ from sleuth.corpus.datasets.lines import parsed
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import run_lengths
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 from sleuth.train.conversation import EXPECTED, Conversations, Voice, checked
 from sleuth.train.sft_settings import SFTConfig
 

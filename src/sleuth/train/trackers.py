@@ -10,9 +10,9 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Self
 
-from sleuth.config import TrackConfig
+from sleuth.config.track import TrackConfig
 from sleuth.errors import MissingExtra
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train.tracking.session import Session, Tracker
 from sleuth.train.watch import Watch
 

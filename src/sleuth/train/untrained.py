@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sleuth import recipe
 from sleuth.agent.episode import Agent
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.errors import ConfigError
 from sleuth.train.assemble import SEARCHES, agent_of
 from sleuth.train.engines import standing

@@ -7,7 +7,7 @@ from threading import Lock
 
 from sleuth.records import StopReason
 from sleuth.retrieval.service.limits import Refused
-from sleuth.runs import STEP
+from sleuth.runs.run import STEP
 from sleuth.view import asked, comparison, follow, listing, questions
 from sleuth.view.archive import PATIENCE, Archive, At
 from sleuth.view.comparison import Chosen, Comparisons

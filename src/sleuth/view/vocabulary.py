@@ -9,7 +9,7 @@ from threading import Lock
 from tokenizers import Tokenizer
 
 from sleuth.errors import InputError
-from sleuth.runs import STEP
+from sleuth.runs.run import STEP
 from sleuth.view.roots import Root, Shown
 
 TOKENIZER = "tokenizer.json"

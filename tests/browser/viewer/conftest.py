@@ -32,7 +32,8 @@ from sleuth.records import (
     Turn,
 )
 from sleuth.reward.rubric import measure
-from sleuth.runs import Run, row
+from sleuth.runs.run import Run
+from sleuth.runs.trajectory import row
 from sleuth.train.vocabulary import tokenizer
 
 WORKSHOPS = ("Juniper Workshop", "Corvid Press", "Saltmarsh Foundry", "Larkspur Mills", "Ember Quay", "Thistle Works")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Tab

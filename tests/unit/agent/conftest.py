@@ -8,7 +8,7 @@ import pytest
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Engine
 from sleuth.engines.scripted import Scripted
 from sleuth.model.tokens import Tokens

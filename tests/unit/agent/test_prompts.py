@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.agent.prompts import QUESTION, SHIPPED, named, render, templates
 from sleuth.agent.tags import Tags
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question

@@ -11,7 +11,7 @@ from sleuth.agent.episode import Agent, Task
 from sleuth.agent.protocol import named
 from sleuth.agent.template import written
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Completion, Finish, Sampling
 from sleuth.engines.paged.engine import Paged
 from sleuth.engines.scripted import Scripted

@@ -10,7 +10,7 @@ from sleuth.cli.coldstart import coldstart
 from sleuth.cli.compare import compare
 from sleuth.cli.evaluate import evaluate
 from sleuth.errors import ConfigError, InputError, UserError
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 
 
 def test_result_that_exists_is_left_as_it_is(tmp_path: Path) -> None:

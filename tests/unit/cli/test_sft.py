@@ -8,7 +8,7 @@ import pytest
 from sleuth.cli.sft import closing, sft
 from sleuth.cli.traces import gold, sample
 from sleuth.errors import ConfigError, InputError, UserError
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train.course import Course, Measured, Update
 from sleuth.train.sft_run import Schooled
 

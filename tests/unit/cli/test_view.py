@@ -6,7 +6,7 @@ import pytest
 
 from sleuth.cli.view import view
 from sleuth.errors import InputError
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig, RewardConfig
+from sleuth.config.agent import AgentConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.engines.scripted import Scripted
 from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.evaluate.suite import Evaluation, asked

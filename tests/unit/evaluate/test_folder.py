@@ -10,7 +10,7 @@ import pytest
 
 from sleuth.agent.episode import Agent, Task
 from sleuth.agent.single import Single
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.asking import HOPELESS, Clock, ask
 from sleuth.evaluate.finish import RUBRIC, chosen, failures, finish, measured
@@ -19,7 +19,7 @@ from sleuth.evaluate.marks import read
 from sleuth.evaluate.saved import restored, written
 from sleuth.evaluate.suite import evaluate
 from sleuth.records import Question
-from sleuth.runs import read_row
+from sleuth.runs.rows import read_row
 
 ABOUT: dict[str, Any] = {"title": "Test", "stamp": {"model": {"sha256": "abc"}}, "sample": None, "notes": []}
 TEXTS = ("oslo", "search oslo", "rome", "search rome", "oslo in norway", "search")

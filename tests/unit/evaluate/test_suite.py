@@ -9,7 +9,8 @@ import pytest
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig, RewardConfig
+from sleuth.config.agent import AgentConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.engines.base import Completion, Listener, Sampling, Seat
 from sleuth.engines.scripted import Scripted
 from sleuth.evaluate.suite import Evaluation, evaluate

@@ -10,7 +10,7 @@ from sleuth.agent.dialogue import closed
 from sleuth.agent.episode import Task
 from sleuth.agent.remote import RemoteAgent
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.remote.chat import Reply
 from sleuth.errors import ConfigError
 from sleuth.records import Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.config import RetrievalConfig, ServiceConfig
+from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.errors import ConfigError, InputError, ReplayMiss
 from sleuth.records import Hit
 from sleuth.retrieval import manifest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from sleuth.config import RetrievalConfig, ServiceConfig
+from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.corpus.pages import PageStore
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
 from sleuth.records import Passage

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.config import RewardConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError
 from sleuth.records import Malformed, Outcome, Question, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric

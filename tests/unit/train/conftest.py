@@ -15,14 +15,14 @@ from transformers import PreTrainedModel
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import Paged
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.retrieval import index
 from sleuth.retrieval.base import Retriever
 from sleuth.reward.rubric import Rubric
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts
 from sleuth.train.critic import Critic
 from sleuth.train.optimiser import Optimiser

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train import finished
 from sleuth.train.assemble import Parts, proceed, start
 from sleuth.train.checkpoint import Progress

@@ -10,12 +10,12 @@ import pytest
 
 from sleuth import recipe
 from sleuth.agent import methods
-from sleuth.config import EngineConfig
+from sleuth.config.engine import EngineConfig
 from sleuth.engines.paged.engine import Paged
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.evaluate.folder import leaves
 from sleuth.retrieval import index
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train import finished
 from sleuth.train.candidates import Candidate, Wish, named
 from sleuth.train.learners import device_of

@@ -17,7 +17,7 @@ from sleuth.errors import InputError
 from sleuth.model import lora
 from sleuth.model.lora import LoRA
 from sleuth.model.tokens import Tokens
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train.checkpoint import Progress, restore
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy

@@ -11,7 +11,7 @@ from sleuth.agent.episode import Agent, Task
 from sleuth.agent.protocol import named
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import Scripted
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens

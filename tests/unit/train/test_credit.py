@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sleuth.config import AlgorithmConfig
+from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.records import StopReason, Trajectory
 from sleuth.train.credit import Paid, credited, heard, shaped
 from sleuth.train.packing import Row, row

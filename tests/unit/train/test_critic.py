@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.config import CriticConfig, TrainConfig
+from sleuth.config.critic import CriticConfig
+from sleuth.config.train import TrainConfig
 from sleuth.train.critic import Critic
 from sleuth.train.packing import Pack, pack, row
 from sleuth.train.policy import Policy

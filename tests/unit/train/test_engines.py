@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.engines.scripted import Scripted
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
 from sleuth.train.engines import learning, standing

@@ -14,7 +14,7 @@ from sleuth.agent.episode import Agent, Task
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.cli.traces_answers import answers
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import Scripted
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
 from sleuth.model.tokens import Tokens

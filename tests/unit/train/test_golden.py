@@ -26,7 +26,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sleuth.config import AlgorithmConfig, CriticConfig, TrainConfig
+from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.critic import CriticConfig
+from sleuth.config.train import TrainConfig
 from sleuth.model.attention import NAME
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.config import WATCHED, GuardsConfig
+from sleuth.config.guards import WATCHED, GuardsConfig
 from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
 from sleuth.train import guards

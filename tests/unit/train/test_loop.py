@@ -9,12 +9,14 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from sleuth.config import RewardConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.errors import SearchUnavailable, TrainingStopped
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
-from sleuth.runs import Run, read_json, read_rows
+from sleuth.runs.documents import read_json
+from sleuth.runs.rows import read_rows
+from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts
 from sleuth.train.loop import Outcome, train
 from sleuth.train.policy import Policy

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.errors import ConfigError
 from sleuth.records import Group
 from sleuth.train.policy import Policy

@@ -8,7 +8,8 @@ import pytest
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig, RewardConfig
+from sleuth.config.agent import AgentConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.engines.scripted import Scripted
 from sleuth.errors import EngineFailure
 from sleuth.model.tokens import Tokens

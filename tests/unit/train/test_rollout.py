@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.config import RewardConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.records import Search, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.train.assemble import Parts

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train.checkpoint import Progress, restore
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy
@@ -118,7 +118,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from sleuth.errors import InputError
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train.checkpoint import Progress, restore
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy

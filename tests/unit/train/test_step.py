@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.config import AlgorithmConfig, CriticConfig, TrainConfig
+from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.critic import CriticConfig
+from sleuth.config.train import TrainConfig
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, StopReason, Trajectory

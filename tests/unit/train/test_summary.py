@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sleuth import recipe
-from sleuth.config import RewardConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.evaluate.suite import Evaluation, asked
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric

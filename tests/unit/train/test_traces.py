@@ -11,7 +11,7 @@ import pytest
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Score, StopReason, Trajectory
-from sleuth.runs import row
+from sleuth.runs.trajectory import row
 from sleuth.train import traces
 from sleuth.train.reading import read as read_files
 from sleuth.train.sft_settings import SFTConfig

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from sleuth.config import TRACKERS, TrackConfig
+from sleuth.config.track import TRACKERS, TrackConfig
 from sleuth.errors import MissingExtra
-from sleuth.runs import Run, read_json
+from sleuth.runs.documents import read_json
+from sleuth.runs.run import Run
 from sleuth.train.trackers import OPEN, Courier, Trackers
 from sleuth.train.tracking.session import Session, Tracker
 from sleuth.train.watch import Silent

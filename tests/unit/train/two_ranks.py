@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sleuth.config import Config
+from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import Paged
 from sleuth.records import Group
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
 from sleuth.train.host import Host

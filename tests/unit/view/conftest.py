@@ -27,7 +27,8 @@ from sleuth.records import (
     Trajectory,
     Turn,
 )
-from sleuth.runs import Run, row
+from sleuth.runs.run import Run
+from sleuth.runs.trajectory import row
 from sleuth.view.comparison import Comparisons
 from sleuth.view.desk import Desk
 from sleuth.view.library import Library

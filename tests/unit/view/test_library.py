@@ -9,7 +9,7 @@ import pytest
 
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import Folder
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 from sleuth.view.library import Library
 from sleuth.view.roots import roots_of
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sleuth.evaluate.folder import Folder
-from sleuth.runs import Run, write_rows
+from sleuth.runs.rows import write_rows
+from sleuth.runs.run import Run
 from sleuth.view.door import Door
 from sleuth.view.files import KINDS, STATIC
 

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer
 
 from sleuth.evaluate.folder import Folder
 from sleuth.records import Trajectory
-from sleuth.runs import Run, row
+from sleuth.runs.run import Run
+from sleuth.runs.trajectory import row
 from sleuth.view.vocabulary import pieces
 
 ID = "runs/first"

@@ -12,7 +12,9 @@ from sleuth.corpus.datasets import search_r1
 from sleuth.corpus.datasets.merge import Merged, Reason, Rules, key, merge
 from sleuth.corpus.datasets.rows import Row, is_table, read
 from sleuth.errors import InputError
-from sleuth.runs import fingerprint, read_json, replacing
+from sleuth.runs.documents import read_json
+from sleuth.runs.provenance import fingerprint
+from sleuth.runs.replacing import replacing
 
 FORMAT = 1
 KIND = "questions"

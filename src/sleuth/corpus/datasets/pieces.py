@@ -9,7 +9,7 @@ from shlex import quote
 from sleuth.corpus.datasets.transfer import CHUNK, PARTIAL, held
 from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
-from sleuth.runs import explained
+from sleuth.runs.failures import explained
 
 
 def join(pieces: Sequence[Path], target: Path, spare: int, progress: Progress) -> Path:

@@ -13,7 +13,7 @@ import httpx
 
 from sleuth.corpus.datasets.hub import Hub, HubFile
 from sleuth.errors import InputError
-from sleuth.runs import explained
+from sleuth.runs.failures import explained
 
 PARTIAL = ".partial"
 CHUNK = 1 << 20  # bytes read at a time of what is there

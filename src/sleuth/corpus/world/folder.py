@@ -11,7 +11,8 @@ from sleuth.corpus.world.census import Split
 from sleuth.corpus.world.world import World
 from sleuth.errors import InputError
 from sleuth.records import Passage, Question
-from sleuth.runs import fingerprint, replacing
+from sleuth.runs.provenance import fingerprint
+from sleuth.runs.replacing import replacing
 
 FORMAT = 1
 CORPUS, TRAIN, TEST = "corpus.jsonl", "questions.train.jsonl", "questions.test.jsonl"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 
 EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared with, never bound to)
 # Nothing is sent there: connecting a datagram socket only asks the system which way it would go. The addresses are

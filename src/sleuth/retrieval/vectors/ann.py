@@ -19,7 +19,7 @@ from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, UserError
 from sleuth.retrieval.base import Ranked
 from sleuth.retrieval.settings import AnnSettings
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 
 FILE = "ann.faiss"
 BLOCK = 1 << 13

@@ -18,7 +18,8 @@ from sleuth.retrieval.words.inverted import Inverted, merge
 from sleuth.retrieval.words.maxscore import MaxScore, Weighted
 from sleuth.retrieval.words.terms import Terms
 from sleuth.retrieval.words.vocabulary import Vocabulary
-from sleuth.runs import read_json, replacing
+from sleuth.runs.documents import read_json
+from sleuth.runs.replacing import replacing
 
 BLOCKS = "blocks"
 FINISHED = "finished.json"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sleuth.corpus.arrays import open_array
 from sleuth.errors import InputError
 from sleuth.retrieval.words.terms import Terms
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 
 DROPPED = -1
 REMEMBERED = 1 << 19

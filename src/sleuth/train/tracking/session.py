@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
-from sleuth.runs import Run
+from sleuth.runs.run import Run
 
 FOLDER = "tracking"
 

@@ -11,7 +11,7 @@ from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.paged.engine import Paged
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens

@@ -16,7 +16,7 @@ import uvicorn
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import Scripted
 from sleuth.errors import EngineFailure, InputError, SearchUnavailable
 from sleuth.model.tokens import Tokens

@@ -10,7 +10,7 @@ from sleuth.agent import methods, prompts
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
-from sleuth.config import AgentConfig
+from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import Scripted
 from sleuth.model.tokens import Tokens
 from sleuth.retrieval.absent import Absent

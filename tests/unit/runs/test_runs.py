@@ -28,21 +28,12 @@ from sleuth.records import (
     Trajectory,
     Turn,
 )
-from sleuth.runs import (
-    FORMAT,
-    Row,
-    Run,
-    code_version,
-    fingerprint,
-    fresh,
-    read_json,
-    read_row,
-    read_rows,
-    replacing,
-    row,
-    step_of,
-    write_rows,
-)
+from sleuth.runs.documents import FORMAT, Row, read_json
+from sleuth.runs.provenance import code_version, fingerprint
+from sleuth.runs.replacing import replacing
+from sleuth.runs.rows import read_row, read_rows, write_rows
+from sleuth.runs.run import Run, fresh, step_of
+from sleuth.runs.trajectory import row
 
 
 @pytest.fixture
@@ -364,7 +355,7 @@ def test_refused_write_of_metrics_is_one_sentence_and_the_half_line_is_dropped(r
     run.append_metrics(1, {})
     script = (
         "import pathlib, resource, sys\n"
-        "from sleuth.runs import Run\n"
+        "from sleuth.runs.run import Run\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
         "Run.open(pathlib.Path(sys.argv[1])).append_metrics(2, {'reward/mean': 0.5})\n"
     )
@@ -383,7 +374,7 @@ def test_other_errors_pass_through_replacing(tmp_path: Path) -> None:
 
 def test_killed_writer_leaves_nothing_under_the_final_name(run: Run) -> None:
     script = (
-        "import os, signal, sys, pathlib, sleuth.runs as r\n"
+        "import os, signal, sys, pathlib, sleuth.runs.replacing as r\n"
         "with r.replacing(pathlib.Path(sys.argv[1])) as folder:\n"
         "    folder.mkdir(); (folder / 'half').write_text('half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -398,7 +389,7 @@ def test_killed_writer_leaves_nothing_under_the_final_name(run: Run) -> None:
 
 WRITING = """
 import os, pathlib, signal, sys
-from sleuth.runs import replacing
+from sleuth.runs.replacing import replacing
 with replacing(pathlib.Path(sys.argv[1])) as folder:
     folder.mkdir()
     (folder / "mine").write_text(sys.argv[2])

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sleuth.config import WATCHED, Config, GuardsConfig, TrackConfig
+from sleuth.config.guards import WATCHED, GuardsConfig
+from sleuth.config.track import TrackConfig
+from sleuth.config.tree import Config
 from sleuth.recipe import resolved, restore
 
 QUESTIONS = {"train": "a.jsonl", "test": "b.jsonl", "corpus": "c.jsonl"}

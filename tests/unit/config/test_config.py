@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sleuth.config import AlgorithmConfig, Config, RetrievalConfig, ServiceConfig
+from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
+from sleuth.config.tree import Config
 from sleuth.recipe import anchored, resolved, restore
 
 Knobs = dict[str, Any]

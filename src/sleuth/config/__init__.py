@@ -1,0 +1,1 @@
+"""Every knob of a training run, declared once, a table a file; strict and frozen."""

@@ -1,0 +1,32 @@
+"""What a run was made from: fingerprints of files, and the version of the code."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from sleuth import __version__
+from sleuth.errors import InputError
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a file, or of a folder by the names and contents of its files."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give a file or a folder")
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    inner = sorted((each.relative_to(path).as_posix(), fingerprint(each)) for each in path.rglob("*") if each.is_file())
+    return hashlib.sha256(json.dumps(inner).encode()).hexdigest()
+
+
+def code_version() -> str:
+    """The version of the package, and in a checkout the commit, marked when files differ from it."""
+    checkout = Path(__file__).parents[3]
+    git = shutil.which("git")
+    if git is None or not (checkout / ".git").exists():
+        return __version__
+    command = [git, "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    return f"{__version__}+{commit}" if commit else __version__

@@ -1,0 +1,195 @@
+"""The run folder: manifest, metrics, trajectories, checkpoints; whatever bears its final name is complete."""
+
+import fcntl
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sleuth.errors import InputError
+from sleuth.runs.documents import FORMAT, Row, document, read_json
+from sleuth.runs.replacing import replacing
+from sleuth.runs.rows import append_row, read_rows, rewrite_rows, write_rows
+from sleuth.runs.temporaries import TEMPORARY, remove, remove_leftovers
+
+STEP = re.compile(r"step-(\d+)")
+BEST = "best.json"
+ROLLBACK = "rollback"  # the action of an event after which a run goes on from an earlier step
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder on disk; made by `create`, found by `open`, `held` while it is trained."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, manifest: Mapping[str, Any]) -> "Run":
+        """A new folder with its manifest; an existing path is never touched."""
+        if path.exists():
+            raise InputError(
+                f"{path} exists already and is left as it is; choose another folder, "
+                f"or continue that run with: sleuth train --resume {path}"
+            )
+        with replacing(path) as folder:
+            for inner in (folder, folder / "trajectories", folder / "checkpoints"):
+                inner.mkdir()
+            (folder / "manifest.json").write_bytes(document({"format": FORMAT, "kind": "run", **manifest}))
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "Run":
+        """An existing run folder, in a format this version reads."""
+        if not (path / "manifest.json").is_file():
+            raise InputError(f"{path} is not a run folder: it holds no manifest.json; give the folder a run wrote")
+        run = cls(path)
+        if run.manifest().get("kind") != "run":
+            raise InputError(
+                f"{path} is not a run folder, its manifest is of something else; give the folder a run wrote"
+            )
+        if run.manifest().get("format") != FORMAT:
+            found = run.manifest().get("format")
+            raise InputError(f"{path} has run format {found!r}, and this version of Sleuth reads format {FORMAT}")
+        return run
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps other processes from training here, and removes what an interrupted one left half-written.
+
+        The lock ends with the process, however that ends.
+        """
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(f"another process is training in {self.path}; wait for it, or end it first") from error
+            for folder in (self.path, self.path / "trajectories", self.path / "checkpoints"):
+                remove_leftovers(folder)
+            yield
+
+    def manifest(self) -> Row:
+        return read_json(self.path / "manifest.json")
+
+    def append_metrics(self, step: int, values: Mapping[str, Any]) -> None:
+        """Records a step for good: the line is on the disk when this returns."""
+        append_row(self.path / "metrics.jsonl", {"step": step, **values})
+
+    def metrics(self) -> Iterator[Row]:
+        """The steps recorded, oldest first; a line still being written is not there yet."""
+        path = self.path / "metrics.jsonl"
+        return read_rows(path) if path.exists() else iter(())
+
+    def append_event(self, step: int, content: Mapping[str, Any]) -> None:
+        """Records what a guard said of a step, for good as a metric is."""
+        append_row(self.path / "events.jsonl", {"step": step, **content})
+
+    def events(self) -> Iterator[Row]:
+        """What the guards said, oldest first."""
+        path = self.path / "events.jsonl"
+        return read_rows(path) if path.exists() else iter(())
+
+    def trajectories(self, step: int) -> Path:
+        return self.path / "trajectories" / f"step-{step}.jsonl"
+
+    def write_trajectories(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes the trajectories of a step, made by `row`, with their offsets beside them."""
+        write_rows(self.trajectories(step), rows)
+        return self.trajectories(step)
+
+    def write_learned(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes what a step made of its trajectories, beside them row by row: advantage, weight and ratios."""
+        path = self.path / "trajectories" / f"step-{step}.learned.jsonl"
+        write_rows(path, rows)
+        return path
+
+    def rewind(self, step: int) -> None:
+        """Drops what was recorded after a step: metrics, trajectories and events; checkpoints stay.
+
+        So do rollbacks: what the run does from here on follows from them.
+        """
+        rewrite_rows(self.path / "metrics.jsonl", [each for each in self.metrics() if each["step"] <= step])
+        if (self.path / "events.jsonl").exists():
+            lasting = [each for each in self.events() if each["step"] <= step or each.get("action") == ROLLBACK]
+            rewrite_rows(self.path / "events.jsonl", lasting)
+        for path in sorted((self.path / "trajectories").iterdir()):
+            if STEP.match(path.name) and step_of(path) > step:
+                path.unlink()
+
+    def checkpoint(self, step: int) -> Path:
+        return self.path / "checkpoints" / f"step-{step}"
+
+    def checkpoints(self) -> list[Path]:
+        """The complete checkpoints, oldest first."""
+        folders = (path for path in (self.path / "checkpoints").iterdir() if STEP.fullmatch(path.name))
+        return sorted(folders, key=step_of)
+
+    def latest(self) -> Path | None:
+        return max(self.checkpoints(), key=step_of, default=None)
+
+    def best(self) -> Path | None:
+        """The checkpoint with the highest held-out score, where one was scored and is still there."""
+        path = self.path / BEST
+        folder = self.checkpoint(read_json(path)["step"]) if path.exists() else None
+        return folder if folder is not None and folder.is_dir() else None
+
+    def score(self, step: int, score: float) -> None:
+        """Records the held-out score of a checkpoint, where it is higher than that of the best so far."""
+        if self.best() is None or score > read_json(self.path / BEST)["score"]:
+            self.write_json(BEST, {"step": step, "score": score})
+
+    def prune(self, keep: int, also: Collection[int] = ()) -> None:
+        """Removes all checkpoints but the newest, the best, and those of the steps `also`.
+
+        Each loses its name first, so that half of one is never loaded.
+        """
+        best = self.best()
+        for path in self.checkpoints()[:-keep]:
+            if path != best and step_of(path) not in also:
+                remove(path.rename(path.with_name(f"{TEMPORARY}{path.name}")))
+
+    def forget(self, step: int) -> None:
+        """Removes the checkpoints after a step, the newest first, so that a rollback broken off is begun anew."""
+        for path in reversed(self.checkpoints()):
+            if step_of(path) > step:
+                remove(path.rename(path.with_name(f"{TEMPORARY}{path.name}")))
+        if self.best() is None:
+            # A later checkpoint of the same step is another.
+            (self.path / BEST).unlink(missing_ok=True)
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
+        """Writes one JSON document into the run folder, whole or not at all."""
+        with replacing(self.path / name) as path:
+            path.write_bytes(document(content))
+        return self.path / name
+
+    def read_json(self, name: str) -> Row | None:
+        """A JSON document of the run folder; None where it is not there."""
+        path = self.path / name
+        return read_json(path) if path.exists() else None
+
+    def summary(self) -> Row | None:
+        """What a finished run reached; None while it is not finished."""
+        return self.read_json("summary.json")
+
+    def drop_summary(self) -> None:
+        """A run that goes on is not finished."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+
+    def write_summary(self, content: Mapping[str, Any]) -> Path:
+        return self.write_json("summary.json", content)
+
+
+def fresh(folder: Path, name: str) -> Path:
+    """A path for a new run that nothing uses yet: `name-1`, `name-2`, ..."""
+    return next(path for n in count(1) if not (path := folder / f"{name}-{n}").exists())
+
+
+def step_of(path: Path) -> int:
+    """The step in the name of a checkpoint or trajectories file."""
+    match = STEP.match(path.name)
+    if match is None:
+        raise InputError(f"{path} is not named for a step; expected a name like step-20")
+    return int(match[1])

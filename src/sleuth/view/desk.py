@@ -74,13 +74,21 @@ class Desk:
         rows = listing.rows_of(archive, listing.survey(archive, only, budget=PATIENCE).found, MOST_SAMPLES)
         if not rows:
             raise Refused(404, f"step {wanted.step} of {wanted.run} has no group {wanted.group}")
-        tokenizer = self.vocabularies.of(archive.shown)
-        good, broken = [row for row in rows if row["broken"] is None], [row["broken"] for row in rows if row["broken"]]
-        if not good:
+        samples, broken = self._samples(archive, rows, wanted.tokens)
+        if not samples:
             raise Refused(503, broken[0])
-        samples = [whole(archive, At.read(row["at"]), tokenizer, wanted.tokens) for row in good]
-        about = {name: good[0][name] for name in ("question_id", "data_source", "question", "golden_answers")}
+        about = {name: samples[0][name] for name in ("question_id", "data_source", "question", "golden_answers")}
         return {"step": wanted.step, "group": wanted.group, **about, "samples": samples, "broken": broken}
+
+    def _samples(self, archive: Archive, rows: list[Tree], tokens: bool) -> tuple[list[Tree], list[str]]:
+        """The trajectories of the rows, and a sentence for each that cannot be shown."""
+        tokenizer, samples, broken = self.vocabularies.of(archive.shown), list[Tree](), list[str]()
+        for row in rows:
+            try:
+                samples.append(whole(archive, At.read(row["at"]), tokenizer, tokens))
+            except Refused as refused:
+                broken.append(str(refused))
+        return samples, broken
 
     def question(self, wanted: asked.OfQuestion) -> Tree:
         """One question over the steps."""

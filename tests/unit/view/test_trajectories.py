@@ -427,3 +427,11 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(
     found = ask("runs")(path, **wanted)
     assert found.status_code == status
     assert len(found.json()["detail"]) > 20
+
+
+def test_sample_that_contradicts_itself_leaves_the_rest_of_its_group(run: Run, ask: Callable[..., Any]) -> None:
+    damage(run.trajectories(2), 2, lambda line: line.replace(b'["given",', b'["given",9', 1))
+    found = ask("runs")("/api/group", run=ID, step=2, group=9).json()
+    assert [sample["at"] for sample in found["samples"]] == ["2.3"]
+    assert "the origins of the trajectory are those of" in found["broken"][0]
+    assert found["question_id"] == "q9"

@@ -25,4 +25,6 @@ def export(
     quiet()
     checkpoint = exporting.found(source, step, best)
     exporting.export(checkpoint, out, dtype)
-    Console(stderr=True, markup=False, highlight=False).print(f"{checkpoint} exported to {out}", soft_wrap=True)
+    console = Console(stderr=True, markup=False, highlight=False)
+    for sentence in (f"{checkpoint} exported to {out}", *exporting.remarks(source, best)):
+        console.print(sentence, soft_wrap=True)

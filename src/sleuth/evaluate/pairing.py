@@ -126,7 +126,7 @@ def markdown(pairing: Pairing, names: tuple[str, str], measure: str, show: int) 
     lines += _table(("Set", "Questions", "A", "B", "B - A"), _by_set(pairing, measure))
     lines += ["", *_table(("Mean over the sets", "A", "B", "B - A"), _by_measure(pairing))]
     lines += ["", f"A is {first}, B is {second}. Brackets hold 95% intervals; differences are paired, question by "]
-    lines[-1] += "question, and in bold where their interval excludes zero."
+    lines[-1] += "question, and in bold where their interval excludes zero. Seconds depend on what else ran."
     if pairing.left_out:
         lines.append(f"Compared is what is common: {pairing.left_out:,} questions stand in one evaluation only.")
     if pairing.lost:
@@ -188,14 +188,18 @@ def _by_set(pairing: Pairing, measure: str) -> list[tuple[str, ...]]:
 
 
 def _by_measure(pairing: Pairing) -> list[tuple[str, ...]]:
-    found = ((MEASURES[name], pairing.mean(name)) for name in MEASURES)
-    return [(name, *_cells(difference)) for name, difference in found if difference is not None]
+    found = ((name, pairing.mean(name)) for name in MEASURES)
+    return [
+        (MEASURES[name], *_cells(difference, marked=name != "seconds"))
+        for name, difference in found
+        if difference is not None
+    ]
 
 
-def _cells(difference: Difference) -> tuple[str, str, str]:
+def _cells(difference: Difference, marked: bool = True) -> tuple[str, str, str]:
     gain = difference.gain
     shown = f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
-    certain = gain.low > 0 or gain.high < 0
+    certain = marked and (gain.low > 0 or gain.high < 0)
     return f"{difference.first.value:.3f}", f"{difference.second.value:.3f}", f"**{shown}**" if certain else shown
 
 

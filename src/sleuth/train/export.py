@@ -13,7 +13,7 @@ from sleuth.errors import ConfigError, InputError
 from sleuth.model.lora import FOLDER as ADAPTER
 from sleuth.runs.documents import read_json
 from sleuth.runs.replacing import replacing
-from sleuth.runs.run import Run
+from sleuth.runs.run import BEST, Run
 from sleuth.train.checkpoint import TRAINER
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -36,6 +36,21 @@ def found(path: Path, step: int | None, best: bool) -> Path:
         missing = "no checkpoint with a held-out score" if best else "no checkpoint yet"
         raise InputError(f"{path} has {missing}; continue it with: sleuth train --resume {path}")
     return chosen
+
+
+def remarks(path: Path, best: bool) -> list[str]:
+    """What there is to know of a checkpoint that was taken from a run: a sentence each."""
+    if (path / TRAINER).is_dir():
+        return []
+    run, said = Run.open(path), []
+    if best:
+        chosen = run.read_json(BEST) or {}
+        said.append(f"step {chosen['step']} was the best by its held-out score, {chosen['score']:.3f}")
+        if chosen["step"] == 0:
+            said.append("that is the policy the run began with: no later one did better")
+    if run.summary() is None:
+        said.append(f"the run is not finished; continue it with: sleuth train --resume {path}")
+    return said
 
 
 def _of_step(run: Run, step: int) -> Path:

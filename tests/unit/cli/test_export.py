@@ -59,7 +59,24 @@ def test_newest_best_and_any_step(run: Run, tmp_path: Path, capsys: pytest.Captu
     for name, step in {"newest": 3, "best": 2, "first": 1, "same": 1}.items():
         assert same(tmp_path / name, run.checkpoint(step))
     assert not same(tmp_path / "newest", tmp_path / "best")
-    assert capsys.readouterr().err.splitlines()[1] == f"{run.checkpoint(2)} exported to {tmp_path / 'best'}"
+    said = capsys.readouterr().err
+    assert (
+        f"{run.checkpoint(2)} exported to {tmp_path / 'best'}\nstep 2 was the best by its held-out score, 0.750" in said
+    )
+    assert said.count(f"the run is not finished; continue it with: sleuth train --resume {run.path}") == 3
+    assert said.endswith(f"{run.checkpoint(1)} exported to {tmp_path / 'same'}\n")
+
+
+def test_best_that_is_the_beginning_is_said_to_be(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copied = Run.open(shutil.copytree(run.path, tmp_path / "run"))
+    copied.checkpoint(2).rename(copied.checkpoint(0))
+    copied.write_json("best.json", {"step": 0, "score": 0.75})
+    copied.write_summary({})
+    export(copied.path, tmp_path / "best", best=True)
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "step 0 was the best by its held-out score, 0.750",
+        "that is the policy the run began with: no later one did better",
+    ]
 
 
 def test_folder_is_clean_and_stock_transformers_load_it(run: Run, tmp_path: Path, tokens: Tokens) -> None:

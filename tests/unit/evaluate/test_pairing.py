@@ -130,6 +130,16 @@ def test_counts_that_do_not_differ_are_shown_without_width() -> None:
     )
 
 
+def test_seconds_are_never_in_bold() -> None:
+    first, second = (
+        [replace(mark, values={"em": 0.0, "tokens": value, "seconds": value}) for mark in marks(*[("nq", 0.0)] * 20)]
+        for value in (9.0, 5.0)
+    )
+    text = markdown(paired(first, second), ("old", "new"), "em", 0)
+    assert "| Tokens sampled | 9.000 | 5.000 | **-4.000 [" in text
+    assert "| Seconds | 9.000 | 5.000 | -4.000 [" in text
+
+
 def test_four_wins_of_four_hundred_are_not_in_bold() -> None:
     first, second = marks(*[("nq", 0.0)] * 400), marks(*[("nq", 1.0)] * 4, *[("nq", 0.0)] * 396)
     assert "**" not in markdown(paired(first, second), ("old", "new"), "em", 0)

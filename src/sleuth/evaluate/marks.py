@@ -94,10 +94,14 @@ def write(folder: Folder, marks: Iterable[Mark]) -> Path:
 
 def read(path: Path) -> list[Mark]:
     """The marks of an evaluation: its folder, or the results file in it."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist; give the folder that sleuth evaluate wrote")
     folder = path if path.is_dir() else path.parent
+    if (folder / "checkpoints").is_dir():
+        raise InputError(f"{path} is a run; evaluate it first: sleuth evaluate {path} --suite ... --out FOLDER")
     file = folder / MARKS
     for name in (MARKS, RESULTS):
-        if not path.exists() or not (folder / name).is_file():
+        if not (folder / name).is_file():
             raise InputError(
                 f"{path} is no finished evaluation: there is no {name} in it or beside it; finish it by giving the "
                 "sleuth evaluate command that began it again"

@@ -43,7 +43,7 @@ def checked(row: Mapping[str, object]) -> list[Message]:
     """The messages of a row; a ValueError says what is wrong with them."""
     messages = row["messages"]
     if not isinstance(messages, list) or not messages:
-        raise ValueError(f"messages must be a list of messages, and it is {str(messages)[:60]!r}")
+        raise ValueError(f"messages must be a list of one message or more, and it is {str(messages)[:60]!r}")
     found = [_message(each, number) for number, each in enumerate(messages, 1)]
     if not any(each["role"] == "assistant" for each in found):
         raise ValueError("no message is the assistant's, so there is nothing to learn")

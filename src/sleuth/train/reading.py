@@ -46,7 +46,10 @@ def read(
     if settings.min_reward is not None and not reading.scored:
         raise ConfigError("--min-reward has no effect with traces of messages, which have no reward; remove it")
     if not reading.traces:
-        raise InputError(f"nothing is left of {', '.join(map(str, files))}: {reading.sentence()}")
+        raise InputError(
+            f"nothing is left of {', '.join(map(str, files))}: {reading.sentence()}; give other traces, "
+            "or let longer or worse ones in with --row-tokens, --overlong cut or --min-reward"
+        )
     return reading
 
 

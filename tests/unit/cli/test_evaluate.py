@@ -122,6 +122,11 @@ def test_measures_that_are_not_there_are_refused(tmp_path: Path) -> None:
         compare(first, second, measure="judge")
     with pytest.raises(InputError, match="is no finished evaluation"):
         compare(first, tmp_path)
+    with pytest.raises(InputError, match="nowhere does not exist; give the folder that sleuth evaluate wrote"):
+        compare(first, tmp_path / "nowhere")
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    with pytest.raises(InputError, match="run is a run; evaluate it first: sleuth evaluate"):
+        compare(first, tmp_path / "run")
 
 
 def test_cold_start_leaves_an_existing_folder_as_it_is(tmp_path: Path) -> None:

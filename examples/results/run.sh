@@ -133,6 +133,7 @@ read_by_the_best_of() { # of ways; of equal ones the one with fewer documents, t
 
 reinforced() { # from two epochs, whatever the cold start of the table had: more, and the training questions are known by heart
     local run="$out/$name-run"
+    same "$name-run" <<< "TRAIN=${TRAIN:-}"
     if [ -f "$run/manifest.json" ]; then
         [ -f "$run/summary.json" ] || sleuth train --resume "$run"
     else

@@ -96,9 +96,9 @@ def read(path: Path) -> list[Mark]:
     """The marks of an evaluation: its folder, or the results file in it."""
     if not path.exists():
         raise InputError(f"{path} does not exist; give the folder that sleuth evaluate wrote")
-    folder = path if path.is_dir() else path.parent
-    if (folder / "checkpoints").is_dir():
+    if (path / "checkpoints").is_dir():
         raise InputError(f"{path} is a run; evaluate it first: sleuth evaluate {path} --suite ... --out FOLDER")
+    folder = path if path.is_dir() else path.parent
     file = folder / MARKS
     for name in (MARKS, RESULTS):
         if not (folder / name).is_file():

@@ -178,28 +178,25 @@ def _rows(pairs: Sequence[Pair]) -> list[Mapping[str, Any]]:
 def _by_set(pairing: Pairing, measure: str) -> list[tuple[str, ...]]:
     counts = {name: len(pairs) for name, pairs in pairing.sets.items()}
     rows: list[tuple[str, ...]] = [
-        (name, f"{counts[name]:,}", *_cells(found)) for name, found in pairing.by_set(measure).items()
+        (name, f"{counts[name]:,}", *_cells(found, measure)) for name, found in pairing.by_set(measure).items()
     ]
     if len(counts) > 1 and (mean := pairing.mean(measure)) is not None:
-        rows.append(("mean over the sets", f"{len(pairing.pairs):,}", *_cells(mean)))
+        rows.append(("mean over the sets", f"{len(pairing.pairs):,}", *_cells(mean, measure)))
     if (whole := pairing.all(measure)) is not None:
-        rows.append(("all questions", f"{len(pairing.pairs):,}", *_cells(whole)))
+        rows.append(("all questions", f"{len(pairing.pairs):,}", *_cells(whole, measure)))
     return rows
 
 
 def _by_measure(pairing: Pairing) -> list[tuple[str, ...]]:
     found = ((name, pairing.mean(name)) for name in MEASURES)
-    return [
-        (MEASURES[name], *_cells(difference, marked=name != "seconds"))
-        for name, difference in found
-        if difference is not None
-    ]
+    return [(MEASURES[name], *_cells(difference, name)) for name, difference in found if difference is not None]
 
 
-def _cells(difference: Difference, marked: bool = True) -> tuple[str, str, str]:
+def _cells(difference: Difference, measure: str) -> tuple[str, str, str]:
+    """Seconds are never marked: they depend on what else ran."""
     gain = difference.gain
     shown = f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
-    certain = marked and (gain.low > 0 or gain.high < 0)
+    certain = measure != "seconds" and (gain.low > 0 or gain.high < 0)
     return f"{difference.first.value:.3f}", f"{difference.second.value:.3f}", f"**{shown}**" if certain else shown
 
 

@@ -44,7 +44,7 @@ def remarks(path: Path, best: bool) -> list[str]:
         return []
     run, said = Run.open(path), []
     if best:
-        chosen = run.read_json(BEST) or {}
+        chosen = read_json(run.path / BEST)
         said.append(f"step {chosen['step']} was the best by its held-out score, {chosen['score']:.3f}")
         if chosen["step"] == 0:
             said.append("that is the policy the run began with: no later one did better")

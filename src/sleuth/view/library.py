@@ -12,6 +12,7 @@ from typing import Any, Literal
 from sleuth import __version__
 from sleuth.errors import InputError
 from sleuth.retrieval.service.limits import Refused
+from sleuth.runs.documents import parsed
 from sleuth.view.roots import MANIFEST, Root, Shown
 
 Kind = Literal["run", "evaluation"]
@@ -80,15 +81,7 @@ class Library:
 def document(shown: Shown, name: str) -> Tree | None:
     """A JSON document of a folder; None where it is not there."""
     text = shown.read(name)
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{name} of {shown.id} is not valid JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{name} of {shown.id} holds a {type(found).__name__}; expected a JSON object")
-    return found
+    return None if text is None else parsed(text, f"{name} of {shown.id}")
 
 
 def standing(shown: Shown, kind: Kind) -> Tree:

@@ -138,6 +138,8 @@ def test_seconds_are_never_in_bold() -> None:
     text = markdown(paired(first, second), ("old", "new"), "em", 0)
     assert "| Tokens sampled | 9.000 | 5.000 | **-4.000 [" in text
     assert "| Seconds | 9.000 | 5.000 | -4.000 [" in text
+    by_set = markdown(paired(first, second), ("old", "new"), "seconds", 0)
+    assert "| nq | 20 | 9.000 | 5.000 | -4.000 [" in by_set
 
 
 def test_four_wins_of_four_hundred_are_not_in_bold() -> None:

@@ -150,7 +150,8 @@ ask() { # ask WHO METHOD OPTIONS...
 }
 
 same questions < <(echo "K=$k MADE=$made VALIDATION=$validation"; cd "$data" && cksum ./*.jsonl.gz)
-same "$name" < <(echo "RATE=${RATE:-2e-4} RATE2=${RATE2:-1e-4}"; cat "$model"/*.safetensors "$model"/tokenizer.json | cksum)
+same "$name" < <(cat "$model"/*.safetensors "$model"/tokenizer.json | cksum)
+case $row in rag-sft | cold | rl) same "$name-taught" <<< "RATE=${RATE:-2e-4} RATE2=${RATE2:-1e-4}" ;; esac
 [ "$row" = direct ] || index
 case $row in direct | search) ;; *) questions ;; esac
 case $row in

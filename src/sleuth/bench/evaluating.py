@@ -26,6 +26,7 @@ from sleuth.errors import InputError
 from sleuth.evaluate.asking import ask
 from sleuth.evaluate.finish import RUBRIC, finish, measured
 from sleuth.evaluate.folder import Folder
+from sleuth.model.exhausted import exhausted
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question, Trajectory
 
@@ -74,8 +75,7 @@ def measure(shape: PretrainedConfig, tokens: Tokens, plan: Plan, heard: Callable
             return asyncio.run(_measured(shape, tokens, plan, Path(scratch), heard))
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"the evaluation needs more memory than the GPU has ({str(error).partition('.')[0]}); lower "
-            "--engine-memory or --slots"
+            f"the evaluation needs more memory than the GPU has ({exhausted(error)}); lower --engine-memory or --slots"
         ) from error
 
 

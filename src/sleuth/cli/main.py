@@ -22,6 +22,7 @@ from sleuth.cli.sft import sft
 from sleuth.cli.train import train
 from sleuth.cli.view import view
 from sleuth.errors import TrainingStopped, UserError
+from sleuth.model.exhausted import exhausted
 
 GROUPS: dict[str, typer.Typer] = {
     "world": world.app,
@@ -48,6 +49,10 @@ COMMANDS: tuple[Callable[..., None], ...] = (
 STOPPED = 1
 USER_ERROR = 2
 INTERRUPTED = 130
+SMALLER = (
+    "end what else runs there, or lower train.pack_tokens (of sft: --pack-tokens), engine.memory or engine.slots; "
+    "a run that was saved goes on with: sleuth train --resume RUN"
+)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for _name, _group in GROUPS.items():
@@ -83,11 +88,13 @@ def main() -> None:
         _leave(error, STOPPED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except Exception:
+    except Exception as error:
+        if told := exhausted(error):
+            _leave(f"{told}; {SMALLER}", USER_ERROR)
         if not several():
             raise
         leave(traceback.format_exc(), BROKEN)
 
 
-def _leave(error: Exception, code: int) -> NoReturn:
+def _leave(error: Exception | str, code: int) -> NoReturn:
     leave(" ".join(["sleuth:", *str(error).splitlines()]), code)

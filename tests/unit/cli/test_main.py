@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from sleuth import __version__
-from sleuth.cli.main import COMMANDS, GROUPS, main
+from sleuth.cli.main import COMMANDS, GROUPS, SMALLER, main
 
 FAILING = """
 import sys
@@ -65,6 +65,11 @@ def test_knobs_are_printed_one_a_line(monkeypatch: pytest.MonkeyPatch, capsys: p
         ("InputError('no such file;\\n give another')", 2, "sleuth: no such file;  give another\n"),
         ("TrainingStopped('too many failed searches')", 1, "sleuth: too many failed searches\n"),
         ("KeyboardInterrupt", 130, ""),
+        (
+            "__import__('torch').OutOfMemoryError('CUDA out of memory.')",
+            2,
+            f"sleuth: the GPU has no memory left; {SMALLER}\n",
+        ),
     ],
 )
 def test_failure_is_one_line(error: str, code: int, shown: str) -> None:

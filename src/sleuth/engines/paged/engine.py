@@ -27,6 +27,7 @@ from sleuth.engines.paged.runner import Backend, Runner
 from sleuth.engines.paged.schedule import Schedule, Tally
 from sleuth.engines.paged.watch import Watch
 from sleuth.errors import ConfigError, EngineFailure
+from sleuth.model.exhausted import exhausted
 from sleuth.model.tokens import Tokens
 
 # With lockstep, steps between two looks at who is there.
@@ -324,8 +325,10 @@ class Paged:
 
     def _reset(self, error: BaseException) -> None:
         """Ends every request with an EngineFailure, and leaves the engine as after a start."""
-        told = str(error) if isinstance(error, EngineFailure) else f"{type(error).__name__}: {error}"
-        if isinstance(error, asyncio.CancelledError):
+        told = exhausted(error) or f"{type(error).__name__}: {error}"
+        if isinstance(error, EngineFailure):
+            told = str(error)
+        elif isinstance(error, asyncio.CancelledError):
             told = "the engine was closed, or the event loop ended"
         failure = EngineFailure(f"generation broke: {told}")
         failure.__cause__ = error

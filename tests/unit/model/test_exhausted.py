@@ -1,0 +1,31 @@
+"""A GPU without memory: PyTorch's message becomes a few words with its figures."""
+
+import torch
+
+from sleuth.model.exhausted import exhausted
+
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 142.00 MiB. GPU 0 has a total capacity of 139.80 GiB of which 14.31 MiB is "
+    "free. Process 2271 has 512.00 MiB memory in use. Process 5136 has 42.17 GiB memory in use. Including non-PyTorch "
+    "memory, this process has 14.91 GiB memory in use. Of the allocated memory 13.68 GiB is allocated by PyTorch."
+)
+
+
+def test_what_was_asked_for_what_is_free_and_what_others_hold() -> None:
+    assert exhausted(torch.OutOfMemoryError(MESSAGE)) == (
+        "the GPU has no memory left: 142.00 MiB were asked for, 14.31 MiB of 139.80 GiB are free, "
+        "and other processes hold 42.7 GiB"
+    )
+
+
+def test_others_are_only_named_where_there_are_some() -> None:
+    alone = MESSAGE.replace("Process 2271 has 512.00 MiB memory in use. Process 5136 has 42.17 GiB memory in use. ", "")
+    assert str(exhausted(torch.OutOfMemoryError(alone))).endswith("14.31 MiB of 139.80 GiB are free")
+
+
+def test_a_message_of_another_form_is_still_told() -> None:
+    assert exhausted(torch.OutOfMemoryError("no memory")) == "the GPU has no memory left"
+
+
+def test_other_errors_are_not_about_memory() -> None:
+    assert exhausted(RuntimeError(MESSAGE)) is None

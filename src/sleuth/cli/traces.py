@@ -54,6 +54,9 @@ def gold(
     quotes: Annotated[
         bool, typer.Option("--quotes/--no-quotes", help="thoughts repeat the sentence that they go by")
     ] = False,
+    guesses: Annotated[
+        bool, typer.Option("--guesses", help="questions whose answer no search shows are answered all the same")
+    ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="questions at most, the first of the file")] = None,
     seed: Annotated[int, typer.Option(min=0, help="of the wording")] = 0,
 ) -> None:
@@ -63,6 +66,8 @@ def gold(
         raise InputError("neither an index nor a corpus given; name one with --index or --corpus")
     if index is None and k is not None:
         raise ConfigError("--k has no effect without --index: the supporting passages are shown alone; remove it")
+    if index is None and guesses:
+        raise ConfigError("--guesses has no effect without --index: every passage asked for is shown; remove it")
     from sleuth.agent import prompts
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
@@ -84,6 +89,7 @@ def gold(
         searches=searches,
         seed=seed,
         quotes=quotes,
+        guesses=guesses,
     )
     console = Console(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
@@ -192,6 +198,8 @@ async def _demonstrated(
 def _say_gold(console: Console, out: Path, made: "list[Demonstration]", left_out: Counter[str]) -> None:
     searches = [each for demonstration in made for each in demonstration.searches]
     console.print(f"wrote {out}: {len(made):,} demonstrations with {len(searches):,} searches", soft_wrap=True)
+    if guessed := sum(not each.row["found"] for each in made):
+        console.print(f"of which {guessed:,} end in a guess", soft_wrap=True)
     if left_out:
         console.print(f"left out: {_listed(left_out)}", soft_wrap=True)
     _next(console, out)

@@ -54,7 +54,7 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The searches of a question, and the passages that matter in the order in which they are read."""
+    """The searches of a question, and the passages that matter in the order they are read in: none for a guess."""
 
     shown: tuple[Shown, ...]
     read: tuple[Passage, ...]
@@ -64,7 +64,8 @@ class Way:
 class Gold:
     """Writes demonstrations: `find` gives a passage by its id, `retriever` is searched where there is one.
 
-    With `quotes` a thought repeats the sentence that it goes by.
+    With `quotes` a thought repeats the sentence that it goes by. With `guesses` a question is answered even where no
+    search shows the answer.
     """
 
     find: Callable[[str], Passage | None]
@@ -75,6 +76,7 @@ class Gold:
     searches: int
     seed: int
     quotes: bool = False
+    guesses: bool = False
 
     async def demonstrate(self, questions: Sequence[Question]) -> AsyncIterator[Demonstration | LeftOut]:
         """One for each question, in their order."""
@@ -101,6 +103,7 @@ class Gold:
             "data_source": question.data_source,
             "golden_answers": list(question.golden_answers),
             "searches": len(way.shown),
+            "found": bool(way.read),
         }
         return Demonstration(question, way.shown, row)
 
@@ -124,7 +127,7 @@ class Gold:
         if not held and len(read) == 1:  # others may say the same as the one
             held = [passage for passage in seen if cover_em(passage.text, golds)]
         if not held or (missing and not any(cover_em(passage.text, golds) for passage in held)):
-            return LeftOut(question, "whose passages no search by a name read so far finds")
+            return self._not_found(question, shown, "whose passages no search by a name read so far finds")
         return Way(tuple(shown), tuple(held))
 
     async def _luck(self, question: Question) -> Way | LeftOut:
@@ -139,9 +142,12 @@ class Gold:
             names = gold_queries.names(question, [])
             named = await self._naming(names, lambda passage: bool(cover_em(passage.contents, golds)))
             if named is None:
-                return LeftOut(question, "where no hit holds an answer")
+                return self._not_found(question, shown, "where no hit holds an answer")
             shown.append(named)
         return Way(tuple(shown), tuple(each.target for each in shown if each.target is not None))
+
+    def _not_found(self, question: Question, shown: Sequence[Shown], why: str) -> Way | LeftOut:
+        return Way(tuple(shown), ()) if self.guesses else LeftOut(question, why)
 
     async def _first(self, question: Question, wanted: Callable[[Passage], bool]) -> Shown:
         """The question as a query: easy to learn, and it finds as much as RAG."""
@@ -219,6 +225,8 @@ def _moves(question: Question, way: Way, dice: random.Random, *, quotes: bool) -
         leading = (each.name or "", question.question)
         quoted = [gold_words.found(earlier.target, leading, dice)] if quotes and earlier.target is not None else []
         moves.append(Move(" ".join([*quoted, gold_words.further(each.name, dice)]), Search(each.query)))
+    if not way.read:
+        return [*moves, Move(gold_words.guess(question.golden_answers[0], dice), Answer(question.golden_answers[0]))]
     holding = [passage for passage in way.read if cover_em(passage.text, question.golden_answers)]
     proof = (holding or way.read)[-1]
     answer = gold_words.as_read(question.golden_answers, [proof.text])

@@ -45,6 +45,13 @@ SO = (
     "Therefore it is {answer}.",
 )
 
+GUESSED = (
+    "This does not tell it. I think it is {answer}.",
+    "None of this says it, so I guess: {answer}.",
+    "I did not find it. Most likely it is {answer}.",
+    "It is not said here. My guess is {answer}.",
+)
+
 
 def first(title: str | None, dice: random.Random) -> str:
     """Before the first search: for something that the question names, or for what it asks."""
@@ -57,8 +64,17 @@ def further(title: str | None, dice: random.Random) -> str:
 
 
 def last(answer: str, dice: random.Random) -> str:
-    """Before the answer."""
-    said = dice.choice(SO).format(answer=answer.rstrip("."))
+    """Before an answer that was read."""
+    return _ending(dice.choice(SO), answer)
+
+
+def guess(answer: str, dice: random.Random) -> str:
+    """Before an answer that was not."""
+    return _ending(dice.choice(GUESSED), answer)
+
+
+def _ending(said: str, answer: str) -> str:
+    said = said.format(answer=answer.rstrip("."))
     return said[:-1] if answer.endswith(("?", "!")) else said
 
 

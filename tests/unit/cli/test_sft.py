@@ -73,6 +73,8 @@ def test_gold_traces_need_somewhere_to_look(questions: Path, tmp_path: Path) -> 
         gold(questions, out)
     with pytest.raises(ConfigError, match="--k has no effect without --index"):
         gold(questions, out, corpus=tmp_path / "corpus.jsonl", k=2)
+    with pytest.raises(ConfigError, match="--guesses has no effect without --index"):
+        gold(questions, out, corpus=tmp_path / "corpus.jsonl", guesses=True)
     for prompt in ("direct", "rag", "rag-cot"):
         with pytest.raises(ConfigError, match=f"--prompt {prompt} is for answers without searching; choose another"):
             gold(questions, out, corpus=tmp_path / "corpus.jsonl", prompt=prompt)

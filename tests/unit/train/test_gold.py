@@ -63,9 +63,10 @@ def demonstrate(corpus: Path) -> Callable[..., Demonstration | LeftOut]:
         seed: int = 0,
         protocol: Protocol | None = None,
         quotes: bool = False,
+        guesses: bool = False,
     ) -> Demonstration | LeftOut:
         searched = index.load(corpus / "index") if isinstance(retriever, str) else retriever
-        writer = Gold(PASSAGES.get, searched, protocol or Tags(), "brief", k, searches, seed, quotes)
+        writer = Gold(PASSAGES.get, searched, protocol or Tags(), "brief", k, searches, seed, quotes, guesses)
 
         async def first() -> Demonstration | LeftOut:
             return await anext(writer.demonstrate([question]))
@@ -183,6 +184,37 @@ def test_gold_passage_with_the_answer_does_where_the_others_are_out_of_reach(
     assert isinstance(made, Demonstration)
     assert actions(made) == [Search(ASKED), Answer("Oslo")]
     assert isinstance(demonstrate(BRIDGE, Named({ASKED: ("film",)})), LeftOut)
+
+
+@pytest.mark.parametrize(
+    ("question", "found", "queries"),
+    [
+        (BRIDGE, {ASKED: ("town",)}, [ASKED]),
+        (BRIDGE, {ASKED: ("town",), "Ada Trig": ("cat",), "Big Gap": ("film",)}, [ASKED, "Big Gap"]),
+        (Question("q", "Who lives in Rome?", ("Bo",), "s"), {"Who lives in Rome": ("cat",)}, ["Who lives in Rome"]),
+    ],
+)
+def test_what_no_search_tells_is_guessed_where_that_is_wanted(
+    question: Question,
+    found: dict[str, tuple[str, ...]],
+    queries: list[str],
+    demonstrate: Callable[..., Demonstration | LeftOut],
+) -> None:
+    assert isinstance(demonstrate(question, Named(found)), LeftOut)
+    made = demonstrate(question, Named(found), guesses=True)
+    assert isinstance(made, Demonstration)
+    assert actions(made) == [*map(Search, queries), Answer(question.golden_answers[0])]
+    assert made.row["found"] is False
+    thought = made.row["messages"][-1]["content"].rpartition("<think>")[2]
+    assert not any(thought.strip().startswith(so.partition("{")[0]) for so in gold_words.SO)
+
+
+def test_what_is_read_is_not_a_guess(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+    found = Named({ASKED: ("person",)})
+    made = demonstrate(BRIDGE, found, guesses=True)
+    assert made == demonstrate(BRIDGE, found)
+    assert isinstance(made, Demonstration)
+    assert made.row["found"] is True
 
 
 def test_names_are_those_of_the_question_then_titles_and_names_read() -> None:

@@ -10,7 +10,8 @@
 #
 # Settings, by environment: K=3 documents a search, MADE=40000 questions made of the corpus, VALIDATION=500 training questions kept
 # apart, ROUNDS=4 of two epochs at most, RATE=2e-4 and RATE2=1e-4 of made and of real questions, PACK=32768 tokens a pass, SLOTS=512
-# sequences at once, MEMORY=0.15 of the GPU for keys and values, TRAIN="--set ..." more of `sleuth train`.
+# sequences at once, MEMORY=0.15 of the GPU for keys and values, TRAIN="--set ..." more of `sleuth train`. To try: BEGIN=2 epochs of
+# real questions before reinforcement learning, GOLD=--guesses more of `sleuth traces gold` for them, READ=1 the answers of RAG among them.
 set -euo pipefail
 shopt -s inherit_errexit nullglob
 
@@ -20,8 +21,9 @@ row=$1 model=$2 data=$3 out=$4
 case $row in direct | rag | rag-sft | search | cold | rl) ;; *) stop "unknown row $row; expected direct, rag, rag-sft, search, cold or rl" ;; esac
 [ -f "$model/config.json" ] || stop "$model holds no config.json; give a Hugging Face folder"
 command -v sleuth > /dev/null || stop "there is no command sleuth; activate the environment it is installed in"
-k=${K:-3} made=${MADE:-40000} validation=${VALIDATION:-500} rounds=${ROUNDS:-4}
-for setting in "K=$k" "MADE=$made" "VALIDATION=$validation" "ROUNDS=$rounds" "PACK=${PACK:-32768}" "SLOTS=${SLOTS:-512}"; do
+k=${K:-3} made=${MADE:-40000} validation=${VALIDATION:-500} rounds=${ROUNDS:-4} begin=${BEGIN:-2} read=${READ:-0}
+[[ $read =~ ^[01]$ ]] || stop "READ=$read; expected 0 or 1"
+for setting in "K=$k" "MADE=$made" "VALIDATION=$validation" "ROUNDS=$rounds" "BEGIN=$begin" "PACK=${PACK:-32768}" "SLOTS=${SLOTS:-512}"; do
     [[ $setting =~ =[1-9][0-9]*$ ]] || stop "$setting; expected a whole number of 1 or more"
 done
 here=$(cd "$(dirname "$0")" && pwd)
@@ -87,14 +89,22 @@ begun() { # a policy that reads, searches and answers: one epoch on made questio
         --epochs 1 --learning-rate "${RATE:-2e-4}" --batch-rows 64
 }
 
-taught() { # taught KIND ROUND: two more epochs on real questions
-    local kind=$1 before="$out/$name-made"
-    [ "$2" = 1 ] || before="$out/$name-$kind-$(($2 - 1))"
-    case $kind in
-    search) traces train-search gold --questions "$out/train.jsonl" --k "$k" ;;
-    *) traces "train-$kind" answers --method rag --prompt "$kind" --questions "$out/train.jsonl" --k "$k" ;;
-    esac
-    trained "$before" "$out/$name-$kind-$2" --traces "$out/train-$kind.traces.jsonl.gz" --epochs 2 --keep last --learning-rate "${RATE2:-1e-4}" --batch-rows 32
+real() { # real KIND FROM TO EPOCHS: what real questions teach
+    local kind=$1 from=$2 to=$3 epochs=$4 each few=()
+    for each in "$kind" $([ "$kind" = search ] && [ "$read" = 1 ] && echo rag); do
+        case $each in
+        search) traces train-search gold --questions "$out/train.jsonl" --k "$k" ${GOLD:-} ;;
+        *) traces "train-$each" answers --method rag --prompt "$each" --questions "$out/train.jsonl" --k "$k" ;;
+        esac
+        few+=(--traces "$out/train-$each.traces.jsonl.gz")
+    done
+    trained "$from" "$to" "${few[@]}" --epochs "$epochs" --keep last --learning-rate "${RATE2:-1e-4}" --batch-rows 32
+}
+
+taught() { # taught KIND ROUND: two more epochs
+    local before="$out/$name-made"
+    [ "$2" = 1 ] || before="$out/$name-$1-$(($2 - 1))"
+    real "$1" "$before" "$out/$name-$1-$2" 2
 }
 
 learned() { # learned KIND OPTIONS...: taught while EM on validation rises
@@ -132,12 +142,14 @@ read_by_the_best_of() { # of ways; of equal ones the one with fewer documents, t
 }
 
 reinforced() { # from two epochs, whatever the cold start of the table had: more, and the training questions are known by heart
-    local run="$out/$name-run"
-    same "$name-run" <<< "TRAIN=${TRAIN:-}"
+    local run="$out/$name-run" from="$out/$name-search-1"
+    same "$name-run" <<< "TRAIN=${TRAIN:-} BEGIN=$begin"
+    begun
+    if [ "$begin" = 2 ]; then taught search 1; else from="$out/$name-begin"; real search "$out/$name-made" "$from" "$begin"; fi
     if [ -f "$run/manifest.json" ]; then
         [ -f "$run/summary.json" ] || sleuth train --resume "$run"
     else
-        sleuth train "$here/train.toml" --out "$run" --set model.policy="$out/$name-search-1" --set data.train="$out/train.jsonl" \
+        sleuth train "$here/train.toml" --out "$run" --set model.policy="$from" --set data.train="$out/train.jsonl" \
             --set data.test="$out/validation.jsonl" --set retrieval.index="$out/index" --set retrieval.k="$k" ${TRAIN:-}
     fi
     [ -f "$out/$name-rl/config.json" ] || sleuth export "$run" "$out/$name-rl" --best
@@ -149,9 +161,9 @@ ask() { # ask WHO METHOD OPTIONS...
     sleuth evaluate "$who" "${suites[@]}" --method "$method" "${room[@]}" --out "$out/$name-$row.evaluation" "$@"
 }
 
-same questions < <(echo "K=$k MADE=$made VALIDATION=$validation"; cd "$data" && cksum ./*.jsonl.gz)
+same questions < <(echo "K=$k MADE=$made VALIDATION=$validation GOLD=${GOLD:-}"; cd "$data" && cksum ./*.jsonl.gz)
 same "$name" < <(cat "$model"/*.safetensors "$model"/tokenizer.json | cksum)
-case $row in rag-sft | cold | rl) same "$name-taught" <<< "RATE=${RATE:-2e-4} RATE2=${RATE2:-1e-4}" ;; esac
+case $row in rag-sft | cold | rl) same "$name-taught" <<< "RATE=${RATE:-2e-4} RATE2=${RATE2:-1e-4} READ=$read" ;; esac
 [ "$row" = direct ] || index
 case $row in direct | search) ;; *) questions ;; esac
 case $row in
@@ -163,5 +175,5 @@ rag-sft) # with an answer alone, and with a thought before it
     tries=$(for prompt in rag rag-cot; do ways "$out/$name-$prompt" $prompt 0; done)
     read_by_the_best_of "$tries" ;;
 cold) learned search --method search "${agent[@]}"; ask "$out/$name-search" search "${agent[@]}" ;;
-rl) begun; taught search 1; reinforced; ask "$out/$name-rl" search "${agent[@]}" ;;
+rl) reinforced; ask "$out/$name-rl" search "${agent[@]}" ;;
 esac

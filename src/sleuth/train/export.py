@@ -32,9 +32,13 @@ def found(path: Path, step: int | None, best: bool) -> Path:
     if step is not None:
         return _of_step(run, step)
     chosen = run.best() if best else run.latest()
+    if chosen is None and best:
+        raise InputError(
+            f"{path} has no checkpoint with a held-out score; leave --best out to take its newest, "
+            "or train with train.keep_best and evaluate.every"
+        )
     if chosen is None:
-        missing = "no checkpoint with a held-out score" if best else "no checkpoint yet"
-        raise InputError(f"{path} has {missing}; continue it with: sleuth train --resume {path}")
+        raise InputError(f"{path} has no checkpoint yet; continue it with: sleuth train --resume {path}")
     return chosen
 
 

@@ -132,7 +132,7 @@ def test_what_does_not_exist_is_refused(run: Run, tmp_path: Path) -> None:
     empty = Run.create(tmp_path / "empty", {})
     with pytest.raises(InputError, match="has no checkpoint yet"):
         export(empty.path, tmp_path / "out")
-    with pytest.raises(InputError, match="has no checkpoint with a held-out score"):
+    with pytest.raises(InputError, match="has no checkpoint with a held-out score; leave --best out"):
         export(empty.path, tmp_path / "out", best=True)
     assert not (tmp_path / "out").exists()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Annotated, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -347,11 +347,16 @@ def _section_of(field: FieldInfo) -> type[Section] | None:
 
 
 def _type_of(field: FieldInfo) -> str:
-    if get_origin(field.annotation) is Literal:
-        return " | ".join(str(choice) for choice in get_args(field.annotation))
-    options = get_args(field.annotation) or (field.annotation,)
-    bare = [get_args(option)[0] if get_origin(option) is Annotated else option for option in options]
-    return " | ".join(option.__name__ for option in bare if option is not type(None))
+    literal = get_origin(field.annotation) is Literal
+    options = (field.annotation,) if literal else get_args(field.annotation) or (field.annotation,)
+    return " | ".join(name for option in options if option is not type(None) for name in _names_of(option))
+
+
+def _names_of(option: Any) -> list[str]:
+    """A type by its name, a literal by its choices."""
+    if get_origin(option) is Literal:
+        return list(map(str, get_args(option)))
+    return [(get_args(option)[0] if get_origin(option) is Annotated else option).__name__]
 
 
 def _shown(value: object) -> str:

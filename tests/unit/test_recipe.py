@@ -90,6 +90,17 @@ def test_k1_in_the_loss_is_refused_for_it_has_no_gradient_there() -> None:
     assert load("quickstart", ["algorithm.kl.place=reward", "algorithm.kl.estimator=k1"]).algorithm.kl.estimator == "k1"
 
 
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_what_is_never_negative_is_refused_in_the_reward(estimator: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^algorithm\.kl\.estimator = {estimator} does not hold the policy near"):
+        load("quickstart", ["algorithm.kl.place=reward", f"algorithm.kl.estimator={estimator}"])
+
+
+def test_an_estimator_that_is_not_named_is_that_of_its_place() -> None:
+    found = {place: load("quickstart", [f"algorithm.kl.place={place}"]).algorithm.kl for place in ("loss", "reward")}
+    assert {place: kl.named for place, kl in found.items()} == {"loss": "k3", "reward": "k1"}
+
+
 @pytest.mark.parametrize("advantage", ["reinforce", "import:own.advantage"])
 def test_one_sample_is_enough_where_no_group_is_needed(advantage: str) -> None:
     assert load("quickstart", ["train.samples=1", f"algorithm.advantage={advantage}"]).train.samples == 1
@@ -177,7 +188,7 @@ def test_knob_shows_type_and_default() -> None:
     table = {knob.key: (knob.type, knob.default) for knob in knobs()}
     assert table["train.steps"] == ("int", 100)
     assert table["data.corpus"] == ("str", None)
-    assert table["algorithm.kl.estimator"] == ("k1 | k2 | k3", "k3")
+    assert table["algorithm.kl.estimator"] == ("k1 | k2 | k3", None)
 
 
 def test_anchored_paths_do_not_depend_on_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

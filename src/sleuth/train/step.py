@@ -188,10 +188,15 @@ class Learner:
         return {name: sum(theirs[name] for theirs in every) for name in read}
 
     def _moves(self, row: Row) -> bool:
-        """Whether a row can change the weights; other terms, or a loss of the user's own, may without an advantage."""
+        """Whether a row can change the weights; other terms, or a loss of the user's own, may without an advantage.
+
+        A mini-batch of which none can makes no step, in which the optimiser would follow its earlier ones.
+        """
         settings = self.algorithm
-        every = settings.kl.place == "loss" or settings.entropy > 0 or settings.loss not in loss.LOSSES
-        return every or bool((row.columns["advantage"] != 0).any())
+        if settings.kl.place == "loss" or settings.entropy > 0 or settings.loss not in loss.LOSSES:
+            return True
+        advantage_S = row.columns["advantage"] * row.columns.get("correction", torch.ones(()))
+        return bool((advantage_S > 0 if settings.negative_weight == 0 else advantage_S != 0).any())
 
     def _weighed(self, rows: Sequence[Row]) -> list[Row]:
         lengths_N = torch.tensor([len(row.places_S) for row in rows], dtype=torch.float64)
@@ -215,7 +220,7 @@ class Learner:
         if settings.entropy:
             value_T = value_T - settings.entropy * entropy_T
         if self.reference is not None:
-            kl_T = kl.ESTIMATORS[settings.kl.estimator](logprob_T, columns["reference"])
+            kl_T = kl.ESTIMATORS[settings.kl.named](logprob_T, columns["reference"])
             metrics["kl"] = kl_T
             if settings.kl.place == "loss":
                 value_T = value_T + pace.kl * kl_T
@@ -252,7 +257,8 @@ def _share_of_rate(train: TrainConfig, warmup: float, step: int) -> float:
 def _paid(groups: Sequence[Group]) -> Paid:
     return Paid(
         [trajectory for group in groups for trajectory in group.trajectories],
-        torch.tensor([score.total for group in groups for score in group.scores]),
+        # A reward of the user's own may be a whole number, of which there is no mean.
+        torch.tensor([score.total for group in groups for score in group.scores], dtype=torch.float32),
         torch.tensor([key for key, group in enumerate(groups) for _ in group.trajectories]),
     )
 

@@ -50,6 +50,21 @@ def test_gradients() -> None:
         assert gradient_T.tolist() == pytest.approx(expected[name]), name
 
 
+def test_only_k1_in_the_reward_has_the_gradient_of_the_kl() -> None:
+    """Charging the reward descends the mean of estimate times the gradient of logprob; k2 and k3 raise the KL here."""
+    reference_V = torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64)
+    logits_V = torch.tensor([0.6, 0.35, 0.05], dtype=torch.float64).log().requires_grad_()
+    logprob_V = logits_V.log_softmax(0)
+    (slope_V,) = torch.autograd.grad((logprob_V.exp() * (logprob_V - reference_V.log())).sum(), logits_V)
+    charged = {}
+    for name, estimator in ESTIMATORS.items():
+        logprob_V = logits_V.log_softmax(0)
+        worth_V = (logprob_V.exp() * estimator(logprob_V, reference_V.log())).detach()
+        (charged[name],) = torch.autograd.grad((worth_V * logprob_V).sum(), logits_V)
+    assert_close(charged["k1"], slope_V)
+    assert [name for name, each_V in charged.items() if each_V @ slope_V < 0] == ["k2", "k3"]
+
+
 def test_logprobs_far_apart_stay_finite() -> None:
     far_T = torch.tensor([-500.0, 0.0])
     assert k3(far_T, far_T.flip(0)).isfinite().all()

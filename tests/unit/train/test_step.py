@@ -43,7 +43,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "k2 in the loss": {"kl": {"place": "loss", "estimator": "k2", "coefficient": 0.5}},
     "k3 in the loss": {"kl": {"place": "loss", "estimator": "k3", "coefficient": 0.5}},
     "k1 in the reward": {"kl": {"place": "reward", "estimator": "k1", "coefficient": 0.5}},
-    "k3 in the reward": {"kl": {"place": "reward", "estimator": "k3", "coefficient": 0.5}},
+    "KL in the reward": {"kl": {"place": "reward", "coefficient": 0.5}},
+    "KL in the loss": {"kl": {"place": "loss", "coefficient": 0.5}},
     "old logprobs recomputed": {"old": "recompute"},
     "tokens truncated": {"correction": {"level": "token", "action": "truncate", "high": 1.1}},
     "sequences masked": {"correction": {"level": "sequence", "action": "mask", "low": 0.2, "high": 8.0}},
@@ -160,7 +161,7 @@ class Naive:
 
     def _kl(self, new: Tensor, reference: Tensor) -> Tensor:
         difference = reference - new
-        match self.algorithm.kl.estimator:
+        match self.algorithm.kl.estimator or ("k1" if self.algorithm.kl.place == "reward" else "k3"):
             case "k1":
                 return -difference
             case "k2":
@@ -536,6 +537,54 @@ def test_without_any_advantage_only_other_terms_move_the_weights(
     found = learned(ours, groups([[1.0, 1.0], [0.0, 0.0]], seed=3))
     assert moved(before, ours.policy.model) == bool(settings)
     assert ("policy/entropy" in found) == bool(settings)
+
+
+def all_unlikely(group: Group) -> Group:
+    """As an engine sampled it that found every token next to impossible."""
+    told = [replace(each, logprobs=tuple(one - 50.0 for one in each.logprobs)) for each in group.trajectories]
+    return replace(group, trajectories=tuple(told))
+
+
+def all_paid_cut(group: Group) -> Group:
+    """What was paid for ran out of tokens."""
+    stops = [StopReason.OUT_OF_TOKENS if score.total else StopReason.ANSWERED for score in group.scores]
+    told = [replace(each, stop=stop) for each, stop in zip(group.trajectories, stops, strict=True)]
+    return replace(group, trajectories=tuple(told))
+
+
+@pytest.mark.parametrize(
+    ("settings", "change"),
+    [
+        ({"correction": {"level": "token", "action": "mask", "low": 1e-6, "high": 1e6}}, all_unlikely),
+        ({"negative_weight": 0.0, "overlong": "filter"}, all_paid_cut),
+    ],
+    ids=["a correction drops every token", "what is left is worse than the mean and weighs nothing"],
+)
+def test_mini_batch_without_gradient_makes_no_step(
+    settings: dict[str, Any],
+    change: Callable[[Group], Group],
+    learner: Callable[..., Learner],
+    groups: Callable[..., list[Group]],
+) -> None:
+    """It would follow the momentum of the steps before."""
+    ours = learner(settings)
+    start = weights(ours.policy.model)
+    learned(ours, groups([[1.0, 0.0], [0.0, 1.0]]))
+    assert moved(start, ours.policy.model)
+    before = weights(ours.policy.model)
+    found = learned(ours, [change(group) for group in groups([[1.0, 0.0], [0.0, 1.0]], seed=3)])
+    assert not moved(before, ours.policy.model)
+    assert "policy/loss" not in found
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "reinforce", "reinforce_pp"])
+def test_rewards_may_be_whole_numbers(
+    advantage: str, learner: Callable[..., Learner], groups: Callable[..., list[Group]]
+) -> None:
+    whole, real = (learner({"advantage": advantage}) for _ in range(2))
+    learned(real, groups([[1.0, 0.0], [2.0, 0.0]]))
+    learned(whole, groups([[1, 0], [2, 0]]))
+    same(weights(whole.policy.model), weights(real.policy.model), tolerance=0.0)
 
 
 def test_loss_of_the_users_own_may_move_the_weights_without_an_advantage(

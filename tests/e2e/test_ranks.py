@@ -3,12 +3,17 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
+from sleuth.model.tokens import Tokens
 from sleuth.runs.rows import read_rows
+from sleuth.train.policy import Policy
 
 pytestmark = pytest.mark.e2e
 
@@ -41,6 +46,19 @@ def test_two_processes_make_the_run_of_one_and_one_continues_it(bench: Bench) ->
         for theirs, expected in zip(*(learned(bench.path / name, step) for name in ("pair", "single")), strict=True):
             assert theirs.pop("ratio") == pytest.approx(expected.pop("ratio"), abs=1e-4)
             assert theirs == pytest.approx(expected, abs=1e-4)
+
+
+def test_model_whose_head_is_its_embedding_is_gathered_by_both(
+    bench: Bench, tiny: Callable[..., PreTrainedModel], tokens: Tokens
+) -> None:
+    model = tiny("llama")
+    assert model.config.tie_word_embeddings
+    Policy(model, tokens).save(bench.path / "tied")
+    settings = ("--set", "model.policy=tied", "--set", "train.steps=1")
+    ended = bench.sleuth("train", "small.toml", "--out", "both", "--nproc", "2", *settings)
+    assert ended.returncode == 0, ended.stderr
+    weights = load_file(bench.path / "both" / "checkpoints" / "step-1" / "model.safetensors")
+    assert "lm_head.weight" not in weights
 
 
 def figures(row: dict[str, Any]) -> dict[str, float]:

@@ -83,16 +83,14 @@ class Policy:
 
     def weights(self, host: Host | None) -> Weights:
         """All weights, whole, copied to the host; where it is None this rank only helps the others to gather theirs."""
-        copies: dict[int, Tensor] = {}
-        found = {}
+        # Weights that are tied stay one tensor. Every rank gathers it once: one that did so again would wait for ever.
+        names: dict[int, str] = {}
+        found: Weights = {}
         for name, weight in self.model.state_dict(keep_vars=True).items():
-            # Weights that are tied stay one tensor.
-            if id(weight) in copies:
-                found[name] = copies[id(weight)]
-                continue
-            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            first = names.setdefault(id(weight), name)
+            whole = weight.full_tensor() if isinstance(weight, DTensor) and first == name else weight
             if host is not None:
-                found[name] = copies[id(weight)] = host.copy(f"weights.{name}", whole)
+                found[name] = host.copy(f"weights.{name}", whole) if first == name else found[first]
         return found
 
     def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:

@@ -139,7 +139,7 @@ def resolve_policy(name: str) -> Path:
         return hub.policy(
             name,
             f"fetch it where there is a network (hf download {name}; one with a licence to accept needs hf auth login "
-            "before), or give a folder: --set model.policy=FOLDER",
+            "before), or give a folder that is here",
         )
     folder = SHIPPED / name if name in _packaged() else Path(name)
     if not folder.is_dir():
@@ -147,6 +147,8 @@ def resolve_policy(name: str) -> Path:
             f"no model folder at {folder}; expected 'quickstart', a Hugging Face model folder, or a name on the hub "
             "such as Qwen/Qwen2.5-3B"
         )
+    if (folder / "manifest.json").is_file():
+        raise InputError(f"{folder} is a run; take its policy with: sleuth export {folder} FOLDER")
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json; expected a Hugging Face model folder")
     if not any((folder / vocabulary).is_file() for vocabulary in hub.VOCABULARIES):

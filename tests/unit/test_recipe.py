@@ -216,7 +216,11 @@ def test_own_policy_is_its_folder(tmp_path: Path, vocabulary: str) -> None:
 
 @pytest.mark.parametrize(
     ("names", "sentence"),
-    [([], "holds no config.json"), (["config.json", "tokenizer_config.json"], "model folder without tokenizer")],
+    [
+        ([], "holds no config.json"),
+        (["config.json", "tokenizer_config.json"], "model folder without tokenizer"),
+        (["manifest.json"], "is a run; take its policy with: sleuth export"),
+    ],
 )
 def test_incomplete_policy_is_refused(tmp_path: Path, names: list[str], sentence: str) -> None:
     for name in names:

@@ -89,12 +89,15 @@ def worded(hits: Sequence[Hit], protocol: Protocol) -> str:
 
 
 def taken_at_its_word(trajectory: Trajectory) -> Trajectory:
-    """A reply in no form is the answer: a model that was never taught the form answers all the same."""
+    """A reply in no form is the answer: a model that was never taught the form answers all the same.
+
+    A thought that was cut off is none: what it names on the way would be taken for what it comes to.
+    """
     last = trajectory.turns[-1] if trajectory.turns else None
     if last is None or trajectory.stop is not StopReason.OUT_OF_TURNS or not isinstance(last.action, Malformed):
         return trajectory
     text = last.text.rpartition("</think>")[2].replace("<answer>", "").strip()
-    if not text:
+    if not text or "<think>" in text:
         return trajectory
     said = replace(last, action=Answer(text), outcome=Outcome.ANSWERED)
     return replace(trajectory, turns=(*trajectory.turns[:-1], said), stop=StopReason.ANSWERED)

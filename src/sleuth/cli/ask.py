@@ -50,7 +50,14 @@ def ask(
         raise InputError("the question is empty; write what you want to know")
     endpoint = endpoint_of(run, served, key_env, timeout)
     if endpoint is None and (index or method or settings):
-        raise ConfigError("--index, --method and --set have no effect without an address, for a run has its own")
+        raise ConfigError(
+            "--index, --method and --set have no effect without an address, for a run has its own; "
+            f"another index is searched by: sleuth serve agent {run} --index INDEX"
+        )
+    if endpoint is None and (Path(run) / "config.json").is_file():
+        raise InputError(
+            f"{run} is a model without an index of its own; serve it with: sleuth serve agent {run} --index INDEX"
+        )
     if endpoint is None:
         Run.open(Path(run))  # a folder that is none is told at once, before anything heavy is loaded
     from sleuth.cli.quiet import quiet

@@ -94,7 +94,7 @@ def _report(out: Path, made: "Made", wanted: int, dice: Random) -> None:
         + ", ".join(f"{count:,} questions take {hops}" for hops, count in sorted(made.hops.items()))
     )
     if len(made.questions) < wanted:
-        typer.echo(f"fewer than {wanted:,}: the passages give no more; more come with a higher --per-passage")
+        typer.echo(f"fewer than {wanted:,}: the passages give no more; a higher --per-passage may")
     typer.echo(f"{len(made.questions):>9,}  {out}")
 
 

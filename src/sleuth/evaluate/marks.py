@@ -103,8 +103,8 @@ def read(path: Path) -> list[Mark]:
     for name in (MARKS, RESULTS):
         if not (folder / name).is_file():
             raise InputError(
-                f"{path} is no finished evaluation: there is no {name} in it or beside it; finish it by giving the "
-                "sleuth evaluate command that began it again"
+                f"{path} is no finished evaluation: there is no {name} in it or beside it; finish a folder by giving "
+                "the sleuth evaluate command that began it again, and make one with --out FOLDER instead of a file"
             )
     try:
         return [_read(row) for row in read_rows(file)]

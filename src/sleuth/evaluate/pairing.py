@@ -126,7 +126,9 @@ def markdown(pairing: Pairing, names: tuple[str, str], measure: str, show: int) 
     lines += _table(("Set", "Questions", "A", "B", "B - A"), _by_set(pairing, measure))
     lines += ["", *_table(("Mean over the sets", "A", "B", "B - A"), _by_measure(pairing))]
     lines += ["", f"A is {first}, B is {second}. Brackets hold 95% intervals; differences are paired, question by "]
-    lines[-1] += "question, and in bold where their interval excludes zero. Seconds depend on what else ran."
+    lines[-1] += (
+        "question, and in bold where their interval excludes zero. Seconds never are: they depend on what else ran."
+    )
     if pairing.left_out:
         lines.append(f"Compared is what is common: {pairing.left_out:,} questions stand in one evaluation only.")
     if pairing.lost:

@@ -48,7 +48,8 @@ def read(
     if not reading.traces:
         raise InputError(
             f"nothing is left of {', '.join(map(str, files))}: {reading.sentence()}; give other traces, "
-            "or let longer or worse ones in with --row-tokens, --overlong cut or --min-reward"
+            "such as shorter ones with fewer documents, or let longer or worse ones in with --row-tokens (what the "
+            "model reads at most), --overlong cut or --min-reward"
         )
     return reading
 

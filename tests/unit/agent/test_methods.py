@@ -108,6 +108,14 @@ def test_a_reply_without_words_is_none(agent: MakesAgent) -> None:
     assert isinstance(found.turns[0].action, Malformed)
 
 
+@pytest.mark.parametrize(
+    "said", ["<think> It may be London", "<think> so </think> <think> London", "<think> <answer> London"]
+)
+def test_a_thought_that_was_cut_off_is_none(agent: MakesAgent, said: str) -> None:
+    found = play(agent, "cot", said)
+    assert (found.stop, found.answer) == (StopReason.OUT_OF_TURNS, None)
+
+
 def test_a_search_that_fails_is_no_answer(agent: MakesAgent) -> None:
     found = play(agent, "rag", SAID, search=Closed())
     assert (found.stop, found.turns, found.ids) == (StopReason.SEARCH_UNAVAILABLE, (), ())

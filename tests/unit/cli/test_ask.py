@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from sleuth.cli.ask import Stream, ask, closing
-from sleuth.errors import InputError
+from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
 
 TEXT = "Question: is 1 < 2?\n<think> I [bold] know </think> <search> Ada </search>\n\n<answer> x</y </answer>"
@@ -69,6 +69,17 @@ def test_closing_line_is_the_answer_or_why_there_is_none(
 ) -> None:
     stop, *turns = ended
     assert closing(trajectory(stop, *turns)) == line
+
+
+def test_model_without_an_index_is_told_what_can_be_asked(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=f"serve it with: sleuth serve agent {tmp_path} --index INDEX"):
+        ask(str(tmp_path), "Who?")
+
+
+def test_index_of_a_run_cannot_be_changed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"another index is searched by: sleuth serve agent {tmp_path} --index INDEX"):
+        ask(str(tmp_path), "Who?", index="other")
 
 
 def test_empty_question_is_refused(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_marks_without_results_are_no_finished_evaluation(tmp_path: Path, agent:
     finish(folder, measured(folder))
     assert [mark.stop for mark in read(folder.path)] == ["answered"] * 6
     (folder.path / RESULTS).unlink()
-    with pytest.raises(InputError, match=r"there is no results.json in it or beside it; finish it by giving the"):
+    with pytest.raises(InputError, match=r"there is no results.json in it or beside it; finish a folder by giving the"):
         read(folder.path)
 
 

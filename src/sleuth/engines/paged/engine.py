@@ -44,7 +44,7 @@ def _check(model: PreTrainedModel, *, slots: int, context: int, memory: float, p
     # The last token of a context is sampled and never computed.
     if not 1 < context <= known + 1:
         raise ConfigError(
-            f"a context of {context} tokens, expected 2 to the {known + 1} of the model; "
+            f"a context of {context} tokens, expected 2 to {known + 1}, for the model has {known} positions; "
             f"lower it with --set agent.context_tokens={known}"
         )
     if slots < 1 or prefill_tokens < 1 or not 0 < memory <= 1:

@@ -95,9 +95,33 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
         loaded = CrossEncoder(str(folder), device=place, model_kwargs={"dtype": _precision(place)})
     if loaded.num_labels != 1:
         raise InputError(f"{model} gives {loaded.num_labels} numbers a pair, expected 1; choose another cross-encoder")
+    _keep_rows_apart(loaded)
     longest = min(PAIR_TOKENS, _limit(loaded.tokenizer, _config(loaded)))
     network = Network(f"the cross-encoder {model}", [loaded], loaded.tokenizer, "scores")
     return PairScorer(network, longest, fingerprint(folder))
+
+
+class _OneNumber(torch.nn.Module):
+    """A linear layer with one output that sums every row in the same order.
+
+    Matrix products with one column sum a row in an order that may depend on its place among the others.
+    """
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.weight = layer.weight
+        self.bias = layer.bias
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        found = (rows.float() * self.weight[0].float()).sum(-1, keepdim=True)
+        return (found if self.bias is None else found + self.bias.float()).to(rows.dtype)
+
+
+def _keep_rows_apart(model: torch.nn.Module) -> None:
+    for parent in list(model.modules()):
+        for name, layer in parent.named_children():
+            if isinstance(layer, torch.nn.Linear) and layer.out_features == 1:
+                setattr(parent, name, _OneNumber(layer))
 
 
 class _Widened(torch.nn.Module):

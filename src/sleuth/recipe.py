@@ -147,7 +147,7 @@ def resolve_policy(name: str) -> Path:
             f"no model folder at {folder}; expected 'quickstart', a Hugging Face model folder, or a name on the hub "
             "such as Qwen/Qwen2.5-3B"
         )
-    if (folder / "manifest.json").is_file():
+    if (folder / "checkpoints").is_dir():
         raise InputError(f"{folder} is a run; take its policy with: sleuth export {folder} FOLDER")
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json; expected a Hugging Face model folder")

@@ -219,11 +219,13 @@ def test_own_policy_is_its_folder(tmp_path: Path, vocabulary: str) -> None:
     [
         ([], "holds no config.json"),
         (["config.json", "tokenizer_config.json"], "model folder without tokenizer"),
-        (["manifest.json"], "is a run; take its policy with: sleuth export"),
+        (["manifest.json"], "holds no config.json"),
+        (["checkpoints/step-1"], "is a run; take its policy with: sleuth export"),
     ],
 )
 def test_incomplete_policy_is_refused(tmp_path: Path, names: list[str], sentence: str) -> None:
     for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     with pytest.raises(InputError, match=sentence):
         resolve_policy(str(tmp_path))

@@ -91,10 +91,9 @@ def test_full_disk_and_torn_file_lose_nothing(bench: Bench, finished: Ended) -> 
     start, again = ("train", "small.toml", "--out", "full"), ("train", "--resume", "full")
     assert bench.sleuth(*start, moment=("os.mkdir", ".tmp-step-4/trainer", 1)).returncode == KILLED
 
-    refused(
-        bench.sleuth(*again, largest_file=200_000),
-        "full/checkpoints/step-4 cannot be written: it is larger than files may be here",
-    )
+    stopped = bench.sleuth(*again, largest_file=200_000)
+    refused(stopped, "full/checkpoints/step-4 cannot be written: it is larger than files may be here")
+    assert "(continue with: sleuth train --resume full)" in stopped.stderr
     kept = bench.path / "full" / "checkpoints" / "step-2"
     assert names(kept.parent) == ["step-0", "step-2"]
     Policy.load(kept, torch.device("cpu"))

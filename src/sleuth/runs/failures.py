@@ -10,8 +10,8 @@ from sleuth.errors import InputError
 from sleuth.runs.temporaries import is_temporary_of
 
 REMEDIES = {
-    errno.ENOSPC: "the disk is full; free some space and run the command again",
-    errno.EDQUOT: "the disk quota is used up; free some space and run the command again",
+    errno.ENOSPC: "the disk is full; free some space and try again",
+    errno.EDQUOT: "the disk quota is used up; free some space and try again",
     errno.EFBIG: "it is larger than files may be here; raise the limit (ulimit -f) or choose another folder",
     errno.EROFS: "the file system is read-only; choose another folder",
     errno.EACCES: "permission is denied; choose another folder",

@@ -236,6 +236,8 @@ def _after(parts: Parts, watch: Watch, coming: Upcoming, progress: Progress) -> 
 def _record(parts: Parts, coming: Upcoming, watch: Watch, progress: Progress, metrics: Mapping[str, float]) -> Progress:
     """Metrics first, then the checkpoint: what a checkpoint has seen is always on the disk."""
     config = parts.config
+    # Every step after a checkpoint that could not be written is one more to lose.
+    parts.saver.check()
     last, best = progress.step == config.train.steps, False
     if config.evaluate.every and progress.step % config.evaluate.every == 0 and not last:
         coming.settle()

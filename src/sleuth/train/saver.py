@@ -50,6 +50,10 @@ class Saver:
     def wait(self) -> None:
         """Returns when all that was saved is on the disk."""
         self._join()
+        self.check()
+
+    def check(self) -> None:
+        """Raises what went wrong until now, and waits for nothing."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -76,6 +80,8 @@ class Saver:
                 self._lead(taken)
             else:
                 self._follow(taken)
+        except InputError as error:
+            self._error = InputError(f"{error} (continue with: sleuth train --resume {self._run.path})")
         except BaseException as error:  # the next call raises it
             self._error = error
 

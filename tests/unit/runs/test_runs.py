@@ -336,7 +336,7 @@ def test_full_disk_is_one_sentence_and_loses_nothing(run: Run) -> None:
     run.checkpoint(1).mkdir()
     with pytest.raises(InputError) as caught:
         fail_while_replacing(run.checkpoint(2), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    expected = f"{run.checkpoint(2)} cannot be written: the disk is full; free some space and run the command again"
+    expected = f"{run.checkpoint(2)} cannot be written: the disk is full; free some space and try again"
     assert str(caught.value) == expected
     assert names(run.path / "checkpoints") == ["step-1"]
 

@@ -1,7 +1,8 @@
 """The loop: what it records, what it repeats exactly, and what ends it."""
 
 import math
-from collections.abc import Callable, Sequence
+import resource
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.config.reward import RewardConfig
-from sleuth.errors import SearchUnavailable, TrainingStopped
+from sleuth.errors import InputError, SearchUnavailable, TrainingStopped
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
@@ -109,6 +110,24 @@ def test_run_records_every_step_and_saves_on_time(parts: Making, tmp_path: Path,
     assert outcome.before is not None
     assert outcome.after is not None
     assert len(outcome.before.greedy.asked) == len(outcome.after.sampled.asked) == 3
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file can grow beyond what the records of a few steps take."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_checkpoint_that_cannot_be_written_ends_the_run_at_once(parts: Making, tmp_path: Path, judged: str) -> None:
+    """And not when the next is due, with every step until then lost."""
+    made = parts(tmp_path / "run", reward={"answer": judged}, train={"steps": 9, "save_every": 9}, evaluate=UNASKED)
+    with pytest.raises(InputError, match="step-0 cannot be written: it is larger than files may be here"):
+        trained(made)
+    assert len(list(made.run.metrics())) < 9
 
 
 def test_same_seed_gives_the_same_run_and_another_does_not(parts: Making, tmp_path: Path, judged: str) -> None:

@@ -10,8 +10,8 @@
 #
 # Settings, by environment: K=3 documents a search, MADE=40000 questions made of the corpus, VALIDATION=500 training questions kept
 # apart, ROUNDS=4 of two epochs at most, RATE=2e-4 and RATE2=1e-4 of made and of real questions, PACK=32768 tokens a pass, SLOTS=512
-# sequences at once, MEMORY=0.15 of the GPU for keys and values, TRAIN="--set ..." more of `sleuth train`. To try: BEGIN=2 epochs of
-# real questions before reinforcement learning, GOLD=--guesses more of `sleuth traces gold` for them, READ=1 the answers of RAG among them.
+# sequences at once, MEMORY=0.15 of the GPU for keys and values, BEGIN=2 epochs of real questions before reinforcement learning,
+# TRAIN="--set ..." more of `sleuth train`.
 set -euo pipefail
 shopt -s inherit_errexit nullglob
 
@@ -21,8 +21,7 @@ row=$1 model=$2 data=$3 out=$4
 case $row in direct | rag | rag-sft | search | cold | rl) ;; *) stop "unknown row $row; expected direct, rag, rag-sft, search, cold or rl" ;; esac
 [ -f "$model/config.json" ] || stop "$model holds no config.json; give a Hugging Face folder"
 command -v sleuth > /dev/null || stop "there is no command sleuth; activate the environment it is installed in"
-k=${K:-3} made=${MADE:-40000} validation=${VALIDATION:-500} rounds=${ROUNDS:-4} begin=${BEGIN:-2} read=${READ:-0}
-[[ $read =~ ^[01]$ ]] || stop "READ=$read; expected 0 or 1"
+k=${K:-3} made=${MADE:-40000} validation=${VALIDATION:-500} rounds=${ROUNDS:-4} begin=${BEGIN:-2}
 for setting in "K=$k" "MADE=$made" "VALIDATION=$validation" "ROUNDS=$rounds" "BEGIN=$begin" "PACK=${PACK:-32768}" "SLOTS=${SLOTS:-512}"; do
     [[ $setting =~ =[1-9][0-9]*$ ]] || stop "$setting; expected a whole number of 1 or more"
 done
@@ -90,15 +89,12 @@ begun() { # a policy that reads, searches and answers: one epoch on made questio
 }
 
 real() { # real KIND FROM TO EPOCHS: what real questions teach
-    local kind=$1 from=$2 to=$3 epochs=$4 each few=()
-    for each in "$kind" $([ "$kind" = search ] && [ "$read" = 1 ] && echo rag); do
-        case $each in
-        search) traces train-search gold --questions "$out/train.jsonl" --k "$k" ${GOLD:-} ;;
-        *) traces "train-$each" answers --method rag --prompt "$each" --questions "$out/train.jsonl" --k "$k" ;;
-        esac
-        few+=(--traces "$out/train-$each.traces.jsonl.gz")
-    done
-    trained "$from" "$to" "${few[@]}" --epochs "$epochs" --keep last --learning-rate "${RATE2:-1e-4}" --batch-rows 32
+    local kind=$1 from=$2 to=$3 epochs=$4
+    case $kind in
+    search) traces train-search gold --questions "$out/train.jsonl" --k "$k" ;;
+    *) traces "train-$kind" answers --method rag --prompt "$kind" --questions "$out/train.jsonl" --k "$k" ;;
+    esac
+    trained "$from" "$to" --traces "$out/train-$kind.traces.jsonl.gz" --epochs "$epochs" --keep last --learning-rate "${RATE2:-1e-4}" --batch-rows 32
 }
 
 taught() { # taught KIND ROUND: two more epochs
@@ -161,9 +157,9 @@ ask() { # ask WHO METHOD OPTIONS...
     sleuth evaluate "$who" "${suites[@]}" --method "$method" "${room[@]}" --out "$out/$name-$row.evaluation" "$@"
 }
 
-same questions < <(echo "K=$k MADE=$made VALIDATION=$validation GOLD=${GOLD:-}"; cd "$data" && cksum ./*.jsonl.gz)
+same questions < <(echo "K=$k MADE=$made VALIDATION=$validation"; cd "$data" && cksum ./*.jsonl.gz)
 same "$name" < <(cat "$model"/*.safetensors "$model"/tokenizer.json | cksum)
-case $row in rag-sft | cold | rl) same "$name-taught" <<< "RATE=${RATE:-2e-4} RATE2=${RATE2:-1e-4} READ=$read" ;; esac
+case $row in rag-sft | cold | rl) same "$name-taught" <<< "RATE=${RATE:-2e-4} RATE2=${RATE2:-1e-4}" ;; esac
 [ "$row" = direct ] || index
 case $row in direct | search) ;; *) questions ;; esac
 case $row in

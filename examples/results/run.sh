@@ -137,7 +137,7 @@ read_by_the_best_of() { # of ways; of equal ones the one with fewer documents, t
     ask "$who" rag "${reader[@]}" --set agent.prompt="$prompt" --set retrieval.k="$documents" "${few[@]}"
 }
 
-reinforced() { # from two epochs, whatever the cold start of the table had: more, and the training questions are known by heart
+reinforced() { # from BEGIN epochs, whatever the cold start of the table had: after more than two the training questions are known by heart
     local run="$out/$name-run" from="$out/$name-search-1"
     same "$name-run" <<< "TRAIN=${TRAIN:-} BEGIN=$begin"
     begun

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sleuth.cli.finite import finite
 from sleuth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
 
 MODEL = typer.Option("--model", metavar="NAME", help="with an address: the model there")
 KEY_ENV = typer.Option(help="with an address: environment variable with the key; default OPENAI_API_KEY")
-TIMEOUT = typer.Option(min=0.001, help="with an address: seconds after which a request is sent again; default 300")
+TIMEOUT = typer.Option(
+    min=0.001, callback=finite, help="with an address: seconds after which a request is sent again; default 300"
+)
 
 
 def endpoint_of(name: str, model: str | None, key_env: str | None, timeout: float | None) -> "Endpoint | None":

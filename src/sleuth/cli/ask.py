@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
+from sleuth.cli.finite import finite
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
 from sleuth.runs.run import Run
@@ -31,7 +32,7 @@ def ask(
     ],
     question: Annotated[str, typer.Argument(help="what you want to know")],
     before: Annotated[bool, typer.Option("--before", help="ask the policy as it was before training")] = False,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy")] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0.0, callback=finite, help="0 is greedy")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="of sampling, with a temperature")] = 0,
     index: Annotated[
         str | None, typer.Option(help="with an address: what is searched, an index folder, an address or web:PROVIDER")
@@ -142,5 +143,9 @@ def closing(trajectory: Trajectory) -> str:
             return f"Answer: {turn.action.text} ({searches})"
         case StopReason.SEARCH_UNAVAILABLE, turn if turn is not None and turn.outcome is Outcome.UNAVAILABLE:
             return f"No answer: the search engine failed ({searches})"
+        case StopReason.OUT_OF_TOKENS, None:
+            return (
+                "No answer: the prompt with this question leaves no room (agent.context_tokens); ask something shorter"
+            )
         case reason, _:
             return f"No answer: {reason.value.replace('_', ' ')} ({searches})"

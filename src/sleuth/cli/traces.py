@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from sleuth.cli.finite import finite
 from sleuth.cli.live import Live
 from sleuth.cli.traces_answers import answers
 from sleuth.config.agent import SINGLE, AgentConfig
@@ -117,12 +118,13 @@ def sample(
     samples: Annotated[int, typer.Option(min=1, help="episodes a question")] = 8,
     per_question: Annotated[int, typer.Option(min=1, help="traces of a question at most")] = 1,
     min_reward: Annotated[
-        float | None, typer.Option(help="keep episodes with this reward at least; default: exact match")
+        float | None,
+        typer.Option(callback=finite, help="keep episodes with this reward at least; default: exact match"),
     ] = None,
     prefer: Annotated[
         str, typer.Option(help="which are kept where there are more: first, searches or tokens (the fewest)")
     ] = "first",
-    temperature: Annotated[float, typer.Option(min=0.01, help="of sampling")] = 1.0,
+    temperature: Annotated[float, typer.Option(min=0.01, callback=finite, help="of sampling")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="of sampling")] = 0,
 ) -> None:
     """Rejection sampling: a model answers every question several times, and what was right is kept token by token."""

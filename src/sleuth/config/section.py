@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 

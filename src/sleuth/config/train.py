@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sleuth.config.section import NonNegative, Positive, Section, Share
+from sleuth.config.section import NonNegative, Positive, Section, Seed, Share
 
 
 class TrainConfig(Section):
@@ -39,4 +39,4 @@ class TrainConfig(Section):
     keep: Annotated[Positive, Field(description="checkpoints kept, the newest")] = 2
     keep_best: Annotated[bool, Field(description="and the one whose evaluation was best; needs evaluate.every")] = False
     threads: Annotated[int, Field(ge=0, le=1024, description="CPU threads of the run; 0 takes what torch takes")] = 0
-    seed: Annotated[NonNegative, Field(description="of questions and sampling")] = 0
+    seed: Annotated[Seed, Field(description="of questions and sampling")] = 0

@@ -45,9 +45,9 @@ def _remedy(error: Exception, path: Path) -> str | None:
 
 
 def _fault(error: Exception, folder: Path) -> int | None:
-    """The error number behind a failed write, which safetensors puts into words and torch does not even mention."""
-    if isinstance(error, OSError):
+    """The error number behind a failed write, which safetensors puts into words; torch and numpy say nothing of it."""
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno if error.errno in REMEDIES else None
-    if isinstance(error, RuntimeError) and shutil.disk_usage(folder).free < 1 << 16:
+    if isinstance(error, RuntimeError | OSError) and shutil.disk_usage(folder).free < 1 << 16:
         return errno.ENOSPC
     return next((fault for fault in REMEDIES if f"(os error {fault})" in str(error)), None)

@@ -42,7 +42,7 @@ from sleuth.train.checkpoint import Progress
 from sleuth.train.engines import learning
 from sleuth.train.learners import learner_of
 from sleuth.train.publish import Publisher
-from sleuth.train.questions import QuestionStream
+from sleuth.train.questions import QuestionStream, known
 from sleuth.train.ranks import ALONE, Ranks
 from sleuth.train.rollout import Asker
 from sleuth.train.saver import Saver
@@ -178,7 +178,9 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
         _generate(config, run, watch)
         _index(config, sources, watch)
     ranks.barrier()
-    learn, held_out = questions.load(sources.train), questions.load(sources.test)
+    learn, held_out = questions.load(sources.train), questions.load(sources.test)[: config.evaluate.questions]
+    if told := known(learn, held_out):
+        watch.tell(told)
     engine, publisher = learning(config, learner, run.path)
     agent = agent_of(config, engine, learner.policy.tokens, sources.index, run.path / SEARCHES)
     methods.require_prompts(agent, [*learn, *held_out])
@@ -192,7 +194,7 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
         engine=engine,
         publisher=publisher,
         asker=Asker(agent, rubric, stream, config, asking, _tally(engine)),
-        held_out=held_out[: config.evaluate.questions],
+        held_out=held_out,
         # What a run began with is the last that it can be rolled back to.
         saver=Saver(run, config.train.keep, ranks, always=(0,)),
         trackers=Trackers.of(config.track if ranks.rank == 0 else TrackConfig(), run, watch),

@@ -9,6 +9,7 @@ from sleuth.records import Passage
 from sleuth.reward.answers import cover_em, normalise
 
 WORDS = 50  # of a sentence that a thought repeats
+CODE = 3  # letters that an answer may have which is only a code: NO, ME, LAD
 NAMED = (
     "I need to find out about {title}.",
     "The question is about {title}, so I look that up first.",
@@ -81,11 +82,18 @@ def _ending(said: str, answer: str) -> str:
 def as_read(golds: Sequence[str], texts: Iterable[str]) -> str:
     """The right answer that stands in one of the texts, spelled as there, so that it can be copied; else the first."""
     held = list(texts)
-    exact = next((gold for gold in golds if any(gold in text for text in held)), None)
-    if exact is not None:
-        return exact
-    spelled = (re.search(re.escape(gold), text, re.IGNORECASE) for gold in golds for text in held)
-    return next((found[0] for found in spelled if found), golds[0])
+    exact = ((gold, 0) for gold in golds if gold == golds[0] or not _common(gold))
+    in_any_case = ((gold, re.IGNORECASE) for gold in golds if len(gold) > CODE)
+    for gold, flags in (*exact, *in_any_case):
+        whole = re.compile(rf"(?<!\w){re.escape(gold)}(?!\w)", flags)
+        if found := next(filter(None, map(whole.search, held)), None):
+            return found[0]
+    return golds[0]
+
+
+def _common(gold: str) -> bool:
+    """Whether it may stand in any text: codes such as it (Italian), no (Norway) and me (Maine) are words too."""
+    return len(gold) <= CODE and gold.isalpha() and gold.islower()
 
 
 def found(passage: Passage, sought: Sequence[str], dice: random.Random) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from sleuth.corpus.datasets.merge import key
 from sleuth.records import Question
 
 
@@ -23,6 +24,18 @@ class QuestionStream:
     def _at(self, place: int) -> Question:
         epoch, within = divmod(place, len(self.questions))
         return self.questions[_order(len(self.questions), self.seed, epoch)[within] if self.shuffle else within]
+
+
+def known(learned: Sequence[Question], held_out: Sequence[Question]) -> str | None:
+    """What to say where held-out questions are trained on."""
+    keys = {key(each.question) for each in learned}
+    count = sum(key(each.question) in keys for each in held_out)
+    if not count:
+        return None
+    return (
+        f"{count:,} of the {len(held_out):,} held-out questions are trained on too, and measure memory; "
+        "leave them out of data.train with: sleuth data prepare --test"
+    )
 
 
 @lru_cache(maxsize=2)

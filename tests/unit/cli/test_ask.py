@@ -60,6 +60,9 @@ LINES = {
         Turn("", Malformed("no"), Outcome.CORRECTED, 3),
     ),
     "No answer: engine failed (0 searches)": (StopReason.ENGINE_FAILED,),
+    "No answer: the prompt with this question leaves no room (agent.context_tokens); ask something shorter": (
+        StopReason.OUT_OF_TOKENS,
+    ),
 }
 
 

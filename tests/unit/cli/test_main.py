@@ -35,6 +35,23 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == f"sleuth {__version__}\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "model", "--temperature", "inf"),
+        ("ask", "run", "who", "--temperature", "inf"),
+        ("traces", "sample", "run", "--questions", "q", "--out", "o", "--temperature", "inf"),
+        ("traces", "sample", "run", "--questions", "q", "--out", "o", "--min-reward", "nan"),
+        ("ask", "http://host/v1", "who", "--timeout", "inf"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, *words) == 2
+    assert capsys.readouterr().err == f"sleuth: {words[-2]} is {words[-1]}: expected a finite number\n"
+
+
 def test_help_names_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert leave(monkeypatch, "--help") == 0
     shown = capsys.readouterr().out

@@ -337,6 +337,13 @@ def test_a_knob_of_training_without_effect_is_refused(tables: Knobs, sentence: s
     assert str(problem["ctx"]["error"]).startswith(sentence)
 
 
+@pytest.mark.parametrize("section", ["train", "world"])
+def test_a_seed_that_the_engine_would_refuse_is_refused_first(section: str) -> None:
+    Config.model_validate({"world": {}, section: {"seed": 2**64 - 1}})
+    with pytest.raises(ValidationError, match="less than 18446744073709551616"):
+        Config.model_validate({"world": {}, section: {"seed": 2**64}})
+
+
 EFFECTIVE: dict[str, Knobs] = {
     "lora": {"model": {"lora": {"rank": 8, "alpha": 16.0, "targets": "q_proj,v_proj"}}},
     "adaptive KL": {"algorithm": {"kl": {"place": "reward", "estimator": "k1", "target": 0.1, "horizon": 50}}},

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -349,6 +350,18 @@ def test_failed_write_is_known_by_its_words_too(tmp_path: Path, fault: int, sent
     words = f"I/O error: {os.strerror(fault)} (os error {fault})"
     with pytest.raises(InputError, match=sentence):
         fail_while_replacing(tmp_path / "model", ValueError(words))
+
+
+def test_full_disk_is_known_where_nobody_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """numpy raises an OSError without a number, torch a RuntimeError."""
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    for error in (OSError("45556 requested and 45024 written"), RuntimeError("enforce fail")):
+        with pytest.raises(type(error)):
+            fail_while_replacing(tmp_path / "model", error)
+        with monkeypatch.context() as disk:
+            disk.setattr(shutil, "disk_usage", lambda _: full)
+            with pytest.raises(InputError, match="the disk is full"):
+                fail_while_replacing(tmp_path / "model", error)
 
 
 def test_refused_write_of_metrics_is_one_sentence_and_the_half_line_is_dropped(run: Run) -> None:

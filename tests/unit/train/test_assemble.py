@@ -28,6 +28,7 @@ class Stages:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
+        self.told: list[str] = []
 
     def begin(self, stage: str, total: int) -> None:
         self.begun.append(stage)
@@ -39,7 +40,7 @@ class Stages:
         """Not remembered."""
 
     def tell(self, line: str) -> None:
-        """Not remembered."""
+        self.told.append(line)
 
 
 @pytest.fixture
@@ -77,6 +78,15 @@ def test_run_on_files_indexes_them_once(home: Path) -> None:
     again = proceed(Run.open(made.run.path), stages)
     assert stages.begun == ["indexing"]
     assert again.config == made.config
+
+
+@pytest.mark.parametrize(("asked", "known"), [("where is oslo", True), ("Who is Ada?", False)])
+def test_held_out_questions_that_are_trained_on_are_told(asked: str, known: bool, home: Path) -> None:
+    for name, question in {"train": "Where is Oslo?", "test": asked}.items():
+        Path(f"{name}.jsonl").write_text(json.dumps(QUESTION | {"question": question}) + "\n")
+    watch = Stages()
+    begun(watch=watch)
+    assert any("1 of the 1 held-out questions are trained on too" in line for line in watch.told) is known
 
 
 def test_run_in_a_world_generates_it_once(home: Path) -> None:

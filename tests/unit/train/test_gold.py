@@ -318,8 +318,26 @@ def test_answer_is_spelled_as_it_was_read_and_ends_its_sentence() -> None:
     assert gold_words.as_read(("Lone Wolf Mcquade",), ["Lone Wolf McQuade is a film."]) == "Lone Wolf McQuade"
     assert gold_words.as_read(("Oslo", "oslo"), ["in oslo"]) == "oslo"
     assert gold_words.as_read(("Oslo",), ["in Bergen"]) == "Oslo"
+    assert gold_words.as_read(("$5.50", "5.50"), ["for $5.50."]) == "$5.50"
     said = {gold_words.last(answer, random.Random(0))[-2:] for answer in ("Who?", "Go!", "Inc.")}
     assert said == {"o?", "o!", "c."}
+
+
+@pytest.mark.parametrize(
+    ("golds", "text", "taught"),
+    [
+        (("Shangha", "Shanghai"), "Born in Shanghai.", "Shanghai"),
+        (("Hindi", "hi"), "his own language", "Hindi"),
+        (("Norway", "NO", "NOR"), "No Norwegian was there.", "Norway"),
+        (("Italian", "it"), "He learned it in Italy.", "Italian"),
+        (("United States", "US"), "in the US", "US"),
+        (("7", "seven"), "in 1907", "7"),
+    ],
+)
+def test_answer_is_never_a_part_of_a_word_nor_a_word_that_means_another_thing(
+    golds: tuple[str, ...], text: str, taught: str
+) -> None:
+    assert gold_words.as_read(golds, [text]) == taught
 
 
 def test_sentence_that_tells_is_the_one_with_what_is_sought() -> None:

@@ -11,7 +11,8 @@ from random import Random
 from sleuth.corpus.datasets.rows import Row, renamed, unused
 from sleuth.errors import InputError
 
-WORDS = re.compile(r"[^\W_]+")
+SIGNS = re.compile(r"[^\w\s]|_")
+TELLING = frozenset({"Mn", "Mc", "Me", "Sm", "Sc", "So"})  # vowel signs and tones; C++, 3 > 2, $5
 
 
 class Reason(StrEnum):
@@ -84,8 +85,13 @@ def merge(rows: Iterable[Row], rules: Rules, tested: Mapping[str, str] | None = 
 
 def key(question: str) -> str:
     """What two questions share that are the same but for capitals, accents' encoding, punctuation and spaces."""
-    words = WORDS.findall(unicodedata.normalize("NFKC", question).casefold())
+    # Before normalising too, which makes a letter's part of an accent that stands alone.
+    words = _bare(unicodedata.normalize("NFKC", _bare(question)).casefold()).split()
     return " ".join(words) or question.strip()
+
+
+def _bare(text: str) -> str:
+    return SIGNS.sub(lambda sign: sign[0] if unicodedata.category(sign[0]) in TELLING else " ", text)
 
 
 def _sifted(rows: Sequence[Row], rules: Rules, tested: Mapping[str, str], dropped: list[Dropped]) -> Iterator[Row]:

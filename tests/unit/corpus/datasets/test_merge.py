@@ -26,6 +26,7 @@ def ids(rows: tuple[Row, ...]) -> list[str]:
         ("WHO IS STRAßE?", "who is strasse"),
         ("Who is Zoe\u0308?", "who is zo\u00eb"),
         ("ﬁnal score", "Final score?"),
+        ("What´s a “quote”？", "what's a ``quote''"),
     ],
 )
 def test_questions_that_are_the_same(one: str, other: str) -> None:
@@ -33,7 +34,18 @@ def test_questions_that_are_the_same(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("Who is A?", "Who is the A?"), ("1 2", "12"), ("???", "!!!"), ("Zoe", "Zoë")]
+    ("one", "other"),
+    [
+        ("Who is A?", "Who is the A?"),
+        ("1 2", "12"),
+        ("???", "!!!"),
+        ("Zoe", "Zoë"),
+        ("Who designed C?", "Who designed C++?"),
+        ("Is 3 > 2?", "Is 3 < 2?"),
+        ("What costs $5?", "What costs €5?"),
+        ("ปูคืออะไร", "ปู่คืออะไร"),
+        ("किला कहाँ है?", "कीला कहाँ है?"),
+    ],
 )
 def test_questions_that_are_not(one: str, other: str) -> None:
     assert key(one) != key(other)

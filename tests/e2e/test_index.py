@@ -556,6 +556,8 @@ def test_an_index_is_checked(nursery: Nursery, towns: Path, tmp_path: Path) -> N
     assert str(towns / "words") in page
     assert "What glows?" in page
     refused(nursery.sleuth(tmp_path, *check), "checked exists already and is left as it is; choose another folder")
+    again = (*check[:-2], "--questions", "questions.jsonl")
+    refused(nursery.sleuth(tmp_path, *again), "3 questions come twice")
 
 
 BAD_NAMES = {

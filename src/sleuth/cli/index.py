@@ -1,6 +1,7 @@
 """sleuth index: documents made searchable, and looked at."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -151,8 +152,11 @@ def check(
     from sleuth.retrieval.manifest import matching_corpus, read
 
     asked = [question for path in questions for question in question_files.load(path)]
+    counts = Counter((question.data_source, question.id) for question in asked)
+    if twice := [f"{source} {name}" for (source, name), count in counts.items() if count > 1]:
+        raise InputError(f"{len(twice):,} questions come twice, {twice[0]} first; give each questions file once")
     manifest = read(folder)
-    corpus = matching_corpus(folder, manifest.corpus, verify=False)
+    corpus = matching_corpus(folder, manifest.corpus, verify=True)
     retriever = load(folder, device=device)
     with Meter() as meter:
         looked = corpus_check.check(stream(corpus), asked, manifest.passages, meter)

@@ -18,6 +18,7 @@ FORMAT: Literal[2] = 2
 NAME = "manifest.json"
 LIBRARIES = ("numpy", "PyStemmer", "torch", "transformers", "sentence-transformers", "faiss-cpu")
 EDGE = 1 << 20
+OTHERS = {"run": "a run", "world": "a world", "evaluation": "an evaluation", "questions": "questions"}
 ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
 
 
@@ -70,6 +71,9 @@ def read(folder: Path) -> Manifest:
         written = path.read_bytes()
         content = json.loads(written)
         if isinstance(content, dict) and content.get("format") != FORMAT:
+            if (kind := content.get("kind")) in OTHERS:
+                inside = f"; its index is {folder / 'index'}" if (folder / "index" / NAME).is_file() else ""
+                raise InputError(f"{folder} is no index folder: it is that of {OTHERS[kind]}{inside}")
             found = content.get("format")
             raise InputError(f"{folder} has index format {found!r}, expected {FORMAT}; build the index again")
         return Manifest.model_validate_json(written)

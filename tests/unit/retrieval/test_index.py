@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,6 +175,49 @@ def test_a_full_disk_is_one_sentence_and_the_build_goes_on_later(corpus: Path, m
 
 def test_no_index_folder(tmp_path: Path) -> None:
     assert "is no index folder: it holds no manifest.json" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_run_is_no_index_and_its_index_is_named(there: bool, folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "a run"
+    run.mkdir()
+    (run / "manifest.json").write_text('{"format": 1, "kind": "run"}')
+    if there:
+        folder.rename(run / "index")
+    inside = f"; its index is {run / 'index'}" if there else ""
+    assert refusal(run) == f"{run} is no index folder: it is that of a run{inside}"
+
+
+DAMAGE: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "scores of nothing": ("data.csc.index.npy", np.zeros_like),
+    "scores that are no numbers": ("data.csc.index.npy", lambda array: np.full_like(array, np.nan)),
+    "whole scores": ("data.csc.index.npy", lambda array: array.astype(np.int32)),
+    "rows behind the last": ("indices.csc.index.npy", lambda array: np.full_like(array, 1000)),
+    "rows that are no numbers": ("indices.csc.index.npy", lambda array: array.astype(np.float64)),
+    "starts that go back": (
+        "indptr.csc.index.npy",
+        lambda array: np.concatenate([array[:1], array[1:-1] + 99, array[-1:]]),
+    ),
+    "highest scores of nothing": ("maxima.npy", np.zeros_like),
+}
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGE.values(), ids=DAMAGE)
+def test_an_array_with_the_wrong_numbers_is_no_empty_answer(
+    name: str, damage: Callable[[Any], Any], folder: Path
+) -> None:
+    path = folder / "bm25" / name
+    np.save(path, damage(np.load(path)))
+    assert refusal(folder) == f"the array {path} holds what no index holds; build the index again"
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_parameters_that_cannot_be_read_are_told_with_the_remedy(content: str | None, folder: Path) -> None:
+    path = folder / "bm25" / "params.index.json"
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    assert refusal(folder) == f"{path} is missing or damaged; build the index again"
 
 
 def test_another_format_is_refused(folder: Path) -> None:

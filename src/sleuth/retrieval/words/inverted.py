@@ -28,6 +28,7 @@ MAXIMA = "maxima.npy"
 
 STAGE = "merging the index"
 SPAN = 1 << 24
+PROBES = 1000
 # Scores are multiples of this: sums of them below 1024 are exact in float64, in whatever order they are made.
 # It is finer than float32 for every score above a millionth.
 GRAIN = 2.0**-43
@@ -45,12 +46,39 @@ class Inverted:
     @classmethod
     def open(cls, folder: Path, passages: int) -> "Inverted":
         """The arrays of a folder, read from disk where they are touched; one that is not whole is an InputError."""
-        indexed = read_json(folder / PARAMETERS).get("num_docs")
+        indexed = _read_parameters(folder / PARAMETERS).get("num_docs")
         if indexed != passages:
             raise InputError(f"{folder} is of {indexed} passages, and the corpus has {passages}; build the index again")
         starts = open_array(folder / STARTS)
+        if starts.dtype.kind not in "iu" or not len(starts) or starts[0] != 0 or (np.diff(starts) < 0).any():
+            raise _damaged(folder / STARTS)
         rows, scores = (open_array(folder / name, int(starts[-1])) for name in (ROWS, SCORES))
-        return cls(starts, rows, scores, open_array(folder / MAXIMA, len(starts) - 1))
+        maxima = open_array(folder / MAXIMA, len(starts) - 1)
+        probed = rows[_spread(len(rows))]
+        if rows.dtype.kind not in "iu" or ((probed < 0) | (probed >= passages)).any():
+            raise _damaged(folder / ROWS)
+        for name, array in {SCORES: scores, MAXIMA: maxima}.items():
+            probed = array[_spread(len(array))]
+            # Every term that is stored is worth something.
+            if array.dtype.kind != "f" or not (np.isfinite(probed) & (probed > 0)).all():
+                raise _damaged(folder / name)
+        return cls(starts, rows, scores, maxima)
+
+
+def _read_parameters(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except InputError as error:
+        raise InputError(f"{path} is missing or damaged; build the index again") from error
+
+
+def _damaged(path: Path) -> InputError:
+    return InputError(f"the array {path} holds what no index holds; build the index again")
+
+
+def _spread(length: int) -> NDArray[np.int64]:
+    """Places all over an array, few enough to look at whenever an index is opened."""
+    return np.linspace(0, max(0, length - 1), min(length, PROBES)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

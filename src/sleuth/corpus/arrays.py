@@ -24,6 +24,11 @@ def open_array(path: Path, length: int | None = None) -> NDArray[Any]:
     return np.asarray(mapped)
 
 
+def spread(count: int, size: int) -> list[int]:
+    """Places spread over an array, the first and the last among them."""
+    return sorted({int(place) for place in np.linspace(0, count - 1, min(size, count)).round()})
+
+
 class GrowingArray:
     """A one-dimensional .npy of little-endian uint64 whose length is known when it is closed."""
 

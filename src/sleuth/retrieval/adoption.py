@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from sleuth.corpus.arrays import spread
 from sleuth.corpus.passages import PassageStore
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
@@ -57,7 +58,7 @@ def adopt(
 
 def _refuse_others(found: FaissFile, store: PassageStore, encoder: Encoder, published: Path) -> None:
     """Vectors of another encoder, or of another order of the corpus, would be searched without an error and in vain."""
-    rows = matrix.sample(len(store))
+    rows = spread(len(store), matrix.SAMPLE)
     kept = faiss_file.plain_vectors(found, rows)
     if kept:
         texts = [store[row].contents for row in rows]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sleuth.corpus.arrays import open_array
+from sleuth.corpus.arrays import open_array, spread
 from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
 from sleuth.retrieval.settings import BM25Settings
@@ -54,11 +54,11 @@ class Inverted:
             raise _damaged(folder / STARTS)
         rows, scores = (open_array(folder / name, int(starts[-1])) for name in (ROWS, SCORES))
         maxima = open_array(folder / MAXIMA, len(starts) - 1)
-        probed = rows[_spread(len(rows))]
+        probed = rows[spread(len(rows), PROBES)]
         if rows.dtype.kind not in "iu" or ((probed < 0) | (probed >= passages)).any():
             raise _damaged(folder / ROWS)
         for name, array in {SCORES: scores, MAXIMA: maxima}.items():
-            probed = array[_spread(len(array))]
+            probed = array[spread(len(array), PROBES)]
             # Every term that is stored is worth something.
             if array.dtype.kind != "f" or not (np.isfinite(probed) & (probed > 0)).all():
                 raise _damaged(folder / name)
@@ -74,11 +74,6 @@ def _read_parameters(path: Path) -> dict[str, Any]:
 
 def _damaged(path: Path) -> InputError:
     return InputError(f"the array {path} holds what no index holds; build the index again")
-
-
-def _spread(length: int) -> NDArray[np.int64]:
-    """Places all over an array, few enough to look at whenever an index is opened."""
-    return np.linspace(0, max(0, length - 1), min(length, PROBES)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

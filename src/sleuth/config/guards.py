@@ -9,7 +9,10 @@ from sleuth.config.section import Positive, Section, Share
 # Guards that see a step's episodes or its gradient can keep the step from being learned; the others come after it.
 EarlyAction = Literal["off", "warn", "skip", "rollback", "stop"]
 LateAction = Literal["off", "warn", "rollback", "stop"]
-WATCHED = ("gradient_norm", "entropy", "likelihood", "malformed", "answerless", "search_failures", "parity")
+WATCHED = (
+    "gradient_norm", "entropy", "likelihood", "malformed", "answerless",
+    "search_failures", "engine_failures", "unusable", "parity",
+)  # fmt: skip
 
 
 class GuardsConfig(Section):
@@ -38,6 +41,14 @@ class GuardsConfig(Section):
     answerless_action: Annotated[EarlyAction, Field(description="on a larger rise")] = "rollback"
     search_failures: Annotated[Share, Field(description="share of a step's episodes that may be lost to search")] = 0.05
     search_failures_action: Annotated[EarlyAction, Field(description="on a larger share")] = "stop"
+    engine_failures: Annotated[
+        Share, Field(description="share of a step's episodes that may be lost to engine failures")
+    ] = 0.05
+    engine_failures_action: Annotated[EarlyAction, Field(description="on a larger share")] = "stop"
+    unusable: Annotated[
+        Share, Field(description="share of a step's episodes that may be lost to failures of any kind")
+    ] = 0.25
+    unusable_action: Annotated[EarlyAction, Field(description="on a larger share")] = "stop"
     parity: Annotated[
         float, Field(gt=0, description="distance (k3) that logprobs of engine and trainer may be apart")
     ] = 0.05

@@ -40,7 +40,5 @@ async def ask(parts: Parts, temperature: float, step: int, watch: Watch | None =
         share=(ranks.rank, ranks.world),
     )
     every = sorted((each for theirs in ranks.gather(mine.asked) for each in theirs), key=lambda it: it.trajectory.group)
-    settings = parts.config.guards
-    tolerated = settings.search_failures if settings.search_failures_action == "stop" else 1.0
-    guards.episodes([each.trajectory for each in every], tolerated)
+    guards.episodes([each.trajectory for each in every], parts.config.guards)
     return Evaluation(tuple(every))

@@ -12,7 +12,7 @@ from typing import NoReturn, cast
 from sleuth.config.guards import GuardsConfig
 from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
-from sleuth.train.signs import REMEDY, SIGNS, Reading
+from sleuth.train.signs import REMEDY, SIGNS, UNUSABLE, Reading, share_of
 from sleuth.train.verdict import Action, Verdict
 
 NON_FINITE = "non_finite"
@@ -50,15 +50,17 @@ class Guards:
 
         return admitted
 
-    def verdicts(self, metrics: Mapping[str, float], cause: str = "") -> list[Verdict]:
+    def verdicts(self, metrics: Mapping[str, float], causes: Mapping[str, str] | None = None) -> list[Verdict]:
         """Judges the metrics that are there, those of episodes before they are learned or those of a whole step.
 
-        `cause` is added where searches failed. The gradient norm is left to `admits`, and nothing is remembered.
+        `causes` has an example of a failure for each metric of lost episodes. The gradient norm is left to `admits`,
+        and nothing is remembered.
         """
         broken = {name: value for name, value in metrics.items() if not isfinite(value)}
         found = [self._verdict(NON_FINITE, value, nan, f"{name} is {value}") for name, value in broken.items()][:1]
         seen = {name: _first(metrics, SIGNS[name].metrics) for name in SIGNS if name != "gradient_norm"}
-        judged = [self._judged(name, value, cause) for name, value in seen.items() if value is not None]
+        told = {name: (causes or {}).get(SIGNS[name].metrics[0], "") for name in seen}
+        judged = [self._judged(name, value, told[name]) for name, value in seen.items() if value is not None]
         return [*found, *(verdict for verdict in judged if verdict is not None)]
 
     def remember(self, metrics: Mapping[str, float]) -> None:
@@ -107,9 +109,22 @@ def stop(verdict: Verdict) -> NoReturn:
     raise TrainingStopped(f"{verdict.sentence}; {remedy}")
 
 
-def cause(trajectories: Iterable[Trajectory]) -> str:
-    """An example of what failed among episodes, for the end of a sentence."""
-    return next((f", for example: {each.failure}" for each in trajectories if each.failure), "")
+def shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The share of the episodes that ended for each reason, and of those lost to any failure."""
+    counts = Counter(trajectory.stop for trajectory in trajectories)
+    ended = {share_of(reason): counts[reason] / len(trajectories) for reason in StopReason}
+    lost = sum(counts[reason] for reason in StopReason if not reason.usable)
+    return {**ended, UNUSABLE: lost / len(trajectories)}
+
+
+def causes(trajectories: Iterable[Trajectory]) -> dict[str, str]:
+    """For each metric of lost episodes an example of the failure, for the end of a sentence."""
+    found: dict[str, str] = {}
+    for each in trajectories:
+        if each.failure:
+            for metric in (share_of(each.stop), UNUSABLE):
+                found.setdefault(metric, f", for example: {each.failure}")
+    return found
 
 
 def usable(trajectories: Sequence[Trajectory]) -> None:
@@ -117,19 +132,18 @@ def usable(trajectories: Sequence[Trajectory]) -> None:
     stops = Counter(trajectory.stop for trajectory in trajectories)
     if not any(reason.usable for reason in stops):
         reasons = ", ".join(f"{count} {reason.value}" for reason, count in stops.items())
+        example = causes(trajectories).get(UNUSABLE, "")
         raise TrainingStopped(
-            f"no episode was usable ({reasons}){cause(trajectories)}; mend what failed and resume the run, or {REMEDY}"
+            f"no episode was usable ({reasons}){example}; mend what failed and resume the run, or {REMEDY}"
         )
 
 
-def episodes(trajectories: Sequence[Trajectory], search_failures: float) -> None:
-    """Ends the run where too many episodes were lost to failed searches, or none is left; for evaluations."""
-    lost = sum(each.stop is StopReason.SEARCH_UNAVAILABLE for each in trajectories) / len(trajectories)
-    for verdict in Guards(GuardsConfig(search_failures=search_failures)).verdicts(
-        {"stop/search_unavailable": lost}, cause(trajectories)
-    ):
-        stop(verdict)
+def episodes(trajectories: Sequence[Trajectory], config: GuardsConfig) -> None:
+    """Ends the run where no episode of an evaluation is usable, or more were lost than a guard allows that stops."""
     usable(trajectories)
+    for verdict in Guards(config).verdicts(shares(trajectories), causes(trajectories)):
+        if SIGNS[verdict.guard].lost and verdict.action == "stop":
+            stop(verdict)
 
 
 def engine(failure: EngineFailure) -> NoReturn:

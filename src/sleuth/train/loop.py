@@ -110,7 +110,7 @@ def _step(parts: Parts, coming: Upcoming, guard: Guards, progress: Progress, rec
     with clock.part("generate"):
         harvest = coming.take(step, progress.asked, step + 1 == parts.config.train.steps)
     metrics = harvest.metrics()
-    verdicts = guard.verdicts(metrics, guards.cause(harvest.trajectories))
+    verdicts = guard.verdicts(metrics, guards.causes(harvest.trajectories))
     worst = gravest(verdicts)
     pace = _pace(parts, guard, progress)
     if harvest.kept and (worst is None or worst.applies):
@@ -136,7 +136,9 @@ def _learn(
     if parts.config.train.mode == "ahead":
         # One version lies between the engine and the trainer: what differs is not the engine.
         learned.pop("parity/k3", None)
-    verdicts += guard.verdicts(learned)
+        verdicts += guard.verdicts({name: value for name, value in learned.items() if name != "correction/k3"})
+    else:
+        verdicts += guard.verdicts(learned)
     return learned
 
 

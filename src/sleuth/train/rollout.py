@@ -4,7 +4,6 @@ Each rank asks its share of the questions; all of them then know every episode.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from sleuth.agent.episode import Agent, Task
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
 from sleuth.engines.paged.schedule import Tally
-from sleuth.records import Group, Malformed, Question, Score, StopReason, Trajectory
+from sleuth.records import Group, Malformed, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.train import guards
 from sleuth.train.questions import QuestionStream
@@ -41,7 +40,7 @@ class Harvest:
     def metrics(self) -> dict[str, float]:
         """What there is to record of them."""
         dropped = {"group/dropped": float(len(self.groups) - len(self.kept)), "group/rounds": float(self.rounds)}
-        return {**_episodes(self.groups), **_shares(self.trajectories), **dropped}
+        return {**_episodes(self.groups), **guards.shares(self.trajectories), **dropped}
 
     def scored(self) -> list[tuple[Trajectory, Score | None]]:
         """Every episode with its score; None for an unusable one."""
@@ -153,9 +152,3 @@ def _likelihood(groups: Sequence[Group]) -> dict[str, float]:
         for logprob in trajectory.logprobs
     ]
     return {"policy/likelihood_right": sum(right) / len(right)} if right else {}
-
-
-def _shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The share of each reason to end, and of searches that failed."""
-    counts = Counter(trajectory.stop for trajectory in trajectories)
-    return {f"stop/{reason.value}": counts[reason] / len(trajectories) for reason in StopReason}

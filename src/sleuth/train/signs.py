@@ -7,8 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from sleuth.records import StopReason
+
 FEW = 5  # steps before which a median or a running mean is not held against anything
 REMEDY = "begin a new run with a lower train.learning_rate"
+UNUSABLE = "episode/unusable"  # metric: share of the episodes lost to failures of any kind
+
+
+def share_of(reason: StopReason) -> str:
+    """The metric that holds the share of episodes that ended for a reason."""
+    return f"stop/{reason.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,12 @@ class Sign:
     rule: Rule
     words: str
     remedy: str = REMEDY
+    lost: bool = False  # it reads a share of episodes lost to failures, which evaluations are judged by too
+
+
+def _lost(metric: str, to: str, remedy: str) -> Sign:
+    words = "{value:.0%} of the episodes were lost to " + to + ", more than {limit:.0%}{cause}"
+    return Sign((metric,), level, words, remedy, lost=True)
 
 
 SIGNS: dict[str, Sign] = {
@@ -88,12 +102,13 @@ SIGNS: dict[str, Sign] = {
         rise,
         "{value:.0%} of the episodes have no answer, above {limit:.0%} ({knob:.0%} over the lowest)",
     ),
-    "search_failures": Sign(
-        ("stop/search_unavailable",),
-        level,
-        "{value:.0%} of the episodes were lost to failed searches, more than {limit:.0%}{cause}",
-        "mend the search engine and resume the run",
+    "search_failures": _lost(
+        share_of(StopReason.SEARCH_UNAVAILABLE), "failed searches", "mend the search engine and resume the run"
     ),
+    "engine_failures": _lost(
+        share_of(StopReason.ENGINE_FAILED), "engine failures", "fix the cause, then resume the run"
+    ),
+    "unusable": _lost(UNUSABLE, "failures of any kind", "fix the cause, then resume the run"),
     "parity": Sign(
         ("correction/k3", "parity/k3"),
         level,

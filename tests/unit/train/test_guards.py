@@ -23,6 +23,8 @@ HEALTHY = {
     "episode/malformed": 0.1,
     "episode/answerless": 0.1,
     "stop/search_unavailable": 0.0,
+    "stop/engine_failed": 0.0,
+    "episode/unusable": 0.0,
     "correction/k3": 0.001,
 }
 # One step of trouble for each guard, after a healthy past.
@@ -32,6 +34,8 @@ TROUBLE = {
     "malformed": {"episode/malformed": 0.8},
     "answerless": {"episode/answerless": 0.8},
     "search_failures": {"stop/search_unavailable": 0.1},
+    "engine_failures": {"stop/engine_failed": 0.1},
+    "unusable": {"episode/unusable": 0.3},
     "parity": {"correction/k3": 0.2},
 }
 
@@ -170,23 +174,49 @@ def test_a_stop_leaves_no_rollback_beside_it() -> None:
     assert {verdict.guard: verdict.action for verdict in settled(said)} == {"malformed": "stop", "answerless": "warn"}
 
 
-def test_failed_searches_end_the_run_only_above_the_limit(trajectory: Maker) -> None:
-    step = [trajectory(stop=StopReason.SEARCH_UNAVAILABLE), *[trajectory()] * 3]
-    guards.episodes(step, search_failures=0.25)
-    with pytest.raises(TrainingStopped, match="25% of the episodes were lost to failed searches, more than 24%"):
-        guards.episodes(step, search_failures=0.24)
+LOST = {"search_failures": StopReason.SEARCH_UNAVAILABLE, "engine_failures": StopReason.ENGINE_FAILED}
+
+
+@pytest.mark.parametrize(("name", "reason"), LOST.items())
+def test_lost_episodes_end_an_evaluation_only_above_the_limit(name: str, reason: StopReason, trajectory: Maker) -> None:
+    step = [trajectory(stop=reason), *[trajectory()] * 3]
+    guards.episodes(step, settings(**{name: 0.25}))
+    with pytest.raises(TrainingStopped, match=r"25% of the episodes were lost to .*, more than 24%"):
+        guards.episodes(step, settings(**{name: 0.24}))
+    guards.episodes(step, settings(**{name: 0.24, f"{name}_action": "warn"}))
+    with pytest.raises(TrainingStopped, match="lost to failures of any kind, more than 20%"):
+        guards.episodes(step, settings(**{name: 0.24, f"{name}_action": "warn"}, unusable=0.2))
+
+
+def test_every_reason_that_loses_an_episode_has_a_guard_of_its_own() -> None:
+    watched = {metric for sign in SIGNS.values() if sign.lost for metric in sign.metrics}
+    assert watched == {f"stop/{reason.value}" for reason in StopReason if not reason.usable} | {"episode/unusable"}
+
+
+def test_the_example_of_a_failure_is_one_of_the_reason_spoken_of(trajectory: Maker) -> None:
+    lost = [
+        replace(trajectory(stop=StopReason.SEARCH_UNAVAILABLE), failure="no answer"),
+        replace(trajectory(stop=StopReason.ENGINE_FAILED), failure="out of pages"),
+        trajectory(),
+    ]
+    said = Guards(settings()).verdicts(guards.shares(lost), guards.causes(lost))
+    assert {each.guard: each.sentence.rpartition(": ")[2] for each in said} == {
+        "search_failures": "no answer",
+        "engine_failures": "out of pages",
+        "unusable": "no answer",
+    }
 
 
 @pytest.mark.parametrize("stop", [StopReason.ENGINE_FAILED, StopReason.SEARCH_UNAVAILABLE])
 def test_nothing_to_learn_from_ends_the_run(stop: StopReason, trajectory: Maker) -> None:
     with pytest.raises(TrainingStopped, match=rf"no episode was usable \(2 {stop.value}\)"):
-        guards.episodes([trajectory(stop=stop)] * 2, search_failures=1.0)
+        guards.episodes([trajectory(stop=stop)] * 2, settings())
 
 
 def test_the_cause_of_a_failure_is_told(trajectory: Maker) -> None:
     lost = replace(trajectory(stop=StopReason.SEARCH_UNAVAILABLE), failure="no answer for the query 'x': refused")
     with pytest.raises(TrainingStopped, match=r"for example: no answer for the query 'x': refused; mend the search"):
-        guards.episodes([trajectory(), lost], search_failures=0.1)
+        guards.episodes([trajectory(), lost], settings(search_failures=0.1))
     with pytest.raises(TrainingStopped, match=r"no episode was usable .*for example: no answer for the query"):
         guards.usable([lost])
 

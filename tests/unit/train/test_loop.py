@@ -3,6 +3,7 @@
 import math
 import resource
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.config.reward import RewardConfig
-from sleuth.errors import InputError, SearchUnavailable, TrainingStopped
+from sleuth.engines.base import Completion, Engine, Listener, Sampling, Seat
+from sleuth.errors import EngineFailure, InputError, SearchUnavailable, TrainingStopped
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
@@ -440,3 +442,30 @@ def test_critic_warms_up_before_the_policy_learns(parts: Making, tmp_path: Path,
     assert [weights(made.run, step) == weights(made.run, 0) for step in (1, 2, 3)] == [True, True, False]
     assert ["policy/loss" in row for row in recorded(made.run)] == [False, False, False, True]
     assert all(row["critic/gradient_norm"] > 0 for row in recorded(made.run)[1:])
+
+
+class Faulty:
+    """An engine that refuses the callers of every other seat."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.seat, self.publish, self.close = engine.seat, engine.publish, engine.close
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+    ) -> Completion:
+        if seat is not None and seat.order % 2:
+            raise EngineFailure("the server is overloaded")
+        return await self._engine.generate(ids, sampling, seat, listen)
+
+
+def test_engine_failures_end_the_run_before_the_survivors_teach(parts: Making, tmp_path: Path, judged: str) -> None:
+    made = parts(tmp_path / "run", reward={"answer": judged}, evaluate=UNASKED)
+    made = replace(made, asker=replace(made.asker, agent=replace(made.agent, engine=Faulty(made.engine))))
+    with pytest.raises(TrainingStopped, match=r"50% .* lost to engine failures, more than 5%.*overloaded"):
+        trained(made)
+    assert [row["step"] for row in made.run.metrics()] == [0]
+    assert [(event["guard"], event["action"]) for event in made.run.events()] == [
+        ("engine_failures", "stop"),
+        ("unusable", "stop"),
+    ]

@@ -101,6 +101,15 @@ def test_tokens_are_one_version_old_after_the_first_step_and_never_older(
     assert all(row["policy/ratio"] == pytest.approx(1.0, abs=1e-5) for row in rows)
 
 
+def test_the_version_between_engine_and_trainer_is_no_alarm(parts: Making, tmp_path: Path, judged: str) -> None:
+    """`correction/k3` spans one update in this mode, which says nothing about the engine's exactness."""
+    tables = {"reward": {"answer": judged}, "evaluate": {"before": False, "after": False}, "guards": {"parity": 1e-9}}
+    made = parts(tmp_path / "run", **tables, **ahead())
+    train(made, Silent(), 0.0)
+    assert max(row["correction/k3"] for row in recorded(made.run)[1:]) > 1e-6
+    assert list(made.run.events()) == []
+
+
 def test_same_seed_gives_the_same_run(parts: Making, tmp_path: Path, judged: str) -> None:
     made = [parts(tmp_path / name, reward={"answer": judged}, **ahead(steps=3)) for name in ("first", "second")]
     for each in made:

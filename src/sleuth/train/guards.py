@@ -7,6 +7,7 @@ never interrupted. Few things end a run whatever the settings: those raise Train
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite, nan
+from pathlib import Path
 from typing import NoReturn, cast
 
 from sleuth.config.guards import GuardsConfig
@@ -107,6 +108,15 @@ def stop(verdict: Verdict) -> NoReturn:
     """Ends the run by a verdict."""
     remedy = SIGNS[verdict.guard].remedy if verdict.guard in SIGNS else f"mend what it comes from, or {REMEDY}"
     raise TrainingStopped(f"{verdict.sentence}; {remedy}")
+
+
+def no_target(verdict: Verdict | None, folder: Path) -> NoReturn:
+    """Ends a run whose rollback has no checkpoint to go back to; the later ones stay."""
+    said = verdict.sentence if verdict is not None else "a guard asked for a rollback"
+    raise TrainingStopped(
+        f"{said}, and the checkpoint to roll back to, {folder}, does not exist; put it back, or resume the run "
+        "with a lower train.learning_rate"
+    )
 
 
 def shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:

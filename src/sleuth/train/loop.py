@@ -280,9 +280,10 @@ def _tell(parts: Parts, watch: Watch, step: int, verdicts: Sequence[Verdict]) ->
 def _roll_back(
     parts: Parts, watch: Watch, coming: Upcoming, progress: Progress, verdicts: Sequence[Verdict]
 ) -> Progress:
-    """Back to the newest checkpoint that is known to be good; later ones go, and so do their records.
+    """Back to the newest checkpoint that is known to be good; later ones are removed, with their records.
 
-    The checkpoints go first: a run that is killed before the rollback is on record makes the same step again.
+    The target is loaded on every rank before anything is removed. Checkpoints are removed before the rollback is
+    recorded: a run killed in between repeats the same step.
     """
     parts.saver.wait()
     coming.forget()
@@ -290,22 +291,32 @@ def _roll_back(
     good = guards.last_good(map(step_of, parts.run.checkpoints()), progress.step, stale)
     # The first rank's answer holds: only it knows when a checkpoint has its name.
     ((good,), *_) = parts.ranks.gather([good])
+    folder = parts.run.checkpoint(good)
+    if not folder.is_dir():
+        guards.no_target(gravest(verdicts), folder)
+    restored = parts.restore(folder)
+    parts.ranks.barrier()
     if parts.ranks.rank == 0:
         parts.run.forget(good)
     _tell(parts, watch, progress.step, verdicts)
-    parts.ranks.barrier()
-    return replace(_restore(parts, parts.run.checkpoint(good)), seconds=progress.seconds)
+    _resume_records(parts, good, good)
+    return replace(restored, seconds=progress.seconds)
 
 
 def _restore(parts: Parts, folder: Path | None) -> Progress:
     progress = Progress(kl=parts.config.algorithm.kl.coefficient)
     if folder is not None:
         progress = parts.restore(folder)
-    if parts.ranks.rank == 0:
-        parts.run.rewind(progress.step if folder is not None else -1)
-    parts.ranks.barrier()
-    parts.publisher.publish(progress.step)
+    _resume_records(parts, progress.step, progress.step if folder is not None else -1)
     return progress
+
+
+def _resume_records(parts: Parts, step: int, recorded: int) -> None:
+    """Drops the records after the step `recorded`, and publishes the weights of `step`."""
+    if parts.ranks.rank == 0:
+        parts.run.rewind(recorded)
+    parts.ranks.barrier()
+    parts.publisher.publish(step)
 
 
 def _begin(parts: Parts, watch: Watch, stage: str, progress: Progress) -> Guards:

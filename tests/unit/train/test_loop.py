@@ -327,6 +327,26 @@ def test_exploding_loss_is_rolled_back_to_the_last_good_checkpoint_at_a_lower_ra
     assert [row["policy/learning_rate"] for row in again.run.metrics() if row["step"] == 5] == [2.5e-4]
 
 
+@pytest.mark.parametrize(
+    ("harm", "error"),
+    [("shutil.rmtree(first)", TrainingStopped), ("(first / 'model.safetensors').write_bytes(b'')", InputError)],
+)
+def test_rollback_whose_target_cannot_be_loaded_removes_nothing(
+    harm: str, error: type[Exception], own_loss: Callable[[str], str], parts: Making, tmp_path: Path, judged: str
+) -> None:
+    """With train.keep = 1 the target is step-0, which is missing or damaged when the third loss is no number."""
+    first = tmp_path / "run" / "checkpoints" / "step-0"
+    code = f"import pathlib, shutil; first = pathlib.Path({str(first)!r})\n    if call == 3: {harm}\n    {THIRD}"
+    steps = {"steps": 4, "save_every": 1, "keep": 1, "learning_rate": 1e-3, "questions": 2, "samples": 3}
+    settings: dict[str, Any] = {"reward": {"answer": judged}, "evaluate": UNASKED, "train": steps}
+    made = parts(tmp_path / "run", algorithm={"loss": own_loss(code)}, **settings)
+    with pytest.raises(error, match="step-0"):
+        trained(made)
+    assert "step-2" in [path.name for path in made.run.checkpoints()]
+    assert [row["step"] for row in made.run.metrics()] == [0, 1, 2]
+    assert list(made.run.events()) == []
+
+
 def test_exploding_loss_that_is_skipped_leaves_the_weights(
     own_loss: Callable[[str], str], parts: Making, tmp_path: Path, judged: str
 ) -> None:

@@ -14,25 +14,27 @@ if TYPE_CHECKING:
 
 
 class Disk:
-    """Writes weights below a folder; the newest stay there, older ones are removed."""
+    """Writes weights below a folder; those before the newest stay until the next ones, by when these are loaded."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._written: Path | None = None
+        self._written: list[Path] = []
 
     def ready(self, weights: "Mapping[str, Tensor]", version: int) -> Load:
         folder = self._folder / f"weights-{version}"
+        # A call means that the servers have loaded the weights of the one before: all older ones can go.
+        for outdated in [each for each in self._written[:-1] if each != folder]:
+            shutil.rmtree(outdated)
+            self._written.remove(outdated)
         folder.mkdir(parents=True, exist_ok=True)
         save_file(_apart(weights), folder / "model.safetensors", metadata={"format": "pt"})
-        if self._written is not None and self._written != folder:
-            shutil.rmtree(self._written)
-        self._written = folder
+        self._written = [*(each for each in self._written if each != folder), folder]
         return reading(folder)
 
     def close(self) -> None:
-        if self._written is not None:
-            shutil.rmtree(self._written, ignore_errors=True)
-            self._written = None
+        for each in self._written:
+            shutil.rmtree(each, ignore_errors=True)
+        self._written = []
 
 
 def reading(folder: Path) -> Load:

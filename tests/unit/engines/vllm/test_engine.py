@@ -211,6 +211,18 @@ def test_weights_go_through_a_folder_and_the_rest_of_a_call_is_asked_for_anew(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_on_disk_stay_until_the_servers_have_loaded_what_replaces_them(tmp_path: Path) -> None:
+    """Only the call for a third version means that the second one was loaded."""
+    disk, weights = Disk(tmp_path), {"head": torch.ones(2)}
+    kept = []
+    for version in (1, 2, 3, 2):
+        disk.ready(weights, version)
+        kept.append(sorted(path.name for path in tmp_path.iterdir()))
+    assert kept == [["weights-1"], ["weights-1", "weights-2"], ["weights-2", "weights-3"], ["weights-2", "weights-3"]]
+    disk.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_servers_read_the_weights_of_a_model_folder(doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
     async def main() -> tuple[Completion, list[Any]]:
         async with doubles(1) as (server,):

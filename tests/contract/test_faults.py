@@ -128,11 +128,11 @@ async def timed(client: Client, queries: list[str]) -> tuple[float, list[list[Hi
     return time.monotonic() - started, outcomes
 
 
-async def run(seed: int, deadline: float, attempts: int) -> tuple[Counter[str], Counts, Counter[str]]:
+async def run(seed: int, deadline: float) -> tuple[Counter[str], Counts, Counter[str]]:
     """What the server did, what the client counted, and what its callers saw; each outcome is checked."""
     faulty, seen = Faulty(random.Random(seed)), Counter[str]()
     async with serving(faulty) as url:
-        client = Client(url, concurrency=32, deadline=deadline, timeout=TIMEOUT, attempts=attempts, batch=5)
+        client = Client(url, concurrency=32, deadline=deadline, timeout=TIMEOUT, batch=5)
         asked = calls()
         for queries, (seconds, outcomes) in zip(
             asked, await asyncio.gather(*(timed(client, queries) for queries in asked)), strict=True
@@ -166,7 +166,7 @@ def agrees(counts: Counts, seen: Counter[str]) -> None:
 
 
 def test_a_patient_client_gets_every_answer_and_counts_every_fault() -> None:
-    did, counts, seen = asyncio.run(run(seed=1, deadline=60.0, attempts=30))
+    did, counts, seen = asyncio.run(run(seed=1, deadline=60.0))
     agrees(counts, seen)
     assert seen["unavailable"] == 0
     assert all(did[fault] > 0 for fault in FAULTS), did
@@ -175,7 +175,7 @@ def test_a_patient_client_gets_every_answer_and_counts_every_fault() -> None:
 
 
 def test_a_hasty_client_says_what_it_could_not_get() -> None:
-    did, counts, seen = asyncio.run(run(seed=2, deadline=1.3, attempts=2))
+    did, counts, seen = asyncio.run(run(seed=2, deadline=1.3))
     agrees(counts, seen)
     assert seen["answered"] > 0 < seen["unavailable"]
     assert sum(counts.retries.values()) <= sum(counts.failures.values()) > 0

@@ -11,6 +11,8 @@ from rich.text import Text
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
 from sleuth.records import Hit
 
+PATIENCE = 2.0  # seconds in which a server has to answer: a person waits
+
 
 def search(
     index: Annotated[
@@ -32,14 +34,15 @@ def search(
     if not query.strip():
         raise InputError("the query is empty; write what to look for")
     from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
-    from sleuth.retrieval.opened import SERVERS, named
+    from sleuth.retrieval.opened import SERVERS, named, require_ready
 
     if token_env is not None and not index.startswith(SERVERS):
         raise ConfigError(f"--token-env has no effect with {index}, which is no server; remove it")
     if device is not None and not RetrievalConfig(index=index).local:
         raise ConfigError(f"--device has no effect with {index}, which is no index folder; remove it")
-    # A person waits: what a training run would try ten times is tried twice.
-    retriever = named(index, ServiceConfig(token_env=token_env), device or "auto", attempts=2)
+    service = ServiceConfig(token_env=token_env)
+    require_ready(index, service, patience=PATIENCE)
+    retriever = named(index, service, device or "auto")
     (found,) = asyncio.run(retriever.search([query], k))
     if isinstance(found, SearchUnavailable):
         raise UserError(str(found))

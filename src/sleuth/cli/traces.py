@@ -72,7 +72,7 @@ def gold(
     from sleuth.agent import prompts
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
-    from sleuth.retrieval.opened import named
+    from sleuth.retrieval.opened import named, require_ready
     from sleuth.train.gold import Gold
     from sleuth.train.gold_passages import finder
 
@@ -81,6 +81,7 @@ def gold(
             f"--prompt {prompt} is for answers without searching; choose another, such as {DEFAULT.template}"
         )
     asked = load(questions)[:limit]
+    require_ready(index)
     writer = Gold(
         find=finder(corpus, index, {name for question in asked for name in question.supporting_ids}),
         retriever=None if index is None else named(index),

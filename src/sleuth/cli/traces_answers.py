@@ -45,7 +45,7 @@ def answers(
     from sleuth.agent import methods
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
-    from sleuth.retrieval.opened import named
+    from sleuth.retrieval.opened import named, require_ready
     from sleuth.train.gold_answers import Answers
     from sleuth.train.traces import write
 
@@ -53,6 +53,7 @@ def answers(
     methods.fitting(config)
     given = load(questions)[:limit]
     asked = [question for question in given if question.answerable is not False]
+    require_ready(index)
     retriever = None if index is None else named(index)
     writer = Answers(retriever, k, protocols.named(config.protocol), config.template, seed)
     console = Console(stderr=True, markup=False, highlight=False)

@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,6 +17,8 @@ from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate import verdicts
 from sleuth.evaluate.folder import Folder
 from sleuth.evaluate.marks import Mark
+from sleuth.retrieval.service.exchange import Failure, retry_after
+from sleuth.retrieval.service.retries import Retries
 
 ABOUT = "judge.json"
 PROMPT = (
@@ -39,7 +43,7 @@ class Judge:
     model: str
     key_env: str = "OPENAI_API_KEY"
     timeout: float = 60.0
-    attempts: int = 3
+    deadline: float = 120.0  # of one verdict, retries and pauses included
     concurrent: int = 32
     tokens: int = 512  # room for a thought before the word
 
@@ -127,30 +131,32 @@ class _Bench:
     refusals: int = 0
 
     async def verdict(self, mark: Mark) -> float | None:
-        """1, 0, or None where no attempt brought a yes or a no."""
-        for attempt in range(self.judge.attempts):
-            try:
-                reply = await self.client.post(self.judge.address, json=_request(self.judge, mark))
-            except httpx.HTTPError:
-                reply = None
-            if reply is not None and reply.status_code not in PASSING:
-                return self._heard(reply)
-            await asyncio.sleep(0.2 * 2**attempt)
-        return None
-
-    def _heard(self, reply: httpx.Response) -> float | None:
-        if reply.is_success:
+        """1, 0, or None where no attempt within the deadline brought a yes or a no."""
+        ends = asyncio.get_running_loop().time() + self.judge.deadline
+        found = await Retries(self.judge.deadline).first_answer(partial(self._attempt, mark), ends)
+        if not isinstance(found, Failure):
             self.answered, self.refusals = True, 0
-            return read(_said(reply))
+            return read(_said(found))
         self.refusals += 1
         if not self.answered or self.refusals >= REFUSALS:
-            told = " ".join(reply.text.split())[:_SHOWN] or "nothing more"
             raise InputError(
-                f"the judge at {self.judge.address} refuses with HTTP {reply.status_code} ({told}); check --judge, "
+                f"the judge at {self.judge.address} gave no verdict: {found.cause}; check --judge, "
                 f"--judge-model {self.judge.model} and the key in {self.judge.key_env}, then give the command again: "
                 "answers and verdicts are kept"
             )
         return None
+
+    async def _attempt(self, mark: Mark, _: Failure | None) -> httpx.Response | Failure:
+        try:
+            reply = await self.client.post(self.judge.address, json=_request(self.judge, mark))
+        except httpx.HTTPError as error:
+            return Failure("no answer", f"it does not answer ({str(error) or type(error).__name__})")
+        if reply.is_success:
+            return reply
+        told = " ".join(reply.text.split())[:_SHOWN] or "nothing more"
+        after = retry_after(reply.headers.get("retry-after", ""), datetime.now(UTC))
+        cause = f"it refuses with HTTP {reply.status_code} ({told})"
+        return Failure("refused", cause, again=reply.status_code in PASSING, after=after)
 
 
 async def _together(calls: Sequence[Any]) -> None:

@@ -1,10 +1,12 @@
 """What there is to search, opened by name: an index folder, a server, the web, or a function of the user's own."""
 
+import asyncio
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
-from sleuth.errors import ConfigError
+from sleuth.errors import ConfigError, InputError, SearchUnavailable
 from sleuth.hooks import IMPORT, imported
 from sleuth.retrieval import manifest
 from sleuth.retrieval.base import Retriever
@@ -12,8 +14,12 @@ from sleuth.retrieval.cache import Cached
 from sleuth.retrieval.function import Function
 from sleuth.retrieval.replay import Recorded, Replayed
 
+if TYPE_CHECKING:
+    from sleuth.retrieval.service.client import Client
+
 SERVERS = ("http://", "https://")
 WEB = "web:"
+PATIENCE = 10.0  # seconds in which a server that is just starting has to be there
 UNBOUNDED = 1 << 40  # episodes of our own wait for their searches: there is no one to turn away
 
 
@@ -28,16 +34,33 @@ def opened(config: RetrievalConfig, folder: Path, recording: Path) -> Retriever:
     return Cached(retriever, config.cache) if config.cache else retriever
 
 
-def named(name: str, service: ServiceConfig | None = None, device: str = "auto", attempts: int = 10) -> Retriever:
+def named(name: str, service: ServiceConfig | None = None, device: str = "auto") -> Retriever:
     """The retriever that a command names: a folder, an address, web:PROVIDER or import:package.function."""
     service = service or ServiceConfig()
     if name.startswith(SERVERS):
-        return _server(name, service, attempts)
+        return _server(name, service)
     if name.startswith(WEB):
         return _web(name.removeprefix(WEB), service)
     if name.startswith(IMPORT):
         return Function(imported(name), name)
     return _index(Path(name), device)
+
+
+def require_ready(name: str | None, service: ServiceConfig | None = None, patience: float = PATIENCE) -> None:
+    """Raises InputError where `name` is the address of a retrieval server that does not answer.
+
+    A server that is just starting has `patience` seconds, never more than the deadline of a search.
+    """
+    if name is None or not name.startswith(SERVERS):
+        return
+    from sleuth.retrieval.service.identity import served
+
+    service = service or ServiceConfig()
+    if served(name, server_token(service), service.proxy, patience=min(patience, service.deadline)) is None:
+        # A server of others, which has no /readyz: only a search tells.
+        (found,) = asyncio.run(_server(name, service).search(["ready"], 1))
+        if isinstance(found, SearchUnavailable):
+            raise InputError(f"the search server {name} does not answer ({found.cause}); start it, or name another")
 
 
 def identity_of(name: str) -> str | None:
@@ -61,7 +84,7 @@ def _index(folder: Path, device: str, rerank: str | None = None, depth: int = 10
     return Gathered(load(folder, device=device, rerank=rerank, depth=depth), waiting=UNBOUNDED)
 
 
-def _server(url: str, service: ServiceConfig, attempts: int) -> Retriever:
+def _server(url: str, service: ServiceConfig) -> "Client":
     from sleuth.retrieval.service.client import Client
 
     return Client(
@@ -69,7 +92,6 @@ def _server(url: str, service: ServiceConfig, attempts: int) -> Retriever:
         concurrency=service.concurrency,
         rate=service.rate,
         deadline=service.deadline,
-        attempts=attempts,
         token=server_token(service),
         proxy=service.proxy,
     )

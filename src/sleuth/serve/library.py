@@ -20,7 +20,7 @@ from sleuth.retrieval.web.fetch import Fetcher, Page
 from sleuth.retrieval.web.reading import written
 
 REMEMBERED = 10_000  # hits whose passages can be opened where the index itself gives none by id
-ATTEMPTS = 2  # an agent waits: what a training run would try ten times is tried twice
+DEADLINE = 20.0  # seconds of one search: an agent waits for it, and its own calls end after a minute
 
 Opened = Passage | SearchUnavailable | None
 
@@ -112,18 +112,22 @@ def opened_library(
     index: str, *, pages: Path | None = None, token_env: str | None = None, device: str = "auto"
 ) -> Library:
     """The library of an index folder, an address, web:PROVIDER or import:package.function."""
-    service, found = ServiceConfig(token_env=token_env), Found()
-    retriever = named(index, service, device, attempts=ATTEMPTS)
+    service, found = ServiceConfig(token_env=token_env, deadline=DEADLINE), Found()
+    retriever = named(index, service, device)
     stored: tuple[Pages, ...] = () if pages is None else (Stored(pages),)
     return Library(retriever, (*stored, *_shelves(index, service, found)), found)
 
 
 def _shelves(index: str, service: ServiceConfig, found: Found) -> tuple[Pages, ...]:
     if index.startswith(SERVERS):
-        return PageClient(index, attempts=ATTEMPTS, token=server_token(service), proxy=service.proxy), found
+        return _page_client(index, service), found
     if index.startswith(WEB):
         return FoundPages(found, Fetcher(proxy=service.proxy)), found
     return (Passages(Path(index)),) if Path(index).is_dir() else (found,)
+
+
+def _page_client(url: str, service: ServiceConfig) -> PageClient:
+    return PageClient(url, deadline=service.deadline, token=server_token(service), proxy=service.proxy)
 
 
 def _read(url: str, page: Page) -> Passage:

@@ -30,7 +30,7 @@ from sleuth.records import Question
 from sleuth.retrieval import index, manifest
 from sleuth.retrieval.absent import Absent
 from sleuth.retrieval.base import Pages
-from sleuth.retrieval.opened import opened
+from sleuth.retrieval.opened import opened, require_ready
 from sleuth.retrieval.pages import opened_pages
 from sleuth.retrieval.settings import BM25Settings, Plan
 from sleuth.retrieval.vectors.families import settings_for
@@ -171,6 +171,7 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
         torch.set_num_threads(config.train.threads)
     rubric = Rubric(config.reward)
     methods.fitting(config.agent)
+    require_search(config)
     learner = learner_of(config, ranks)
     protocol.named(config.agent.protocol, learner.policy.tokens)
     sources = sources_of(config, run)
@@ -217,6 +218,12 @@ def agent_of(config: Config, engine: Engine, tokens: Tokens, folder: Path, recor
     tool = tool_of(config, folder, recording)
     grammar, method = protocol.named(config.agent.protocol, tokens), methods.fitting(config.agent)
     return Agent(engine, tokens, grammar, tool, config.agent, method)
+
+
+def require_search(config: Config) -> None:
+    """Raises InputError where the agent searches through a server that does not answer; costs less than any model."""
+    if config.agent.method not in UNSEARCHED and config.retrieval.replay is None:
+        require_ready(config.retrieval.index, config.retrieval.service)
 
 
 def tool_of(config: Config, folder: Path, recording: Path) -> SearchTool:

@@ -22,11 +22,11 @@ from sleuth.errors import ConfigError, InputError
 from sleuth.hooks import IMPORT, imported
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
-from sleuth.retrieval.opened import SERVERS, WEB, identity_of, server_token
+from sleuth.retrieval.opened import PATIENCE, SERVERS, WEB, identity_of, server_token
 from sleuth.runs.provenance import fingerprint
 from sleuth.runs.run import Run
 from sleuth.train import finished
-from sleuth.train.assemble import SEARCHES, agent_of, sources_of
+from sleuth.train.assemble import SEARCHES, agent_of, require_search, sources_of
 from sleuth.train.engines import standing
 from sleuth.train.learners import device_of, dtype_of
 from sleuth.train.ranks import ALONE
@@ -61,6 +61,7 @@ class Candidate:
     def agent(self, shots: Sequence[Question], *, lockstep: bool = True) -> Agent:
         """The model in its engine, with what it searches; without `lockstep` no episode waits for another's search."""
         method = methods.fitting(self.config.agent, shots)
+        require_search(self.config)
         engine, tokens = standing(self.config, self.weights, lockstep=lockstep)
         return replace(agent_of(self.config, engine, tokens, self.index, self.recording), method=method)
 
@@ -227,7 +228,8 @@ def _known(name: str, searched: RetrievalConfig) -> Mapping[str, Any]:
     if name.startswith(SERVERS):
         from sleuth.retrieval.service.identity import served
 
-        return {"by": "address", "server": served(name, server_token(service), service.proxy)}
+        told = served(name, server_token(service), service.proxy, patience=min(PATIENCE, service.deadline))
+        return {"by": "address", "server": told}
     if name.startswith(WEB):
         web = {"language": service.language, "country": service.country, "pages": service.pages}
         return {"by": "name", "web": web}

@@ -8,7 +8,7 @@ from sleuth.config.engine import EngineConfig
 from sleuth.config.tree import Config
 from sleuth.errors import InputError
 from sleuth.runs.run import Run
-from sleuth.train.assemble import SEARCHES, agent_of, sources_of
+from sleuth.train.assemble import SEARCHES, agent_of, require_search, sources_of
 from sleuth.train.engines import standing
 
 
@@ -25,6 +25,7 @@ def agent(run: Run, initial: bool = False) -> Agent:
     here = config.engine if config.engine.kind == "paged" else EngineConfig(slots=config.engine.slots)
     searched = config.retrieval.model_copy(update={"record": False})
     asked = config.model_copy(update={"retrieval": searched, "engine": here})
+    require_search(asked)
     engine, tokens = standing(asked, folder)
     return agent_of(asked, engine, tokens, sources_of(config, run).index, run.path / SEARCHES)
 

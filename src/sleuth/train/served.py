@@ -12,7 +12,7 @@ from sleuth.engines.remote.endpoint import Endpoint
 from sleuth.engines.remote.listing import served
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Question
-from sleuth.train.assemble import SEARCHES, tool_of
+from sleuth.train.assemble import SEARCHES, require_search, tool_of
 from sleuth.train.candidates import Wish, circumstances, composed, method_of, require_tables
 
 TABLES = ("agent.", "retrieval.", "engine.slots")
@@ -31,6 +31,7 @@ class Served:
     training: None = None
 
     def agent(self, shots: Sequence[Question] = ()) -> RemoteAgent:
+        require_search(self.config)
         return RemoteAgent.of(self.endpoint, tool_of(self.config, self.index, Path(SEARCHES)), self.config.agent, shots)
 
     def stamp(self) -> Mapping[str, Any]:

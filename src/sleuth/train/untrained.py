@@ -6,7 +6,7 @@ from sleuth import recipe
 from sleuth.agent.episode import Agent
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError
-from sleuth.train.assemble import SEARCHES, agent_of
+from sleuth.train.assemble import SEARCHES, agent_of, require_search
 from sleuth.train.engines import standing
 
 TABLES = ("agent.", "engine.", "retrieval.", "reward.")
@@ -28,5 +28,6 @@ def agent(model: str, questions: Path, index: str | None, settings: list[str]) -
         },
         settings,
     )
+    require_search(config)
     engine, tokens = standing(config, folder)
     return agent_of(config, engine, tokens, Path(index), Path(SEARCHES)), config

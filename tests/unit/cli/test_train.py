@@ -90,6 +90,23 @@ def test_bad_input_is_one_sentence_and_leaves_no_trace(
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_retrieval_server_that_is_not_there_is_found_before_training(
+    resumed: bool, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tiny model never searches, so that nothing else in the run would notice."""
+    dead = 'retrieval = { index = "http://127.0.0.1:1", service.deadline = 0.2 }'
+    Path("served.toml").write_text(RECIPE.replace('corpus = "corpus.jsonl", ', "") + dead)
+    if resumed:
+        begin(anchored(load("served.toml")), Path("run"))
+    before = sorted(home.rglob("*"))
+    words = ["--resume", "run"] if resumed else ["served.toml", "--out", "run"]
+    last = refused(*words, monkeypatch=monkeypatch, capsys=capsys)
+    assert last.startswith("sleuth: the search server http://127.0.0.1:1 does not answer (no connection")
+    assert last.endswith("start it, or name another")
+    assert sorted(home.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -21,7 +21,7 @@ STOPS = ("</search>", "</answer>")
 
 
 def run(stage: Stage, shelf: Any, hear: Any = None, temperature: float = 0.0, **config: Any) -> Trajectory:
-    agent = RemoteAgent.of(stage.endpoint(attempts=1), SearchTool(shelf, 3), AgentConfig(**config))
+    agent = RemoteAgent.of(stage.endpoint(patience=0.0), SearchTool(shelf, 3), AgentConfig(**config))
     return asyncio.run(agent.run(Task(QUESTION, temperature=temperature), hear=hear))
 
 

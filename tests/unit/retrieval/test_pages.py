@@ -63,7 +63,7 @@ async def answered(body: bytes) -> list[Passage | SearchUnavailable | None]:
 
     async with await asyncio.start_server(reply, "127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        client = PageClient(url, attempts=1)
+        client = PageClient(url, deadline=0.5)
         found = await client.access(["a"])
         await client.aclose()
         return found
@@ -116,7 +116,7 @@ def test_a_server_that_refuses(token: str, cause: str) -> None:
 def test_nobody_there() -> None:
     with bound("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        (found,) = opened(PageClient(url, attempts=1), ["a"])
+        (found,) = opened(PageClient(url, deadline=0.5), ["a"])
     assert isinstance(found, SearchUnavailable)
     assert "no connection" in found.cause
 

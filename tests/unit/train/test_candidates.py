@@ -196,7 +196,7 @@ def test_the_stamp_holds_the_pages_and_the_web(home: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(home))
     (home / "mine_shelf.py").write_text(MODULE)
     with pytest.raises(InputError, match="does not answer"):
-        candidate(home, "run", index="http://127.0.0.1:1").stamp()
+        candidate(home, "run", "retrieval.service.deadline=0.2", index="http://127.0.0.1:1").stamp()
     own = candidate(home, "run", index="import:mine_shelf.search").stamp()
     assert (own["search"]["by"], len(own["imported"]["index"])) == ("name", 64)
 

@@ -24,15 +24,15 @@ def is_address(name: str) -> bool:
 class Endpoint:
     """An address up to and with /v1, and a model there; a `key_env` of the user's own must hold a key.
 
-    A request without an answer after `timeout` seconds, or refused for the moment, is sent again, `attempts` times in
-    all, after pauses that begin with `pause` seconds.
+    A request without an answer after `timeout` seconds, or refused for the moment, is sent again until `patience`
+    seconds have passed, twice the time-out by default, after pauses that begin with `pause` seconds.
     """
 
     url: str
     model: str
     key_env: str | None = None
     timeout: float = TIMEOUT
-    attempts: int = 5
+    patience: float | None = None
     pause: float = 0.5
 
     def __post_init__(self) -> None:

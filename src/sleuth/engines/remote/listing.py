@@ -10,6 +10,7 @@ from sleuth.engines.remote.exchange import Away, Refused, asked
 from sleuth.errors import InputError
 
 SECONDS = 30.0
+PATIENCE = 2.0  # seconds in which an address that refuses connections is tried again: a person waits
 # What stays the same from one question to the next; servers make up a date and permissions each time.
 TOLD = ("root", "owned_by", "max_model_len")
 SHOWN = 20
@@ -40,7 +41,7 @@ def served(endpoint: Endpoint) -> Mapping[str, Any] | None:
 
 
 async def _listed(endpoint: Endpoint) -> Any:
-    brief = replace(endpoint, timeout=min(SECONDS, endpoint.timeout), attempts=min(2, endpoint.attempts))
+    brief = replace(endpoint, timeout=min(SECONDS, endpoint.timeout), patience=PATIENCE)
     async with endpoint.client() as http:
         return await asked(http, brief, "/models")
 

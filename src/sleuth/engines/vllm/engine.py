@@ -33,8 +33,8 @@ from sleuth.model.tokens import Tokens
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Breaks without a token between them, after which a call fails.
-TRIES = 4
+# Seconds before a call that broke off without a token is sent again; doubled with each further break.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 8.0
 # Seconds between two looks whether new weights have arrived.
 LOOK = 0.01
 
@@ -45,7 +45,8 @@ class Vllm:
     `way` is how new weights travel; with None they cannot be published. `in_flight` says what becomes of requests under
     way when they are: `finish` lets the old weights do so first; `pause` and `abort` have the new ones sample the rest
     of our own, and `abort` ends those of others. `ends` are the ids that end a text, besides those the server knows.
-    `own` is a server that is stopped when the engine is closed.
+    `own` is a server that is stopped when the engine is closed. A call that breaks off is sent again, for `patience`
+    seconds without a token.
     """
 
     def __init__(
@@ -59,11 +60,12 @@ class Vllm:
         way: Way | None = None,
         in_flight: InFlight = "pause",
         own: Started | None = None,
+        patience: float = 240.0,
     ) -> None:
         self._fleet, self._stops = fleet, Stops(tokens)
         self._model, self._context, self._ends = model, context, tuple(ends)
         self._way, self._in_flight, self._own = way, in_flight, own
-        self._version, self._epoch = 0, 0
+        self._version, self._epoch, self._patience = 0, 0, patience
         self._publishing = threading.Lock()
         self._closed = False
 
@@ -83,7 +85,8 @@ class Vllm:
     ) -> Self:
         """Speaks to the servers at these addresses, once each has shown that it can do what is asked of it.
 
-        `slots` calls go to each at a time; a server that sends no token for `silence` seconds is tried again.
+        `slots` calls go to each at a time; a server that sends no token for `silence` seconds is tried again, for
+        twice that time.
         """
         fleet = Fleet([Server(address, places=slots, silence=silence) for address in dict.fromkeys(addresses)])
         try:
@@ -91,7 +94,17 @@ class Vllm:
         finally:
             # The calls may come in another event loop than this one.
             await fleet.hang_up()
-        return cls(fleet, tokens, model=model, context=context, ends=ends, way=way, in_flight=in_flight, own=own)
+        return cls(
+            fleet,
+            tokens,
+            model=model,
+            context=context,
+            ends=ends,
+            way=way,
+            in_flight=in_flight,
+            own=own,
+            patience=2 * silence,
+        )
 
     @property
     def lost(self) -> Mapping[str, str]:
@@ -109,13 +122,21 @@ class Vllm:
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
     ) -> Completion:
-        draft, breaks = Draft(ids, sampling, context=self._context, stops=self._stops), 0
+        draft, breaks, ends = Draft(ids, sampling, context=self._context, stops=self._stops), 0, 0.0
+        clock = asyncio.get_running_loop().time
         while draft.finish is None:
-            before = len(draft.ids)
+            before, began = len(draft.ids), clock()
             reason = await self._go_on(draft, seat, listen)
-            breaks = 0 if len(draft.ids) > before or reason is None else breaks + 1
-            if breaks >= TRIES:
-                raise EngineFailure(f"no token came in {TRIES} tries, the last of which ended with: {reason}")
+            if len(draft.ids) > before or reason is None:
+                breaks = 0
+                continue
+            breaks += 1
+            ends = began + self._patience if breaks == 1 else ends
+            if clock() >= ends:
+                raise EngineFailure(
+                    f"no token came in {breaks} tries and {self._patience:g} s, the last of which ended with: {reason}"
+                )
+            await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(breaks - 1, 32), ends - clock()))
         return draft.completion()
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:

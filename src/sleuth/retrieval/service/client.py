@@ -43,7 +43,7 @@ class Client:
     """Searches through a server: hits, or within `deadline` seconds a SearchUnavailable that says why.
 
     At most `concurrency` requests are in flight, `rate` a second are sent, `batch` queries go into one. A request
-    without an answer after `timeout` seconds, half the deadline by default, is tried again, `attempts` times in all.
+    without an answer after `timeout` seconds, half the deadline by default, is tried again until the deadline.
     """
 
     def __init__(
@@ -54,19 +54,18 @@ class Client:
         rate: float | None = None,
         deadline: float = 60.0,
         timeout: float | None = None,
-        attempts: int = 10,
         token: str | None = None,
         proxy: str | None = None,
         batch: int = 512,
     ) -> None:
         self._timeout = deadline / 2 if timeout is None else timeout
-        check_above_zero(concurrency=concurrency, rate=1 if rate is None else rate, attempts=attempts, batch=batch)
+        check_above_zero(concurrency=concurrency, rate=1 if rate is None else rate, batch=batch)
         check_above_zero(deadline=deadline, timeout=self._timeout)
         if self._timeout > deadline:
             raise ConfigError(f"timeout is {timeout}, longer than the deadline of {deadline} it lies in; give less")
         self.url = str(endpoint(url, "/retrieve"))
         self._deadline, self._batch = deadline, batch
-        self._retries = Retries(deadline, attempts)
+        self._retries = Retries(deadline)
         self._throttle = Throttle(rate)
         self._secrets = Secrets({} if token is None else {"token": token})
         headers = {"content-type": "application/json"} | authorization(token)

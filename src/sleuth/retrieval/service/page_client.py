@@ -28,16 +28,14 @@ class PageClient:
         concurrency: int = 64,
         rate: float | None = None,
         deadline: float = 60.0,
-        attempts: int = 10,
         token: str | None = None,
         proxy: str | None = None,
     ) -> None:
-        check_above_zero(concurrency=concurrency, rate=1 if rate is None else rate, attempts=attempts)
-        check_above_zero(deadline=deadline)
+        check_above_zero(concurrency=concurrency, rate=1 if rate is None else rate, deadline=deadline)
         beside = endpoint(url, "/retrieve")
         self.url = str(beside.copy_with(path=f"{beside.path.rpartition('/')[0]}/access"))
         self._deadline = deadline
-        self._retries = Retries(deadline, attempts)
+        self._retries = Retries(deadline)
         self._throttle = Throttle(rate)
         self._secrets = Secrets({} if token is None else {"token": token})
         headers = {"content-type": "application/json"} | authorization(token)

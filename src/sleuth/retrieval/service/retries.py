@@ -1,4 +1,4 @@
-"""Asking again: how often, after which pauses, and until when."""
+"""Asking again: after which pauses, and until when."""
 
 import asyncio
 import random
@@ -12,10 +12,10 @@ LONGEST_PAUSE = 8.0
 
 
 class Retries:
-    """Asks again until there is an answer or no point in asking, or else no attempt or no time is left."""
+    """Asks again until there is an answer, no point in asking, or no time left; attempts are not counted."""
 
-    def __init__(self, deadline: float, attempts: int) -> None:
-        self._deadline, self._attempts = deadline, attempts
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
         self._dice = random.Random()  # its own, so that seeded runs draw the same with and without retries
 
     async def first_answer(
@@ -26,29 +26,27 @@ class Retries:
         An attempt is told how the one before it failed.
         """
         failures: list[Failure] = []
+        clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout_at(ends):
                 while isinstance(found := await attempt(failures[-1] if failures else None), Failure):
                     failures.append(found)
-                    wait = found.after + pause(len(failures), self._dice)
-                    if (last := self._last(found, len(failures), wait, ends)) is not None:
-                        return last
-                    await asyncio.sleep(wait)
+                    if not found.again:
+                        return found
+                    left = ends - clock() - found.after
+                    if left < FIRST_PAUSE:
+                        return self._too_late(found)
+                    # Never longer than half of what is left: a server that comes back late is still asked.
+                    await asyncio.sleep(found.after + min(pause(len(failures), self._dice), left / 2))
                 return found
         except TimeoutError:
             before = f"; the last of {len(failures)} failed attempts: {failures[-1].cause}" if failures else ""
             return Failure("deadline", f"no answer within the deadline of {self._deadline:g} s{before}")
 
-    def _last(self, failure: Failure, tried: int, wait: float, ends: float) -> Failure | None:
-        """The failure as the outcome of all attempts, None where another one is due."""
-        if not failure.again:
-            return failure
-        if tried >= self._attempts:
-            return replace(failure, cause=f"{failure.cause} (attempt {tried} of {self._attempts})")
-        if wait >= ends - asyncio.get_running_loop().time():
-            too_late = f"the next attempt, in {wait:.3g} s, would come after the deadline of {self._deadline:g} s"
-            return replace(failure, cause=f"{failure.cause}; {too_late}")
-        return None
+    def _too_late(self, last: Failure) -> Failure:
+        wait = max(last.after, FIRST_PAUSE)
+        too_late = f"the next attempt, in {wait:.3g} s, would come after the deadline of {self._deadline:g} s"
+        return replace(last, cause=f"{last.cause}; {too_late}")
 
 
 def pause(failures: int, dice: random.Random) -> float:

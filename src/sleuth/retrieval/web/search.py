@@ -34,7 +34,7 @@ class Web:
     """Searches the web: hits, or within `deadline` seconds a SearchUnavailable that says why.
 
     At most `concurrency` requests are in flight and `rate` a second are sent; one without an answer after half the
-    deadline is tried again, `attempts` times in all. With `pages` a hit holds the page's text around the snippet; a
+    deadline is tried again until the deadline. With `pages` a hit holds the page's text around the snippet; a
     page that cannot be had in time leaves the snippet. `counts` says how often each thing happened.
     """
 
@@ -49,13 +49,10 @@ class Web:
         concurrency: int = 16,
         rate: float | None = None,
         deadline: float = 30.0,
-        attempts: int = 4,
         base_url: str | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        check_above_zero(
-            concurrency=concurrency, rate=1 if rate is None else rate, deadline=deadline, attempts=attempts
-        )
+        check_above_zero(concurrency=concurrency, rate=1 if rate is None else rate, deadline=deadline)
         if provider not in PROVIDERS:
             raise ConfigError(f"no web search provider is called {provider!r}; expected one of {', '.join(PROVIDERS)}")
         self._provider = PROVIDERS[provider]
@@ -69,7 +66,7 @@ class Web:
         fetcher = Fetcher(proxy=proxy) if pages is True else pages
         self._reader = Reader(fetcher, self.counts) if fetcher else None
         self._deadline = deadline
-        self._retries = Retries(deadline, attempts)
+        self._retries = Retries(deadline)
         self._throttle = Throttle(rate)
         self._connections = Connections(concurrency, self._connect, {"Accept": "application/json"})
 

@@ -99,10 +99,10 @@ def test_when_the_last_server_dies_a_call_fails_with_the_reason(doubles: Any, to
     ("faults", "error"),
     [
         ({"status": 400}, "answered 400: it is said why"),
-        ({"status": 500}, "no token came in 4 tries.*answered 500: it is said why"),
-        ({"silent": True}, "no token came in 4 tries.*ReadTimeout"),
+        ({"status": 500}, "no token came in .* tries.*answered 500: it is said why"),
+        ({"silent": True}, "no token came in .* tries.*ReadTimeout"),
         ({"message": "[]"}, r"the server answered '\[\]', expected a piece of a completion"),
-        ({"message": '{"error": {"message": "out of luck"}}'}, "no token came in 4 tries.*out of luck"),
+        ({"message": '{"error": {"message": "out of luck"}}'}, "no token came in .* tries.*out of luck"),
         ({"message": '{"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1]}}]}'}, "2 tokens with 1"),
         ({"message": '{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [-9999]}}]}'}, "numbers above"),
         (

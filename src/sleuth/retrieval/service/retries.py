@@ -14,8 +14,8 @@ LONGEST_PAUSE = 8.0
 class Retries:
     """Asks again until there is an answer, no point in asking, or no time left; attempts are not counted."""
 
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
+    def __init__(self, deadline: float, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._deadline, self._sleep = deadline, sleep
         self._dice = random.Random()  # its own, so that seeded runs draw the same with and without retries
 
     async def first_answer(
@@ -37,7 +37,7 @@ class Retries:
                     if left < FIRST_PAUSE:
                         return self._too_late(found)
                     # Never longer than half of what is left: a server that comes back late is still asked.
-                    await asyncio.sleep(found.after + min(pause(len(failures), self._dice), left / 2))
+                    await self._sleep(found.after + min(pause(len(failures), self._dice), left / 2))
                 return found
         except TimeoutError:
             before = f"; the last of {len(failures)} failed attempts: {failures[-1].cause}" if failures else ""

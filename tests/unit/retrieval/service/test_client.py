@@ -17,7 +17,6 @@ import pytest
 
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.service import retries
 from sleuth.retrieval.service.client import Client
 from sleuth.retrieval.service.exchange import retry_after, sentence
 from sleuth.retrieval.service.retries import pause
@@ -297,20 +296,6 @@ def test_a_refusal_is_final_and_says_what_the_server_says(status: int) -> None:
 )
 def test_what_a_server_says_is_put_on_one_line(body: bytes, said: str) -> None:
     assert sentence(body, Secrets({})) == said
-
-
-def test_the_deadline_alone_ends_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "LONGEST_PAUSE", 0.01)  # many attempts in little time
-    faults = [saying("503 Service Unavailable", "loading")] * 50
-    played = scene(*faults, found, deadline=60.0)
-    assert played.hits == expected("q", 2)
-    assert played.client.counts.failures == {"status 503": 50}
-
-
-def test_no_pause_reaches_past_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is back shortly before the deadline is asked in time, however long the pauses have become."""
-    monkeypatch.setattr(retries, "pause", lambda *_: 1000.0)
-    assert scene(saying("503 Service Unavailable"), found, deadline=2.0).hits == expected("q", 2)
 
 
 def test_nobody_at_the_address() -> None:

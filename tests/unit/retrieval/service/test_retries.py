@@ -1,0 +1,50 @@
+"""Retries: ended by the deadline and by nothing else."""
+
+import asyncio
+
+from sleuth.retrieval.service.exchange import Failure
+from sleuth.retrieval.service.retries import LONGEST_PAUSE, Retries
+
+AWAY = Failure("no connection", "nobody there")
+
+
+def played(failures: int, deadline: float) -> tuple[str | Failure, list[float]]:
+    """What comes of a server that fails so often, and the pauses between, which are asked for and not made."""
+    pauses: list[float] = []
+
+    async def attempt(_: Failure | None) -> str | Failure:
+        return AWAY if len(pauses) < failures else "an answer"
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def play() -> str | Failure:
+        ends = asyncio.get_running_loop().time() + deadline
+        return await Retries(deadline, sleep=sleep).first_answer(attempt, ends)
+
+    return asyncio.run(play()), pauses
+
+
+def test_attempts_are_not_counted() -> None:
+    found, pauses = played(failures=100, deadline=3600.0)
+    assert found == "an answer"
+    assert len(pauses) == 100
+    assert max(pauses) <= LONGEST_PAUSE
+
+
+def test_no_pause_takes_more_than_half_of_the_time_left() -> None:
+    """A server that is back shortly before the deadline is still asked."""
+    _, pauses = played(failures=200, deadline=4.0)
+    assert LONGEST_PAUSE / 8 < max(pauses) <= 2.0
+
+
+def test_a_server_that_asks_for_more_time_than_is_left_is_not_waited_for() -> None:
+    async def attempt(_: Failure | None) -> str | Failure:
+        return Failure("status 503", "closed", after=120.0)
+
+    async def play() -> str | Failure:
+        return await Retries(60.0).first_answer(attempt, asyncio.get_running_loop().time() + 60.0)
+
+    found = asyncio.run(play())
+    assert isinstance(found, Failure)
+    assert found.cause == "closed; the next attempt, in 120 s, would come after the deadline of 60 s"

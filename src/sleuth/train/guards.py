@@ -64,6 +64,11 @@ class Guards:
         judged = [self._judged(name, value, told[name]) for name, value in seen.items() if value is not None]
         return [*found, *(verdict for verdict in judged if verdict is not None)]
 
+    def broken(self, what: str) -> Verdict:
+        """The verdict on an update after which `what` is not finite; it cannot be skipped, so it is rolled back."""
+        action: Action = "stop" if self.config.non_finite == "stop" else "rollback"
+        return self._verdict(NON_FINITE, nan, nan, f"{what} are not finite after the update", action)
+
     def remember(self, metrics: Mapping[str, float]) -> None:
         """Takes the metrics of a step that was recorded as the newest of the past."""
         for name, past in self._past.items():
@@ -81,9 +86,9 @@ class Guards:
         sentence = SIGNS[name].words.format(value=reading.value, limit=reading.limit, knob=threshold, cause=cause)
         return self._verdict(name, reading.value, reading.limit, sentence)
 
-    def _verdict(self, name: str, value: float, limit: float, sentence: str) -> Verdict:
-        """A rollback beyond the last that is allowed becomes the end of the run."""
-        action = cast(Action, self.config.actions[name])
+    def _verdict(self, name: str, value: float, limit: float, sentence: str, action: Action | None = None) -> Verdict:
+        """The verdict with the guard's own action, or another; a rollback too many becomes the end of the run."""
+        action = action or cast(Action, self.config.actions[name])
         if action == "rollback" and self.rollbacks >= self.config.rollbacks:
             spent = f", and guards.rollbacks = {self.config.rollbacks} allows no further rollback"
             return Verdict(name, "stop", value, limit, sentence + spent)

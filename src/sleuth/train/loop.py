@@ -139,6 +139,9 @@ def _learn(
         verdicts += guard.verdicts({name: value for name, value in learned.items() if name != "correction/k3"})
     else:
         verdicts += guard.verdicts(learned)
+    # Here and not in the next rollout, all of whose episodes would fail before a guard is asked.
+    if broken := parts.learner.broken(harvest.kept):
+        verdicts.append(guard.broken(broken))
     return learned
 
 

@@ -8,13 +8,13 @@ from types import TracebackType
 
 import torch.distributed as dist
 
-from sleuth.errors import InputError
+from sleuth.errors import InputError, TrainingStopped
 from sleuth.runs.replacing import replacing
 from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress, Snapshot
 from sleuth.train.host import Host
-from sleuth.train.optimiser import Optimiser
+from sleuth.train.optimiser import Optimiser, not_finite
 from sleuth.train.policy import Policy
 from sleuth.train.ranks import ALONE, Ranks
 from sleuth.train.torchrun import PATIENCE
@@ -76,6 +76,7 @@ class Saver:
 
     def _write(self, taken: Snapshot) -> None:
         try:
+            self._require_finite(taken)
             if self._rank == 0:
                 self._lead(taken)
             else:
@@ -84,6 +85,19 @@ class Saver:
             self._error = InputError(f"{error} (continue with: sleuth train --resume {self._run.path})")
         except BaseException as error:  # the next call raises it
             self._error = error
+
+    def _require_finite(self, taken: Snapshot) -> None:
+        """Refuses a snapshot that no run could be resumed from, on every rank where one has such a part."""
+        every: list[str | None] = [not_finite({**taken.weights, **taken.tensors})]
+        if self._group is not None:
+            mine, every = every[0], [None] * self._ranks.world
+            dist.all_gather_object(every, mine, group=self._group)
+        if broken := [name for name in every if name is not None]:
+            raise TrainingStopped(
+                f"the checkpoint of step {taken.progress.step} is not written, for {broken[0]} holds numbers that are "
+                f"not finite; resume from the checkpoint before with a lower train.learning_rate: "
+                f"sleuth train --resume {self._run.path} --set train.learning_rate=..."
+            )
 
     def _lead(self, taken: Snapshot) -> None:
         progress = taken.progress

@@ -5,11 +5,12 @@ Suffixes: T scored tokens of a pack.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import cos, pi
+from math import cos, isfinite, pi
 
 import torch
 from torch import Tensor
 
+from sleuth.errors import TrainingStopped
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.packing import WEIGHT, Pack, Row, pack
 from sleuth.train.policy import Policy
@@ -32,7 +33,10 @@ class Learner:
             value = _summed(self.policy, packed) / total
             value.backward()
             loss += value.detach()
-        return float(loss), self.optimiser.step(rate, self.clip)
+        norm = self.optimiser.step(rate, self.clip)
+        if isfinite(norm) and not self.optimiser.finite():
+            raise TrainingStopped(f"the weights are not finite after an update at the rate {rate:g}; lower the rate")
+        return float(loss), norm
 
 
 @torch.no_grad()

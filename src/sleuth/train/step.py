@@ -94,6 +94,24 @@ class Learner:
         ]
         return {**metrics, **_drift(rows, tallies, recomputed), **_means(tallies), "policy/learning_rate": pace.rate}
 
+    def broken(self, groups: Sequence[Group]) -> str:
+        """What an update left that is not finite, in words: weights, or what the policy computes; empty where all is.
+
+        Weights that are finite can be too large to compute with: the shortest trajectory is scored.
+        """
+        optimisers = {"policy": self.optimiser} | ({} if self.critic is None else {"critic": self.critic.optimiser})
+        mine = [f"the weights of the {name}" for name, each in optimisers.items() if not each.finite()]
+        found = [each for theirs in self.ranks.gather(mine) for each in theirs]
+        if found:
+            return found[0]
+        shortest = min((each for group in groups for each in group.trajectories), key=lambda each: len(each.ids))
+        with self.clock.part("score"):
+            (logprob_S,) = self._scored(
+                [_row(shortest, self.algorithm.origin_mask)],
+                lambda packed: self.policy.score(packed, self.train.temperature)[0],
+            )
+        return "" if bool(logprob_S.isfinite().all()) else "the logprobs of the policy"
+
     def _aged(self, rows: Sequence[Row], recompute: bool) -> list[Row]:
         """The column old: what the policy made of each token before this step."""
         if not recompute:

@@ -136,3 +136,10 @@ def test_loss_that_is_no_number_stops_it(policy: Callable[..., Policy]) -> None:
         next(ours.model.parameters()).fill_(math.nan)
     with pytest.raises(TrainingStopped, match="the loss of step 1 is nan"):
         course.train(ours, RISING, [], SFTConfig(steps=1), Silent())
+
+
+def test_update_that_breaks_the_weights_stops_it(policy: Callable[..., Policy]) -> None:
+    """The loss and its gradient are finite; a decay of 1e39 is not."""
+    settings = SFTConfig(steps=1, learning_rate=1e36, weight_decay=1e3, warmup=0.0, decay="none")
+    with pytest.raises(TrainingStopped, match="the weights are not finite after an update"):
+        course.train(policy(), RISING, [], settings, Silent())

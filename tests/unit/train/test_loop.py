@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sleuth.config.reward import RewardConfig
@@ -67,6 +68,10 @@ def weights(run: Run, step: int | None = None) -> bytes:
     folder = run.latest() if step is None else run.checkpoint(step)
     assert folder is not None
     return (folder / "model.safetensors").read_bytes()
+
+
+def load_weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
 
 
 def progress(run: Run, step: int) -> dict[str, Any]:
@@ -359,6 +364,28 @@ def test_exploding_loss_that_is_skipped_leaves_the_weights(
     assert [row.get("guard/non_finite") for row in recorded(made.run)] == [None, None, None, 1.0, None]
     assert [event["action"] for event in made.run.events()] == ["skip"]
     assert "policy/loss" not in recorded(made.run)[3]
+
+
+@pytest.mark.parametrize("action", ["rollback", "skip", "stop"])
+def test_update_after_which_the_policy_is_not_finite_is_noticed_before_the_next_rollout(
+    action: str, parts: Making, tmp_path: Path, judged: str
+) -> None:
+    """The first rate breaks the policy; after a rollback it is 1e-3. What was applied cannot be skipped."""
+    steps = {"steps": 2, "save_every": 1, "keep": 9, "learning_rate": 1e20, "questions": 2, "samples": 3}
+    guards = {"non_finite": action, "rollback_rate": 1e-23}
+    made = parts(tmp_path / "run", reward={"answer": judged}, evaluate=UNASKED, train=steps, guards=guards)
+    if action == "stop":
+        with pytest.raises(TrainingStopped, match="the logprobs of the policy are not finite after the update"):
+            trained(made)
+    else:
+        trained(made)
+    done = "stop" if action == "stop" else "rollback"
+    assert [(event["step"], event["guard"], event["action"]) for event in made.run.events()] == [
+        (1, "non_finite", done)
+    ]
+    kept = ["step-0"] if action == "stop" else ["step-0", "step-1", "step-2"]
+    assert [path.name for path in made.run.checkpoints()] == kept
+    assert all(torch.isfinite(each).all() for path in made.run.checkpoints() for each in load_weights(path).values())
 
 
 @pytest.mark.parametrize(

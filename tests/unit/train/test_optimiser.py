@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sleuth.errors import InputError, MissingExtra
-from sleuth.train.optimiser import Optimiser
+from sleuth.train.optimiser import Optimiser, not_finite
 
 RATE, DECAY, CLIP = 1e-2, 0.1, 1.0
 SHAPES = {"wide": (4, 6), "flat": (5,), "one": (1, 1)}
@@ -245,3 +245,16 @@ def test_steps_on_a_gpu_are_those_on_a_cpu(offload: bool) -> None:
     assert addresses == [each.data_ptr() for each in there.values()]
     for name, each in one.state().items():
         assert torch.allclose(each, state[name].cpu(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_number_that_is_not_finite_is_found_by_name(dtype: torch.dtype, value: float) -> None:
+    """Numbers whose sum alone is infinite are finite."""
+    tensors: dict[str, Tensor] = {
+        "large": torch.full((7,), 3e38, dtype=dtype), "empty": torch.empty(0), "count": torch.tensor(3),
+        "wide": torch.ones(3, 5, dtype=dtype),
+    }  # fmt: skip
+    assert not_finite(tensors) is None
+    tensors["wide"][1, 2] = value
+    assert not_finite(tensors) == "wide"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.errors import InputError
+from sleuth.errors import InputError, TrainingStopped
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
 from sleuth.train.checkpoint import Progress, restore
@@ -95,6 +95,20 @@ def test_failure_is_raised_by_the_next_call(run: Run, make: Make) -> None:
     saver.save(ours, optimiser, Progress(3))
     saver.wait()
     assert [path.name for path in run.checkpoints()] == ["step-3"]
+
+
+@pytest.mark.parametrize("part", ["weights", "moments"])
+def test_what_is_not_finite_never_becomes_a_checkpoint(part: str, run: Run, make: Make) -> None:
+    ours = make()
+    optimiser = begun(ours)
+    move(ours, optimiser, 0)
+    broken = next(iter(optimiser.state().values())) if part == "moments" else next(ours.parameters())[1].data
+    broken.view(-1)[-1:] = float("inf")
+    saver = Saver(run, keep=1)
+    saver.save(ours, optimiser, Progress(1))
+    with pytest.raises(TrainingStopped, match=r"the checkpoint of step 1 is not written.* not finite"):
+        saver.wait()
+    assert list((run.path / "checkpoints").iterdir()) == []
 
 
 def test_error_in_flight_is_not_hidden_by_that_of_the_saver(run: Run, make: Make) -> None:

@@ -1,5 +1,6 @@
 """One step of learning against the naive computation: no packing, stock attention, autograd of the formula."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, isnan, prod, sqrt
@@ -700,3 +701,25 @@ def test_rate_of_the_critic_may_rise_in_steps_of_its_own(own: float | None, expe
     train = TrainConfig(steps=4, warmup=1.0, decay=1.0)
     critic = CriticConfig(learning_rate=8.0, rate_warmup=own)
     assert [critic_rate(train, critic, step) / 8.0 for step in range(4)] == expected
+
+
+@pytest.mark.parametrize(
+    ("harmed", "value", "found"),
+    [
+        ("policy", math.nan, "the weights of the policy"),
+        ("critic", math.inf, "the weights of the critic"),
+        ("policy", 1e30, "the logprobs of the policy"),
+        ("policy", 1.0, ""),
+    ],
+)
+def test_what_an_update_broke_is_named(
+    harmed: str, value: float, found: str, learner: Callable[..., Learner], made: list[Group]
+) -> None:
+    """Weights that are finite can be too large to compute with."""
+    ours = learner({"advantage": "gae"})
+    assert ours.critic is not None
+    model = ours.policy.model if harmed == "policy" else ours.critic.head
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.view(-1)[-1:] = value
+    assert ours.broken(made) == found

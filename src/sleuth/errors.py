@@ -5,6 +5,7 @@ SleuthError
 │   ├── ConfigError       an unknown key, a wrong type, a knob without effect
 │   ├── InputError        a file or folder that is missing, malformed, empty or in the way
 │   ├── MissingExtra      an optional library that is not installed
+│   ├── FunctionFailed    a function of the user's own that raised, or returned what it may not
 │   └── ReplayMiss        a search that a recording does not hold
 ├── SearchUnavailable     one query got no answer; returned as a value, one per query
 ├── EngineFailure         generation broke; the trajectory is unusable
@@ -33,6 +34,10 @@ class MissingExtra(UserError):
 
     def __init__(self, library: str, extra: str) -> None:
         super().__init__(f"{library} is not installed; it comes with: pip install 'sleuth[{extra}]'")
+
+
+class FunctionFailed(UserError):
+    """A user's function raised or returned what it may not; in an episode, the trajectory is unusable."""
 
 
 class ReplayMiss(UserError):

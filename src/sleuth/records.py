@@ -101,11 +101,12 @@ class StopReason(StrEnum):
     OUT_OF_TOKENS = "out_of_tokens"
     SEARCH_UNAVAILABLE = "search_unavailable"
     ENGINE_FAILED = "engine_failed"
+    FUNCTION_FAILED = "function_failed"  # a user's function: the method, the protocol or the reward
 
     @property
     def usable(self) -> bool:
         """False where the failure was not the model's: such a trajectory is in no mean and no advantage."""
-        return self not in (StopReason.SEARCH_UNAVAILABLE, StopReason.ENGINE_FAILED)
+        return self not in (StopReason.SEARCH_UNAVAILABLE, StopReason.ENGINE_FAILED, StopReason.FUNCTION_FAILED)
 
 
 @dataclass(frozen=True, slots=True)

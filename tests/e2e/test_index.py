@@ -570,7 +570,8 @@ BAD_NAMES = {
     "no address": (("http://",), "http://"),
     "no module": (("import:nowhere.search",), "the module 'nowhere' cannot be imported"),
     "no function": (("import:json.search",), "the module 'json' has no 'search'"),
-    "a function that fails": (("import:json.dumps",), "import:json.dumps failed (TypeError: "),
+    "a function of other arguments": (("import:json.dumps",), "cannot be called with 2 arguments"),
+    "a function that fails": (("import:math.pow",), "'import:math.pow' raised TypeError: "),
     "token for a folder": (
         ("words", "--token-env", "HOME"),
         "--token-env has no effect with words, which is no server",

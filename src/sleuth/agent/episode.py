@@ -14,7 +14,7 @@ from sleuth.agent.speech import Speech, TextListener
 from sleuth.agent.tools import Found, SearchTool
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Completion, Engine, Finish, Listener, Sampling, Seat
-from sleuth.errors import EngineFailure, SearchUnavailable
+from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Access, Action, Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
 
@@ -80,8 +80,11 @@ class Agent:
 
     async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
         """Runs the episode to its end; a failure that is not the model's ends it as unusable."""
-        with self.engine.seat(order) as seat:
-            return await self.method(self, task, seat, hear)
+        try:
+            with self.engine.seat(order) as seat:
+                return await self.method(self, task, seat, hear)
+        except FunctionFailed as failure:
+            return task.trajectory(StopReason.FUNCTION_FAILED, failure=str(failure))
 
 
 @dataclass(slots=True)

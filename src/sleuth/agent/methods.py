@@ -8,9 +8,10 @@ from sleuth.agent import prompts
 from sleuth.agent.answerer import Answerer
 from sleuth.agent.episode import Method, searched
 from sleuth.agent.single import Single
+from sleuth.agent.user_method import CONTRACT, UserMethod
 from sleuth.config.agent import AgentConfig
 from sleuth.errors import ConfigError
-from sleuth.hooks import chosen
+from sleuth.hooks import IMPORT, chosen
 from sleuth.records import Question
 
 METHODS: dict[str, Method] = {
@@ -23,7 +24,8 @@ METHODS: dict[str, Method] = {
 
 def named(name: str) -> Method:
     """A method by name, or by `import:package.function`, a coroutine function of agent, task, seat and listener."""
-    return chosen("agent.method", name, METHODS)
+    method = chosen("agent.method", name, METHODS, CONTRACT)
+    return UserMethod(name, method) if name.startswith(IMPORT) else method
 
 
 def fitting(config: AgentConfig, shots: Sequence[Question] = ()) -> Method:

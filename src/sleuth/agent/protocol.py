@@ -7,10 +7,13 @@ from sleuth.agent.observation import Observation
 from sleuth.agent.tags import Tags
 from sleuth.agent.template import Function
 from sleuth.agent.tool_calls import Tools
+from sleuth.agent.user_protocol import UserProtocol
 from sleuth.errors import ConfigError
-from sleuth.hooks import chosen
+from sleuth.hooks import IMPORT, Contract, call, chosen
 from sleuth.model.tokens import Tokens
 from sleuth.records import Access, Action, Answer, Hit, Malformed, Search
+
+CONTRACT = Contract(("tokens",), "a Protocol")
 
 
 class Protocol(TypingProtocol):
@@ -84,4 +87,5 @@ def named(name: str, tokens: Tokens | None = None) -> Protocol:
 
     `tokens` are those of the model that is to speak it, None where there is none yet.
     """
-    return chosen("agent.protocol", name, PROTOCOLS)(tokens)
+    made: Protocol = call(name, chosen("agent.protocol", name, PROTOCOLS, CONTRACT), tokens)
+    return UserProtocol(name, made) if name.startswith(IMPORT) else made

@@ -16,6 +16,7 @@ from sleuth.reward.rubric import Rubric
 
 # Questions after which no more are asked: that lost their search before any had one, or in a row to the engine.
 HOPELESS = 50
+BREAKS = (StopReason.ENGINE_FAILED, StopReason.FUNCTION_FAILED)
 BETWEEN = 1.0  # seconds after which the time spent is written down again
 
 
@@ -61,14 +62,14 @@ class Clock:
 
 @dataclass(slots=True)
 class Hope:
-    """Whether to go on: ends the asking where the first searches all fail, or the engine does for long."""
+    """Circuit breaker: ends the asking where the first searches all fail, or the engine or a function does in a row."""
 
     found: bool = False
     failed: int = 0
     broken: int = 0  # in a row
 
     def see(self, trajectory: Trajectory) -> None:
-        self.broken = self.broken + 1 if trajectory.stop is StopReason.ENGINE_FAILED else 0
+        self.broken = self.broken + 1 if trajectory.stop in BREAKS else 0
         if self.broken >= HOPELESS:
             raise InputError(
                 f"{self.broken} questions in a row were lost ({trajectory.failure}); mend what failed and give the "
@@ -103,8 +104,7 @@ async def ask(
     with folder.writing() as write:
 
         def finish(trajectory: Trajectory) -> None:
-            usable = trajectory.stop.usable
-            score = rubric.score(trajectory.question, trajectory) if usable else None
+            trajectory, score = rubric.scored(trajectory)
             write(written(trajectory, score, timed.seconds.pop(trajectory.group)))
             clock.tick()
             if done is not None:

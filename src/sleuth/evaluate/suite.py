@@ -119,5 +119,4 @@ async def evaluate(
 
 def asked(trajectory: Trajectory, rubric: Rubric) -> Asked:
     """A finished trajectory with its score."""
-    usable = trajectory.stop.usable
-    return Asked(trajectory.question, trajectory, rubric.score(trajectory.question, trajectory) if usable else None)
+    return Asked(trajectory.question, *rubric.scored(trajectory))

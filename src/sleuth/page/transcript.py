@@ -17,6 +17,7 @@ _STOPS = {
     StopReason.OUT_OF_TOKENS: "stopped: no tokens left",
     StopReason.SEARCH_UNAVAILABLE: "unusable: the search engine failed",
     StopReason.ENGINE_FAILED: "unusable: generation failed",
+    StopReason.FUNCTION_FAILED: "unusable: a user's function failed",
 }
 _REFUSALS: dict[str, str] = {
     Outcome.REFUSED: "Refused: no searches were left.",

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sleuth.errors import SearchUnavailable
+from sleuth.hooks import Contract, raised
 from sleuth.records import Hit
 from sleuth.retrieval.wire import hits_of
 
 Found = list[Hit] | SearchUnavailable
+CONTRACT = Contract(("queries", "k"), "one list of rows a query", awaited=None)
 
 
 class Function:
@@ -34,12 +36,14 @@ class Function:
     async def _asked(self, queries: list[str], k: int) -> list[Found]:
         try:
             answer = await self._called(list(queries), k)
-            if not isinstance(answer, Sequence) or len(answer) != len(queries):
-                raise ValueError(f"it returned {type(answer).__name__}, expected one list for each of {len(queries)}")
-            return [_found(found, k) for found in answer]
         except Exception as error:  # it is not our code, and whatever it raises concerns these queries only
-            cause = f"{self._name} failed ({type(error).__name__}: {error})"
-            return [SearchUnavailable(query, cause) for query in queries]
+            return [SearchUnavailable(query, raised(self._name, error)) for query in queries]
+        try:
+            if not isinstance(answer, Sequence) or len(answer) != len(queries):
+                raise ValueError(f"{type(answer).__name__}, expected one list for each of {len(queries)} queries")
+            return [_found(found, k) for found in answer]
+        except ValueError as error:
+            return [SearchUnavailable(query, f"{self._name!r} returned nonsense: {error}") for query in queries]
 
     async def _called(self, queries: list[str], k: int) -> Any:
         if inspect.iscoroutinefunction(self._function):

@@ -11,7 +11,7 @@ from sleuth.hooks import IMPORT, imported
 from sleuth.retrieval import manifest
 from sleuth.retrieval.base import Retriever
 from sleuth.retrieval.cache import Cached
-from sleuth.retrieval.function import Function
+from sleuth.retrieval.function import CONTRACT, Function
 from sleuth.retrieval.replay import Recorded, Replayed
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def named(name: str, service: ServiceConfig | None = None, device: str = "auto")
     if name.startswith(WEB):
         return _web(name.removeprefix(WEB), service)
     if name.startswith(IMPORT):
-        return Function(imported(name), name)
+        return Function(imported(name, CONTRACT), name)
     return _index(Path(name), device)
 
 

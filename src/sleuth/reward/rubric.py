@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import SupportsFloat
 
 from sleuth.config.reward import RewardConfig
-from sleuth.errors import ConfigError
-from sleuth.hooks import IMPORT, chosen, imported
-from sleuth.records import Question, Score, Trajectory
+from sleuth.errors import FunctionFailed
+from sleuth.hooks import IMPORT, Contract, call, chosen, imported
+from sleuth.records import Question, Score, StopReason, Trajectory
 from sleuth.reward.answers import ANSWERS, cover_em, exact_match, f1
 from sleuth.reward.shape import answer_tags, valid
 
@@ -16,6 +17,7 @@ Judge = Callable[[Question, Trajectory], float | Score]
 # Search-R1 v0.3: the reward of a wrong and of a right answer, by the validity of the format.
 TIERS = {True: (0.2, 1.0), False: (0.1, 0.8)}
 MANY_ANSWERS = 10
+CONTRACT = Contract(("question", "trajectory"), "a number or a Score")
 
 
 class Rubric:
@@ -25,6 +27,15 @@ class Rubric:
         self._config = config
         self._judge = _judge(config.answer)
 
+    def scored(self, trajectory: Trajectory) -> tuple[Trajectory, Score | None]:
+        """The trajectory with its score: None for an unusable one, which it becomes where the user's reward fails."""
+        if not trajectory.stop.usable:
+            return trajectory, None
+        try:
+            return trajectory, self.score(trajectory.question, trajectory)
+        except FunctionFailed as failure:
+            return replace(trajectory, stop=StopReason.FUNCTION_FAILED, failure=str(failure)), None
+
     def score(self, question: Question, trajectory: Trajectory) -> Score:
         """The total to train on, and every part whether or not it counts towards the total."""
         if not trajectory.stop.usable:
@@ -32,23 +43,30 @@ class Rubric:
         parts = measure(question, trajectory)
         judged = self._judged(question, trajectory)
         if taken := parts.keys() & judged.parts.keys():
-            raise ConfigError(f"{self._config.answer!r} reports {min(taken)!r}, a part of the rubric's own; rename it")
+            raise FunctionFailed(
+                f"{self._config.answer!r} reports {min(taken)!r}, a part of the rubric's own; rename it"
+            )
         total = self._tiered(judged.total, trajectory, parts) if self._config.format else judged.total
         if self._config.many_answers and answer_tags(trajectory) > MANY_ANSWERS:
             total = min(total, total / 4)  # a negative reward of the user's own must not become milder
         return Score(total, parts | judged.parts)
 
     def _judged(self, question: Question, trajectory: Trajectory) -> Score:
-        verdict = self._judge(question, trajectory)
-        score = verdict if isinstance(verdict, Score) else Score(_number(self._config.answer, verdict), {})
-        if not math.isfinite(score.total):
-            raise ConfigError(f"{self._config.answer!r} gave {score.total}; expected a finite number, return one")
-        return score
+        hook = self._config.answer
+        verdict = call(hook, self._judge, question, trajectory)
+        if not isinstance(verdict, Score):
+            return Score(_number(hook, "", verdict), {})
+        if not isinstance(verdict.parts, dict) or not all(isinstance(name, str) for name in verdict.parts):
+            raise FunctionFailed(
+                f"{hook!r} gave a Score with parts {_short(verdict.parts)}; expected a dict of numbers by name"
+            )
+        parts = {name: _number(hook, f" for the part {name!r}", value) for name, value in verdict.parts.items()}
+        return Score(_number(hook, " for the total", verdict.total), parts)
 
     def _tiered(self, value: float, trajectory: Trajectory, parts: dict[str, float]) -> float:
         """The tiers, with a graded answer (F1) in proportion between wrong and right."""
         if not 0.0 <= value <= 1.0:
-            raise ConfigError(
+            raise FunctionFailed(
                 f"{self._config.answer!r} gave {value}; expected 0 (wrong) to 1 (right), or set reward.format = false"
             )
         well_formed = parts["format"] == 1.0
@@ -76,13 +94,26 @@ def measure(question: Question, trajectory: Trajectory) -> dict[str, float]:
 
 def _judge(answer: str) -> Judge:
     if answer.startswith(IMPORT):
-        return imported(answer)
-    metric = chosen("reward.answer", answer, ANSWERS)
+        return imported(answer, CONTRACT)
+    metric = chosen("reward.answer", answer, ANSWERS, CONTRACT)
     return lambda question, trajectory: metric(trajectory.answer, question.golden_answers)
 
 
-def _number(hook: str, verdict: object) -> float:
-    """The verdict of a user's function as a number; functions from outside are not typed."""
-    if not isinstance(verdict, SupportsFloat):
-        raise ConfigError(f"{hook!r} gave {verdict!r}; expected a number or a Score, return one")
-    return float(verdict)
+def _number(hook: str, of: str, value: object) -> float:
+    """A finite number that a user's function gave; text is none, and neither is an array."""
+    expected = "a number" if of else CONTRACT.returns
+    if not isinstance(value, SupportsFloat) or getattr(value, "ndim", 0) > 0:
+        raise FunctionFailed(f"{hook!r} gave {_short(value)}{of}; expected {expected}, return one")
+    try:
+        number = float(value)
+    except (ValueError, OverflowError) as error:
+        raise FunctionFailed(f"{hook!r} gave {_short(value)}{of} ({error}); expected {expected}") from error
+    if not math.isfinite(number):
+        raise FunctionFailed(f"{hook!r} gave {number}{of}; expected a finite number, return one")
+    return number
+
+
+def _short(value: object) -> str:
+    """A value for a sentence: on one line, not too long, with its type."""
+    text = " ".join(repr(value).split())
+    return f"{text[:60]}{'...' if len(text) > 60 else ''} ({type(value).__name__})"

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sleuth.algorithms import advantage, gae, kl, overlong
+from sleuth.algorithms import gae, kl, overlong
 from sleuth.algorithms.whiten import whitened
 from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.hooks import chosen
 from sleuth.records import StopReason, Trajectory
+from sleuth.train import objective
 from sleuth.train.packing import Row
 
 
@@ -48,8 +48,8 @@ def credited(
     if algorithm.advantage == "gae":
         return _by_critic(rows, rewards_N, divergence, algorithm, coefficient)
     sums_N = torch.stack([each.sum() for each in divergence])
-    compare = chosen("algorithm.advantage", algorithm.advantage, advantage.ADVANTAGES)
-    advantages_N = compare(kl.charge(rewards_N, sums_N, coefficient) if charged else rewards_N, keys_N)
+    charged_N = kl.charge(rewards_N, sums_N, coefficient) if charged else rewards_N
+    advantages_N = objective.advantages(algorithm, charged_N, keys_N)
     return [
         row.with_columns(advantage=each.expand(len(row.places_S)).float())
         for row, each in zip(rows, advantages_N, strict=True)

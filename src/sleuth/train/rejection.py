@@ -60,7 +60,7 @@ class Harvest:
 
     def take(self, question: Question, episodes: Sequence[Trajectory], rubric: Rubric, terms: Terms) -> None:
         """Adds the episodes of one question."""
-        usable = [(each, rubric.score(question, each)) for each in episodes if each.stop.usable]
+        usable = [(each, score) for each, score in map(rubric.scored, episodes) if score is not None]
         kept, source = terms.kept(usable), question.data_source
         self.asked[source] += 1
         self.solved[source] += bool(kept)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sleuth.algorithms import advantage, kl, loss
+from sleuth.algorithms import kl, loss
 from sleuth.algorithms.correction import correct
 from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
@@ -20,8 +20,8 @@ from sleuth.algorithms.value import clipped_value
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.config.critic import CriticConfig
 from sleuth.config.train import TrainConfig
-from sleuth.hooks import chosen
 from sleuth.records import Group, Trajectory
+from sleuth.train import objective
 from sleuth.train.clock import Clock
 from sleuth.train.credit import Paid, credited, heard, shaped
 from sleuth.train.critic import Critic
@@ -67,8 +67,7 @@ class Learner:
 
     def __post_init__(self) -> None:
         # Found here, a wrong name is found before the first episode.
-        chosen("algorithm.advantage", self.algorithm.advantage, {**advantage.ADVANTAGES, "gae": None})
-        chosen("algorithm.loss", self.algorithm.loss, loss.LOSSES)
+        objective.require(self.algorithm)
 
     def learn(self, groups: Sequence[Group], pace: Pace, admits: Admits, recompute: bool) -> Metrics:
         """Updates the weights on the groups; returns what there is to record.
@@ -230,8 +229,8 @@ class Learner:
         logprob_T, entropy_T = self.policy.score(packed, self.train.temperature)
         self.learned.see(packed, logprob_T - columns["old"])
         bounds = Bounds(settings.clip_low, settings.clip_high, settings.clip_dual, settings.negative_weight)
-        policy_loss = chosen("algorithm.loss", settings.loss, loss.LOSSES)
-        tokens = policy_loss(Sampled(logprob_T, columns["old"], columns["advantage"], packed.row_T), bounds)
+        sampled = Sampled(logprob_T, columns["old"], columns["advantage"], packed.row_T)
+        tokens = objective.policy_loss(settings, sampled, bounds)
         value_T = tokens.value_T * columns["correction"] if "correction" in columns else tokens.value_T
         apart_T = kl.k3(columns["old"], logprob_T.detach())
         metrics = {**tokens.metrics, "k3": apart_T, "entropy": entropy_T, WEIGHT: torch.ones_like(entropy_T)}

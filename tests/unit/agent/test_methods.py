@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from sleuth.agent import methods
 from sleuth.agent.episode import Agent, Task
 from sleuth.agent.protocol import named
+from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
+from sleuth.agent.user_protocol import UserProtocol
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import Scripted
-from sleuth.errors import ConfigError, SearchUnavailable
+from sleuth.errors import ConfigError, ReplayMiss, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Malformed, Outcome, Question, Search, StopReason, Trajectory, run_lengths
 from sleuth.retrieval.base import Retriever
@@ -182,6 +185,82 @@ def test_a_method_of_the_users_own(agent: MakesAgent) -> None:
     method = methods.named("import:sleuth.agent.episode.searched")
     found = asyncio.run(replace(agent(SAID), method=method).run(Task(QUESTION)))
     assert found.answer == "London"
+
+
+METHODS = """
+from dataclasses import replace
+from sleuth.agent.episode import searched
+from sleuth.errors import EngineFailure, ReplayMiss
+
+async def fails(agent, task, seat, hear):
+    return {}["nothing"]
+async def none(agent, task, seat, hear): pass
+async def another(agent, task, seat, hear):
+    return replace(await searched(agent, task, seat, hear), group=7)
+async def cut(agent, task, seat, hear):
+    found = await searched(agent, task, seat, hear)
+    return replace(found, logprobs=found.logprobs[1:])
+async def infinite(agent, task, seat, hear):
+    found = await searched(agent, task, seat, hear)
+    return replace(found, logprobs=(float("-inf"), *found.logprobs[1:]))
+async def odd(agent, task, seat, hear):
+    return replace(await searched(agent, task, seat, hear), stop="done")
+async def broken(agent, task, seat, hear): raise EngineFailure("out of order")
+async def unrecorded(agent, task, seat, hear): raise ReplayMiss("searches.jsonl", "oslo", 3)
+def plain(agent, task, seat, hear): pass
+async def short(agent, task): pass
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "methods_of_a_user.py").write_text(METHODS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "import:methods_of_a_user"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("fails", "methods_of_a_user.fails' raised KeyError: 'nothing' ("),
+        ("none", "methods_of_a_user.none' returned NoneType; expected a Trajectory"),
+        ("another", "returned a Trajectory of another task (question, group, sample, step)"),
+        ("cut", "versions; expected one origin an id, and one logprob and version a sampled one"),
+        ("infinite", "returned a Trajectory with a logprob that is no number"),
+        ("odd", "returned a Trajectory with stop = 'done'"),
+    ],
+)
+def test_a_method_that_fails_makes_its_trajectory_unusable(agent: MakesAgent, mine: str, name: str, says: str) -> None:
+    found = asyncio.run(replace(agent(SAID), method=methods.named(f"{mine}.{name}")).run(Task(QUESTION, group=3)))
+    assert (found.stop, found.group) == (StopReason.FUNCTION_FAILED, 3)
+    assert not found.stop.usable
+    assert says in str(found.failure)
+
+
+def test_an_engine_that_fails_in_a_users_method_is_not_the_methods_fault(agent: MakesAgent, mine: str) -> None:
+    found = asyncio.run(replace(agent(SAID), method=methods.named(f"{mine}.broken")).run(Task(QUESTION)))
+    assert (found.stop, found.failure) == (StopReason.ENGINE_FAILED, "out of order")
+
+
+def test_a_recording_without_a_search_of_a_users_method_ends_the_run(agent: MakesAgent, mine: str) -> None:
+    with pytest.raises(ReplayMiss):
+        asyncio.run(replace(agent(SAID), method=methods.named(f"{mine}.unrecorded")).run(Task(QUESTION)))
+
+
+@pytest.mark.parametrize(("name", "says"), [("plain", "is not async"), ("short", "cannot be called with 4 arguments")])
+def test_a_method_that_cannot_be_called_is_refused_before_the_run(mine: str, name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{says}.*expected async def \(agent, task, seat, hear\)"):
+        methods.fitting(AgentConfig(method=f"{mine}.{name}"))
+
+
+def test_a_protocol_that_fails_makes_the_trajectory_unusable(agent: MakesAgent) -> None:
+    class Own(Tags):
+        def parse(self, text: str) -> Any:
+            raise RecursionError(text)
+
+    found = asyncio.run(replace(agent(SAID), protocol=UserProtocol("import:mine.own", Own())).run(Task(QUESTION)))
+    assert found.stop is StopReason.FUNCTION_FAILED
+    assert "'import:mine.own' raised RecursionError: <answer> London </answer> (" in str(found.failure)
 
 
 def test_examples_are_drawn_by_seed_and_fewer_are_among_more() -> None:

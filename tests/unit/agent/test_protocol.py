@@ -1,13 +1,16 @@
 """Protocols by name."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sleuth.agent.protocol import named
 from sleuth.agent.tags import Tags
-from sleuth.errors import ConfigError
+from sleuth.agent.user_protocol import UserProtocol
+from sleuth.errors import ConfigError, FunctionFailed, UserError
 from sleuth.model.tokens import Tokens
+from sleuth.records import Search
 
 OWN = """
 from sleuth.agent.tags import Tags
@@ -32,5 +35,39 @@ def test_one_of_the_users_own_is_given_the_tokens(
     (tmp_path / "own_grammar.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     made = named("import:own_grammar.Own", tokens)
-    assert isinstance(made, Tags)
-    assert vars(made) == {"tokens": tokens}
+    assert isinstance(made, UserProtocol)
+    assert isinstance(made.inner, Tags)
+    assert vars(made.inner) == {"tokens": tokens}
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("def own():\n    return Tags()", r"takes \(\) and cannot be called with 1 arguments.*def \(tokens\)"),
+        ("async def own(tokens):\n    return Tags()", "is async; expected def"),
+        ("def own(tokens):\n    return None", "returned NoneType, which has no stops, .*parse"),
+        ("def own(tokens):\n    raise KeyError('nowhere')", r"raised KeyError: 'nowhere' \(.*grammar_3.py:3\)"),
+        ("class own(Tags):\n    stops = '>'\n    def __init__(self, tokens): ...", "stops is '>'; expected a tuple"),
+    ],
+)
+def test_a_function_that_makes_no_protocol_is_refused(
+    code: str, says: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"grammar_{next(iter(request.node.callspec.indices.values()))}"
+    (tmp_path / f"{name}.py").write_text(f"from sleuth.agent.tags import Tags\n{code}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=says):
+        named(f"import:{name}.own")
+
+
+def test_what_a_protocol_of_the_user_raises_or_returns_names_it() -> None:
+    class Own(Tags):
+        def parse(self, text: str) -> Any:
+            return {"text": "nonsense"}.get(text) or 1 / 0
+
+    own = UserProtocol("import:mine.own", Own())
+    assert own.observe(Search("x"), [[]]) == Tags().observe(Search("x"), [[]])
+    with pytest.raises(FunctionFailed, match=rf"'import:mine.own' raised ZeroDivisionError.*{Path(__file__).name}:"):
+        own.parse("?")
+    with pytest.raises(FunctionFailed, match=r"'import:mine.own': Own.parse returned str; expected Search or Access"):
+        own.parse("text")

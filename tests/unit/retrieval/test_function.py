@@ -60,7 +60,8 @@ def test_what_it_raises_makes_its_queries_unavailable() -> None:
 
     (found,) = asked(search, ["oslo"])
     assert isinstance(found, SearchUnavailable)
-    assert "import:mine.search failed (KeyError" in str(found)
+    assert "'import:mine.search' raised KeyError: 'no such field'" in str(found)
+    assert f"{__file__}:" in str(found)
 
 
 @pytest.mark.parametrize("answer", [None, [], [[], []], 7])

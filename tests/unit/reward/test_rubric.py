@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sleuth.config.reward import RewardConfig
-from sleuth.errors import ConfigError
+from sleuth.errors import ConfigError, FunctionFailed
 from sleuth.records import Malformed, Outcome, Question, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
 
@@ -144,9 +145,18 @@ def test_many_answers_do_not_soften_a_negative_reward(
 @pytest.mark.parametrize(
     ("result", "settings", "says"),
     [
-        ("None", {}, "gave None; expected a number or a Score"),
+        ("None", {}, r"gave None \(NoneType\); expected a number or a Score"),
+        ("'0.5'", {}, r"gave '0.5' \(str\); expected a number or a Score"),
+        ("__import__('numpy').ones(3)", {}, r"gave array\(.*\(ndarray\); expected a number or a Score"),
+        ("__import__('numpy').ones(1)", {}, r"\(ndarray\); expected a number or a Score"),
+        ("10 ** 400", {}, "expected a number or a Score"),
+        ("Score('1.0', {})", {}, "gave '1.0' .str. for the total; expected a number"),
+        ("Score(1.0, {'own': float('nan')})", {}, "gave nan for the part 'own'; expected a finite number"),
+        ("Score(1.0, {'own': [1.0]})", {}, "gave .1.0. .list. for the part 'own'; expected a number"),
+        ("Score(1.0, None)", {}, "gave a Score with parts None .NoneType.; expected a dict"),
+        ("question.nothing", {}, "raised AttributeError: .*rewards_of_.*py:3"),
         ("float('nan')", {}, "gave nan; expected a finite number"),
-        ("Score(float('inf'), {})", {}, "gave inf; expected a finite number"),
+        ("Score(float('inf'), {})", {}, "gave inf for the total; expected a finite number"),
         ("Score(1.0, {'em': 0.0})", {}, "reports 'em', a part of the rubric's own"),
         ("1.5", {"format": True}, r"gave 1\.5; expected 0 \(wrong\) to 1"),
     ],
@@ -160,5 +170,26 @@ def test_a_result_that_is_no_reward_is_refused(
     settings: dict[str, bool],
     says: str,
 ) -> None:
-    with pytest.raises(ConfigError, match=says):
-        judge(result, **settings).score(question, play(answered("Oslo")))
+    rubric, trajectory = judge(result, **settings), play(answered("Oslo"))
+    with pytest.raises(FunctionFailed, match=says) as failed:
+        rubric.score(question, trajectory)
+    # In an episode it is the end of that episode alone.
+    unusable, score = rubric.scored(replace(trajectory, question=question))
+    assert score is None
+    assert (unusable.stop, unusable.failure) == (StopReason.FUNCTION_FAILED, str(failed.value))
+    assert unusable.turns == trajectory.turns
+
+
+def test_a_number_of_any_kind_is_a_reward(question: Question, play: Play, answered: Make, judge: Judge) -> None:
+    score = judge("Score(__import__('numpy').float32(0.5), {'own': True})").score(question, play(answered("Oslo")))
+    assert (score.total, score.parts["own"]) == (0.5, 1.0)
+    assert type(score.total) is float
+
+
+def test_a_reward_that_cannot_be_called_is_refused_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reward_of_one.py").write_text("def judge(trajectory):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"'import:reward_of_one.judge' takes \(trajectory\) and cannot be called"):
+        Rubric(RewardConfig(answer="import:reward_of_one.judge"))

@@ -10,7 +10,7 @@ from sleuth.serve.agent.events import End, Event, Step, Thought
 from sleuth.serve.agent.problems import Denied
 
 Delta = dict[str, Any]
-STATUS = {StopReason.SEARCH_UNAVAILABLE: 503, StopReason.ENGINE_FAILED: 500}
+STATUS = {StopReason.SEARCH_UNAVAILABLE: 503, StopReason.ENGINE_FAILED: 500, StopReason.FUNCTION_FAILED: 500}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ export const STOPS = {
   out_of_tokens: "no tokens left",
   search_unavailable: "search failed",
   engine_failed: "generation failed",
+  function_failed: "user function failed",
 };
-const UNUSABLE = new Set(["search_unavailable", "engine_failed"]);
+const UNUSABLE = new Set(["search_unavailable", "engine_failed", "function_failed"]);
 
 /** [word, tone]: right, wrong or in between; what failed through no fault of the model is never called wrong. */
 export function verdict({ stop, em, reward }) {

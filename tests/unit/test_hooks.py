@@ -89,7 +89,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )  # fmt: skip
 def test_a_function_that_can_be_called_is_taken(mine: str, name: str, awaited: bool | None) -> None:
-    assert imported(f"{mine}.{name}", Contract(("question", "trajectory"), "a number", awaited))
+    assert callable(imported(f"{mine}.{name}", Contract(("question", "trajectory"), "a number", awaited)))
 
 
 @pytest.mark.parametrize(

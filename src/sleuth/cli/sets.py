@@ -69,6 +69,8 @@ def prepare(
     """Write questions.jsonl, the same as Parquet for Search-R1 and verl, and dropped.jsonl; say what was dropped."""
     from sleuth.corpus.datasets.folder import prepare as prepare_folder
     from sleuth.corpus.datasets.merge import Rules
+    from sleuth.corpus.questions import stream
+    from sleuth.reward.answers import wordless
 
     if out.exists():  # before anything is fetched
         raise InputError(f"{out} exists already and is left as it is; choose another folder")
@@ -86,6 +88,8 @@ def prepare(
         split=split or "train",
     )
     _report(out, manifest)
+    if told := wordless(stream(out / "questions.jsonl")):
+        typer.echo(told)
 
 
 @app.command()

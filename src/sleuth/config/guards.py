@@ -11,7 +11,7 @@ EarlyAction = Literal["off", "warn", "skip", "rollback", "stop"]
 LateAction = Literal["off", "warn", "rollback", "stop"]
 WATCHED = (
     "gradient_norm", "entropy", "likelihood", "malformed", "answerless",
-    "search_failures", "engine_failures", "unusable", "parity",
+    "search_failures", "engine_failures", "function_failures", "unusable", "parity",
 )  # fmt: skip
 
 
@@ -45,6 +45,10 @@ class GuardsConfig(Section):
         Share, Field(description="share of a step's episodes that may be lost to engine failures")
     ] = 0.05
     engine_failures_action: Annotated[EarlyAction, Field(description="on a larger share")] = "stop"
+    function_failures: Annotated[
+        Share, Field(description="share of a step's episodes that may be lost to a function of your own (import:)")
+    ] = 0.05
+    function_failures_action: Annotated[EarlyAction, Field(description="on a larger share")] = "stop"
     unusable: Annotated[
         Share, Field(description="share of a step's episodes that may be lost to failures of any kind")
     ] = 0.25

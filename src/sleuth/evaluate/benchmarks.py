@@ -8,6 +8,7 @@ from pathlib import Path
 from sleuth.corpus.questions import load
 from sleuth.errors import InputError
 from sleuth.records import Question
+from sleuth.reward.answers import wordless
 
 # The sets of Search-R1 with their sizes, in the order of its tables (arXiv 2503.09516).
 SUITES: dict[str, dict[str, int]] = {
@@ -66,10 +67,11 @@ def gathered(suites: Sequence[str], folder: Path, limit: int | None = None, seed
             )
         seen.add(key)
     notes = tuple(note for suite in suites if suite in SUITES for note in _short_of(suite, questions))
-    whole = tuple(questions)
-    if limit is None or limit >= len(whole):
-        return Asking(whole, None, notes, whole)
-    return Asking(tuple(drawn(whole, limit, seed)), Sample(limit, len(whole), seed), notes, whole)
+    whole = asked = tuple(questions)
+    sample = None
+    if limit is not None and limit < len(whole):
+        asked, sample = tuple(drawn(whole, limit, seed)), Sample(limit, len(whole), seed)
+    return Asking(asked, sample, (*notes, *filter(None, [wordless(asked)])), whole)
 
 
 def drawn(questions: Sequence[Question], limit: int, seed: int) -> list[Question]:

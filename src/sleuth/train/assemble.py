@@ -34,6 +34,7 @@ from sleuth.retrieval.opened import opened, require_ready
 from sleuth.retrieval.pages import opened_pages
 from sleuth.retrieval.settings import BM25Settings, Plan
 from sleuth.retrieval.vectors.families import settings_for
+from sleuth.reward.answers import wordless
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.provenance import code_version, fingerprint
 from sleuth.runs.run import Run
@@ -180,8 +181,9 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
         _index(config, sources, watch)
     ranks.barrier()
     learn, held_out = questions.load(sources.train), questions.load(sources.test)[: config.evaluate.questions]
-    if told := known(learn, held_out):
-        watch.tell(told)
+    for told in (known(learn, held_out), wordless([*learn, *held_out])):
+        if told:
+            watch.tell(told)
     engine, publisher = learning(config, learner, run.path)
     agent = agent_of(config, engine, learner.policy.tokens, sources.index, run.path / SEARCHES)
     methods.require_prompts(agent, [*learn, *held_out])

@@ -108,6 +108,11 @@ SIGNS: dict[str, Sign] = {
     "engine_failures": _lost(
         share_of(StopReason.ENGINE_FAILED), "engine failures", "fix the cause, then resume the run"
     ),
+    "function_failures": _lost(
+        share_of(StopReason.FUNCTION_FAILED),
+        "a function of your own",
+        "fix the function, then resume the run, or raise guards.function_failures",
+    ),
     "unusable": _lost(UNUSABLE, "failures of any kind", "fix the cause, then resume the run"),
     "parity": Sign(
         ("correction/k3", "parity/k3"),

@@ -251,6 +251,7 @@ def test_files_of_different_kinds_are_merged_and_what_is_dropped_is_said(tmp_pat
         "| all | 24 | 1 | 1 | 1 | 21 |",
         f"       21  {tmp_path / 'out' / 'questions.jsonl'}",
         f"       21  {tmp_path / 'out' / 'questions.parquet'}",
+        "1 gold answer is nothing but articles and punctuation, and matched only as written.",
     ]
     dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
     assert [(each["id"], each["reason"], each.get("same_as")) for each in dropped] == [
@@ -346,3 +347,11 @@ def test_real_sets_are_merged_without_their_test_parts(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "again" / "questions.parquet").equals(
         parquet.read_table(tmp_path / "out" / "questions.parquet")
     )
+
+
+def test_gold_answers_without_a_word_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"id": "q1", "question": "Which blood?", "golden_answers": ["A"], "data_source": "mine"}\n')
+    done = CliRunner().invoke(app, ["data", "prepare", str(path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "1 gold answer is nothing but articles and punctuation" in done.output

@@ -52,6 +52,12 @@ def test_a_suite_is_its_files_in_the_order_of_the_protocol(tmp_path: Path) -> No
     assert limited.sample.sentence().startswith("A sample: 7 of 21 questions, the same number of each set")
 
 
+def test_gold_answers_without_a_word_are_counted(tmp_path: Path) -> None:
+    questions.write(tmp_path / "mine.jsonl", [Question("q1", "Which sign?", ("*", "the symbol ×", "---"), "mine")])
+    found = gathered([str(tmp_path / "mine.jsonl")], tmp_path)
+    assert found.notes == ("2 gold answers are nothing but articles and punctuation, and matched only as written.",)
+
+
 def test_the_sizes_are_those_of_the_protocol() -> None:
     assert sum(SUITES["search-r1"].values()) == 51_713
 

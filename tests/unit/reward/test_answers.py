@@ -2,7 +2,8 @@
 
 import pytest
 
-from sleuth.reward.answers import cover_em, exact_match, f1, normalise
+from sleuth.records import Question
+from sleuth.reward.answers import cover_em, exact_match, f1, normalise, wordless
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,23 @@ def test_metrics(answer: str | None, golds: tuple[str, ...], em: float, overlap:
     assert cover_em(answer, golds) == cover
 
 
+@pytest.mark.parametrize("gold", ["A", "the", "---", "*", "The A.", "", " "])
+@pytest.mark.parametrize("answer", ["", " ", "an", "!", "?!", "an an"])
+def test_a_gold_that_normalises_to_nothing_makes_no_empty_answer_right(gold: str, answer: str) -> None:
+    golds = ("Oslo", gold)
+    assert exact_match(answer, golds) == f1(answer, golds) == cover_em(answer, golds) == 0.0
+
+
+@pytest.mark.parametrize(("answer", "gold"), [("*", "*"), (" A ", "a"), ("the  the", "The The"), ("---", "---")])
+def test_a_gold_that_normalises_to_nothing_is_matched_as_it_is_written(answer: str, gold: str) -> None:
+    assert exact_match(answer, (gold,)) == f1(answer, (gold,)) == cover_em(answer, (gold,)) == 1.0
+    assert str(wordless([Question("q1", "?", ("Oslo", gold), "test")])).startswith("1 gold answer is nothing but")
+
+
 def test_a_gold_of_articles_alone_is_not_in_every_answer() -> None:
     assert exact_match("A", ("A",)) == f1("A", ("A",)) == cover_em("A", ("A",)) == 1.0
     assert f1("Oslo", ("A",)) == cover_em("Oslo", ("A",)) == 0.0
+
+
+def test_gold_answers_with_words_need_no_saying() -> None:
+    assert wordless([Question("q1", "?", ("The Oslo", "A-1"), "test")]) is None

@@ -35,6 +35,7 @@ TROUBLE = {
     "answerless": {"episode/answerless": 0.8},
     "search_failures": {"stop/search_unavailable": 0.1},
     "engine_failures": {"stop/engine_failed": 0.1},
+    "function_failures": {"stop/function_failed": 0.1},
     "unusable": {"episode/unusable": 0.3},
     "parity": {"correction/k3": 0.2},
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.algorithms.loss import Bounds, Sampled
+from sleuth.algorithms.loss import Bounds, Sampled, TokenLoss
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.errors import ConfigError, FunctionFailed
 from sleuth.train import objective
@@ -50,7 +50,7 @@ def settings(**knobs: str) -> AlgorithmConfig:
     return AlgorithmConfig.model_validate({knob: f"import:objective_of_a_user.{name}" for knob, name in knobs.items()})
 
 
-def lost(name: str) -> objective.TokenLoss:
+def lost(name: str) -> TokenLoss:
     logprob_T = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
     sampled = Sampled(logprob_T, torch.zeros(3), torch.ones(3), torch.zeros(3, dtype=torch.long))
     return objective.policy_loss(settings(loss=name), sampled, Bounds(0.2, 0.2))

@@ -31,7 +31,15 @@ reward.answer = "import:judge.variety"
 train = { steps = 5, questions = 2, samples = 4, learning_rate = 0.001, save_every = 2, keep = 3, threads = 1 }
 evaluate.questions = 5
 """
-JUDGE = "def variety(question, trajectory):\n    return len(set(trajectory.ids)) / len(trajectory.ids)\n"
+JUDGE = """
+import random
+
+def variety(question, trajectory):
+    return len(set(trajectory.ids)) / len(trajectory.ids)
+
+def chance(question, trajectory):
+    return float(random.SystemRandom().random() < 0.2)
+"""
 
 COMMAND = "from sleuth.cli.main import main; main()"
 

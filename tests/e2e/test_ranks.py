@@ -48,16 +48,17 @@ def test_two_processes_make_the_run_of_one_and_one_continues_it(bench: Bench) ->
             assert theirs == pytest.approx(expected, abs=1e-4)
 
 
-def test_model_whose_head_is_its_embedding_is_gathered_by_both(
+def test_random_reward_and_a_model_whose_head_is_its_embedding(
     bench: Bench, tiny: Callable[..., PreTrainedModel], tokens: Tokens
 ) -> None:
     model = tiny("llama")
     assert model.config.tie_word_embeddings
     Policy(model, tokens).save(bench.path / "tied")
-    settings = ("--set", "model.policy=tied", "--set", "train.steps=1")
+    random = ("--set", "reward.answer=import:judge.chance", "--set", "train.resample=2", "--set", "train.updates=2")
+    settings = ("--set", "model.policy=tied", "--set", "train.steps=2", *random)
     ended = bench.sleuth("train", "small.toml", "--out", "both", "--nproc", "2", *settings)
     assert ended.returncode == 0, ended.stderr
-    weights = load_file(bench.path / "both" / "checkpoints" / "step-1" / "model.safetensors")
+    weights = load_file(bench.path / "both" / "checkpoints" / "step-2" / "model.safetensors")
     assert "lm_head.weight" not in weights
 
 

@@ -94,7 +94,9 @@ def _answer(failures: "Mapping[int, ProcessFailure]") -> NoReturn:
     if first.exitcode > 0 and isinstance(first.message, str):
         leave(first.message.rstrip(), first.exitcode)
     killed = signal.Signals(-first.exitcode).name
-    leave(f"sleuth: process {number} of the run was ended by {killed}; see whether its memory was used up", BROKEN)
+    # NCCL aborts a process that waited too long for the others.
+    look = "the lines above" if killed == "SIGABRT" else "whether its memory was used up"
+    leave(f"sleuth: process {number} of the run was ended by {killed}; see {look}", BROKEN)
 
 
 def _order(code: int) -> int:

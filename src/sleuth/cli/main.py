@@ -93,6 +93,10 @@ def main() -> None:
             _leave(f"{told}; {SMALLER}", USER_ERROR)
         if not several():
             raise
+        from sleuth.train.torchrun import disconnected
+
+        if told := disconnected(error):
+            _leave(told, STOPPED)
         leave(traceback.format_exc(), BROKEN)
 
 

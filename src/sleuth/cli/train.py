@@ -99,7 +99,7 @@ def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Con
             case Run():
                 parts = proceed(begun, live, changes, ranks)
             case Config():
-                ((folder,), *_) = ranks.gather([out or fresh(RUNS, begun.name)])
+                ((folder,), *_) = ranks.gather([out or fresh(RUNS, begun.name)], "the name of the run")
                 parts = start(begun, folder, live, ranks)
         try:
             outcome = train_parts(parts, live, started)

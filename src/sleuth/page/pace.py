@@ -14,6 +14,7 @@ Rows = Sequence[Mapping[str, Any]]
 _PARTS = {
     "generate": "generating episodes",
     "search": "of it, waiting for searches",
+    "reward": "rewards",
     "score": "scoring: old, reference and critic",
     "pack": "packing",
     "train": "forward and backward",

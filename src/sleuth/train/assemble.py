@@ -133,7 +133,7 @@ def start(config: Config, folder: Path, watch: Watch, ranks: Ranks = ALONE) -> P
     """The parts of a new run; one that cannot start for a fault of its input leaves no folder behind."""
     config = recipe.anchored(config)
     run = begin(config, folder) if ranks.rank == 0 else Run(folder)
-    ranks.barrier()
+    ranks.barrier("the run folder")
     try:
         return assemble(config, run, watch, ranks)
     except UserError:
@@ -179,7 +179,7 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
     if ranks.rank == 0:
         _generate(config, run, watch)
         _index(config, sources, watch)
-    ranks.barrier()
+    ranks.barrier("the index")
     learn, held_out = questions.load(sources.train), questions.load(sources.test)[: config.evaluate.questions]
     for told in (known(learn, held_out), wordless([*learn, *held_out])):
         if told:

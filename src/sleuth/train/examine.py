@@ -39,6 +39,7 @@ async def ask(parts: Parts, temperature: float, step: int, watch: Watch | None =
         done=None if watch is None else lambda _: watch.advance(),
         share=(ranks.rank, ranks.world),
     )
-    every = sorted((each for theirs in ranks.gather(mine.asked) for each in theirs), key=lambda it: it.trajectory.group)
+    gathered = ranks.gather(mine.asked, f"the held-out questions at step {step}")
+    every = sorted((each for theirs in gathered for each in theirs), key=lambda it: it.trajectory.group)
     guards.episodes([each.trajectory for each in every], parts.config.guards)
     return Evaluation(tuple(every))

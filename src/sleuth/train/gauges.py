@@ -29,7 +29,8 @@ def _speed(parts: Parts, harvest: Harvest, known: Mapping[str, float]) -> dict[s
         # Of this rank: the tokens it computed, the critic's among them.
         found["speed/mfu"] = operations(parts.learner.policy) * known["train/tokens"] / known["time/train"] / peak
     if "train/tokens" in known:
-        found["train/tokens"] = sum(tokens for (tokens,) in parts.ranks.gather([known["train/tokens"]]))
+        every = parts.ranks.gather([known["train/tokens"]], "the count of tokens")
+        found["train/tokens"] = sum(tokens for (tokens,) in every)
     return found
 
 

@@ -50,7 +50,7 @@ class Learned:
             # Copies: a part of a tensor travels to other ranks with the whole of it.
             mine += [(number, part.clone()) for number, part in zip(numbers, parts, strict=True)]
         self._seen = []
-        for theirs in ranks.gather(mine):
+        for theirs in ranks.gather(mine, "the ratios of an update"):
             self._ratios |= {_key(rows[number]): ratio_S for number, ratio_S in theirs}
 
     def taken(self) -> dict[int, Kept]:

@@ -121,6 +121,8 @@ def _step(parts: Parts, coming: Upcoming, guard: Guards, progress: Progress, rec
     with clock.part("write"):
         _write(parts, harvest, step + 1)
     taken = {**clock.taken(), "time/step": time.monotonic() - began}
+    # Rewards are computed while the episodes are awaited; `gauges` records them as time/reward.
+    taken["time/generate"] = max(0.0, taken["time/generate"] - harvest.spent["time/reward"])
     metrics |= {**marks(verdicts), **taken, **gauges.read(parts, harvest, step, {**metrics, **taken})}
     tokens = progress.tokens + int(metrics["episode/tokens_all"])
     kl = _next_kl(parts, pace.kl, metrics, len(harvest.trajectories))
@@ -293,12 +295,12 @@ def _roll_back(
     stale = int(parts.config.train.mode == "ahead")
     good = guards.last_good(map(step_of, parts.run.checkpoints()), progress.step, stale)
     # The first rank's answer holds: only it knows when a checkpoint has its name.
-    ((good,), *_) = parts.ranks.gather([good])
+    ((good,), *_) = parts.ranks.gather([good], "the checkpoint to return to")
     folder = parts.run.checkpoint(good)
     if not folder.is_dir():
         guards.no_target(gravest(verdicts), folder)
     restored = parts.restore(folder)
-    parts.ranks.barrier()
+    parts.ranks.barrier("the rollback")
     if parts.ranks.rank == 0:
         parts.run.forget(good)
     _tell(parts, watch, progress.step, verdicts)
@@ -318,7 +320,7 @@ def _resume_records(parts: Parts, step: int, recorded: int) -> None:
     """Drops the records after the step `recorded`, and publishes the weights of `step`."""
     if parts.ranks.rank == 0:
         parts.run.rewind(recorded)
-    parts.ranks.barrier()
+    parts.ranks.barrier(f"the state of step {step}")
     parts.publisher.publish(step)
 
 

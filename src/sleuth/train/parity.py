@@ -116,8 +116,9 @@ async def measure(
     """
     rows = await _sampled(engine, list(_talks(prompts, seed)), context, concurrent, Sampling(tokens, temperature))
     # The samples of every rank's engine: the ranks score together, so they must score the same, and find the same.
-    found = compare(policy, [each for theirs in ranks.gather(rows) for each in theirs], temperature)
-    return ranks.gather([found])[0][0]
+    every = ranks.gather(rows, "the samples of the engines")
+    found = compare(policy, [each for theirs in every for each in theirs], temperature)
+    return ranks.gather([found], "the parity of the engines")[0][0]
 
 
 def compare(policy: Policy, rows: Sequence[Row], temperature: float) -> Parity:

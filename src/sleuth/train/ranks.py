@@ -11,7 +11,10 @@ Item = TypeVar("Item")
 
 
 class Ranks(Protocol):
-    """This process among all; whatever one calls, every other calls too."""
+    """This process among all; whatever one calls, every other calls too.
+
+    `what` names the operation. Ranks that meet at different ones raise TrainingStopped instead of waiting for ever.
+    """
 
     @property
     def rank(self) -> int: ...
@@ -19,11 +22,11 @@ class Ranks(Protocol):
     @property
     def world(self) -> int: ...
 
-    def gather(self, mine: Sequence[Item]) -> list[list[Item]]:
+    def gather(self, mine: Sequence[Item], what: str) -> list[list[Item]]:
         """What every rank brought, in their order, for all of them."""
         ...
 
-    def barrier(self) -> None:
+    def barrier(self, what: str) -> None:
         """Waits until every rank is here."""
         ...
 
@@ -43,10 +46,10 @@ class Alone:
     rank: int = 0
     world: int = 1
 
-    def gather(self, mine: Sequence[Item]) -> list[list[Item]]:
+    def gather(self, mine: Sequence[Item], what: str) -> list[list[Item]]:  # noqa: ARG002
         return [list(mine)]
 
-    def barrier(self) -> None:
+    def barrier(self, what: str) -> None:
         """Nobody to wait for."""
 
     def aside(self) -> "Alone":

@@ -1,6 +1,7 @@
 """Rollouts: the questions of a step are asked, their episodes scored, and groups that teach nothing replaced.
 
-Each rank asks its share of the questions; all of them then know every episode.
+Each rank asks its share of the questions and scores their episodes; all of them then know every episode and its score.
+A reward may be random or a judge's: computed twice, it could differ, and the ranks would keep different groups.
 """
 
 import time
@@ -12,9 +13,12 @@ from sleuth.agent.episode import Agent, Task
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
 from sleuth.engines.paged.schedule import Tally
+from sleuth.evaluate import suite
+from sleuth.evaluate.suite import Asked
 from sleuth.records import Group, Malformed, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.train import guards
+from sleuth.train.clock import Clock
 from sleuth.train.questions import QuestionStream
 from sleuth.train.ranks import ALONE, Ranks
 from sleuth.train.spent import Spent
@@ -68,15 +72,17 @@ class Asker:
         groups: list[Group] = []
         kept: list[Group] = []
         taken = rounds = 0
+        clock = Clock()
         while rounds <= train.resample and len(kept) < train.questions:
             questions = self.stream.take(asked + taken, train.questions - len(kept))
-            found = await self._ask(questions, step, taken)
-            guards.usable(found)
-            fresh = group(found, self.rubric)
-            trajectories, groups = [*trajectories, *found], [*groups, *fresh]
+            found = await self._ask(questions, step, taken, clock)
+            trajectories += [each.trajectory for each in found]
+            guards.usable([each.trajectory for each in found])
+            fresh = group(found)
+            groups += fresh
             kept += [each for each in fresh if self._teaches(each)]
             taken, rounds = taken + len(questions), rounds + 1
-        seconds, spent = time.monotonic() - began, self._spent().since(before, self.ranks)
+        seconds, spent = time.monotonic() - began, self._spent().since(before, clock.taken()["time/reward"], self.ranks)
         return Harvest(trajectories, groups, kept, asked + taken, rounds, seconds, spent)
 
     def _spent(self) -> Spent:
@@ -88,8 +94,8 @@ class Asker:
         enough = len(each.trajectories) >= (1 if alone else min(2, self.config.train.samples))
         return enough and (not self.config.train.resample or _spread(each))
 
-    async def _ask(self, questions: Sequence[Question], step: int, first: int) -> list[Trajectory]:
-        """Every question as often as a group has samples; groups are keyed by their place in the step."""
+    async def _ask(self, questions: Sequence[Question], step: int, first: int, clock: Clock) -> list[Asked]:
+        """Every question as often as a group has samples, scored; groups are keyed by their place in the step."""
         train, ranks = self.config.train, self.ranks
         tasks = [
             Task(question, first + place, sample, step + 1, train.seed, train.temperature)
@@ -98,20 +104,23 @@ class Asker:
             if place % ranks.world == ranks.rank
         ]
         found = await run_batch(self.agent, tasks, self.config.engine.slots)
-        every = [trajectory for theirs in ranks.gather(found) for trajectory in theirs]
-        return sorted(every, key=lambda trajectory: (trajectory.group, trajectory.sample))
+        with clock.part("reward"):
+            mine = [suite.asked(trajectory, self.rubric) for trajectory in found]
+        gathered = ranks.gather(mine, f"the episodes of step {step + 1} from question {first}")
+        every = [each for theirs in gathered for each in theirs]
+        return sorted(every, key=lambda each: (each.trajectory.group, each.trajectory.sample))
 
 
-def group(trajectories: Sequence[Trajectory], rubric: Rubric) -> list[Group]:
+def group(found: Sequence[Asked]) -> list[Group]:
     """The usable trajectories of each group with their scores."""
-    keyed: dict[int, list[Trajectory]] = {}
-    for trajectory in trajectories:
-        keyed.setdefault(trajectory.group, [])
-        if trajectory.stop.usable:
-            keyed[trajectory.group].append(trajectory)
-    questions = {trajectory.group: trajectory.question for trajectory in trajectories}
+    keyed: dict[int, list[tuple[Trajectory, Score]]] = {}
+    for each in found:
+        keyed.setdefault(each.trajectory.group, [])
+        if each.score is not None:
+            keyed[each.trajectory.group].append((each.trajectory, each.score))
+    questions = {each.trajectory.group: each.question for each in found}
     return [
-        Group(questions[key], tuple(usable), tuple(rubric.score(each.question, each) for each in usable))
+        Group(questions[key], tuple(each for each, _ in usable), tuple(score for _, score in usable))
         for key, usable in keyed.items()
     ]
 

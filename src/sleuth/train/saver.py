@@ -40,7 +40,7 @@ class Saver:
         """Copies what there is to save, and returns the folder it will be in."""
         self.wait()
         # Whoever still writes is waited for here, where patience is long, and not by the gathering of weights.
-        self._ranks.barrier()
+        self._ranks.barrier(f"the checkpoint of step {progress.step}")
         taken = checkpoint.snapshot(policy, optimiser, progress, host=self._host, rank=self._rank, critic=critic)
         # Not a daemon: the interpreter ends only after it.
         self._thread = threading.Thread(target=self._write, args=(taken,), name=f"checkpoint of step {progress.step}")

@@ -1,12 +1,13 @@
 """Which rows of a batch a rank computes, in which packs.
 
-Every rank knows the lengths of all rows, so all of them find the same answer without asking each other. Ranks take
-part in one another's passes, so all make as many: a rank with fewer packs makes an idle one.
+Every rank knows the lengths of all rows, so all of them find the same answer; they compare checksums of the lengths
+first. Ranks take part in one another's passes, so all make as many: a rank with fewer packs makes an idle one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heapify, heapreplace
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ def packs(rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ranks) 
         [[share[place] for place in batch] for batch in batches([lengths[number] for number in share], tokens)]
         for share in shares(lengths, ranks.world)
     ]
+    # Ranks that compute packs of different rows would wait for one another for ever.
+    ranks.barrier(f"a batch of {len(rows)} rows, {sum(lengths)} tokens, checksum {crc32(repr(lengths).encode()):08x}")
     for numbers in every[ranks.rank]:
         yield laid(rows, numbers, device)
     if idle := max(map(len, every)) - len(every[ranks.rank]):
@@ -58,5 +61,5 @@ def scored(
             mine += zip(packed.rows, found_T.split(packed.scored), strict=True)
     # Copies: a part of a tensor travels to other ranks with the whole of it.
     copies = [(number, part.cpu() if part.is_cuda else part.clone()) for number, part in mine]
-    found = dict(pair for theirs in ranks.gather(copies) for pair in theirs)
+    found = dict(pair for theirs in ranks.gather(copies, "the logprobs of a batch") for pair in theirs)
     return [found[number] for number in range(len(rows))]

@@ -201,7 +201,7 @@ class Learner:
     def _totals(self, sums: Mapping[str, Tensor]) -> Metrics:
         """The sums over the packs of every rank, read from the device at once."""
         read = dict(zip(sums, torch.stack([each.float() for each in sums.values()]).tolist(), strict=True))
-        every = [theirs for (theirs,) in self.ranks.gather([read])]
+        every = [theirs for (theirs,) in self.ranks.gather([read], "the sums of an update")]
         return {name: sum(theirs[name] for theirs in every) for name in read}
 
     def _moves(self, row: Row) -> bool:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.base import Completion, Engine, Listener, Sampling, Seat
 from sleuth.errors import EngineFailure, InputError, SearchUnavailable, TrainingStopped
+from sleuth.evaluate import suite
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
@@ -89,7 +90,8 @@ def test_group_holds_the_usable_samples_of_a_question(trajectory: Callable[..., 
     lost = trajectory(stop=StopReason.SEARCH_UNAVAILABLE, group=1)
     broken = trajectory(stop=StopReason.ENGINE_FAILED)
     kept = [trajectory(group=number, stop=StopReason.OUT_OF_TURNS) for number in (0, 1, 0)]
-    found = group([kept[0], lost, broken, *kept[1:], trajectory(group=2, stop=lost.stop)], Rubric(RewardConfig()))
+    every = [kept[0], lost, broken, *kept[1:], trajectory(group=2, stop=lost.stop)]
+    found = group([suite.asked(each, Rubric(RewardConfig())) for each in every])
     assert [each.trajectories for each in found] == [(kept[0], kept[2]), (kept[1],), ()]
     assert [len(each.scores) for each in found] == [2, 1, 0]
 

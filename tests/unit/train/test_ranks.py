@@ -49,11 +49,11 @@ def found(
         (tmp_path / "groups.pickle").write_bytes(pickle.dumps(groups(REWARDS)))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         script = Path(__file__).with_name("two_ranks.py")
-        ended = subprocess.run(
-            [sys.executable, script, tmp_path], env=environment, capture_output=True, text=True, check=False
-        )
+        command = [sys.executable, script, tmp_path]
+        # Generous: only processes that wait for each other for ever take so long.
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=400)
         assert ended.returncode == 0, ended.stderr
-        for name in ("alone", "rank-0", "rank-1", "after"):
+        for name in ("alone", "rank-0", "rank-1", "after", "deserted", "broken"):
             kept[name] = torch.load(tmp_path / f"{name}.pt")
     return kept
 
@@ -99,6 +99,46 @@ def test_threads_gather_beside_each_other(found: dict[str, Found]) -> None:
     assert found["alone"]["gathered"]["aside"][7] == [[("aside", 0, 7)]]
 
 
+def test_a_random_reward_is_computed_once_where_the_question_was_asked(found: dict[str, Found]) -> None:
+    """Computed by both, it would differ: they would keep different groups, and wait for each other for ever."""
+    first, second = (found[rank]["asked"] for rank in RANKS)
+    assert first["scores"] == second["scores"]
+    assert first["kept"] == second["kept"]
+    assert first["mine"] + second["mine"] == len(first["scores"])
+    assert first["reward_seconds"] == second["reward_seconds"] > 0
+
+
+def test_each_process_asks_its_share_of_the_questions(found: dict[str, Found]) -> None:
+    episodes = [(group, sample) for group, sample, _ in found["rank-0"]["asked"]["scores"]]
+    assert len(set(episodes)) == len(episodes)
+    asked = 1 + max(group for group, _ in episodes)
+    assert sorted(episodes) == [(group, sample) for group in range(asked) for sample in range(3)]
+    # Of the four questions of the first round each asks two, three times; of later rounds the first may ask one more.
+    first, second = (found[rank]["asked"]["mine"] for rank in RANKS)
+    assert second >= 6
+    assert 0 <= first - second <= 6
+
+
+def test_processes_that_do_different_things_say_so(found: dict[str, Found]) -> None:
+    for rank in RANKS:
+        operation, rows = found[rank]["apart"]
+        assert operation.startswith(
+            "the processes of this run no longer do the same: process 0 at 'place 0', process 1 at 'place 1'; "
+        )
+        assert "process 0 at 'a batch of 3 rows, " in rows
+        assert "process 1 at 'a batch of 4 rows, " in rows
+        assert "\n" not in operation + rows
+    assert found["alone"]["apart"] == ["", ""]
+
+
+def test_process_that_left_ends_the_others_with_a_sentence(found: dict[str, Found]) -> None:
+    for name, what in (("deserted", "the next step"), ("broken", "a computation of all processes")):
+        said = str(found[name])
+        assert said.startswith(f"process 0 waited for the others at '{what}' in vain (Connection closed by peer")
+        assert said.endswith("go on with: sleuth train --resume RUN")
+        assert "\n" not in said
+
+
 def test_an_engine_of_its_own_gets_whole_weights(found: dict[str, Found]) -> None:
     assert all(found[name]["published"] for name in ("alone", *RANKS))
 
@@ -114,8 +154,8 @@ def test_what_one_saved_is_continued_by_two(found: dict[str, Found]) -> None:
 
 def test_a_process_by_itself_waits_for_nobody() -> None:
     alone = Alone()
-    assert alone.gather([1, 2]) == alone.aside().gather([1, 2]) == [[1, 2]]
-    alone.barrier()
+    assert alone.gather([1, 2], "two") == alone.aside().gather([1, 2], "two") == [[1, 2]]
+    alone.barrier("nobody")
     alone.close()
 
 

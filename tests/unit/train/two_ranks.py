@@ -4,8 +4,10 @@ The folder holds a model and recorded groups. Loading the libraries takes second
 from one that has.
 """
 
+import asyncio
 import os
 import pickle
+import random
 import socket
 import sys
 import traceback
@@ -15,24 +17,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from sleuth.agent.episode import Agent
+from sleuth.agent.tags import Tags
+from sleuth.agent.tools import SearchTool
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import Paged
-from sleuth.records import Group
+from sleuth.errors import TrainingStopped
+from sleuth.records import Group, Question, Trajectory
+from sleuth.retrieval.absent import Absent
+from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
 from sleuth.train.host import Host
 from sleuth.train.learners import engine_policy, learner_of
+from sleuth.train.questions import QuestionStream
 from sleuth.train.ranks import Ranks
+from sleuth.train.rollout import Asker
 from sleuth.train.saver import Saver
 from sleuth.train.sharing import packs
 from sleuth.train.step import Learner, Pace, _paid, _row, _split
-from sleuth.train.torchrun import here
+from sleuth.train.torchrun import disconnected, here
 
 Found = dict[str, Any]
 
+CPU = torch.device("cpu")
 PACK_TOKENS = 32
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {},
@@ -89,9 +101,9 @@ def gathered(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
     """What two threads of each rank gather at the same time."""
     aside = ranks.aside()
     with ThreadPoolExecutor(1) as thread:
-        theirs = thread.submit(lambda: [aside.gather([("aside", ranks.rank, turn)]) for turn in range(50)])
-        mine = [ranks.gather([("here", ranks.rank, turn)] * (ranks.rank + 1)) for turn in range(50)]
-    ranks.barrier()
+        theirs = thread.submit(lambda: [aside.gather([("aside", ranks.rank, turn)], "aside") for turn in range(50)])
+        mine = [ranks.gather([("here", ranks.rank, turn)] * (ranks.rank + 1), "here") for turn in range(50)]
+    ranks.barrier("both threads")
     return {"aside": theirs.result(), "here": mine}
 
 
@@ -123,7 +135,7 @@ def resumed(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
         saver.save(made.policy, made.optimiser, Progress(1), made.critic.optimiser)
     learn(made, groups, 1)
     found: Found = {"whole": weights(made)}
-    ranks.barrier()
+    ranks.barrier("both checkpoints")
     left = Run(folder / theirs).checkpoint(1)
     if left.exists():
         again = learner(folder, ranks, ALGORITHMS["critic"])
@@ -134,8 +146,60 @@ def resumed(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
     return found
 
 
+def asked(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
+    """The episodes of a step and of an evaluation by a random reward, and how many of them this process scored."""
+    made = learner(folder, ranks, {})
+    agent_settings = {"prompt": "brief", "searches": 1, "turn_tokens": 6, "context_tokens": 90}
+    config = Config.model_validate(
+        {
+            "world": {},
+            "model": {"policy": str(folder / "model")},
+            "agent": agent_settings,
+            "reward": {"answer": "import:two_ranks.chance"},
+            "train": {"questions": 4, "samples": 3, "resample": 2},
+        }
+    )
+    copy, publisher = engine_policy(config, made)
+    engine = Paged(copy.model, copy.tokens, slots=4, context=91, lockstep=True)
+    publisher(engine).publish(0)
+    agent = Agent(engine, copy.tokens, Tags(), SearchTool(Absent(), 1), config.agent)
+    questions = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library") for n in range(12)]
+    asker = Asker(agent, Rubric(config.reward), QuestionStream(questions, 0, shuffle=False), config, ranks)
+    SCORED.clear()
+    harvest = asyncio.run(asker.harvest(0, 0))
+    return {
+        "scores": [(each.group, each.sample, score and score.total) for each, score in harvest.scored()],
+        "kept": [each.question.id for each in harvest.kept],
+        "mine": len(SCORED),
+        "reward_seconds": harvest.spent["time/reward"],
+    }
+
+
+SCORED: list[str] = []
+
+
+def chance(question: Question, trajectory: Trajectory) -> float:
+    """A reward that no two processes agree on."""
+    SCORED.append(question.id)
+    return float(random.SystemRandom().random() < 0.3)
+
+
+def apart(folder: Path, ranks: Ranks, groups: list[Group]) -> list[str]:
+    """What is said where the processes do different things: another operation, other rows."""
+    rows = [_row(each, True) for each in _paid(groups).trajectories][: 3 + ranks.rank]
+    said = []
+    for each in (lambda: ranks.gather([1], f"place {ranks.rank}"), lambda: list(packs(rows, 32, CPU, ranks))):
+        try:
+            each()
+            said.append("")
+        except TrainingStopped as stopped:
+            said.append(str(stopped))
+    return said
+
+
 WORK: dict[str, Callable[[Path, Ranks, list[Group]], Any]] = {
     "learned": learned, "idle": idle, "gathered": gathered, "published": published, "resumed": resumed,
+    "asked": asked, "apart": apart,
 }  # fmt: skip
 
 
@@ -171,14 +235,40 @@ def ranked(folder: Path, rank: int, port: int) -> None:
     work(folder, f"rank-{rank}")
 
 
-def main(folder: Path) -> None:
+def deserted(folder: Path, rank: int, port: int) -> None:
+    """What the first process says when the second has left without a word."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
+    os.environ["MASTER_ADDR"] = "localhost"
+    ranks = here()
+    if rank == 1:
+        os._exit(0)
+    try:
+        ranks.barrier("the next step")
+    except TrainingStopped as stopped:
+        torch.save(str(stopped), folder / "deserted.pt")
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        torch.save(disconnected(error), folder / "broken.pt")
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+    return port
+
+
+def main(folder: Path) -> None:
+    port = free_port()
     ended([forked(lambda: work(folder, "alone"))])
     ended([forked(lambda rank=rank: ranked(folder, rank, port)) for rank in range(2)])  # type: ignore[misc]
     ended([forked(lambda: work(folder, "after", "resumed"))])
+    port = free_port()
+    ended([forked(lambda rank=rank: deserted(folder, rank, port)) for rank in range(2)])  # type: ignore[misc]
 
 
 if __name__ == "__main__":
+    # The reward is imported by this name.
+    sys.modules["two_ranks"] = sys.modules["__main__"]
     main(Path(sys.argv[1]))

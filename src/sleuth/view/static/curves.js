@@ -8,6 +8,7 @@ const MOST_MARKS = 80;
 const PARTS = {
   generate: "generate",
   search: "wait for searches",
+  reward: "reward",
   score: "score",
   pack: "pack",
   train: "forward and backward",

@@ -237,8 +237,10 @@ class Learner:
         if settings.entropy:
             value_T = value_T - settings.entropy * entropy_T
         if self.reference is not None:
-            kl_T = kl.ESTIMATORS[settings.kl.named](logprob_T, columns["reference"])
-            metrics["kl"] = kl_T
+            distance = kl.ESTIMATORS[settings.kl.named]
+            kl_T = distance(logprob_T, columns["reference"])
+            # Recorded is the distance before the first update, which the adaptive coefficient reads.
+            metrics["kl"] = kl_T if self.train.updates == 1 else distance(columns["old"], columns["reference"])
             if settings.kl.place == "loss":
                 value_T = value_T + pace.kl * kl_T
         return (columns[WEIGHT] * value_T).sum(), _weighted(columns[WEIGHT], metrics)

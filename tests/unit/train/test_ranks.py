@@ -49,7 +49,7 @@ def found(
         (tmp_path / "groups.pickle").write_bytes(pickle.dumps(groups(REWARDS)))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         script = Path(__file__).with_name("two_ranks.py")
-        command = [sys.executable, script, tmp_path]
+        command = [sys.executable, str(script), str(tmp_path)]
         # Generous: only processes that wait for each other for ever take so long.
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=400)
         assert ended.returncode == 0, ended.stderr

@@ -31,7 +31,7 @@ class Among(Alone):
 
     board: Board = field(default_factory=lambda: Board(1))
 
-    def gather(self, mine: Sequence[Item], what: str) -> list[list[Item]]:  # noqa: ARG002
+    def gather(self, mine: Sequence[Item], what: str) -> list[list[Item]]:
         self.board.brought[self.rank] = list(mine)
         self.board.ready.wait(10)
         return [list(theirs) for theirs in self.board.brought]

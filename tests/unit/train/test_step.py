@@ -21,7 +21,10 @@ from sleuth.records import Group, StopReason, Trajectory
 from sleuth.train.critic import Critic
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy
-from sleuth.train.step import Learner, Pace, critic_rate, learning_rate
+from sleuth.train.ranks import ALONE
+from sleuth.train.reference import Reference
+from sleuth.train.sharing import scored
+from sleuth.train.step import Learner, Pace, _row, critic_rate, learning_rate
 
 REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, 1.0], [0.25, 0.25]]
 TEMPERATURE = 1.3
@@ -492,6 +495,37 @@ def test_metrics_are_means_over_the_trained_tokens(
     assert found["policy/clipped"] == pytest.approx(clipped / count)
     assert found["policy/kl"] == pytest.approx(sum((new - ref) ** 2 / 2 for new, ref, _ in tokens) / count, rel=1e-4)
     assert found["policy/learning_rate"] == 1e-2
+
+
+@pytest.mark.parametrize("place", ["loss", "reward"])
+def test_kl_is_that_of_the_policy_before_the_first_update(
+    place: str,
+    learner: Callable[..., Learner],
+    groups: Callable[..., list[Group]],
+    tiny: Callable[..., PreTrainedModel],
+) -> None:
+    """It feeds the adaptive coefficient: the distance of a policy that equals its reference is 0, whatever follows."""
+    made = groups([[1.0, 0.0, 0.5], [0.0, 1.0, 0.2], [0.3, 0.9, 0.1]])
+    ours = learner({"kl": {"place": place}}, updates=3)
+    ours = replace(ours, reference=Policy(tiny(seed=0), ours.policy.tokens))
+    for step in range(3):
+        expected = sum(_distance(ours, each, place) for each in made) / 3
+        found = ours.learn(made, Pace(3e-2, 1e-3), lambda _: True, recompute=True)["policy/kl"]
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
+        assert (abs(expected) > 1e-3) == (step > 0)
+
+
+def _distance(ours: Learner, group: Group, place: str) -> float:
+    """The mean over the tokens of a mini-batch: k1 where the KL is charged in the reward, else k3."""
+    rows = [_row(each, True) for each in group.trajectories]
+    assert ours.reference is not None
+
+    def by(scorer: Reference) -> Tensor:
+        cpu = torch.device("cpu")
+        return torch.cat(scored(rows, 10_000, cpu, ALONE, lambda each: scorer.score(each, TEMPERATURE)[0]))
+
+    log_T = by(ours.policy) - by(ours.reference)
+    return float((log_T if place == "reward" else (-log_T).expm1() + log_T).mean())
 
 
 @pytest.mark.parametrize("pack_tokens", [1, 20, 45])

@@ -100,7 +100,7 @@ class Learner:
         """
         optimisers = {"policy": self.optimiser} | ({} if self.critic is None else {"critic": self.critic.optimiser})
         mine = [f"the weights of the {name}" for name, each in optimisers.items() if not each.finite()]
-        found = [each for theirs in self.ranks.gather(mine) for each in theirs]
+        found = [each for theirs in self.ranks.gather(mine, "the check of the weights") for each in theirs]
         if found:
             return found[0]
         shortest = min((each for group in groups for each in group.trajectories), key=lambda each: len(each.ids))

@@ -134,7 +134,7 @@ def test_processes_that_do_different_things_say_so(found: dict[str, Found]) -> N
 def test_process_that_left_ends_the_others_with_a_sentence(found: dict[str, Found]) -> None:
     for name, what in (("deserted", "the next step"), ("broken", "a computation of all processes")):
         said = str(found[name])
-        assert said.startswith(f"process 0 waited for the others at '{what}' in vain (Connection closed by peer")
+        assert said.startswith(f"process 0 waited for the others at '{what}' in vain (")
         assert said.endswith("go on with: sleuth train --resume RUN")
         assert "\n" not in said
 

@@ -54,10 +54,10 @@ questions() { # the last training questions are only measured on; what is made f
     [ -d "$out/all" ] || sleuth data prepare "$data"/*.questions.train.jsonl.gz "${held[@]}" --answerable --seed 0 --out "$out/all"
     local count; count=$(wc -l < "$out/all/questions.jsonl")
     [ "$validation" -lt "$count" ] || { rm "$out/questions.settings"; stop "VALIDATION=$validation leaves none of $count training questions; give fewer"; }
-    [ -f "$out/made.jsonl" ] || sleuth data make "$out/index" --questions "$made" --per-passage 4 --seed 0 "${without[@]}" --out "$out/made.jsonl"
+    tail -n "$validation" "$out/all/questions.jsonl" > "$out/validation.jsonl"
+    [ -f "$out/made.jsonl" ] || sleuth data make "$out/index" --questions "$made" --per-passage 4 --seed 0 "${without[@]}" --without "$out/validation.jsonl" --out "$out/made.jsonl"
     awk 'NR % 2 == 1' "$out/made.jsonl" > "$out/made-search.jsonl"
     awk 'NR % 2 == 0' "$out/made.jsonl" > "$out/made-rag.jsonl"
-    tail -n "$validation" "$out/all/questions.jsonl" > "$out/validation.jsonl"
     head -n "-$validation" "$out/all/questions.jsonl" > "$out/train.tmp"
     mv "$out/train.tmp" "$out/train.jsonl"
 }

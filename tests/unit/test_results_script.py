@@ -1,5 +1,7 @@
 """What the script behind docs/results.md refuses before it computes anything."""
 
+import gzip
+import json
 import os
 import subprocess
 import sys
@@ -23,14 +25,14 @@ def there(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def said(there: Path, row: str = "direct", **settings: str) -> str:
-    """What it says when it leaves with code 2."""
+def said(there: Path, row: str = "direct", code: int = 2, **settings: str) -> str:
+    """What it says when it leaves with this code."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["bash", str(SCRIPT), row, "model", "data", "out"]
     ended = subprocess.run(
         command, cwd=there, env=os.environ | {"PATH": path} | settings, capture_output=True, text=True, timeout=60
     )
-    assert ended.returncode == 2, ended.stderr
+    assert ended.returncode == code, ended.stderr
     return ended.stderr
 
 
@@ -63,3 +65,29 @@ def test_rates_matter_to_the_rows_that_are_trained_alone(there: Path) -> None:
     said(there, "cold", RATE="1e-4")
     assert "out was made with other settings" in said(there, "rl", RATE="2e-4")
     assert "other settings" not in said(there, "search", RATE="2e-4")
+
+
+def test_made_questions_keep_away_from_test_and_validation_pages(there: Path) -> None:
+    """Whole commands up to the model, which is none: other passages of the measured pages are not asked about."""
+    pages = {
+        name: f"{name} is a 1961 film directed by Anna Pell{name}." for name in ("Alder", "Birch", "Cedar", "Doum")
+    }
+    corpus = [{"id": f"{name}{copy}", "contents": f'"{name}"\n{text}'} for name, text in pages.items() for copy in "12"]
+    asked = [
+        {
+            "id": name,
+            "question": f"What of {name}?",
+            "golden_answers": ["x"],
+            "supporting_ids": [f"{name}1"],
+            "answerable": True,
+        }
+        for name in pages
+    ]
+    for part, rows in {"corpus": corpus, "questions.train": asked[:3], "questions.test": asked[3:]}.items():
+        with gzip.open(there / "data" / f"squad.{part}.jsonl.gz", "wt") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    assert "model/config.json is no JSON" in said(there, "rag", code=1, VALIDATION="1", MADE="20")
+    (validation,) = [json.loads(line) for line in (there / "out" / "validation.jsonl").read_text().splitlines()]
+    made = [json.loads(line) for line in (there / "out" / "made.jsonl").read_text().splitlines()]
+    measured = {"Doum", validation["id"]}
+    assert {name.rstrip("12") for row in made for name in row["supporting_ids"]} == set(pages) - measured

@@ -33,8 +33,8 @@ def make(
     without: Annotated[
         list[Path] | None,
         typer.Option(
-            help="a question file that is measured on: passages that it names are not used, nor are its questions "
-            "asked; can be given several times"
+            help="a question file that is measured on, test or validation: pages that it names are not used, nor are "
+            "its questions asked, nor its answers asked for; can be given several times"
         ),
     ] = None,
     per_passage: Annotated[
@@ -58,7 +58,7 @@ def make(
     left_out = excluded(without or ())
     terms = Terms(questions, seed, per_passage, name, hops_share)
     with Meter() as meter, _passages(source, meter) as passages:
-        made = make_questions(passages, terms, left_out, meter)
+        made = make_questions(passages, terms, left_out.with_titles(passages.find), meter)
     if not made.questions:
         raise InputError(
             f"no passage of {source} gives a question: the rules read English prose whose passages have titles, as "
@@ -93,6 +93,8 @@ def _report(out: Path, made: "Made", wanted: int, dice: Random) -> None:
         f"{made.passages:,} passages: {made.excluded:,} left out by --without, {made.used:,} asked about; "
         + ", ".join(f"{count:,} questions take {hops}" for hops, count in sorted(made.hops.items()))
     )
+    if made.refused:
+        typer.echo(f"{made.refused:,} drafts were left out since --without has their answer")
     if len(made.questions) < wanted:
         typer.echo(f"fewer than {wanted:,}: the passages give no more; a higher --per-passage may")
     typer.echo(f"{len(made.questions):>9,}  {out}")

@@ -76,6 +76,14 @@ def test_passages_of_a_test_set_are_not_used(tmp_path: Path) -> None:
     assert "fewer than 10,000" in said
 
 
+def test_other_passages_of_a_page_of_a_test_set_are_not_used(tmp_path: Path) -> None:
+    test = tmp_path / "validation.jsonl"
+    test.write_text('{"id": "t", "question": "Who?", "golden_answers": ["x"], "supporting_ids": ["film"]}\n')
+    sibling = {**FILM, "id": "sibling"}
+    made(corpus(tmp_path, FILM, sibling, PERSON), "--out", tmp_path / "made.jsonl", "--without", test)
+    assert {question.supporting_ids for question in questions.load(tmp_path / "made.jsonl")} == {("person",)}
+
+
 def test_existing_file_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "made.jsonl"
     out.write_text("mine")

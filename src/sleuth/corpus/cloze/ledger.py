@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from sleuth.corpus.cloze.drafts import Draft, typed
+from sleuth.corpus.cloze.excluded import answer_key
 from sleuth.corpus.cloze.pages import Page
 from sleuth.corpus.datasets.merge import key
 from sleuth.records import Question
@@ -17,12 +18,17 @@ AHEAD = 3  # how many more times one of yes and no may have been the answer
 
 @dataclass(slots=True)
 class Ledger:
-    """Keeps questions of a set by `name`; `asked` are those that must not be asked, as `key` writes them."""
+    """Keeps questions of a set by `name`; `asked` are those that must not be asked, as `key` writes them.
+
+    `measured` are answers that must not be asked for, as `answer_key` writes them.
+    """
 
     name: str
     per_passage: int
     asked: set[str]
     dice: Random
+    measured: frozenset[str] = frozenset()
+    refused: int = 0  # questions that would have asked for one of these
     wordings: int = 1  # how often the same may be asked for, in other words
     questions: list[Question] = field(default_factory=list)
     _alone: Counter[str] = field(default_factory=Counter)
@@ -65,6 +71,9 @@ class Ledger:
     def _take(self, text: str, answers: tuple[str, ...], ids: tuple[str, ...], sort: str) -> bool:
         asked, known = key(text), (ids, answers[0])
         if asked in self.asked or self._known[known] >= self.wordings:
+            return False
+        if self.measured and any(answer_key(answer) in self.measured for answer in answers):
+            self.refused += 1
             return False
         self.asked.add(asked)
         self._known[known] += 1

@@ -7,9 +7,9 @@ from functools import lru_cache
 from random import Random
 from typing import Protocol
 
-from sleuth.corpus.cloze.excluded import Excluded
+from sleuth.corpus.cloze.excluded import Excluded, answer_key
 from sleuth.corpus.cloze.joining import Joining, Sort
-from sleuth.corpus.cloze.ledger import Ledger
+from sleuth.corpus.cloze.ledger import EITHER, Ledger
 from sleuth.corpus.cloze.lexicon import Lexicon
 from sleuth.corpus.cloze.pages import Page, read
 from sleuth.corpus.cloze.questioner import drawn, worded
@@ -22,6 +22,8 @@ HOPS_SHARE = 0.4
 SHARES = {Sort.BRIDGE: 0.65, Sort.CROSSWISE: 0.1, Sort.COMPARISON: 0.25}
 WORDINGS = (1, 2)  # what was asked for once is asked for in other words only when all else is
 READ_AGAIN = 60_000  # passages whose drafts are kept
+COMMON = 10  # pages that give an answer, of so many sampled ones, before it tells nothing of any of them
+SAMPLED = 20_000
 
 
 class Passages(Protocol):
@@ -50,6 +52,7 @@ class Made:
     questions: list[Question] = field(default_factory=list)
     passages: int = 0
     excluded: int = 0
+    refused: int = 0  # drafts whose answer is one that is measured on
 
     @property
     def kinds(self) -> Counter[str]:
@@ -80,7 +83,8 @@ class _Making:
         self._order = self._dice.sample(range(len(corpus)), len(corpus))
         self._lexicon = Lexicon.learned(self._learned(self._order[:LEARNED]))
         self._page = lru_cache(READ_AGAIN)(self._read)
-        self._ledger = Ledger(terms.name, terms.per_passage, set(without.questions), self._dice)
+        measured = without.answers - self._common() if without.answers else frozenset()
+        self._ledger = Ledger(terms.name, terms.per_passage, set(without.questions), self._dice, measured)
 
     def made(self) -> Made:
         """What takes several passages first, then what takes one, in proportion."""
@@ -91,6 +95,7 @@ class _Making:
         for ledger.wordings in WORDINGS:
             for _ in range(terms.per_passage):
                 self._until(terms.questions, self._ask, "making questions")
+        self._made.refused = ledger.refused
         self._made.questions = self._in_proportion(ledger.questions)
         return self._made
 
@@ -133,7 +138,7 @@ class _Making:
             passage = self._corpus[row]
             if place % 1000 == 0:
                 self._progress("reading titles", place, len(rows))
-            if passage.id in self._without.passages:
+            if self._without.holds(passage):
                 self._made.excluded += 1
             else:
                 yield row, passage
@@ -151,4 +156,15 @@ class _Making:
 
     def _read(self, row: int) -> Page | None:
         passage = self._corpus[row]
-        return None if passage.id in self._without.passages else read(passage, self._lexicon)
+        return None if self._without.holds(passage) else read(passage, self._lexicon)
+
+    def _common(self) -> frozenset[str]:
+        """Answers that many pages give, such as a country or a year: to ask for one of them gives nothing away."""
+        pages: Counter[str] = Counter()
+        for place, row in enumerate(self._order[:SAMPLED]):
+            page = self._page(row)
+            if page is not None:
+                pages.update({answer_key(answer) for draft in page.drafts for answer in draft.answers})
+            if place % 1000 == 0:
+                self._progress("counting answers", place, min(SAMPLED, len(self._order)))
+        return frozenset(answer for answer, count in pages.items() if count >= COMMON).union(EITHER)

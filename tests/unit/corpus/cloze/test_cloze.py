@@ -190,6 +190,51 @@ def test_passages_and_questions_of_measured_sets_are_left_out(tmp_path: Path) ->
     assert "who directed night harbour" not in texts
 
 
+def measured(tmp_path: Path, **row: object) -> Excluded:
+    """What a question file of one row leaves out."""
+    file = tmp_path / "measured.jsonl"
+    file.write_text(json.dumps({"id": "a", "question": "Who?", "golden_answers": ["x"], **row}) + "\n")
+    return excluded([file])
+
+
+def test_other_passages_of_a_measured_page_are_left_out(tmp_path: Path) -> None:
+    """A sibling passage tells of the same thing: its title, in any spelling and with a section, is the page's."""
+    siblings = ["Night Harbour", "night harbour", "Night Harbour - Reception"]
+    corpus = [passage((title, FILM[1]), f"p{place}") for place, title in enumerate(siblings)]
+    corpus.append(passage(DIRECTOR, "director"))
+    left_out = measured(tmp_path, supporting_ids=["p0", "nowhere"]).with_titles({each.id: each for each in corpus}.get)
+    made = make(corpus, Terms(50, per_passage=50), left_out)
+    assert {name for question in made.questions for name in question.supporting_ids} == {"director"}
+    assert made.excluded == 3
+
+
+def test_pages_that_a_measured_question_names_are_left_out_where_it_names_no_passage(tmp_path: Path) -> None:
+    corpus = [passage(FILM, "film"), passage(DIRECTOR, "director")]
+    made = make(corpus, Terms(50), measured(tmp_path, question="Who made the film night harbour?"))
+    assert {name for question in made.questions for name in question.supporting_ids} == {"director"}
+    named = measured(tmp_path, question="Who made the film night harbour?", supporting_ids=["elsewhere"])
+    assert ("film",) in {question.supporting_ids for question in make(corpus, Terms(50), named).questions}
+
+
+def test_measured_answers_are_not_asked_for_unless_many_pages_give_them(tmp_path: Path) -> None:
+    films = [
+        (
+            f"Harbour {name}",
+            f"Harbour {name} is a 1961 British crime film directed by Anna Pell{name} and starring Tom Reed.",
+        )
+        for name in ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven")
+    ]
+    corpus = [passage(each, each[0]) for each in films]
+    without = measured(tmp_path, golden_answers=["the anna pelltwo!", "Tom Reed"], supporting_ids=["elsewhere"])
+    terms = Terms(500, per_passage=50, hops_share=0.0)
+    answers = {each for question in make(corpus, terms, without).questions for each in question.golden_answers}
+    assert "Anna Pelltwo" not in answers
+    assert {"Anna Pellone", "Tom Reed"} <= answers
+    few = make(corpus[:9], terms, without)
+    assert not {"Anna Pelltwo", "Tom Reed"} & {each for question in few.questions for each in question.golden_answers}
+    assert few.refused > 0
+
+
 def test_file_left_out_twice_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "test.jsonl"
     file.write_text('{"id": "a", "question": "Who?", "golden_answers": ["x"]}\n')

@@ -1,6 +1,7 @@
 """The loop: what it records, what it repeats exactly, and what ends it."""
 
 import math
+import re
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -491,6 +492,67 @@ def test_critic_warms_up_before_the_policy_learns(parts: Making, tmp_path: Path,
     assert [weights(made.run, step) == weights(made.run, 0) for step in (1, 2, 3)] == [True, True, False]
     assert ["policy/loss" in row for row in recorded(made.run)] == [False, False, False, True]
     assert all(row["critic/gradient_norm"] > 0 for row in recorded(made.run)[1:])
+
+
+FAILING = """
+calls = 0
+def judge(question, trajectory):
+    global calls
+    calls += 1
+    if calls in {lost}:
+        raise KeyError("no such field")
+    return len(set(trajectory.ids)) / len(trajectory.ids)
+"""
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], str]:
+    """Makes a reward of the user's own that raises at these calls."""
+
+    def make(lost: set[int]) -> str:
+        name = f"reward_failing_{len(lost)}_of_{tmp_path.name}"
+        (tmp_path / f"{name}.py").write_text(FAILING.replace("{lost}", str(lost)))
+        monkeypatch.syspath_prepend(tmp_path)
+        return f"import:{name}.judge"
+
+    return make
+
+
+def test_one_reward_that_raises_costs_one_episode(
+    failing: Callable[[set[int]], str], parts: Making, tmp_path: Path
+) -> None:
+    made = parts(tmp_path / "run", reward={"answer": failing({8})}, guards={"function_failures": 0.2}, evaluate=UNASKED)
+    trained(made)
+    assert [row.get("stop/function_failed") for row in recorded(made.run)] == [None, 0.0, pytest.approx(1 / 6), 0.0]
+    (lost,) = [
+        row for step in (1, 2, 3) for row in read_rows(made.run.trajectories(step)) if row["stop"] == "function_failed"
+    ]
+    assert lost["score"] is None
+    assert re.search(r"'import:reward_.*judge' raised KeyError: 'no such field' \(.*py:7\)", lost["failure"])
+    assert not list(made.run.events())
+
+
+def test_rewards_that_raise_too_often_end_the_run_with_the_line_of_the_function(
+    failing: Callable[[set[int]], str], parts: Making, tmp_path: Path
+) -> None:
+    made = parts(tmp_path / "run", reward={"answer": failing({7, 8})}, evaluate=UNASKED)
+    with pytest.raises(
+        TrainingStopped,
+        match=r"33% of the episodes were lost to a function of your own, more than 5%, for example: "
+        r"'import:reward_.*judge' raised KeyError: 'no such field' \(.*py:7\); fix the function",
+    ):
+        trained(made)
+    assert [row["step"] for row in made.run.metrics()] == [0, 1]
+    stopped = [event["guard"] for event in made.run.events() if event["action"] == "stop"]
+    assert stopped[0] == "function_failures"
+
+
+def test_a_reward_that_always_raises_ends_the_first_evaluation(
+    failing: Callable[[set[int]], str], parts: Making, tmp_path: Path
+) -> None:
+    made = parts(tmp_path / "run", reward={"answer": failing(set(range(99)))})
+    with pytest.raises(TrainingStopped, match=r"no episode was usable \(3 function_failed\), .*KeyError"):
+        trained(made)
 
 
 class Faulty:

@@ -75,7 +75,7 @@ def serving(tokens: Tokens, terms: Terms, token: str | None = None) -> Iterator[
     shelf = Shelf()
     config = AgentConfig.model_validate({"prompt": "brief", "searches": 2, "context_tokens": 2000})
     agent = Agent(spoken(tokens), tokens, Tags(), SearchTool(shelf, 2), config)
-    app = application(agent, Facts("wise", "books", 7), terms, token=token, local=True)
+    app = application(agent, Facts("wise", "books", 7), terms, token=token)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

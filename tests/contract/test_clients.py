@@ -148,7 +148,7 @@ def app(served: Path) -> FastAPI:
 
 
 async def asked(app: FastAPI, request: dict[str, Any]) -> httpx.Response:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://retriever") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:8000") as client:
         body = request["body"].encode()
         return await client.request(request["method"], request["path"], headers=request["headers"], content=body)
 

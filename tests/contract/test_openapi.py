@@ -29,7 +29,7 @@ class Pages:
         return {"url": url, "contents": "text"} if len(url) % 2 else None
 
 
-app = application(Echo(), Facts("echo", "bm25", 3), pages=Pages())
+app = application(Echo(), Facts("echo", "bm25", 3), pages=Pages(), names=["testserver"])
 api = schemathesis.openapi.from_asgi("/openapi.json", app)
 
 

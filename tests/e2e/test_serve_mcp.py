@@ -151,8 +151,7 @@ def test_an_index_is_served_over_http_to_those_who_know_the_token(index: Path) -
         assert httpx.get(address.replace("/mcp", "/healthz")).json() == {"status": "ok"}
 
         process.send_signal(signal.SIGTERM)
-        complaints = process.communicate(timeout=20)[1]
-        assert [complaints.count(word) for word in ("Invalid Host", "Invalid Origin", "Error")] == [1, 1, 0]
+        assert "Error" not in process.communicate(timeout=20)[1]
         assert process.returncode == 0
 
 

@@ -37,6 +37,10 @@ def retriever(
         str | None,
         typer.Option(metavar="NAME", help="the environment variable that holds the bearer token", show_default="open"),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="a name this machine is called by; again for each", show_default="none"),
+    ] = None,
     address_dir: Annotated[
         Path | None,
         typer.Option(help="a folder to write ip:port to while serving, for ASearcher's clients", show_default="none"),
@@ -54,6 +58,7 @@ def retriever(
     from sleuth.retrieval.manifest import read
     from sleuth.retrieval.service.address import announced, authority, reachable
     from sleuth.retrieval.service.listen import bound, serve
+    from sleuth.retrieval.service.request_check import server_names
     from sleuth.retrieval.service.server import Facts, application
 
     with ExitStack() as open_until_the_end:
@@ -61,7 +66,8 @@ def retriever(
         manifest = read(index)
         facts = Facts(str(index), manifest.kind, manifest.passages)
         loaded = load(index, device=device, rerank=rerank)
-        served = application(loaded, facts, k=k, pages=_pages(pages), token=token, cache=cache)
+        names = server_names(host, allow_host or ())
+        served = application(loaded, facts, k=k, pages=_pages(pages), token=token, cache=cache, names=names)
 
         def ready() -> None:
             chosen = listener.getsockname()[1]

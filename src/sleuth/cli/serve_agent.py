@@ -12,7 +12,6 @@ from sleuth.errors import InputError
 if TYPE_CHECKING:
     from sleuth.train.candidates import Candidate
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 GRACE = 120  # seconds that episodes under way are given to end
 
 
@@ -34,6 +33,10 @@ def agent(
     token_env: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="the environment variable that holds the bearer token", show_default="open"),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="a name this machine is called by; again for each", show_default="none"),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="what clients call the model", show_default="that of its folder")
@@ -68,6 +71,7 @@ def agent(
     from sleuth.cli.quiet import quiet
     from sleuth.retrieval.service.address import authority, reachable
     from sleuth.retrieval.service.listen import bound, serve
+    from sleuth.retrieval.service.request_check import server_names
     from sleuth.serve.agent.application import application
     from sleuth.serve.agent.terms import Facts, Terms
     from sleuth.train import candidates
@@ -81,7 +85,8 @@ def agent(
         facts = Facts(name or candidate.name, _searched(candidate), int(time.time()))
         places = concurrent or candidate.config.engine.slots
         terms = Terms(places, max_tokens, max_prompt, temperature=temperature)
-        app = application(candidate.agent((), lockstep=False), facts, terms, token=token, local=host in LOOPBACK)
+        names = server_names(host, allow_host or ())
+        app = application(candidate.agent((), lockstep=False), facts, terms, token=token, names=names)
         at = f"http://{authority(reachable(host), listener.getsockname()[1])}"
         said = f"serving {facts.name} at {at} ({candidate.config.agent.method}, {facts.searches}); stop with Ctrl-C"
         serve(app, listener, lambda: typer.echo(said), grace=GRACE, lifespan="on")

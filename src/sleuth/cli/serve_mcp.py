@@ -15,7 +15,6 @@ from sleuth.errors import ConfigError
 if TYPE_CHECKING:
     from sleuth.serve.library import Library
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]]*):)?(?P<port>\d{1,5})")
 
 
@@ -106,12 +105,12 @@ def _serve(
     from sleuth.retrieval.service.address import authority, reachable
     from sleuth.retrieval.service.guard import Guarded
     from sleuth.retrieval.service.listen import bound, serve
+    from sleuth.retrieval.service.request_check import LOOPBACK, server_names
     from sleuth.serve.mcp import PATH, application
 
     with bound(*place) as listener:
         known = authority(reachable(place[0]), listener.getsockname()[1])
-        hosts = (*LOOPBACK, known.rpartition(":")[0], *names)
-        app = application(library(), Path(index).name, k, hosts)
+        app = application(library(), Path(index).name, k, [*LOOPBACK, *server_names(place[0], names)])
         said = f"serving {index} at http://{known}{PATH}; stop with Ctrl-C"
         serve(Guarded(app, token) if token else app, listener, lambda: typer.echo(said), lifespan="on")
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from sleuth.view.desk import Desk
 
 DEFAULTS = (Path("runs"), Path("evaluations"))
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def view(
@@ -59,10 +58,11 @@ def view(
 
     from sleuth.retrieval.service.address import authority, reachable
     from sleuth.retrieval.service.listen import bound, serve
+    from sleuth.retrieval.service.request_check import LOOPBACK, server_names
     from sleuth.view.server import application
 
     listener = bound(host, port)
-    served = application(desk, names=[host, *(allow_host or ())])
+    served = application(desk, names=server_names(host, allow_host or ()))
 
     def ready() -> None:
         address = f"http://{authority(reachable(host), listener.getsockname()[1])}/"

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sleuth import __version__
 from sleuth.errors import MissingExtra, SearchUnavailable, UserError
 from sleuth.records import Hit, Passage
+from sleuth.retrieval.service.request_check import RequestCheck
 from sleuth.serve.library import Library
 
 try:
@@ -150,23 +151,18 @@ def speak(library: Library, name: str, k: int) -> None:
     server(library, name, k).run("stdio")
 
 
-def application(library: Library, name: str, k: int, hosts: Sequence[str]) -> ASGIApp:
-    """A library over streamable HTTP at /mcp, for requests that name one of these hosts, with or without a port.
+def application(library: Library, name: str, k: int, names: Sequence[str]) -> ASGIApp:
+    """A library over streamable HTTP at /mcp, for requests that name the server by an address or one of these names.
 
-    A page of another site cannot use a reader's browser to get here: its Origin is refused, and so is its own name
-    for this address.
+    Pages that such a name serves may ask too, as inspectors of the protocol do.
     """
     built = server(library, name, k)
     built.custom_route("/healthz", methods=["GET"])(_alive)
-    allowed = [form for host in hosts for form in (host, f"{host}:*")]
-    security = TransportSecuritySettings(
-        allowed_hosts=allowed,
-        allowed_origins=[f"{scheme}://{host}" for scheme in ("http", "https") for host in allowed],
-    )
+    security = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # checked below, as by all servers
     app: Starlette = built.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=security
     )
-    return _Posts(app)
+    return RequestCheck(_Posts(app), names, origins=names)
 
 
 class _Posts:

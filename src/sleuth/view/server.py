@@ -14,6 +14,7 @@ from sleuth.retrieval.service import problems
 from sleuth.retrieval.service.answers import encoded
 from sleuth.retrieval.service.limits import Refused
 from sleuth.retrieval.service.problems import problem
+from sleuth.retrieval.service.request_check import RequestCheck
 from sleuth.view import asked
 from sleuth.view.desk import Desk
 from sleuth.view.door import Door
@@ -74,7 +75,8 @@ def application(desk: Desk, names: Collection[str] = ()) -> FastAPI:
     app.exception_handler(OSError)(_unreadable)
     app.exception_handler(HTTPException)(_not_there)
     app.exception_handler(Exception)(problems.failed)
-    app.add_middleware(Door, names=names)
+    app.add_middleware(RequestCheck, names=names)
+    app.add_middleware(Door)
     return app
 
 

@@ -11,7 +11,6 @@ import pytest
 from sleuth.evaluate.folder import Folder
 from sleuth.runs.rows import write_rows
 from sleuth.runs.run import Run
-from sleuth.view.door import Door
 from sleuth.view.files import KINDS, STATIC
 
 SECRET = "the secret of another folder"
@@ -197,34 +196,6 @@ def test_script_of_plotly_is_that_of_its_package(run: Run, ask: Callable[..., As
     assert len(found.content) > 1_000_000
     again = get("/plotly.min.js", headers={"if-none-match": found.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-
-
-@pytest.mark.parametrize(
-    ("host", "known"),
-    [
-        ("127.0.0.1:8090", True),
-        ("127.0.0.1", True),
-        ("localhost:8090", True),
-        ("LOCALHOST", True),
-        ("localhost.", True),
-        ("[::1]:8090", True),
-        ("192.168.1.5:80", True),
-        ("box.lan:8090", True),
-        ("evil.example", False),
-        ("evil.example:8090", False),
-        ("localhost.evil.example", False),
-        ("127.0.0.1.evil.example", False),
-        ("127.0.0.1@evil.example", False),
-        ("127.1", False),
-        ("", False),
-        (":8090", False),
-    ],
-)
-def test_only_known_names_are_answered(host: str, known: bool) -> None:
-    async def inner(*_: object) -> None:
-        raise AssertionError
-
-    assert Door(inner, names=["Box.lan"]).knows(host) is known
 
 
 def test_foreign_name_is_refused_on_every_path(run: Run, ask: Callable[..., Asking]) -> None:

@@ -64,13 +64,18 @@ READY = {"status": "ready", "index": "indexes/wiki", "kind": "bm25", "passages":
 PROBLEMS: dict[int, str] = {
     400: "The request is no HTTP that the server understands.",
     401: "The server has a bearer token, and the request does not carry it.",
+    403: "A page of another site asks.",
     404: "The server has no pages.",
     408: "The body of the request did not arrive in time.",
     413: "The body is too large.",
+    415: "The body is not declared as application/json.",
+    421: "The server is not called by the name in the Host header.",
     422: "The body is no JSON, does not have this shape, or asks for more than the server's limits.",
     429: "Too many queries are waiting; Retry-After says for how many seconds.",
     503: "A query could not be answered, or the pages not be read; the cause is named.",
 }
+
+CHECKED = (403, 421)  # whatever the path
 
 
 def retrieve(limits: Limits, k: int, candidates: int) -> Operation:
@@ -86,7 +91,10 @@ def retrieve(limits: Limits, k: int, candidates: int) -> Operation:
     return {
         "description": RETRIEVE,
         "openapi_extra": _body(RetrieveRequest, fields, limits, limits.queries),
-        "responses": {200: _answer(RetrieveAnswer, ANSWERS), **problems(400, 401, 408, 413, 422, 429, 503)},
+        "responses": {
+            200: _answer(RetrieveAnswer, ANSWERS),
+            **problems(400, *CHECKED, 401, 408, 413, 415, 422, 429, 503),
+        },
     }
 
 
@@ -97,24 +105,26 @@ def access(limits: Limits) -> Operation:
         "openapi_extra": _body(AccessRequest, {"urls": {"description": "Which pages."}}, limits, limits.urls),
         "responses": {
             200: _answer(AccessAnswer, {"a page and none": PAGE}),
-            **problems(400, 401, 404, 408, 413, 422, 503),
+            **problems(400, *CHECKED, 401, 404, 408, 413, 415, 422, 503),
         },
     }
 
 
 def healthz() -> Operation:
     """The arguments of the route of /healthz."""
-    return {"responses": {200: _answer(Alive, {"always": ALIVE})}}
+    return {"responses": {200: _answer(Alive, {"always": ALIVE}), **problems(*CHECKED)}}
 
 
 def readyz() -> Operation:
     """The arguments of the route of /readyz."""
-    return {"responses": {200: _answer(Ready, {"for example": READY}), **problems(401)}}
+    return {"responses": {200: _answer(Ready, {"for example": READY}), **problems(401, *CHECKED)}}
 
 
 def metrics() -> Operation:
     """The arguments of the route of /metrics."""
-    return {"responses": {200: {"description": "The figures, in the text format of Prometheus."}, **problems(401)}}
+    return {
+        "responses": {200: {"description": "The figures, in the text format of Prometheus."}, **problems(401, *CHECKED)}
+    }
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

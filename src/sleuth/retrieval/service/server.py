@@ -1,6 +1,7 @@
 """The search engine over HTTP: what the clients of Search-R1 and its descendants call, and how operators watch it."""
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import ceil
 from typing import Protocol
@@ -23,6 +24,7 @@ from sleuth.retrieval.service.limits import Limits, Refused
 from sleuth.retrieval.service.manual import Manual
 from sleuth.retrieval.service.metrics import Measured, Metrics
 from sleuth.retrieval.service.presence import WhileConnected
+from sleuth.retrieval.service.request_check import RequestCheck
 from sleuth.retrieval.wire import AccessRequest, RetrieveRequest, Row, reranked, row_of, scored
 
 CANDIDATES = 10  # of the rerank variant, where the client does not say
@@ -55,8 +57,11 @@ def application(
     pages: Pages | None = None,
     token: str | None = None,
     cache: int = 0,
+    names: Collection[str] = (),
 ) -> FastAPI:
     """The server of a retriever: `k` hits a query where the client does not say, the last `cache` searches kept.
+
+    `names` are those it may be called by besides localhost and addresses; with a token it may be called by any.
 
     Requests are gathered here: the retriever itself is asked for one batch at a time.
     """
@@ -84,6 +89,7 @@ def application(
     app.add_middleware(Direct, path="/retrieve", answer=desk.retrieve)
     if token:
         app.add_middleware(Guarded, token=token)
+    app.add_middleware(RequestCheck, names=None if token else names)
     app.add_middleware(Measured, metrics=metrics, paths=frozenset(app.openapi()["paths"]))
     return app
 

@@ -1,5 +1,7 @@
 """The agent over HTTP: questions as OpenAI's clients send them, a page for people, figures for operators."""
 
+from collections.abc import Collection
+
 from fastapi import FastAPI, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -10,17 +12,19 @@ from sleuth.errors import UserError
 from sleuth.retrieval.service.guard import Guarded
 from sleuth.retrieval.service.limits import Refused
 from sleuth.retrieval.service.metrics import Measured
+from sleuth.retrieval.service.request_check import RequestCheck
 from sleuth.serve.agent import playground, problems
 from sleuth.serve.agent.admission import Admission
 from sleuth.serve.agent.desk import Desk
-from sleuth.serve.agent.door import Local
 from sleuth.serve.agent.terms import Facts, Terms
 
 CHAT, MODELS, HEALTH, METRICS = "/v1/chat/completions", "/v1/models", "/health", "/metrics"
 
 
-def application(agent: Agent, facts: Facts, terms: Terms, *, token: str | None = None, local: bool = False) -> FastAPI:
-    """The server of an agent; `local` where it listens on loopback, and pages of other sites are to be kept out."""
+def application(
+    agent: Agent, facts: Facts, terms: Terms, *, token: str | None = None, names: Collection[str] = ()
+) -> FastAPI:
+    """The server of an agent; `names` as in the retrieval server: with a token it may be called by any."""
     desk = Desk(agent, facts, terms, Admission(terms.places))
     app = FastAPI(title="Sleuth agent", version=__version__, openapi_url=None, lifespan=desk.lifespan)
     app.add_api_route(CHAT, desk.chat, methods=["POST"], response_class=Response)
@@ -37,7 +41,6 @@ def application(agent: Agent, facts: Facts, terms: Terms, *, token: str | None =
     app.exception_handler(Exception)(problems.failed)
     if token:
         app.add_middleware(Guarded, token=token, open_paths=playground.PATHS | {HEALTH}, refusal=problems.no_token)
-    elif local:
-        app.add_middleware(Local)
+    app.add_middleware(RequestCheck, names=None if token else names, refusal=problems.unchecked)
     app.add_middleware(Measured, metrics=desk.metrics, paths=frozenset({CHAT, MODELS, HEALTH, METRICS, "/"}))
     return app

@@ -67,10 +67,6 @@ class Desk:
             raise
 
     async def _read(self, request: Request) -> ChatRequest:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            # Pages of other sites may send what is no JSON without asking.
-            raise Denied(415, f"the body is {kind or 'of no type'}; send the header content-type: application/json")
         try:
             return read(await BODY.read_body(request.scope, request.receive))
         except Refused as error:

@@ -51,6 +51,11 @@ def problem(error: Refused, headers: Mapping[str, str] | None = None) -> Respons
     return Response(encoded(told(error)), error.status, headers or error.headers, media_type="application/json")
 
 
+def unchecked(status: int, sentence: str) -> Response:
+    """The answer to a request that does not pass the check of all servers."""
+    return problem(Denied(status, sentence))
+
+
 async def refused(_: Request, error: Refused) -> Response:
     return problem(error)
 

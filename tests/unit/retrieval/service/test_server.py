@@ -26,6 +26,7 @@ from sleuth.retrieval.service.server import Facts, application
 from sleuth.retrieval.wire import AccessRequest, RetrieveRequest, Row, hits_of, scored
 
 FACTS = Facts("wiki", "bm25", 4)
+HEADERS = [(b"host", b"localhost"), (b"content-type", b"application/json")]
 PASSAGES = [Passage(str(number), f'"Title {number}"\ntext {number}', {"url": f"u/{number}"}) for number in range(20)]
 
 
@@ -67,10 +68,12 @@ def served(retriever: Shelf | None = None, **options: Any) -> FastAPI:
 def asked(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response:
     """The answer to one request, in process."""
 
+    headers = {"content-type": "application/json"} | options.pop("headers", {})
+
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await client.request(method, path, **options)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, path, headers=headers, **options)
 
     return asyncio.run(ask())
 
@@ -251,7 +254,7 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
         shelf = Shelf()
         shelf.open.clear()
         transport = httpx.ASGITransport(served(shelf, limits=Limits(waiting=2)))
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             before = []
             for _ in range(2):
                 before.append(asyncio.create_task(client.post("/retrieve", json={"queries": ["a", "b"]})))
@@ -402,7 +405,7 @@ def test_every_command_of_the_manual_is_answered() -> None:
     assert len(commands) == 7
     for _, address, *options in commands:
         url = httpx.URL(address)
-        assert (url.scheme, url.host) == ("http", "server")
+        assert (url.scheme, url.host) == ("http", "localhost")
         body = options[options.index("-d") + 1] if options else None
         assert asked(app, "POST" if body else "GET", url.path, content=body).status_code == 200
 
@@ -421,9 +424,9 @@ def test_the_manual_loads_nothing_and_runs_nothing() -> None:
 
 def test_the_manual_quotes_the_address_it_was_asked_at() -> None:
     command = "curl 'http://a'\"'\"';b&c/healthz'"
-    assert f"<pre>{html.escape(command)}</pre>" in manual(served(), headers={"Host": "a';b&c"})
+    assert f"<pre>{html.escape(command)}</pre>" in manual(served(names=["a';b&c"]), headers={"Host": "a';b&c"})
     for host in ("<script>", "["):
-        assert "<script>" not in manual(served(), headers={"Host": host})
+        assert "<script>" not in manual(served(names=[host]), headers={"Host": host})
 
 
 def test_the_manual_escapes_what_the_openapi_says() -> None:
@@ -436,7 +439,7 @@ def test_the_manual_escapes_what_the_openapi_says() -> None:
 def test_the_commands_of_a_guarded_server_carry_its_token_where_it_is_needed() -> None:
     page = html.unescape(manual(served(token="secret"), headers={"Authorization": "Bearer secret"}))
     commands = re.findall("<pre>(curl .*?)</pre>", page)
-    assert [command for command in commands if "Bearer $TOKEN" not in command] == ["curl http://server/healthz"]
+    assert [command for command in commands if "Bearer $TOKEN" not in command] == ["curl http://localhost/healthz"]
     assert "secret" not in page
 
 
@@ -509,7 +512,7 @@ async def leaving(app: FastAPI, queries: list[str], leaves: asyncio.Event) -> li
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/retrieve", "headers": [], "query_string": b"", "root_path": ""}
+    scope = {"type": "http", "method": "POST", "path": "/retrieve", "headers": HEADERS, "query_string": b""}
     await app(scope, receive, send)
     return sent
 
@@ -542,8 +545,22 @@ def test_a_client_that_leaves_while_it_sends_ends_in_peace() -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": "/retrieve", "headers": [], "query_string": b""}
+        scope = {"type": "http", "method": "POST", "path": "/retrieve", "headers": HEADERS, "query_string": b""}
         await served()(scope, receive, send)
         return sent
 
     assert asyncio.run(run())[0]["status"] == 499
+
+
+def test_a_page_of_another_site_cannot_read_the_corpus() -> None:
+    """By a name that it made resolve here, by a form of another origin, or by a body that needs no permission."""
+    app, body = served(), {"queries": ["secret"]}
+    rebound = asked(app, "POST", "/retrieve", json=body, headers={"host": "evil.example:8000"})
+    assert (rebound.status_code, "--allow-host" in rebound.json()["detail"]) == (421, True)
+    assert asked(app, "POST", "/retrieve", json=body, headers={"origin": "http://evil.example"}).status_code == 403
+    plain = asked(app, "POST", "/retrieve", content=json.dumps(body), headers={"content-type": "text/plain"})
+    assert plain.status_code == 415
+    for path in ("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"):
+        assert asked(app, "GET", path, headers={"host": "evil.example"}).status_code == 421
+    named = served(names=["search.lan"])
+    assert asked(named, "POST", "/retrieve", json=body, headers={"host": "search.lan:80"}).status_code == 200

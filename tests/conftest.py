@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-SHARED = Path(__file__).parents[2] / "shared"
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared"
 
 # Two processes share the cores: threads of one that wait for those of the other would take most of the time. Programs
 # that tests start inherit it.
@@ -46,6 +48,14 @@ def _has_browser() -> bool:
     return any(shutil.which(browser) for browser in BROWSERS)
 
 
+def _has_history() -> bool:
+    """Whether this is a clone that is not known to be shallow; where git itself fails, the tests say so."""
+    if not (ROOT / ".git").exists():
+        return False
+    told = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
+    return told.stdout.strip() != "true"
+
+
 NEEDS: dict[str, Callable[[], bool]] = {
     "gpu": _has_gpu,
     "chromium": _has_browser,
@@ -56,6 +66,7 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "trackio": lambda: find_spec("trackio") is not None,
     "mlflow": lambda: find_spec("mlflow") is not None,
     "shared": SHARED.is_dir,
+    "history": _has_history,
 }
 
 

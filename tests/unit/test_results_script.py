@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,8 @@ def test_made_questions_keep_away_from_test_and_validation_pages(there: Path) ->
         }
         for name in pages
     ]
-    for part, rows in {"corpus": corpus, "questions.train": asked[:3], "questions.test": asked[3:]}.items():
+    parts: dict[str, list[Any]] = {"corpus": corpus, "questions.train": asked[:3], "questions.test": asked[3:]}
+    for part, rows in parts.items():
         with gzip.open(there / "data" / f"squad.{part}.jsonl.gz", "wt") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
     assert "model/config.json is no JSON" in said(there, "rag", code=1, VALIDATION="1", MADE="20")

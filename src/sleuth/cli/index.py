@@ -156,8 +156,8 @@ def check(
     if twice := [f"{source} {name}" for (source, name), count in counts.items() if count > 1]:
         raise InputError(f"{len(twice):,} questions come twice, {twice[0]} first; give each questions file once")
     manifest = read(folder)
-    corpus = matching_corpus(folder, manifest.corpus, verify=True)
-    retriever = load(folder, device=device)
+    corpus = matching_corpus(folder, manifest.corpus, verify=False)
+    retriever = load(folder, verify=True, device=device)
     with Meter() as meter:
         looked = corpus_check.check(stream(corpus), asked, manifest.passages, meter)
         found = asyncio.run(index_check.check(retriever, asked, looked, meter))

@@ -72,11 +72,11 @@ def make(
 def _passages(source: Path, meter: Meter) -> "Iterator[PassageStore]":
     """The passages of an index folder, which knows where its corpus lies, or of any other source."""
     from sleuth.corpus.cloze.store import opened
-    from sleuth.corpus.passages import PassageStore
     from sleuth.retrieval import manifest
+    from sleuth.retrieval.index import open_passages
 
     if (source / manifest.NAME).is_file():
-        yield PassageStore(manifest.matching_corpus(source, manifest.read(source).corpus, verify=False), source)
+        yield open_passages(source)
         return
     with opened(source, meter) as passages:
         yield passages

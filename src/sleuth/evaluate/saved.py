@@ -20,7 +20,7 @@ from sleuth.records import (
     Trajectory,
     Turn,
 )
-from sleuth.runs.trajectory import row
+from sleuth.runs.trajectory import newer, row
 
 Row = Mapping[str, Any]
 
@@ -36,6 +36,8 @@ def written(trajectory: Trajectory, score: Score | None, seconds: float | None =
 
 def restored(kept: Row, question: Question) -> Trajectory:
     """The trajectory of a row, as far as it is scored and counted."""
+    if problem := newer(kept):
+        raise InputError(f"the trajectory of the question {question.id!r} cannot be read: {problem}")
     try:
         runs = (repeat(origin == "sampled", count) for origin, count in kept["origin"])
         return Trajectory(

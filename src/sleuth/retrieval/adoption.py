@@ -52,8 +52,7 @@ def adopt(
             faiss=() if flat else tuple(Stamp.of(file, seen_from(file, out)) for file in found.files),
             libraries=libraries(),
         )
-        finish(manifest, folder)
-    return manifest
+        return finish(manifest, folder)
 
 
 def _refuse_others(found: FaissFile, store: PassageStore, encoder: Encoder, published: Path) -> None:

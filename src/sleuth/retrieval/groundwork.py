@@ -8,7 +8,8 @@ from sleuth.corpus import sources
 from sleuth.corpus.progress import Progress
 from sleuth.corpus.survey import Survey, survey
 from sleuth.errors import InputError
-from sleuth.retrieval.manifest import CorpusStamp, Manifest, edges_hash, seen_from
+from sleuth.retrieval.building import LOCK, ORDER
+from sleuth.retrieval.manifest import NAME, CorpusStamp, Manifest, edges_hash, seen_from, stamps
 from sleuth.runs.replacing import replacing, sync_tree
 
 SURVEYED = "survey.json"
@@ -47,10 +48,14 @@ def corpus_stamp(laid: Ground, folder: Path, out: Path) -> CorpusStamp:
     return CorpusStamp(path=path, bytes=found.bytes, edges=edges_hash(corpus), sha256=found.sha256)
 
 
-def finish(manifest: Manifest, folder: Path, *spare: str) -> None:
-    """Writes the manifest and removes what only a build needs, and files that are `spare` now."""
-    manifest.write(folder)
+def finish(manifest: Manifest, folder: Path, *spare: str) -> Manifest:
+    """Writes the manifest with all checksums, and removes what only a build needs and files that are `spare` now."""
+    unneeded = (SURVEYED, sources.ORIGIN, *spare)
+    found = stamps(folder, *unneeded, manifest.corpus.path, NAME, LOCK, ORDER)
+    whole = manifest.model_copy(update={"files": found})
+    whole.write(folder)
     # A kill while gigabytes go to the disk must not cost the work that is in the spare files.
     sync_tree(folder)
-    for name in (SURVEYED, sources.ORIGIN, *spare):
+    for name in unneeded:
         (folder / name).unlink(missing_ok=True)
+    return whole

@@ -14,7 +14,7 @@ from sleuth.retrieval.building import building, refuse_existing, stamp
 from sleuth.retrieval.groundwork import Ground, corpus_stamp, finish, ground
 from sleuth.retrieval.hybrid import Hybrid
 from sleuth.retrieval.indexed import Indexed
-from sleuth.retrieval.manifest import Manifest, libraries, matching, matching_corpus, read
+from sleuth.retrieval.manifest import Manifest, libraries, matching, matching_corpus, read, require_files
 from sleuth.retrieval.settings import EncoderSettings, Plan
 from sleuth.retrieval.vectors import ann, faiss_file, matrix
 from sleuth.retrieval.words import bm25
@@ -66,25 +66,33 @@ def build(
             libraries=libraries(),
         )
         # A graph holds the vectors itself; lists hold them compressed, and what is found there is scored again.
-        finish(manifest, folder, *([matrix.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []))
-    return manifest
+        return finish(
+            manifest, folder, *([matrix.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else [])
+        )
 
 
 def load(
     folder: Path, *, verify: bool = False, device: str = "auto", rerank: str | None = None, depth: int = 10
 ) -> Indexed:
-    """The retriever of an index folder; `verify` reads the whole corpus to be sure that it is the one indexed.
+    """The retriever of an index folder; `verify` reads corpus and index whole to be sure that they are as written.
 
     Vectors are searched on `device`; a cross-encoder named by `rerank` orders the best `depth` hits anew.
     """
     manifest = read(folder)
-    store = PassageStore(matching_corpus(folder, manifest.corpus, verify=verify), folder)
+    store = open_passages(folder, verify=verify)
     if len(store) != manifest.passages:
         raise InputError(
             f"{folder} has offsets of {len(store):,} passages, expected {manifest.passages:,}; build the index again"
         )
     ranker = _ranker(folder, manifest, store, device)
     return Indexed(ranker if rerank is None else _reranked(ranker, store, rerank, device, depth), store)
+
+
+def open_passages(folder: Path, *, verify: bool = False) -> PassageStore:
+    """The passages of an index folder, whose files are as they were written; see `load` for `verify`."""
+    manifest = read(folder)
+    require_files(folder, manifest, verify=verify)
+    return PassageStore(matching_corpus(folder, manifest.corpus, verify=verify), folder)
 
 
 def _encoder(settings: EncoderSettings | None, device: str) -> "Encoder | None":

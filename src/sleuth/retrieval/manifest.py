@@ -13,11 +13,13 @@ from pydantic import ValidationError
 from sleuth import __version__
 from sleuth.errors import InputError
 from sleuth.retrieval.settings import AnnSettings, BM25Settings, EncoderSettings, Kind, Section
+from sleuth.runs.checksums import SEAL, digest, digests, files, sealed, unsealed
 
 FORMAT: Literal[2] = 2
 NAME = "manifest.json"
 LIBRARIES = ("numpy", "PyStemmer", "torch", "transformers", "sentence-transformers", "faiss-cpu")
 EDGE = 1 << 20
+WHOLE = 256 << 20  # bytes up to which a file is read whole when an index is opened
 OTHERS = {"run": "a run", "world": "a world", "evaluation": "an evaluation", "questions": "questions"}
 ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
 
@@ -36,7 +38,7 @@ class Stamp(Section):
 
 
 class CorpusStamp(Stamp):
-    """A corpus, with the hash of all of it."""
+    """A corpus, or a file of the index itself, with the hash of all of it."""
 
     sha256: str
 
@@ -57,9 +59,10 @@ class Manifest(Section):
     ann: AnnSettings | None = None
     faiss: tuple[Stamp, ...] = ()  # published files that are searched as they are
     libraries: dict[str, str]
+    files: tuple[CorpusStamp, ...] = ()  # of the folder; none in one that an older version built
 
     def write(self, folder: Path) -> None:
-        (folder / NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        (folder / NAME).write_bytes(sealed(self.model_dump(mode="json")))
 
 
 def read(folder: Path) -> Manifest:
@@ -76,14 +79,16 @@ def read(folder: Path) -> Manifest:
                 raise InputError(f"{folder} is no index folder: it is that of {OTHERS[kind]}{inside}")
             found = content.get("format")
             raise InputError(f"{folder} has index format {found!r}, expected {FORMAT}; build the index again")
-        return Manifest.model_validate_json(written)
+        if isinstance(content, dict) and SEAL in content:  # an older version wrote none
+            content = unsealed(path, written)
+        return Manifest.model_validate_json(json.dumps(content))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is damaged ({_first_line(error)}); build the index again") from error
 
 
 def fingerprint(folder: Path) -> str:
     """The hash of what an index holds, by its manifest: where corpus and encoder lie is no part of it."""
-    written = read(folder).model_dump(mode="json", exclude={"encoder": {"model"}})
+    written = read(folder).model_dump(mode="json", exclude={"encoder": {"model"}, "files": True})
     for stamp in (written["corpus"], *written["faiss"]):
         del stamp["path"]
     return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
@@ -94,12 +99,39 @@ def libraries() -> dict[str, str]:
     return {"sleuth": __version__} | {name: found for name in LIBRARIES if (found := _version(name)) is not None}
 
 
-def matching_corpus(folder: Path, stamp: CorpusStamp, *, verify: bool) -> Path:
-    """The corpus of an index, checked to be the one indexed: by size and ends, or with `verify` by all of it."""
+def matching_corpus(folder: Path, stamp: CorpusStamp, *, verify: bool, whole: int = WHOLE) -> Path:
+    """The corpus of an index, checked to be the one indexed: by size and ends, with `verify` or up to `whole` bytes
+    by all of it.
+    """
     corpus = matching(folder, stamp, "corpus")
-    if verify and _hash(corpus) != stamp.sha256:
+    if (verify or stamp.bytes <= whole) and digest(corpus) != stamp.sha256:
         raise _changed("corpus", corpus, folder)
     return corpus
+
+
+def stamps(folder: Path, *left_out: str) -> tuple[CorpusStamp, ...]:
+    """The stamps of the files of a folder, but for those named."""
+    names = [name for name in files(folder) if name not in left_out]
+    found = digests(folder, names)
+    return tuple(CorpusStamp(**Stamp.of(folder / name, name).model_dump(), sha256=found[name]) for name in names)
+
+
+def require_files(folder: Path, manifest: Manifest, *, verify: bool, whole: int = WHOLE) -> None:
+    """Refuses an index with a file that is not what was written.
+
+    Files up to `whole` bytes are read whole, larger ones at both ends, or with `verify` whole as well: reading tens of
+    gigabytes would take minutes before the first search.
+    """
+    for stamp in manifest.files:
+        file = folder / stamp.path
+        if not file.is_file():
+            raise InputError(f"{file} of the index {folder} is missing; put it back or build the index again")
+        if file.stat().st_size != stamp.bytes or edges_hash(file) != stamp.edges:
+            raise _damaged(file, folder)
+    expected = {stamp.path: stamp.sha256 for stamp in manifest.files if verify or stamp.bytes <= whole}
+    for name, found in digests(folder, expected).items():
+        if found != expected[name]:
+            raise _damaged(folder / name, folder)
 
 
 def matching(folder: Path, stamp: Stamp, noun: str) -> Path:
@@ -142,16 +174,15 @@ def _changed(noun: str, file: Path, folder: Path) -> InputError:
     return InputError(f"the {noun} {file} changed after {folder} was built from it; build the index again")
 
 
+def _damaged(file: Path, folder: Path) -> InputError:
+    return InputError(f"{file} of the index {folder} is damaged: it is not what was written; build the index again")
+
+
 def _version(library: str) -> str | None:
     try:
         return version(library)
     except PackageNotFoundError:
         return None
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _first_line(error: Exception) -> str:

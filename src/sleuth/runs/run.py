@@ -82,6 +82,18 @@ class Run:
         path = self.path / "metrics.jsonl"
         return read_rows(path) if path.exists() else iter(())
 
+    def require_metrics(self, step: int) -> None:
+        """Refuses to go on from the checkpoint of a step where a step before it has no row, or two."""
+        recorded = [row.get("step") for row in self.metrics() if row.get("step", 0) <= step]
+        if recorded == list(range(step + 1)):
+            return
+        gap = next((n for n, found in enumerate(recorded) if found != n), len(recorded))
+        again = f"remove the checkpoints after step {gap - 1} to repeat what is missing" if gap else "begin a new run"
+        raise InputError(
+            f"{self.path / 'metrics.jsonl'} is not whole: {_found(recorded, gap)} where step {gap} should be, and "
+            f"{self.checkpoint(step)} was written after it; put the file back, or {again}"
+        )
+
     def append_event(self, step: int, content: Mapping[str, Any]) -> None:
         """Records what a guard said of a step, for good as a metric is."""
         append_row(self.path / "events.jsonl", {"step": step, **content})
@@ -180,6 +192,10 @@ class Run:
 
     def write_summary(self, content: Mapping[str, Any]) -> Path:
         return self.write_json("summary.json", content)
+
+
+def _found(steps: list[Any], place: int) -> str:
+    return f"step {steps[place]} is" if place < len(steps) else "nothing is"
 
 
 def fresh(folder: Path, name: str) -> Path:

@@ -1,5 +1,8 @@
 """A trajectory as a row: its tokens, its turns and what they were worth."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from sleuth.records import Access, Answer, Hit, Malformed, Question, Score, Search, Trajectory, Turn, run_lengths
 from sleuth.runs.documents import FORMAT, Row
 
@@ -26,6 +29,14 @@ def row(trajectory: Trajectory, score: Score | None) -> Row:
         "failure": trajectory.failure,
         "score": None if score is None else {"total": score.total, "parts": score.parts},
     }
+
+
+def newer(row: Mapping[str, Any]) -> str | None:
+    """Why a row cannot be read: its format is newer than this version knows; one without a version is of the first."""
+    version = row.get("version", 1)
+    if isinstance(version, int) and version > FORMAT:
+        return f"it is of trajectory format {version}, and this version of Sleuth reads up to {FORMAT}; update Sleuth"
+    return None
 
 
 def _turn(turn: Turn, question: Question) -> Row:

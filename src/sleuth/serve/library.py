@@ -8,11 +8,10 @@ from pathlib import Path
 
 from sleuth.config.retrieval import ServiceConfig
 from sleuth.corpus.page_text import page_text
-from sleuth.corpus.passages import PassageStore
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.base import Pages, Retriever
-from sleuth.retrieval.manifest import matching_corpus, read
+from sleuth.retrieval.index import open_passages
 from sleuth.retrieval.opened import SERVERS, WEB, named, server_token
 from sleuth.retrieval.pages import Stored
 from sleuth.retrieval.service.page_client import PageClient
@@ -76,7 +75,7 @@ class Passages:
     """The passages of an index folder by id."""
 
     def __init__(self, folder: Path) -> None:
-        self._store = PassageStore(matching_corpus(folder, read(folder).corpus, verify=False), folder)
+        self._store = open_passages(folder)
 
     async def access(self, urls: Sequence[str]) -> list[Opened]:
         """See Pages."""

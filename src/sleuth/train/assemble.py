@@ -36,6 +36,7 @@ from sleuth.retrieval.settings import BM25Settings, Plan
 from sleuth.retrieval.vectors.families import settings_for
 from sleuth.reward.answers import wordless
 from sleuth.reward.rubric import Rubric
+from sleuth.runs import checkpoints
 from sleuth.runs.provenance import code_version, fingerprint
 from sleuth.runs.run import Run
 from sleuth.train import checkpoint
@@ -105,6 +106,19 @@ class Parts:
             self.saver.save(
                 self.learner.policy, self.learner.optimiser, progress, None if critic is None else critic.optimiser
             )
+
+    def verify(self, folder: Path) -> bool:
+        """Refuses a damaged checkpoint on every rank, after the first has read it; False where it has no checksums."""
+        found: bool | str = True
+        if self.ranks.rank == 0:
+            try:
+                found = checkpoints.verify(folder, resuming=True)
+            except InputError as error:
+                found = str(error)
+        ((found,), *_) = self.ranks.gather([found])
+        if isinstance(found, str):
+            raise InputError(found)
+        return found
 
     def restore(self, folder: Path) -> Progress:
         """Puts a checkpoint in place."""

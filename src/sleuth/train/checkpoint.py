@@ -18,13 +18,15 @@ from torch.distributed.tensor import DTensor, Replicate
 from sleuth.errors import InputError
 from sleuth.model import lora
 from sleuth.model.tokens import Tokens
+from sleuth.runs.checkpoints import CHECKSUMS, FORMAT, TRAINER
+from sleuth.runs.checksums import digests, files, sealed
 from sleuth.runs.run import step_of
 from sleuth.train import shards
 from sleuth.train.host import Host
 from sleuth.train.optimiser import MASTER, Optimiser
 from sleuth.train.policy import Policy, Weights
 
-TRAINER, PROGRESS = "trainer", "progress.json"
+PROGRESS = "progress.json"
 POLICY, CRITIC, RANDOM = "policy", "critic", "random"
 UNREADABLE = (
     OSError,
@@ -96,6 +98,12 @@ def write_weights(folder: Path, taken: Snapshot) -> None:
 
 def write_shards(folder: Path, taken: Snapshot, group: ProcessGroup | None) -> None:
     shards.write(folder / TRAINER, taken.tensors, group)
+
+
+def write_checksums(folder: Path) -> None:
+    """Writes the checksums of all other files of the folder, after the last of them."""
+    found = digests(folder, files(folder))
+    (folder / CHECKSUMS).write_bytes(sealed({"format": FORMAT, "kind": "checkpoint", "files": found}))
 
 
 def restore(

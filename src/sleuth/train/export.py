@@ -11,10 +11,11 @@ from torch import Tensor
 
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.lora import FOLDER as ADAPTER
+from sleuth.runs import checkpoints
+from sleuth.runs.checkpoints import TRAINER
 from sleuth.runs.documents import read_json
 from sleuth.runs.replacing import replacing
 from sleuth.runs.run import BEST, Run
-from sleuth.train.checkpoint import TRAINER
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INDEX = "model.safetensors.index.json"
@@ -74,6 +75,7 @@ def export(checkpoint: Path, out: Path, dtype: str | None) -> None:
         raise InputError(f"{checkpoint} holds no weights (*.safetensors); export another checkpoint")
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype} is not known; choose among {', '.join(DTYPES)}")
+    checkpoints.verify(checkpoint)
     with replacing(out) as folder:
         shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns(TRAINER, ADAPTER, "*.safetensors"))
         size = sum(_copy_weights(file, folder / file.name, dtype) for file in sorted(checkpoint.glob("*.safetensors")))

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.corpus import passages
-from sleuth.corpus.passages import PassageStore
 from sleuth.errors import ConfigError
 from sleuth.records import Passage
-from sleuth.retrieval import manifest
+from sleuth.retrieval.index import open_passages
 
 Find = Callable[[str], Passage | None]
 
@@ -25,4 +24,4 @@ def finder(corpus: Path | None, index: str | None, wanted: set[str]) -> Find:
             )
         return lambda _: None
     folder = Path(index)
-    return PassageStore(manifest.matching_corpus(folder, manifest.read(folder).corpus, verify=False), folder).find
+    return open_passages(folder).find

@@ -10,7 +10,7 @@ from pathlib import Path
 from sleuth.agent import prompts
 from sleuth.algorithms.kl_control import adapted
 from sleuth.engines.base import Engine
-from sleuth.errors import EngineFailure
+from sleuth.errors import EngineFailure, InputError
 from sleuth.evaluate.suite import Evaluation
 from sleuth.runs.run import step_of
 from sleuth.runs.trajectory import row
@@ -50,9 +50,10 @@ class Step:
 def train(parts: Parts, watch: Watch, started: float) -> Outcome:
     """Runs the whole training, from the newest checkpoint where there is one."""
     with parts.held(), upcoming(parts) as coming, _closing(parts.engine, coming):
+        newest = parts.run.latest()
+        _require_records(parts, watch, newest)
         proof = _prove(parts, watch, coming, 0)
         before = _before(parts, watch, coming)
-        newest = parts.run.latest()
         progress = _restore(parts, newest)
         if newest is None:
             _append(parts, 0, {**proof.metrics(), **(before.greedy.metrics("evaluate") if before else {})})
@@ -299,6 +300,7 @@ def _roll_back(
     folder = parts.run.checkpoint(good)
     if not folder.is_dir():
         guards.no_target(gravest(verdicts), folder)
+    parts.verify(folder)
     restored = parts.restore(folder)
     parts.ranks.barrier("the rollback")
     if parts.ranks.rank == 0:
@@ -314,6 +316,22 @@ def _restore(parts: Parts, folder: Path | None) -> Progress:
         progress = parts.restore(folder)
     _resume_records(parts, progress.step, progress.step if folder is not None else -1)
     return progress
+
+
+def _require_records(parts: Parts, watch: Watch, newest: Path | None) -> None:
+    """Refuses records that do not fit the checkpoint to go on from: what they lack would be lost without a word."""
+    if newest is not None:
+        parts.run.require_metrics(step_of(newest))
+        if not parts.verify(newest):
+            watch.tell(f"{newest} is of an older version and has no checksums: it is loaded without being verified")
+        return
+    steps = [row.get("step", 0) for row in parts.run.metrics()]
+    # The first checkpoint is there before the second is begun.
+    if max(steps, default=0) > parts.config.train.save_every:
+        raise InputError(
+            f"{parts.run.path} has recorded {max(steps)} steps and holds no checkpoint; put its checkpoints back, or "
+            "begin a new run"
+        )
 
 
 def _resume_records(parts: Parts, step: int, recorded: int) -> None:

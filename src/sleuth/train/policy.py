@@ -17,6 +17,7 @@ from sleuth.model import head, load, lora
 from sleuth.model.attention import Packed
 from sleuth.model.lora import LoRA
 from sleuth.model.tokens import Tokens
+from sleuth.runs import checkpoints
 from sleuth.train.host import Host
 from sleuth.train.packing import Pack
 
@@ -43,7 +44,8 @@ class Policy:
         dtype: torch.dtype = torch.float32,
         adapter: LoRA | None = None,
     ) -> "Policy":
-        """The policy of a model folder."""
+        """The policy of a model folder; one that is a checkpoint is verified."""
+        checkpoints.verify(folder)
         return cls(load.load(folder, device, dtype, adapter), Tokens.load(folder), adapter)
 
     @property

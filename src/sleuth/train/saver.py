@@ -104,6 +104,7 @@ class Saver:
         with ExitStack() as open_until_written:
             folder = self._announced(lambda: self._begin(taken, open_until_written))
             checkpoint.write_shards(folder, taken, self._group)
+            checkpoint.write_checksums(folder)
         if progress.score is not None:
             self._run.score(progress.step, progress.score)
         self._run.prune(self._keep, self._always)

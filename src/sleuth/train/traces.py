@@ -23,6 +23,7 @@ from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import run_lengths
 from sleuth.runs.replacing import replacing
+from sleuth.runs.trajectory import newer
 from sleuth.train.conversation import EXPECTED, Conversations, Voice, checked
 from sleuth.train.sft_settings import SFTConfig
 
@@ -119,6 +120,8 @@ class Reader:
         self._keep(ids, weights_L, str(content.get("question_id", asked)), reading)
 
     def _trajectory(self, content: Mapping[str, Any], reading: Reading) -> None:
+        if problem := newer(content):
+            raise ValueError(problem)
         ids, sampled = self._tokens_of(content)
         reading.scored = True
         reward, least = _reward(content), self._settings.min_reward

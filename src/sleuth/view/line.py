@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from sleuth.runs.trajectory import newer
 from sleuth.view.shape import Broken, Head, Row, Said, fitted
 
 Tree = dict[str, Any]
@@ -68,6 +69,8 @@ def parsed(line: bytes) -> Tree:
     """The whole line; one that is no trajectory raises `Broken`."""
     row: Tree = _read(line)
     fitted(Row, row)
+    if problem := newer(row):
+        raise Broken(problem)
     return row
 
 

@@ -86,6 +86,8 @@ def test_a_row_is_found_by_its_question_and_read_again(tmp_path: Path, agent: Ag
         assert (row["group"], row["question"]) == (place, question.question)
     trajectory = asyncio.run(agent.run(Task(questions(*TEXTS)[1], group=1)))
     assert restored(json.loads(json.dumps(written(trajectory, None))), trajectory.question) == trajectory
+    with pytest.raises(InputError, match="is of trajectory format 2"):
+        restored(written(trajectory, None) | {"version": 2}, trajectory.question)
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"half": '], ids=["between rows", "within a row"])

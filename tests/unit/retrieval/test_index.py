@@ -56,6 +56,14 @@ def hits(folder: Path, query: str) -> list[str]:
     return [hit.passage.id for hit in found]
 
 
+def without_checksums(folder: Path) -> Path:
+    """The index as an older version wrote it."""
+    content = json.loads((folder / "manifest.json").read_bytes())
+    del content["files"], content["seal"]
+    (folder / "manifest.json").write_text(json.dumps(content))
+    return folder
+
+
 def refusal(folder: Path, *, verify: bool = False) -> str:
     with pytest.raises(InputError) as refused:
         load(folder, verify=verify)
@@ -208,7 +216,7 @@ def test_an_array_with_the_wrong_numbers_is_no_empty_answer(
 ) -> None:
     path = folder / "bm25" / name
     np.save(path, damage(np.load(path)))
-    assert refusal(folder) == f"the array {path} holds what no index holds; build the index again"
+    assert refusal(without_checksums(folder)) == f"the array {path} holds what no index holds; build the index again"
 
 
 @pytest.mark.parametrize("content", [None, "{"])
@@ -217,7 +225,7 @@ def test_parameters_that_cannot_be_read_are_told_with_the_remedy(content: str | 
     path.unlink()
     if content is not None:
         path.write_text(content)
-    assert refusal(folder) == f"{path} is missing or damaged; build the index again"
+    assert refusal(without_checksums(folder)) == f"{path} is missing or damaged; build the index again"
 
 
 def test_another_format_is_refused(folder: Path) -> None:
@@ -258,7 +266,7 @@ def test_an_index_without_a_file_is_refused(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["ranks.npy", "bm25/indptr.csc.index.npy", "bm25/data.csc.index.npy"])
 def test_arrays_of_another_index_are_refused(folder: Path, name: str) -> None:
     np.save(folder / name, np.load(folder / name)[:-1])
-    assert "expected" in refusal(folder)
+    assert "expected" in refusal(without_checksums(folder))
 
 
 def test_a_missing_corpus_is_refused(folder: Path, corpus: Path) -> None:
@@ -273,13 +281,33 @@ def test_a_changed_corpus_is_refused(folder: Path, corpus: Path) -> None:
         assert refusal(folder) == f"the corpus {corpus} changed after {folder} was built from it; build the index again"
 
 
-def test_a_change_far_from_the_ends_takes_verifying(corpus: Path, tmp_path: Path) -> None:
+def test_a_change_far_from_the_ends_of_a_large_file_takes_verifying(corpus: Path, tmp_path: Path) -> None:
     filler = "." * manifest.EDGE
     corpus.write_bytes(b"".join(rows(filler, "a green pear", filler)))
-    build(corpus, tmp_path / "index")
+    written = build(corpus, tmp_path / "index")
     corpus.write_bytes(corpus.read_bytes().replace(b"green", b"brown"))
-    load(tmp_path / "index")
-    assert "changed after" in refusal(tmp_path / "index", verify=True)
+    assert "changed after" in refusal(tmp_path / "index")
+    assert manifest.matching_corpus(tmp_path / "index", written.corpus, verify=False, whole=manifest.EDGE) == corpus
+    with pytest.raises(InputError, match="changed after"):
+        manifest.matching_corpus(tmp_path / "index", written.corpus, verify=True, whole=manifest.EDGE)
+
+
+def test_every_file_of_an_index_is_refused_by_name_with_one_bit_flipped(folder: Path) -> None:
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    assert {"manifest.json", "bm25/finished.json", "bm25/vocab.index.json", *FILES} <= set(names)
+    for name in names:
+        path, place = folder / name, (folder / name).stat().st_size // 2
+        written = path.read_bytes()
+        path.write_bytes(written[:place] + bytes([written[place] ^ 4]) + written[place + 1 :])
+        assert str(path) in refusal(folder)
+        path.write_bytes(written)
+    assert hits(folder, "pear") == ["p1", "p2"]
+
+
+def test_an_index_without_checksums_is_opened_as_before(folder: Path) -> None:
+    named = manifest.fingerprint(folder)
+    assert hits(without_checksums(folder), "pear") == ["p1", "p2"]
+    assert manifest.fingerprint(folder) == named
 
 
 def test_lists_are_not_searched_without_the_whole_vectors(tmp_path: Path, small_model: Callable[..., Path]) -> None:
@@ -290,4 +318,4 @@ def test_lists_are_not_searched_without_the_whole_vectors(tmp_path: Path, small_
     build(tmp_path / "corpus.jsonl", tmp_path / "index", plan, device="cpu")
     assert hits(tmp_path / "index", texts[7])[0] == "p7"
     (tmp_path / "index" / "vectors.npy").unlink()
-    assert "vectors.npy do not exist; build the index again" in refusal(tmp_path / "index")
+    assert "vectors.npy do not exist; build the index again" in refusal(without_checksums(tmp_path / "index"))

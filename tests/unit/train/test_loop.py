@@ -3,6 +3,7 @@
 import math
 import re
 import resource
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +176,62 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert recorded(resumed.run) == recorded(whole.run)
     assert weights(resumed.run) == weights(whole.run)
     assert asked(resumed.run) == asked(whole.run)
+
+
+METRICS: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
+    "emptied": (lambda _: [], "nothing is where step 0 should be"),
+    "cut": (lambda rows: rows[:2], "nothing is where step 2 should be"),
+    "a row lost": (lambda rows: [*rows[:1], *rows[2:]], "step 2 is where step 1 should be"),
+    "a row twice": (lambda rows: [*rows[:2], *rows[1:]], "step 1 is where step 2 should be"),
+}
+
+
+@pytest.mark.parametrize(("harm", "sentence"), METRICS.values(), ids=METRICS)
+def test_metrics_with_a_gap_are_refused_before_anything_is_dropped(
+    harm: Callable[[list[str]], list[str]], sentence: str, parts: Making, tmp_path: Path, judged: str
+) -> None:
+    settings: dict[str, Any] = {"reward": {"answer": judged}, "evaluate": UNASKED}
+    trained(parts(tmp_path / "run", **settings, train={"steps": 3}))
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.write_text("".join(harm(path.read_text().splitlines(keepends=True))))
+    harmed = path.read_text()
+    with pytest.raises(InputError, match=f"metrics.jsonl is not whole: {sentence}.*step-3"):
+        trained(parts(tmp_path / "run", **settings, train={"steps": 4}))
+    assert path.read_text() == harmed
+    assert len(list((tmp_path / "run" / "trajectories").glob("step-3.jsonl"))) == 1
+
+
+def test_records_of_a_run_whose_checkpoints_are_gone_are_not_dropped(
+    parts: Making, tmp_path: Path, judged: str
+) -> None:
+    settings: dict[str, Any] = {"reward": {"answer": judged}, "evaluate": UNASKED}
+    made = parts(tmp_path / "run", **settings)
+    trained(made)
+    for path in made.run.checkpoints():
+        shutil.rmtree(path)
+    with pytest.raises(InputError, match="has recorded 3 steps and holds no checkpoint"):
+        trained(parts(tmp_path / "run", **settings))
+    assert [row["step"] for row in made.run.metrics()] == [0, 1, 2, 3]
+
+
+def test_damaged_checkpoint_is_refused_and_one_without_checksums_is_not(
+    parts: Making, tmp_path: Path, judged: str
+) -> None:
+    """One bit of a weight, or of a moment, would train on without a word."""
+    settings: dict[str, Any] = {"reward": {"answer": judged}, "evaluate": UNASKED}
+    made = parts(tmp_path / "run", **settings, train={"steps": 2})
+    trained(made)
+    for name in ("model.safetensors", "trainer/__0_0.distcp", "trainer/progress.json", "trainer/checksums.json"):
+        path = made.run.checkpoint(2) / name
+        written = path.read_bytes()
+        path.write_bytes(written[:-9] + bytes([written[-9] ^ 1]) + written[-8:])
+        with pytest.raises(InputError, match=f"{path} (does not match its checksum|is damaged|is not valid JSON)"):
+            trained(parts(tmp_path / "run", **settings, train={"steps": 3}))
+        path.write_bytes(written)
+    (made.run.checkpoint(2) / "trainer" / "checksums.json").unlink()
+    told = Told()
+    train(parts(tmp_path / "run", **settings, train={"steps": 3}), told, 0.0)
+    assert [line for line in told.lines if "step-2 is of an older version and has no checksums" in line]
 
 
 def test_resuming_a_finished_run_only_measures_again(parts: Making, tmp_path: Path, judged: str) -> None:

@@ -124,6 +124,7 @@ def test_long_observations_are_cut_and_counted(read: Callable[..., Reading]) -> 
         ([1], "line 2: a JSON object is expected"),
         ({"ids": [1, 2], "origin": [["given", 1]]}, "line 2: origin must say of 2 tokens"),
         ({"ids": [1, 2], "origin": 7}, "line 2: origin must say of 2 tokens"),
+        ({"ids": [1], "origin": [["given", 1]], "version": 2}, "line 2: it is of trajectory format 2"),
         ({"ids": ["a"], "origin": [["given", 1]]}, "line 2: ids must be a list of tokens"),
         ({"ids": [10**6], "origin": [["sampled", 1]]}, "line 2: token 1000000 is none of the model's"),
         ({"ids": [5, 6], "origin": [["given", 1], ["sampled", 1]], "score": 1}, "line 2: score must be null or hold"),

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -84,6 +85,13 @@ def imported(spec: str, contract: Contract | None = None) -> Callable[..., Any]:
     if contract is not None:
         contract.require(spec, function)
     return cast(Callable[..., Any], function)
+
+
+def source_hash(spec: str) -> str | None:
+    """SHA-256 of the file that defines the function of `import:package.function`; None where no file does."""
+    imported(spec)
+    file = sys.modules[spec.removeprefix(IMPORT).rpartition(".")[0]].__file__
+    return sha256(Path(file).read_bytes()).hexdigest() if file is not None and Path(file).is_file() else None
 
 
 def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:

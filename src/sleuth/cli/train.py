@@ -45,7 +45,7 @@ def train(
         raise ConfigError("--resume continues a run in its own folder; leave out the recipe and --out")
     begun = Run.open(resume) if resume is not None else _config(name, settings)
     console = Console(stderr=True, markup=False, highlight=False, quiet=rank() > 0)
-    done = begun.summary() if isinstance(begun, Run) else None
+    done = begun.summary() if isinstance(begun, Run) and (begun.path / "report.html").is_file() else None
     if isinstance(begun, Run) and done is not None and not settings:
         console.print(f"{begun.path} is finished, nothing is left to do", soft_wrap=True)
         _end(console, done, begun.path)

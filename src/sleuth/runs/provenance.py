@@ -21,6 +21,13 @@ def fingerprint(path: Path) -> str:
     return hashlib.sha256(json.dumps(inner).encode()).hexdigest()
 
 
+def code_hash() -> str:
+    """SHA-256 of the package's source by the names and contents of its files: a version says nothing of local edits."""
+    package = Path(__file__).parents[1]
+    found = sorted((path.relative_to(package).as_posix(), fingerprint(path)) for path in package.rglob("*.py"))
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
 def code_version() -> str:
     """The version of the package, and in a checkout the commit, marked when files differ from it."""
     checkout = Path(__file__).parents[3]

@@ -73,6 +73,16 @@ class Run:
     def manifest(self) -> Row:
         return read_json(self.path / "manifest.json")
 
+    def begin_part(self, step: int, versions: Mapping[str, Any]) -> None:
+        """Records that other versions made the run from a step on; a part none of whose steps is left gives way."""
+        written = self.manifest()
+        kept = [each for each in _parts(written) if each["step"] < step]
+        self.write_json("manifest.json", {**written, "parts": [*kept, {"step": step, **versions}]})
+
+    def newest_part(self) -> Row:
+        """The versions that made the newest steps, and the step after which they began."""
+        return _parts(self.manifest())[-1]
+
     def append_metrics(self, step: int, values: Mapping[str, Any]) -> None:
         """Records a step for good: the line is on the disk when this returns."""
         append_row(self.path / "metrics.jsonl", {"step": step, **values})
@@ -122,6 +132,10 @@ class Run:
 
         So do rollbacks: what the run does from here on follows from them.
         """
+        newest = self.newest_part()
+        if newest["step"] > max(step, 0):
+            # A rollback: what comes is made by the newest part from an earlier step on.
+            self.begin_part(max(step, 0), {name: newest[name] for name in newest if name != "step"})
         rewrite_rows(self.path / "metrics.jsonl", [each for each in self.metrics() if each["step"] <= step])
         if (self.path / "events.jsonl").exists():
             lasting = [each for each in self.events() if each["step"] <= step or each.get("action") == ROLLBACK]
@@ -192,6 +206,13 @@ class Run:
 
     def write_summary(self, content: Mapping[str, Any]) -> Path:
         return self.write_json("summary.json", content)
+
+
+def _parts(manifest: Row) -> list[Row]:
+    """The parts of a run by the versions that made them; an older version wrote those of the beginning alone."""
+    begun = {name: manifest[name] for name in ("code", "torch", "transformers") if name in manifest}
+    parts: list[Row] = manifest.get("parts") or [{"step": 0, **begun}]
+    return parts
 
 
 def _found(steps: list[Any], place: int) -> str:

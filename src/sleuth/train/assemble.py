@@ -25,6 +25,8 @@ from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import Paged
 from sleuth.engines.paged.schedule import Tally
 from sleuth.errors import InputError, UserError
+from sleuth.evaluate.folder import leaves
+from sleuth.hooks import IMPORT, source_hash
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 from sleuth.retrieval import index, manifest
@@ -37,8 +39,8 @@ from sleuth.retrieval.vectors.families import settings_for
 from sleuth.reward.answers import wordless
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import checkpoints
-from sleuth.runs.provenance import code_version, fingerprint
-from sleuth.runs.run import Run
+from sleuth.runs.provenance import code_hash, code_version, fingerprint
+from sleuth.runs.run import Run, step_of
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
 from sleuth.train.engines import learning
@@ -86,6 +88,7 @@ class Parts:
     saver: Saver
     trackers: Trackers
     changes: tuple[str, ...] = ()
+    versions: Mapping[str, Any] | None = None  # that make the run from here on, where others made what is there
 
     @property
     def agent(self) -> Agent:
@@ -130,13 +133,13 @@ class Parts:
     def held(self) -> Iterator[None]:
         """Keeps the run folder; when it is let go of, all that was to be written is."""
         with self.run.held() if self.ranks.rank == 0 else nullcontext(), self.saver, closing(self.trackers):
-            if self.ranks.rank == 0:
-                self._go_on()
             yield
 
-    def _go_on(self) -> None:
-        """Records what changed since the run was begun; what was its end is not any more."""
+    def go_on(self, step: int) -> None:
+        """Records what changed since the run was begun, from a step on; what was its end is not any more."""
         self.run.drop_summary()
+        if self.versions is not None:
+            self.run.begin_part(step, self.versions)
         if self.changes:
             begun = self.run.manifest()
             changed = [*begun.get("changes", []), *self.changes]
@@ -165,17 +168,56 @@ def proceed(run: Run, watch: Watch, changes: Sequence[str] = (), ranks: Ranks = 
             raise InputError(
                 f"{knob} = {found['path']} changed after {run.path} was begun with it; put it back, or begin a new run"
             )
-    return replace(assemble(config, run, watch, ranks), changes=tuple(changes))
+    parts = replace(assemble(config, run, watch, ranks), changes=tuple(changes))
+    return replace(parts, versions=_changed_versions(run, config, watch))
+
+
+def _changed_versions(run: Run, config: Config, watch: Watch) -> Mapping[str, Any] | None:
+    """The versions that are here now, where they are not those of the run's newest part; says so."""
+    before, now = run.newest_part(), versions(config)
+    different = [name for name in now if name in before and before[name] != now[name]]
+    if not different:
+        return None
+    newest = run.latest()
+    said = "; ".join(_change(name, before[name], now[name]) for name in different)
+    watch.tell(
+        f"from step {0 if newest is None else step_of(newest)} on this run is made by other versions: {said}; "
+        "it may differ from an undisturbed run, and manifest.json records each part"
+    )
+    return now
+
+
+def _change(name: str, before: Any, now: Any) -> str:
+    if name == "functions":
+        changed = sorted(knob for knob in {*before, *now} if before.get(knob) != now.get(knob))
+        return f"the function of {', '.join(changed)} changed"
+    return "the source of Sleuth changed" if name == "code_sha256" else f"{name} {before} is now {now}"
+
+
+def versions(config: Config) -> dict[str, Any]:
+    """What makes the steps of a run beside its settings: the code, the libraries, and functions of the user's own."""
+    functions = {
+        name: source_hash(value)
+        for name, value in leaves(recipe.resolved(config)).items()
+        if isinstance(value, str) and value.startswith(IMPORT)
+    }
+    return {
+        "code": code_version(),
+        "code_sha256": code_hash(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "functions": functions,
+    }
 
 
 def begin(config: Config, folder: Path) -> Run:
     """A new run folder with its manifest; missing models and files are found before it is made."""
+    here = versions(config)
     manifest = {
         "config": recipe.resolved(config),
-        "code": code_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        **{name: here[name] for name in ("code", "torch", "transformers")},
         "inputs": _inputs(config),
+        "parts": [{"step": 0, **here}],
     }
     return Run.create(folder, manifest)
 

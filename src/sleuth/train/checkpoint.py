@@ -19,7 +19,7 @@ from sleuth.errors import InputError
 from sleuth.model import lora
 from sleuth.model.tokens import Tokens
 from sleuth.runs.checkpoints import CHECKSUMS, FORMAT, TRAINER
-from sleuth.runs.checksums import digests, files, sealed
+from sleuth.runs.checksums import digest, files, sealed
 from sleuth.runs.run import step_of
 from sleuth.train import shards
 from sleuth.train.host import Host
@@ -102,7 +102,8 @@ def write_shards(folder: Path, taken: Snapshot, group: ProcessGroup | None) -> N
 
 def write_checksums(folder: Path) -> None:
     """Writes the checksums of all other files of the folder, after the last of them."""
-    found = digests(folder, files(folder))
+    # One after another: the thread that writes may outlive the interpreter, which then starts no others.
+    found = {name: digest(folder / name) for name in files(folder)}
     (folder / CHECKSUMS).write_bytes(sealed({"format": FORMAT, "kind": "checkpoint", "files": found}))
 
 

@@ -52,6 +52,8 @@ def train(parts: Parts, watch: Watch, started: float) -> Outcome:
     with parts.held(), upcoming(parts) as coming, _closing(parts.engine, coming):
         newest = parts.run.latest()
         _require_records(parts, watch, newest)
+        if parts.ranks.rank == 0:
+            parts.go_on(0 if newest is None else step_of(newest))
         proof = _prove(parts, watch, coming, 0)
         before = _before(parts, watch, coming)
         progress = _restore(parts, newest)

@@ -23,11 +23,11 @@ TRANSCRIPTS = 10
 
 
 def write(parts: Parts, outcome: Outcome) -> Mapping[str, Any]:
-    """Writes summary and report into the run folder and returns the summary."""
+    """Writes report and summary into the run folder, the summary last, for it ends the run; returns the summary."""
     policy = recipe.resolve_policy(parts.config.model.policy)
     found = summary(outcome, ceiling.known(policy, parts.config))
-    parts.run.write_summary(found)
     _write_report(parts.run, found, outcome.after.greedy if outcome.after else Evaluation(()))
+    parts.run.write_summary(found)
     return found
 
 

@@ -125,6 +125,20 @@ def test_what_is_no_run_is_refused(
     assert refused(*words, monkeypatch=monkeypatch, capsys=capsys).startswith(f"sleuth: {sentence}")
 
 
+def test_run_without_its_report_is_finished_by_resuming_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run is left that was killed when its summary was there and its report was not."""
+    small = ("train.steps=1", "train.questions=1", "train.samples=2", "evaluate.before=false", "evaluate.after=false")
+    begun = ["own.toml", "--out", "run", *(word for each in small for word in ("--set", each))]
+    for words in (begun, ["--resume", "run"]):
+        monkeypatch.setattr(sys, "argv", ["sleuth", "train", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert not caught.value.code
+        report = (home / "run" / "report.html").read_text()
+        (home / "run" / "report.html").unlink()
+        assert report.startswith("<!doctype html>")
+
+
 def test_manifest_that_is_damaged_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

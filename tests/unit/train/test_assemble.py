@@ -189,15 +189,46 @@ def test_run_goes_on_with_what_may_change_and_remembers_it(home: Path) -> None:
     longer = proceed(Run.open(made.run.path), Silent(), ["train.steps=7"])
     assert "changes" not in made.run.manifest(), "nothing changes before the run is held"
     with longer.held():
+        longer.go_on(0)
         assert made.run.summary() is None, "a run that goes on is not finished"
     again = proceed(Run.open(made.run.path), Silent(), ["guards.non_finite=stop"])
     with again.held():
-        pass
+        again.go_on(0)
     assert (again.config.train.steps, again.config.guards.non_finite) == (7, "stop")
     assert made.run.manifest()["changes"] == ["train.steps=7", "guards.non_finite=stop"]
     assert proceed(Run.open(made.run.path), Silent()).config == again.config
     with pytest.raises(ConfigError, match=r"train\.samples cannot change after a run was begun"):
         proceed(Run.open(made.run.path), Silent(), ["train.samples=2"])
+
+
+def test_parts_of_a_run_made_by_other_versions_are_recorded_and_told(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(home)
+    function = home / "judge_of_parts.py"
+    function.write_text("def paid(question, trajectory):\n    return 1.0\n")
+    made = begun(config(reward={"answer": "import:judge_of_parts.paid"}))
+    (first,) = made.run.manifest()["parts"]
+    assert (first["step"], first["torch"], list(first["functions"])) == (0, torch.__version__, ["reward.answer"])
+    same = Stages()
+    assert proceed(Run.open(made.run.path), same).versions is None
+    assert not any("other versions" in line for line in same.told)
+    # The run was begun by another torch, and the function was edited since.
+    made.run.begin_part(0, {**first, "torch": "2.0"})
+    function.write_text("def paid(question, trajectory):\n    return 0.5\n")
+    save(made.run, made.learner.policy, made.learner.optimiser, Progress(4), keep=1)
+    stages = Stages()
+    again = proceed(Run.open(made.run.path), stages)
+    told = next(line for line in stages.told if "other versions" in line)
+    assert f"from step 4 on this run is made by other versions: torch 2.0 is now {torch.__version__}" in told
+    assert "the function of reward.answer changed" in told
+    again.go_on(4)
+    parts = made.run.manifest()["parts"]
+    assert [(each["step"], each["torch"]) for each in parts] == [(0, "2.0"), (4, torch.__version__)]
+    made.run.rewind(2)
+    assert [each["step"] for each in made.run.manifest()["parts"]] == [0, 2], "a rollback gives its steps to the newest"
+    made.run.rewind(0)
+    assert [each["torch"] for each in made.run.manifest()["parts"]] == [torch.__version__]
 
 
 FAULTS: dict[str, tuple[dict[str, dict[str, Any]], str]] = {

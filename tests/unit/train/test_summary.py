@@ -8,6 +8,7 @@ import pytest
 
 from sleuth import recipe
 from sleuth.config.reward import RewardConfig
+from sleuth.errors import InputError
 from sleuth.evaluate.suite import Evaluation, asked
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
@@ -92,6 +93,19 @@ def test_finished_run_has_summary_and_report(
     assert page.startswith("<!doctype html>")
     assert "Who wrote book 1?" in page
     assert [name for name in ("<script", "<link", "src=") if name in page] == []
+
+
+def test_run_whose_report_could_not_be_written_is_not_finished(
+    parts: Callable[..., Parts], policy: Callable[..., Policy], tmp_path: Path, judged: str
+) -> None:
+    policy().save(tmp_path / "model")
+    tables = {"model": {"policy": str(tmp_path / "model")}, "evaluate": {"before": False, "after": False}}
+    made = parts(tmp_path / "run", reward={"answer": judged}, train={"steps": 1}, **tables)
+    outcome = train(made, Silent(), 0.0)
+    (made.run.path / "events.jsonl").write_text("broken\n")
+    with pytest.raises(InputError, match=r"events\.jsonl"):
+        write(made, outcome)
+    assert made.run.summary() is None
 
 
 @pytest.mark.parametrize("asked", ["before", "after", None])

@@ -210,7 +210,7 @@ class Run:
 
 def _parts(manifest: Row) -> list[Row]:
     """The parts of a run by the versions that made them; an older version wrote those of the beginning alone."""
-    begun = {name: manifest[name] for name in ("code", "torch", "transformers") if name in manifest}
+    begun: Row = {name: manifest[name] for name in ("code", "torch", "transformers") if name in manifest}
     parts: list[Row] = manifest.get("parts") or [{"step": 0, **begun}]
     return parts
 

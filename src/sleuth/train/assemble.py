@@ -118,7 +118,7 @@ class Parts:
                 found = checkpoints.verify(folder, resuming=True)
             except InputError as error:
                 found = str(error)
-        ((found,), *_) = self.ranks.gather([found])
+        ((found,), *_) = self.ranks.gather([found], "the checksums of a checkpoint")
         if isinstance(found, str):
             raise InputError(found)
         return found

@@ -4,8 +4,8 @@ A table of figures has a comment above it: `<!-- figures: commit=abc1234 paths=s
 names the commit (or commits, with a comma) it was measured at, and the files that can alter it. Where one of these
 changed since, the section has to say so in its text: "measured at abc1234". `<!-- figures: none (REASON) -->` is for
 numbers that nobody measured here: settings, arithmetic, figures of others. Without the whole history (an sdist, a
-shallow clone) nobody can know whether a commit exists and what changed since: those tests have the marker `history`, and
-are counted as not run.
+shallow clone) nobody can know whether a commit exists and what changed since: those tests have the marker `history`,
+and are counted as not run.
 """
 
 import re

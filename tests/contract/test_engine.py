@@ -162,9 +162,6 @@ any_engine = pytest.mark.parametrize("opener", [*named({"scripted": scripted}), 
 sampling_engine = pytest.mark.parametrize("opener", SAMPLING)
 sampling_engine_and_kernels = pytest.mark.parametrize("opener", [*SAMPLING, BY_KERNELS])
 paged_engine = pytest.mark.parametrize("opener", [pytest.param(paged, id="paged"), on_gpu()])
-stale_engine = pytest.mark.parametrize(
-    "opener", [pytest.param(partial(paged, keep_stale=True), id="paged"), on_gpu(keep_stale=True)]
-)
 
 
 @pytest.fixture(scope="module")
@@ -508,7 +505,9 @@ def test_a_cancelled_call_makes_room_and_the_others_go_on(opener: Opener, wild: 
     assert [completion.ids for completion in asyncio.run(main())] == [expected.ids] * 2
 
 
-async def changed_on_the_way(engine: Engine, prompt: Sequence[int], new: PreTrainedModel) -> Completion:
+async def changed_on_the_way(
+    engine: Engine, prompt: Sequence[int], new: PreTrainedModel, publish: Callable[..., None] | None = None
+) -> Completion:
     """Other weights are published when eight tokens have been heard."""
     heard: list[int] = []
     # As a trainer has them, which shows them to servers from there.
@@ -518,7 +517,7 @@ async def changed_on_the_way(engine: Engine, prompt: Sequence[int], new: PreTrai
     def listen(ids: Sequence[int]) -> None:
         heard.extend(ids)
         if len(heard) >= 8:
-            engine.publish(weights, 1)
+            (publish or engine.publish)(weights, 1)
 
     completion = await engine.generate(prompt, Sampling(48, seed=2), None, listen)
     before = completion.versions.count(0)
@@ -544,7 +543,7 @@ def test_weights_published_on_the_way_make_the_tokens_after_them(
         assert completion.logprobs[part] == pytest.approx(expected[part], abs=near(opener))
 
 
-@stale_engine
+@paged_engine
 def test_keys_of_older_weights_are_kept_where_that_is_asked_for(
     opener: PagedOpener, endless: Home, tiny: Callable[..., PreTrainedModel]
 ) -> None:
@@ -552,7 +551,8 @@ def test_keys_of_older_weights_are_kept_where_that_is_asked_for(
 
     async def main() -> tuple[Completion, int]:
         async with opener(endless.folder, 2, 64) as engine:
-            return await changed_on_the_way(engine, prompt, new), engine.tally.prefilled
+            publish = partial(engine.publish, keep_cache=True)
+            return await changed_on_the_way(engine, prompt, new, publish), engine.tally.prefilled
 
     completion, prefilled = asyncio.run(main())
     assert prefilled == len(prompt)

@@ -74,7 +74,6 @@ def embedded(config: Config, policy: Policy, *, lockstep: bool = True) -> Paged:
         context=config.agent.context_tokens + 1,
         memory=config.engine.memory,
         prefill_tokens=config.engine.prefill_tokens,
-        keep_stale=config.engine.stale_cache == "keep",
         # Bit for bit the same run again is a promise for CPUs only, and waiting for everyone is dear on a GPU.
         lockstep=lockstep and policy.device.type == "cpu",
     )

@@ -120,7 +120,8 @@ def _step(parts: Parts, coming: Upcoming, guard: Guards, progress: Progress, rec
         metrics |= _learn(parts, harvest, pace, guard, recompute, verdicts)
     with clock.part("publish"):
         if parts.config.train.mode == "sync":
-            parts.publisher.publish(step + 1)
+            # Everywhere else the engine begins with an empty cache.
+            parts.publisher.publish(step + 1, keep_cache=parts.config.engine.stale_cache == "keep")
     with clock.part("write"):
         _write(parts, harvest, step + 1)
     taken = {**clock.taken(), "time/step": time.monotonic() - began}

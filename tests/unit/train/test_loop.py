@@ -1,5 +1,6 @@
 """The loop: what it records, what it repeats exactly, and what ends it."""
 
+import asyncio
 import math
 import re
 import resource
@@ -25,6 +26,7 @@ from sleuth.runs.documents import read_json
 from sleuth.runs.rows import read_rows
 from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts
+from sleuth.train.examine import ask
 from sleuth.train.loop import Outcome, train
 from sleuth.train.policy import Policy
 from sleuth.train.rollout import group
@@ -637,3 +639,17 @@ def test_engine_failures_end_the_run_before_the_survivors_teach(parts: Making, t
         ("engine_failures", "stop"),
         ("unusable", "stop"),
     ]
+
+
+def test_evaluations_of_a_run_that_keeps_its_cache_begin_clean(parts: Making, tmp_path: Path, judged: str) -> None:
+    """Held-out questions are training questions here, so prompts cached by older weights would be found."""
+    # A prompt of several pages, and more pages than the episodes need.
+    agent = {"prompt": "instruct", "searches": 0, "turn_tokens": 6, "context_tokens": 500}
+    tables = {"reward": {"answer": judged}, "engine": {"stale_cache": "keep"}, "agent": agent}
+    made = parts(tmp_path / "run", train={"learning_rate": 0.1}, **tables)
+    after = trained(made).after
+    assert after is not None
+    fresh = parts(tmp_path / "fresh", learning=made.learner.policy, **tables)
+    scored = asyncio.run(ask(fresh, 0.0, 3))
+    logprobs = [[each.trajectory.logprobs for each in found.asked] for found in (after.greedy, scored)]
+    assert logprobs[0] == logprobs[1]

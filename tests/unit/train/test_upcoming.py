@@ -56,7 +56,7 @@ class Noted:
     def __init__(self) -> None:
         self.versions: list[int] = []
 
-    def publish(self, version: int) -> None:
+    def publish(self, version: int, *, keep_cache: bool = False) -> None:
         self.versions.append(version)
 
 

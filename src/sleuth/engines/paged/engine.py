@@ -88,8 +88,8 @@ class Paged:
 
     `memory` is the share of the device's memory that pages may take. With `lockstep`, steps go on only when every
     seated caller is waiting in them: batches then do not depend on how long a search took, and on a CPU a run with the
-    same seed gives the same numbers bit for bit. `keep_stale` lets rows go on with keys and values of older weights.
-    `backend` and `graphs` are what the device asks for, unless they are given.
+    same seed gives the same numbers bit for bit. `backend` and `graphs` are what the device asks for, unless they are
+    given.
     """
 
     def __init__(
@@ -101,7 +101,6 @@ class Paged:
         context: int,
         memory: float = 0.3,
         prefill_tokens: int | None = None,
-        keep_stale: bool = False,
         lockstep: bool = False,
         backend: Backend | None = None,
         graphs: bool | None = None,
@@ -122,7 +121,7 @@ class Paged:
         self._watch = Watch(model, tokens)
         self._core = Core(runner, self._watch, partial(Schedule, pages, slots, prefill_tokens), _hand_out)
         self._model, self._context = model, context
-        self._keep_stale, self._lockstep = keep_stale, lockstep
+        self._lockstep = lockstep
         self._closed = False
         self._arrivals = 0
         self._arrived: deque[Row] = deque()
@@ -174,7 +173,8 @@ class Paged:
         finally:
             self._watch.leave(kind)
 
-    def publish(self, weights: Mapping[str, Tensor] | None, version: int) -> None:
+    def publish(self, weights: Mapping[str, Tensor] | None, version: int, *, keep_cache: bool = False) -> None:
+        """As the contract says; `keep_cache` reuses keys and values of older weights, which is not exact."""
         core = self._core
         with self._between_steps(), core.runner.after_the_caller(), core.runner.ready():
             self._land()
@@ -186,7 +186,7 @@ class Paged:
             if weights is not None:
                 self._load(weights)
             core.version = version
-            if not self._keep_stale:
+            if not keep_cache:
                 core.schedule.restart()
 
     async def close(self) -> None:

@@ -82,6 +82,7 @@ class Agent:
         """Runs the episode to its end; a failure that is not the model's ends it as unusable."""
         try:
             with self.engine.seat(order) as seat:
+                seat.in_tool = lambda: self.tool.waits.any_under_way
                 return await self.method(self, task, seat, hear)
         except FunctionFailed as failure:
             return task.trajectory(StopReason.FUNCTION_FAILED, failure=str(failure))

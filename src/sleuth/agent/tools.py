@@ -22,6 +22,10 @@ class Waits:
     _under_way: int = 0
     _since: float = 0.0
 
+    @property
+    def any_under_way(self) -> bool:
+        return self._under_way > 0
+
     @contextmanager
     def one(self) -> Iterator[None]:
         began = time.monotonic()

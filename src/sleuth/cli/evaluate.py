@@ -222,7 +222,7 @@ def _ask(
     if there == total:
         return
     try:
-        agent, slots = candidate.agent(examples), candidate.config.engine.slots
+        agent, concurrent = candidate.agent(examples), candidate.concurrency
         methods.require_prompts(agent, folder.questions())
     except UserError:
         folder.forsake()
@@ -231,7 +231,7 @@ def _ask(
         with Live(console) as live:
             live.begin(f"asking {total - there:,} questions", total - there)
             asking = ask(
-                agent, folder, RUBRIC, temperature=temperature, seed=seed, concurrent=slots,
+                agent, folder, RUBRIC, temperature=temperature, seed=seed, concurrent=concurrent,
                 done=lambda _: live.advance(),
             )  # fmt: skip
             spent = asyncio.run(asking)

@@ -42,7 +42,7 @@ def agent(
         str | None, typer.Option(help="what clients call the model", show_default="that of its folder")
     ] = None,
     concurrent: Annotated[
-        int | None, typer.Option(min=1, help="questions answered at once at most", show_default="engine.slots")
+        int | None, typer.Option(min=1, help="questions answered at once at most", show_default="agent.concurrency")
     ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="tokens sampled for a question at most", show_default="the agent's own")
@@ -83,7 +83,7 @@ def agent(
         # Questions come from clients: the name of this file is never looked for.
         candidate = candidates.named(model, wish, Path("asked.jsonl"))
         facts = Facts(name or candidate.name, _searched(candidate), int(time.time()))
-        places = concurrent or candidate.config.engine.slots
+        places = concurrent or candidate.concurrency
         terms = Terms(places, max_tokens, max_prompt, temperature=temperature)
         names = server_names(host, allow_host or ())
         app = application(candidate.agent((), lockstep=False), facts, terms, token=token, names=names)

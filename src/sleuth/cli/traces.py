@@ -145,8 +145,10 @@ def sample(
     console = Console(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
         live.begin("sampling", len(asked) * samples)
-        rubric, slots = Rubric(config.reward), config.engine.slots
-        harvest = asyncio.run(rejection.sample(agent, asked, rubric, terms, slots, lambda _: live.advance()))
+        rubric = Rubric(config.reward)
+        harvest = asyncio.run(
+            rejection.sample(agent, asked, rubric, terms, config.concurrency, lambda _: live.advance())
+        )
     if not harvest.rows:
         raise InputError(
             f"no episode was good enough to keep, of {len(asked) * samples:,}; lower --min-reward, raise --samples, "

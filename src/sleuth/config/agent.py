@@ -38,6 +38,14 @@ class AgentConfig(Section):
     observation_tokens: Annotated[Positive, Field(description="tokens of one observation at most")] = 500
     context_tokens: Annotated[Positive, Field(description="tokens of a whole episode at most, prompt included")] = 4096
 
+    concurrency: Annotated[
+        Positive | None,
+        Field(
+            description="episodes in flight at most, of each process; those waiting for a tool take no place in the "
+            "engine; absent: engine.slots, or 4 times that where searches leave this process"
+        ),
+    ] = None
+
     @property
     def template(self) -> str:
         """The name of the prompt, also where none was chosen."""

@@ -54,6 +54,13 @@ class EngineConfig(Section):
         Positive | None,
         Field(description="given tokens computed in one step at most; none: 16,384 on a GPU, 2,048 on a CPU"),
     ] = None
+    lockstep: Annotated[
+        Literal["auto", "on", "off"],
+        Field(
+            description="on: steps wait until every episode asks for tokens, so that a run on a CPU repeats bit for "
+            "bit; auto: on for a CPU where every tool answers in this process"
+        ),
+    ] = "auto"
     stale_cache: Annotated[
         Literal["drop", "keep"],
         Field(description="keys and values of older weights: drop and compute again, or keep, which is not exact"),
@@ -84,6 +91,7 @@ class EngineConfig(Section):
             self._without_effect("engine.kind = paged", "url", "command", "weights", "exchange", "in_flight")
             return self
         self._without_effect("engine.kind = vllm, which always drops them", "stale_cache")
+        self._without_effect("engine.kind = vllm, which never waits for callers", "lockstep")
         if self.weights == "device":
             self._without_effect("engine.weights = device", "exchange")
         if self.url is None:

@@ -17,6 +17,8 @@ from sleuth.config.sources import DataConfig, WorldConfig
 from sleuth.config.track import TrackConfig
 from sleuth.config.train import TrainConfig
 
+IN_FLIGHT = 4  # episodes for each slot of the engine where most of them wait for a server at any time
+
 
 class Config(Section):
     """A whole run; the tables of a recipe are its fields."""
@@ -34,6 +36,18 @@ class Config(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     guards: GuardsConfig = GuardsConfig()
     track: TrackConfig = TrackConfig()
+
+    @property
+    def remote_tools(self) -> bool:
+        """Whether episodes wait for servers or the web."""
+        searched = self.agent.method not in UNSEARCHED and self.retrieval.replay is None
+        return searched and self.retrieval.remote
+
+    @property
+    def concurrency(self) -> int:
+        """Episodes in flight at most."""
+        waiting = self.remote_tools and self.engine.lockstep != "on"
+        return self.agent.concurrency or self.engine.slots * (IN_FLIGHT if waiting else 1)
 
     @model_validator(mode="after")
     def _pages(self) -> Self:

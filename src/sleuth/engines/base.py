@@ -78,11 +78,15 @@ class Completion:
     stop: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Seat:
-    """A caller that comes back for its next turn; lower orders are served first."""
+    """A caller that comes back for its next turn; lower orders are served first.
+
+    `in_tool` says whether a tool call is under way that the caller may be waiting for.
+    """
 
     order: int
+    in_tool: Callable[[], bool] = lambda: False
 
 
 class Engine(Protocol):

@@ -43,7 +43,7 @@ from sleuth.runs.provenance import code_hash, code_version, fingerprint
 from sleuth.runs.run import Run, step_of
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
-from sleuth.train.engines import learning
+from sleuth.train.engines import Lockstep, learning
 from sleuth.train.learners import learner_of
 from sleuth.train.publish import Publisher
 from sleuth.train.questions import QuestionStream, known
@@ -241,6 +241,7 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
         if told:
             watch.tell(told)
     engine, publisher = learning(config, learner, run.path)
+    watch.tell(Lockstep.of(config, learner.policy.device.type).line(config.concurrency))
     agent = agent_of(config, engine, learner.policy.tokens, sources.index, run.path / SEARCHES)
     methods.require_prompts(agent, [*learn, *held_out])
     stream = QuestionStream(learn, config.train.seed, config.data.shuffle)

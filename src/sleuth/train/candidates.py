@@ -33,6 +33,7 @@ from sleuth.train.ranks import ALONE
 
 TABLES = ("agent.", "engine.", "retrieval.", "model.dtype")
 NAMED = ("protocol", "method", "prompt")  # settings of the agent that a stamp names by themselves
+UNSTAMPED = ("concurrency",)  # and those that its answers do not depend on
 BUILT = ("kind", "k1", "b", "stemmer", "encoder", "record")  # settings of an index that is there already
 
 
@@ -58,8 +59,13 @@ class Candidate:
     questions: Path | None = None
     training: Path | None = None
 
-    def agent(self, shots: Sequence[Question], *, lockstep: bool = True) -> Agent:
-        """The model in its engine, with what it searches; without `lockstep` no episode waits for another's search."""
+    @property
+    def concurrency(self) -> int:
+        """Questions in flight at most."""
+        return self.config.concurrency
+
+    def agent(self, shots: Sequence[Question], *, lockstep: bool | None = None) -> Agent:
+        """The model in its engine, with what it searches; `lockstep` decides in place of the settings, where given."""
         method = methods.fitting(self.config.agent, shots)
         require_search(self.config)
         engine, tokens = standing(self.config, self.weights, lockstep=lockstep)
@@ -91,7 +97,7 @@ def circumstances(config: Config, index: Path, spoken: Protocol) -> dict[str, An
         "method": agent.method,
         "protocol": {"name": agent.protocol, "sha256": grammar},
         "prompt": {"name": _plain(agent.template), "sha256": _digest(prompts.named(agent.template))},
-        "limits": {name: value for name, value in agent.model_dump().items() if name not in NAMED},
+        "limits": {name: value for name, value in agent.model_dump().items() if name not in NAMED + UNSTAMPED},
         "search": None if agent.method in UNSEARCHED else _search(config.retrieval, index),
         "imported": _imported(config),
     }

@@ -37,7 +37,7 @@ async def _measure(policy: Policy, config: Config, scratch: Path) -> Evaluation:
     index.build(scratch / "world" / world_folder.CORPUS, scratch / "index", index_plan(config.retrieval))
     held_out = questions.load(scratch / "world" / world_folder.TEST)
     agent = agent_of(config, embedded(config, policy), policy.tokens, scratch / "index", scratch / SEARCHES)
-    return await evaluate(agent, held_out, Rubric(config.reward), concurrent=config.engine.slots)
+    return await evaluate(agent, held_out, Rubric(config.reward), concurrent=config.concurrency)
 
 
 def known(policy: Path, config: Config) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ def _settings(config: Config) -> dict[str, Any]:
     return {
         "world": config.world and {"passages": config.world.passages, "seed": config.world.seed},
         "retrieval": config.retrieval.model_dump(mode="json", include={"index", "k", "k1", "b"}),
-        "agent": config.agent.model_dump(mode="json"),
+        "agent": config.agent.model_dump(mode="json", exclude={"concurrency"}),
         "questions": config.evaluate.questions,
     }
 

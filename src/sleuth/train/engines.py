@@ -3,6 +3,7 @@
 import asyncio
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -18,6 +19,7 @@ from sleuth.engines.vllm.engine import Vllm
 from sleuth.engines.vllm.launch import Started
 from sleuth.engines.vllm.push import Way
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
+from sleuth.hooks import IMPORT
 from sleuth.model.tokens import Tokens
 from sleuth.runs import checkpoints
 from sleuth.train.learners import device_of, dtype_of, engine_policy
@@ -28,6 +30,45 @@ from sleuth.train.step import Learner
 
 LOG = "vllm.log"
 EXCHANGE = "weights"  # the folder in that of a run through which weights go
+
+
+@dataclass(frozen=True, slots=True)
+class Lockstep:
+    """Whether the engine waits for every episode before it steps, and why."""
+
+    holds: bool
+    reason: str
+    repeats: bool
+
+    @classmethod
+    def of(cls, config: Config, device: str) -> "Lockstep":
+        """What engine.lockstep comes to; `device` is the type of device that the engine runs on."""
+        if config.engine.kind != "paged":
+            return cls(False, f"engine.kind = {config.engine.kind}", False)
+        off = _why_off(config, device)
+        if config.engine.lockstep == "auto":
+            return cls(off is None, off or "every tool answers in this process", off is None)
+        holds = config.engine.lockstep == "on"
+        return cls(holds, f"engine.lockstep = {config.engine.lockstep}", holds and off is None)
+
+    def line(self, concurrent: int) -> str:
+        """The whole of it in one line."""
+        bits = "repeats bit for bit on this machine" if self.repeats else "may not repeat bit for bit"
+        return (
+            f"lockstep {'on' if self.holds else 'off'} ({self.reason}), {concurrent:,} episodes in flight at most: "
+            f"with the same seed this run {bits}"
+        )
+
+
+def _why_off(config: Config, device: str) -> str | None:
+    """Why callers should not be waited for, if they should not."""
+    if device != "cpu":
+        return f"the engine runs on {device}, whose sums differ from run to run"
+    if config.agent.method.startswith(IMPORT):
+        return f"agent.method = {config.agent.method} may depend on fewer workers than there are episodes"
+    if config.remote_tools:
+        return f"searches leave this process: retrieval.index = {config.retrieval.index}"
+    return None
 
 
 def learning(config: Config, learner: Learner, home: Path) -> tuple[Engine, Publisher]:
@@ -46,8 +87,11 @@ def learning(config: Config, learner: Learner, home: Path) -> tuple[Engine, Publ
     return servers, Sent(servers, lambda: dict(learner.policy.parameters()))
 
 
-def standing(config: Config, weights: Path, *, lockstep: bool = True) -> tuple[Engine, Tokens]:
-    """An engine with the weights of a folder, which stay as they are, and their tokens."""
+def standing(config: Config, weights: Path, *, lockstep: bool | None = None) -> tuple[Engine, Tokens]:
+    """An engine with the weights of a folder, which stay as they are, and their tokens.
+
+    `lockstep` decides in place of the settings, where it is given.
+    """
     if config.engine.kind == "paged":
         where = device_of(ALONE)
         policy = Policy.load(weights, where, dtype_of(config, where))
@@ -65,8 +109,8 @@ def standing(config: Config, weights: Path, *, lockstep: bool = True) -> tuple[E
     return servers, tokens
 
 
-def embedded(config: Config, policy: Policy, *, lockstep: bool = True) -> Paged:
-    """The policy in the embedded engine; without `lockstep` nobody waits for the searches of others on a CPU either."""
+def embedded(config: Config, policy: Policy, *, lockstep: bool | None = None) -> Paged:
+    """The policy in the embedded engine; `lockstep` decides in place of the settings, where it is given."""
     return Paged(
         policy.model,
         policy.tokens,
@@ -74,8 +118,7 @@ def embedded(config: Config, policy: Policy, *, lockstep: bool = True) -> Paged:
         context=config.agent.context_tokens + 1,
         memory=config.engine.memory,
         prefill_tokens=config.engine.prefill_tokens,
-        # Bit for bit the same run again is a promise for CPUs only, and waiting for everyone is dear on a GPU.
-        lockstep=lockstep and policy.device.type == "cpu",
+        lockstep=Lockstep.of(config, policy.device.type).holds if lockstep is None else lockstep,
     )
 
 

@@ -35,7 +35,7 @@ async def ask(parts: Parts, temperature: float, step: int, watch: Watch | None =
         parts.rubric,
         temperature=temperature,
         step=step,
-        concurrent=parts.config.engine.slots,
+        concurrent=parts.config.concurrency,
         done=None if watch is None else lambda _: watch.advance(),
         share=(ranks.rank, ranks.world),
     )

@@ -93,9 +93,12 @@ def _steps(parts: Parts, watch: Watch, coming: Upcoming, progress: Progress, rec
 
 @contextmanager
 def _closing(engine: Engine, coming: Upcoming) -> Iterator[None]:
-    """An engine is closed where it was asked."""
+    """An engine is closed where it was asked; where the run breaks off, its episodes are not waited for."""
     try:
         yield
+    except BaseException:
+        coming.cancel()
+        raise
     finally:
         coming.run(engine.close())
 

@@ -103,7 +103,7 @@ class Asker:
             for sample in range(train.samples)
             if place % ranks.world == ranks.rank
         ]
-        found = await run_batch(self.agent, tasks, self.config.engine.slots)
+        found = await run_batch(self.agent, tasks, self.config.concurrency)
         with clock.part("reward"):
             mine = [suite.asked(trajectory, self.rubric) for trajectory in found]
         gathered = ranks.gather(mine, f"the episodes of step {step + 1} from question {first}")

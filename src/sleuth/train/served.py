@@ -30,6 +30,11 @@ class Served:
     questions: None = None
     training: None = None
 
+    @property
+    def concurrency(self) -> int:
+        """Questions in flight at most: the server's own, so that more of them do not wait for tools alone."""
+        return self.config.agent.concurrency or self.config.engine.slots
+
     def agent(self, shots: Sequence[Question] = ()) -> RemoteAgent:
         require_search(self.config)
         return RemoteAgent.of(self.endpoint, tool_of(self.config, self.index, Path(SEARCHES)), self.config.agent, shots)

@@ -32,6 +32,10 @@ class Upcoming(Protocol):
         """Drops episodes of steps that are not going to come."""
         ...
 
+    def cancel(self) -> None:
+        """Cancels the episodes under way, for a run that ends by an error or by Ctrl-C."""
+        ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -57,6 +61,9 @@ class InTurn:
     def forget(self) -> None:
         """Nothing was asked for in advance."""
 
+    def cancel(self) -> None:
+        """No-op: Ctrl-C cancels what runs in the main thread."""
+
     def __enter__(self) -> Self:
         return self
 
@@ -74,6 +81,8 @@ class Ahead:
         self._thread = ThreadPoolExecutor(1, "episodes")
         self._runner = asyncio.Runner()
         self._pending: tuple[int, Future[Harvest]] | None = None
+        # What runs in the thread, where no signal reaches it.
+        self._running: tuple[Future[Any], Future[asyncio.Task[Any]]] | None = None
 
     def take(self, step: int, asked: int, last: bool) -> Harvest:
         if self._pending is None or self._pending[0] != step:
@@ -89,7 +98,7 @@ class Ahead:
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         self.settle()
-        return self._thread.submit(self._runner.run, work).result()
+        return self._submit(work).result()
 
     def settle(self) -> None:
         # What it raised is raised when it is taken.
@@ -100,8 +109,30 @@ class Ahead:
         self.settle()
         self._pending = None
 
+    def cancel(self) -> None:
+        if self._running is None:
+            return
+        ended, begun = self._running
+        # A thread that has yet to take it up does so at once.
+        task = begun.result()
+        if not ended.done():
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
     def _start(self, step: int, asked: int) -> Future[Harvest]:
-        return self._thread.submit(self._runner.run, self._sow(step, asked))
+        return self._submit(self._sow(step, asked))
+
+    def _submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        begun: Future[asyncio.Task[Any]] = Future()
+
+        async def noted() -> Result:
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101  a coroutine runs in one
+            begun.set_result(task)
+            return await work
+
+        ended = self._thread.submit(self._runner.run, noted())
+        self._running = (ended, begun)
+        return ended
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from sleuth.train import finished
 from sleuth.train.assemble import Parts, proceed, start
 from sleuth.train.checkpoint import Progress
 from sleuth.train.learners import dtype_of, engine_policy
+from sleuth.train.loop import train
 from sleuth.train.policy import Policy
 from sleuth.train.publish import Copied, Shared
 from sleuth.train.saver import save
@@ -87,6 +88,16 @@ def test_held_out_questions_that_are_trained_on_are_told(asked: str, known: bool
     watch = Stages()
     begun(watch=watch)
     assert any("1 of the 1 held-out questions are trained on too" in line for line in watch.told) is known
+
+
+def test_whether_the_run_repeats_is_told_at_its_start(home: Path) -> None:
+    watch = Stages()
+    begun(watch=watch)
+    (line,) = (line for line in watch.told if line.startswith("lockstep"))
+    assert line == (
+        "lockstep on (every tool answers in this process), 2 episodes in flight at most: with the same seed this run "
+        "repeats bit for bit on this machine"
+    )
 
 
 def test_run_in_a_world_generates_it_once(home: Path) -> None:
@@ -291,3 +302,37 @@ def test_folder_that_exists_is_left_as_it_is(home: Path) -> None:
     with pytest.raises(InputError, match="run exists already and is left as it is"):
         begun()
     assert [path.name for path in Path("run").iterdir()] == ["mine.txt"]
+
+
+POOL = """
+import asyncio
+from sleuth.agent.episode import Episode
+pools = {}
+
+async def run(agent, task, seat, hear):
+    workers = pools.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(2))
+    await asyncio.wait_for(workers.acquire(), 20)
+    try:
+        return await Episode(agent, task, seat, hear).run()
+    finally:
+        workers.release()
+"""
+
+
+def test_method_whose_episodes_share_fewer_workers_than_slots_runs_to_its_end(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("pool_of_two.py").write_text(POOL)
+    monkeypatch.syspath_prepend(home)
+    agent = {"prompt": "brief", "method": "import:pool_of_two.run", "turn_tokens": 6, "context_tokens": 60}
+    made = config(
+        agent=agent,
+        engine={"slots": 4},
+        train={"steps": 1, "questions": 1, "samples": 4},
+        evaluate={"before": False, "after": False},
+    )
+    watch = Stages()
+    parts = begun(made, watch)
+    train(parts, watch, 0.0)
+    assert [row["step"] for row in parts.run.metrics()] == [0, 1]
+    assert any(line.startswith("lockstep off (agent.method = import:pool_of_two.run") for line in watch.told)

@@ -2,9 +2,12 @@
 
 import asyncio
 import math
+import os
 import re
 import resource
 import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -653,3 +656,50 @@ def test_evaluations_of_a_run_that_keeps_its_cache_begin_clean(parts: Making, tm
     scored = asyncio.run(ask(fresh, 0.0, 3))
     logprobs = [[each.trajectory.logprobs for each in found.asked] for found in (after.greedy, scored)]
     assert logprobs[0] == logprobs[1]
+
+
+class Gathering:
+    """A retriever that answers when three searches are under way together."""
+
+    def __init__(self) -> None:
+        self._three = asyncio.Barrier(3)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        try:
+            await asyncio.wait_for(self._three.wait(), 20)
+        except (TimeoutError, asyncio.BrokenBarrierError):
+            await self._three.abort()
+            return [SearchUnavailable(query, "too few episodes in flight") for query in queries]
+        return [[] for _ in queries]
+
+
+def test_more_episodes_than_slots_may_wait_for_their_searches(
+    searching: Callable[[], Policy], parts: Making, tmp_path: Path
+) -> None:
+    tables = {"engine": {"slots": 1}, "agent": {"concurrency": 3}, "train": {"steps": 1}}
+    made = parts(tmp_path / "run", learning=searching(), retriever=Gathering(), **tables)
+    outcome = trained(made)
+    assert [row["episode/unusable"] for row in recorded(made.run)[1:]] == [0.0]
+    assert outcome.after is not None
+    assert outcome.after.greedy.unusable == 0
+
+
+@pytest.mark.parametrize("mode", ["sync", "ahead"])
+def test_one_interrupt_ends_a_run_whose_search_hangs(
+    mode: str, searching: Callable[[], Policy], parts: Making, tmp_path: Path
+) -> None:
+    waited: list[float] = []
+
+    class Hanging:
+        async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+            if not waited:
+                waited.append(time.monotonic())
+                os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+            raise AssertionError("nobody cancelled the search")
+
+    tables = {"train": {"mode": mode}, "algorithm": {"correction": {"level": "token"}}} if mode == "ahead" else {}
+    made = parts(tmp_path / "run", learning=searching(), retriever=Hanging(), evaluate=UNASKED, **tables)
+    with pytest.raises(KeyboardInterrupt):
+        trained(made)
+    assert time.monotonic() - waited[0] < 60

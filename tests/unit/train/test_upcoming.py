@@ -264,3 +264,19 @@ def test_in_turn_nothing_begins_before_it_is_taken() -> None:
         assert begun == [0]
         assert coming.take(1, 2, last=True).asked == 4
     assert begun == [0, 1]
+
+
+def test_episodes_that_never_end_are_cancelled() -> None:
+    async def sow(step: int, asked: int) -> Harvest:
+        if step == 1:
+            await asyncio.Event().wait()
+        return harvest(asked)
+
+    async def work() -> str:
+        return "done"
+
+    with Ahead(sow, Noted()) as coming:
+        coming.take(0, 0, last=False)
+        coming.cancel()
+        assert coming.run(work()) == "done"
+        coming.cancel()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import index
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ from sleuth.model.tokens import Tokens
 
 # With lockstep, steps between two looks at who is there.
 BURST = 4
+# With lockstep, seconds after which callers that neither ask nor leave, with no tool call under way, count as stalled.
+PATIENCE = 60.0
 # Given tokens in one step: as many as keep a GPU busy, and so few that a CPU is done in a moment.
 PREFILL_TOKENS = {"cuda": 16384, "cpu": 2048}
 # Seconds after which a busy thread lets another one go on.
@@ -102,6 +104,7 @@ class Paged:
         memory: float = 0.3,
         prefill_tokens: int | None = None,
         lockstep: bool = False,
+        patience: float = PATIENCE,
         backend: Backend | None = None,
         graphs: bool | None = None,
     ) -> None:
@@ -121,7 +124,8 @@ class Paged:
         self._watch = Watch(model, tokens)
         self._core = Core(runner, self._watch, partial(Schedule, pages, slots, prefill_tokens), _hand_out)
         self._model, self._context = model, context
-        self._lockstep = lockstep
+        self._lockstep, self._patience = lockstep, patience
+        self._stalled: str | None = None
         self._closed = False
         self._arrivals = 0
         self._arrived: deque[Row] = deque()
@@ -186,6 +190,7 @@ class Paged:
             if weights is not None:
                 self._load(weights)
             core.version = version
+            self._stalled = None
             if not keep_cache:
                 core.schedule.restart()
 
@@ -202,6 +207,9 @@ class Paged:
         """Makes sure that somebody computes, in the event loop of whoever asks."""
         if self._closed:
             raise EngineFailure("the engine was closed; make a new one")
+        if self._stalled is not None:
+            # Whoever asked next would wait as long as the others did, in vain.
+            raise EngineFailure(self._stalled)
         if self._driver is not None and not self._driver.done():
             theirs = self._driver.get_loop()
             if theirs is asyncio.get_running_loop():
@@ -257,10 +265,28 @@ class Paged:
                 raise
 
     async def _everyone_here(self) -> None:
-        """With lockstep, waits until every seated caller is asking for tokens."""
+        """With lockstep, waits until every seated caller is asking for tokens; fails where some never will."""
+        quiet = False
         while self._lockstep and not self._seats <= self._asking():
             self._changed.clear()
-            await self._changed.wait()
+            try:
+                async with asyncio.timeout(self._patience / 2):
+                    await self._changed.wait()
+                quiet = False
+            except TimeoutError:
+                idle = not any(seat.in_tool() for seat in self._seats)
+                # Twice: an event loop that was held up lets everybody run before it looks again.
+                if idle and quiet:
+                    self._stall()
+                quiet = idle
+
+    def _stall(self) -> NoReturn:
+        missing = len(self._seats - self._asking())
+        self._stalled = (
+            f"in lockstep the engine waits for every episode, and {missing} of {len(self._seats)} have neither asked "
+            f"for tokens nor ended for {self._patience:g} s; give --set engine.lockstep=off"
+        )
+        raise EngineFailure(self._stalled)
 
     def _asking(self) -> set[Seat]:
         rows = (*self._arrived, *self._core.schedule.rows)

@@ -2,16 +2,19 @@
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
 from transformers import PreTrainedModel
 
 from sleuth.agent.batch import run_batch
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent, Episode, Task
+from sleuth.agent.speech import TextListener
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
+from sleuth.engines.base import Seat
 from sleuth.engines.paged.engine import Paged
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
@@ -66,3 +69,56 @@ def test_delays_change_nothing(tiny: Callable[..., PreTrainedModel], tokens: Tok
         again, same = run(delays)
         assert again == first
         assert same == batches
+
+
+CONFIG = AgentConfig(prompt="brief", searches=3, turn_tokens=20, observation_tokens=24, context_tokens=256)
+TASKS = [Task(Question(f"q{n}", "Who wrote the book?", ("x",), "t"), n) for n in range(8)]
+STALLED = r"of 8 have neither asked for tokens nor ended for 0\.2 s; give --set engine\.lockstep=off"
+
+
+class Pool:
+    """A method whose episodes share two workers."""
+
+    def __init__(self) -> None:
+        self._workers = asyncio.Semaphore(2)
+
+    async def __call__(self, agent: Agent, task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
+        async with self._workers:
+            return await Episode(agent, task, seat, hear).run()
+
+
+def test_episodes_that_wait_for_each_other_fail_by_name_and_do_not_hang(
+    tiny: Callable[..., PreTrainedModel], tokens: Tokens
+) -> None:
+    engine = Paged(tiny(), tokens, slots=8, context=257, lockstep=True, patience=0.2)
+    agent = Agent(engine, tokens, Talkative(), SearchTool(Slow(1), 1), CONFIG, Pool())
+
+    async def twice() -> tuple[list[Trajectory], Trajectory]:
+        stalled = await run_batch(agent, TASKS, 8)
+        engine.publish(None, 1)
+        return stalled, await agent.run(TASKS[0])
+
+    stalled, after = asyncio.run(twice())
+    assert {each.stop for each in stalled} == {StopReason.ENGINE_FAILED}
+    assert all(re.search(STALLED, each.failure or "") for each in stalled)
+    assert after.stop is not StopReason.ENGINE_FAILED
+
+
+def test_without_lockstep_such_episodes_end_by_themselves(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> None:
+    engine = Paged(tiny(), tokens, slots=8, context=257)
+    agent = Agent(engine, tokens, Talkative(), SearchTool(Slow(1), 1), CONFIG, Pool())
+    found = asyncio.run(run_batch(agent, TASKS, 8))
+    assert StopReason.ENGINE_FAILED not in {each.stop for each in found}
+
+
+def test_a_tool_call_may_take_longer_than_the_patience(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> None:
+    class Patient:
+        async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+            await asyncio.sleep(0.2)
+            return [[] for _ in queries]
+
+    engine = Paged(tiny(), tokens, slots=8, context=257, lockstep=True, patience=0.02)
+    agent = Agent(engine, tokens, Talkative(), SearchTool(Patient(), 1), CONFIG)
+    found = asyncio.run(run_batch(agent, TASKS, 8))
+    assert StopReason.ENGINE_FAILED not in {each.stop for each in found}
+    assert any(len(each.turns) > 1 for each in found)

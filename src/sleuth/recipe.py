@@ -32,6 +32,7 @@ MAY_CHANGE = (
     "train.threads",
     "evaluate.every",
     "evaluate.after",
+    "agent.concurrency",
     "engine.",
     "guards.",
     "track.",

@@ -288,6 +288,10 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"engine": {"kind": "vllm", "stale_cache": "keep"}},
         "stale_cache has no effect with engine.kind = vllm, which always drops them; remove it",
     ),
+    "engine.lockstep, vllm": (
+        {"engine": {"kind": "vllm", "lockstep": "on"}},
+        "lockstep has no effect with engine.kind = vllm, which never waits for callers; remove it",
+    ),
     "engine.url, none": (
         {"engine": {"kind": "vllm", "url": " , "}},
         "url = ' , ' names no address; write it like http://127.0.0.1:8000, or remove it",

@@ -57,7 +57,7 @@ test_metrics = answers("/metrics")
 def test_the_openapi_names_every_path_and_problem() -> None:
     paths = app.openapi()["paths"]
     assert sorted(paths) == ["/access", "/healthz", "/metrics", "/readyz", "/retrieve"]
-    assert {"200", "401", "413", "422", "429", "503"} <= set(paths["/retrieve"]["post"]["responses"])
+    assert {"200", "401", "413", "422", "503"} <= set(paths["/retrieve"]["post"]["responses"])
     assert {"200", "401", "404", "413", "422"} <= set(paths["/access"]["post"]["responses"])
 
 

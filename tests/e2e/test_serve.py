@@ -195,7 +195,8 @@ def test_a_search_without_end_does_not_keep_the_server_alive() -> None:
 def test_a_length_that_lies_harms_only_its_sender() -> None:
     with started(SLOW, "0", "5") as (process, address):
         host, port = address.removeprefix("http://").split(":")
-        head = b"POST /retrieve HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+        named = b"POST /retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head = named + b"content-length: %d\r\n\r\n"
         with socket.create_connection((host, int(port))) as more, socket.create_connection((host, int(port))) as less:
             more.sendall(head % 10**12 + b"{}")
             assert more.recv(1000).startswith(b"HTTP/1.1 413")

@@ -12,6 +12,8 @@ from sleuth.retrieval.base import Retriever
 Outcome = list[Hit] | SearchUnavailable
 Key = tuple[str, int]
 
+JOINED = 64  # queries of an inquiry that a smaller one joins, rather than ask again
+
 
 @dataclass(frozen=True, slots=True)
 class CacheCounts:
@@ -62,16 +64,20 @@ class Cached:
 
     def _inquiries(self, keys: list[Key], k: int) -> set[Inquiry]:
         """The questions that will answer these keys: those under way, and one for the rest."""
-        under_way = {key: self._asked[key] for key in keys if self._is_asked(key)}
+        under_way = {key: self._asked[key] for key in keys if self._is_asked(key, max(JOINED, len(keys)))}
         missing = list(dict.fromkeys(key for key in keys if key not in under_way))
         self._misses += len(missing)
         self._joined += len(keys) - len(missing)
         return {*under_way.values()} | ({self._inquire(missing, k)} if missing else set())
 
-    def _is_asked(self, key: Key) -> bool:
-        """Whether the question is under way in this event loop; one of a loop that ended will never be answered."""
+    def _is_asked(self, key: Key, most: int) -> bool:
+        """Whether the question is under way in this event loop, with at most so many others.
+
+        One of a loop that ended will never be answered, and one among thousands is answered with the last of them.
+        """
         inquiry = self._asked.get(key)
-        return inquiry is not None and inquiry.task.get_loop() is asyncio.get_running_loop()
+        here = inquiry is not None and inquiry.task.get_loop() is asyncio.get_running_loop()
+        return inquiry is not None and here and len(inquiry.keys) <= most
 
     def _inquire(self, keys: list[Key], k: int) -> Inquiry:
         # A task of its own: the caller who came first may leave, and the others still get their answer.

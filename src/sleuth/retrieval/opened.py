@@ -81,7 +81,8 @@ def _index(folder: Path, device: str, rerank: str | None = None, depth: int = 10
     from sleuth.retrieval.service.gather import Gathered
 
     # Episodes ask one query each; together they cost the encoder and the index little more than one.
-    return Gathered(load(folder, device=device, rerank=rerank, depth=depth), waiting=UNBOUNDED)
+    loaded = load(folder, device=device, rerank=rerank, depth=depth)
+    return Gathered(loaded, waiting=UNBOUNDED, characters=UNBOUNDED)
 
 
 def _server(url: str, service: ServiceConfig) -> "Client":

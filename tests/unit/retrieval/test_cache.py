@@ -227,3 +227,19 @@ def test_a_loop_stopped_short_is_no_hindrance() -> None:
 def test_a_cache_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="capacity of the cache is 0"):
         Cached(opened(), 0)
+
+
+def test_a_short_request_does_not_wait_for_a_long_one_that_holds_its_query() -> None:
+    async def scene() -> None:
+        source = Source()
+        cached = Cached(source, 10_000)
+        long = asyncio.create_task(cached.search([str(number) for number in range(1000)], 1))
+        await settled()
+        short = asyncio.create_task(cached.search(["7"], 1))
+        await settled()
+        assert [len(queries) for queries, _ in source.asked] == [1000, 1]
+        source.opened.set()
+        assert await short == [hits("7", 1)]
+        assert len(await long) == 1000
+
+    asyncio.run(scene())

@@ -16,11 +16,17 @@ Observer = Callable[[int, float], None]  # hears of each batch: how many queries
 MEMORY = 0.8  # share of the past in the running mean of seconds a query
 
 
-class Overloaded(SleuthError):
-    """More queries wait than may; `seconds` from now those before this request should be answered."""
+TURN = 0.05  # seconds of searching that one request takes up in a batch, while its next queries wait their turn
+FEWEST = 8  # queries of a request in a batch, however long they take
+FIRST_TURN = 32  # as long as it is not known how long a query takes
 
-    def __init__(self, queued: int, seconds: float) -> None:
-        super().__init__(f"{queued:,} queries are waiting already; try again in about {seconds:.1f} s, or send fewer")
+
+class Overloaded(SleuthError):
+    """No room or no turn for a request; in about `seconds` there should be one."""
+
+    def __init__(self, queued: int, seconds: float, waited: float = 0.0) -> None:
+        waiting = f"{queued:,} queries are waiting" + (f", and this request did for {waited:g} s" if waited else "")
+        super().__init__(f"{waiting}; try again in about {seconds:.1f} s, or send fewer")
         self.queued = queued
         self.seconds = seconds
 
@@ -28,9 +34,11 @@ class Overloaded(SleuthError):
 class Gathered:
     """A retriever that asks another one for many requests at once, and never twice at the same time.
 
-    A request goes at once when nothing runs. Requests are served in the order they came: those with the k of the oldest
-    one join its batch, up to `batch` queries, and one too long for a batch is served in several. With more than
-    `waiting` queries in the queue a request is refused with Overloaded; one alone may be longer than that.
+    A request goes at once when nothing runs. Those with the k of the oldest one join its batch, up to `batch` queries.
+    They take turns: a request has as many queries in a batch as take 50 ms, and goes to the end of the line with the
+    rest, so that a long one holds up the others by no more than that. A request waits `patience` seconds for its first
+    turn, then it ends with Overloaded; so does one that finds more than `waiting` queries or `characters` in the line.
+    One alone may be longer than that.
     """
 
     def __init__(
@@ -38,7 +46,9 @@ class Gathered:
         retriever: Retriever,
         *,
         batch: int = 512,
-        waiting: int = 4096,
+        waiting: int = 500_000,
+        characters: int = 2**28,
+        patience: float | None = None,
         linger: float = 0.0,
         observer: Observer | None = None,
     ) -> None:
@@ -46,7 +56,8 @@ class Gathered:
             raise ValueError(f"batch is {batch} and waiting {waiting}, expected at least 1")
         self._retriever = retriever
         self._batch = batch
-        self._waiting = waiting
+        self._waiting, self._characters = waiting, characters
+        self._patience = patience
         self._linger = linger
         self._observer = observer
         self._line = _Line()
@@ -64,17 +75,44 @@ class Gathered:
         if not queries:
             return []
         line = self._line_here()
-        if line.queries and line.queries + len(queries) > self._waiting:
-            raise Overloaded(line.queries, line.queries * self._seconds_a_query)
         request = _Request(tuple(queries), k)
+        if line.queries:
+            self._require_room(line, request)
         line.add(request)
         if line.worker is None:
             line.worker = asyncio.create_task(self._serve(line))
+        timer = None
+        if self._patience is not None:
+            timer = asyncio.get_running_loop().call_later(self._patience, self._expire, line, request)
         try:
             return await request.answer
         finally:
+            if timer is not None:
+                timer.cancel()
             # Of a request given up by its caller, what has not begun is not searched.
             line.remove(request)
+
+    def _require_room(self, line: "_Line", request: "_Request") -> None:
+        queries = line.queries + len(request.queries) - self._waiting
+        characters = line.characters + request.characters - self._characters
+        if queries > 0 or characters > 0:
+            # The line gets shorter by a query at a time, whosever it is.
+            share = characters * line.queries / max(1, line.characters)
+            raise Overloaded(line.queries, max(queries, share) * self._seconds_a_query)
+
+    def _expire(self, line: "_Line", request: "_Request") -> None:
+        """Ends a request that has had no turn until now."""
+        if not request.taken and not request.answer.done():
+            before = sum(min(self._turn, each.left) for each in line.requests)
+            error = Overloaded(line.queries, before * self._seconds_a_query, self._patience or 0.0)
+            request.answer.set_exception(error)
+
+    @property
+    def _turn(self) -> int:
+        """The queries that a request may have in one batch."""
+        if not self._seconds_a_query:
+            return min(self._batch, FIRST_TURN)
+        return min(self._batch, max(FEWEST, int(TURN / self._seconds_a_query)))
 
     def _line_here(self) -> "_Line":
         """The queue of the running loop; one left behind by a loop that has ended is forgotten."""
@@ -92,7 +130,7 @@ class Gathered:
             while line.requests:
                 if self._linger:
                     await asyncio.sleep(self._linger)
-                parts = line.take(self._batch)
+                parts = line.take(self._batch, self._turn)
                 await self._search(parts)
         finally:
             line.worker = None
@@ -140,6 +178,15 @@ class _Request:
     taken: int = 0
     found: dict[int, list[Found]] = field(default_factory=dict)
 
+    @property
+    def left(self) -> int:
+        """Queries that no batch has taken yet."""
+        return len(self.queries) - self.taken
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.queries))
+
     def take(self, room: int) -> "_Part":
         part = _Part(self, self.taken, self.queries[self.taken : self.taken + room])
         self.taken += len(part.queries)
@@ -163,32 +210,38 @@ class _Part:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """The requests of one event loop that are not wholly taken, oldest first."""
+    """The requests of one event loop that are not wholly taken, in the order of their turns."""
 
     requests: OrderedDict[_Request, None] = field(default_factory=OrderedDict)
     queries: int = 0
+    characters: int = 0  # of all queries of these requests, taken or not: they are held until the request is answered
     worker: asyncio.Task[None] | None = None
 
     def add(self, request: _Request) -> None:
         self.requests[request] = None
         self.queries += len(request.queries)
+        self.characters += request.characters
 
     def remove(self, request: _Request) -> None:
         if request in self.requests:
             del self.requests[request]
-            self.queries -= len(request.queries) - request.taken
+            self.queries -= request.left
+            self.characters -= request.characters
 
-    def take(self, room: int) -> list[_Part]:
-        """The next batch: parts of the requests that have the k of the oldest one."""
+    def take(self, room: int, turn: int) -> list[_Part]:
+        """The next batch: up to `turn` queries of each request that has the k of the first one."""
         parts: list[_Part] = []
         for request in list(self.requests):
             if parts and request.k != parts[0].request.k:
                 continue
-            parts.append(request.take(room))
+            parts.append(request.take(min(room, turn)))
             room -= len(parts[-1].queries)
             self.queries -= len(parts[-1].queries)
-            if request.taken == len(request.queries):
+            if request.left:
+                self.requests.move_to_end(request)
+            else:
                 del self.requests[request]
+                self.characters -= request.characters
             if not room:
                 break
         return parts
@@ -197,7 +250,7 @@ class _Line:
         for request in self.requests:
             request.answer.cancel()
         self.requests.clear()
-        self.queries = 0
+        self.queries = self.characters = 0
 
 
 def _unavailable(queries: list[str], cause: str) -> list[Found]:

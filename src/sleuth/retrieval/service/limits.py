@@ -21,7 +21,10 @@ class Refused(SleuthError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest request that is served; `hits` bounds queries times topk, `waiting` the queries in the queue."""
+    """The largest request that is served; `hits` bounds queries times topk.
+
+    Requests wait for their turn: `waiting` queries in all, with so many characters, and each for `waiting_seconds`.
+    """
 
     queries: int = 10_000
     characters: int = 32_768
@@ -30,7 +33,9 @@ class Limits:
     urls: int = 1_000
     body: int = 16 * 2**20
     body_seconds: float = 60.0
-    waiting: int = 4096
+    waiting: int = 500_000
+    waiting_characters: int = 2**28
+    waiting_seconds: float = 300.0
     batch: int = 512
 
     def check_texts(self, texts: Sequence[str], name: str, most: int) -> None:

@@ -30,6 +30,8 @@ LIMITS = {
     "body": "bytes of a body",
     "body_seconds": "seconds for a body to arrive",
     "waiting": "queries waiting",
+    "waiting_characters": "characters of queries waiting",
+    "waiting_seconds": "seconds until a request has its first turn",
     "batch": "queries searched at once",
 }
 BOUNDS = {"minimum": "at least", "maximum": "at most", "maxItems": "at most", "maxLength": "length at most"}

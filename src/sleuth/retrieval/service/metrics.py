@@ -50,7 +50,9 @@ class Metrics(Figures):
         super().__init__()
         self.queries = Counter("sleuth_queries", "Queries asked.", registry=self._registry)
         self.unavailable = Counter("sleuth_unavailable", "Queries that got no answer.", registry=self._registry)
-        self.overloaded = Counter("sleuth_overloaded", "Requests refused by a full queue.", registry=self._registry)
+        self.overloaded = Counter(
+            "sleuth_overloaded", "Requests refused for want of room or of a turn in time.", registry=self._registry
+        )
         self._batch = Histogram(
             "sleuth_batch_queries", "Queries searched at once.", buckets=SIZES, registry=self._registry
         )

@@ -71,8 +71,8 @@ PROBLEMS: dict[int, str] = {
     415: "The body is not declared as application/json.",
     421: "The server is not called by the name in the Host header.",
     422: "The body is no JSON, does not have this shape, or asks for more than the server's limits.",
-    429: "Too many queries are waiting; Retry-After says for how many seconds.",
-    503: "A query could not be answered, or the pages not be read; the cause is named.",
+    503: "A query could not be answered, the pages not be read, or too many queries are waiting: then Retry-After says "
+    "for how many seconds. The cause is named.",
 }
 
 CHECKED = (403, 421)  # whatever the path
@@ -93,7 +93,7 @@ def retrieve(limits: Limits, k: int, candidates: int) -> Operation:
         "openapi_extra": _body(RetrieveRequest, fields, limits, limits.queries),
         "responses": {
             200: _answer(RetrieveAnswer, ANSWERS),
-            **problems(400, *CHECKED, 401, 408, 413, 415, 422, 429, 503),
+            **problems(400, *CHECKED, 401, 408, 413, 415, 422, 503),
         },
     }
 
@@ -132,8 +132,8 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     described: dict[int | str, dict[str, Any]] = {
         status: {"description": PROBLEMS[status], "model": Problem} for status in statuses
     }
-    if 429 in described:
-        described[429]["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
+    if 503 in described:
+        described[503]["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}}}
     return described
 
 

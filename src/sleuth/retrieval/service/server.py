@@ -95,7 +95,14 @@ def application(
 
 
 def _gathered(retriever: Retriever, limits: Limits, cache: int, metrics: Metrics) -> Retriever:
-    gathered = Gathered(retriever, batch=limits.batch, waiting=limits.waiting, observer=metrics.batch)
+    gathered = Gathered(
+        retriever,
+        batch=limits.batch,
+        waiting=limits.waiting,
+        characters=limits.waiting_characters,
+        patience=limits.waiting_seconds,
+        observer=metrics.batch,
+    )
     metrics.watch("sleuth_queued_queries", "Queries waiting for a batch.", lambda: gathered.queued)
     if not cache:
         return gathered
@@ -126,7 +133,8 @@ class _Desk:
                 found = await (self._reranked(wanted) if wanted.reranks else self._plain(wanted))
         except Overloaded as error:
             self.metrics.overloaded.inc()
-            raise Refused(429, str(error), {"Retry-After": str(max(1, ceil(error.seconds)))}) from None
+            # Not 429, which few of these clients know: several send a request again after a 503.
+            raise Refused(503, str(error), {"Retry-After": str(max(1, ceil(error.seconds)))}) from None
         return Response(found, media_type="application/json")
 
     async def _plain(self, wanted: RetrieveRequest) -> bytes:

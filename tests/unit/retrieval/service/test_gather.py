@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -165,6 +166,85 @@ def test_a_full_queue_refuses_and_says_how_long() -> None:
         inner.open.set()
         assert await one_more == [found("g", 1)]
         await asyncio.gather(running, waiting)
+
+    asyncio.run(run())
+
+
+class Timed(Counting):
+    """Takes 4 ms a query, by its own clock of calls."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[Found]:
+        answers = await super().search(queries, k)
+        await asyncio.sleep(0.004 * len(queries))
+        return answers
+
+
+def test_a_long_request_takes_turns_with_short_ones() -> None:
+    """It has 50 ms of every batch: a short one is in the next batch, and the long one goes on beside it."""
+
+    async def run() -> Timed:
+        inner = Timed()
+        gathered = Gathered(inner)
+        long = asyncio.create_task(gathered.search([f"long {number}" for number in range(400)], 1))
+        for number in range(5):
+            begun = len(inner.calls)
+            assert await gathered.search([f"short {number}"], 1) == [found(f"short {number}", 1)]
+            assert len(inner.calls) - begun <= 2
+            assert not long.done()
+        assert await long == [found(f"long {number}", 1) for number in range(400)]
+        return inner
+
+    calls = [queries for queries, _ in asyncio.run(run()).calls]
+    assert max(map(len, calls)) <= 33
+    beside = [queries for queries in calls if any(query.startswith("short") for query in queries)]
+    assert all(any(query.startswith("long") for query in queries) for queries in beside)
+
+
+def test_turns_go_round_between_two_long_requests_of_different_k() -> None:
+    async def run() -> Timed:
+        inner = Timed()
+        gathered = Gathered(inner)
+        long = [str(number) for number in range(100)]
+        await asyncio.gather(gathered.search(long, 1), gathered.search(long, 2))
+        return inner
+
+    depths = [k for _, k in asyncio.run(run()).calls]
+    assert all(first != second for first, second in pairwise(depths[:8]))
+
+
+def test_a_request_that_has_no_turn_in_time_ends_with_how_long_it_would_take() -> None:
+    async def run() -> None:
+        inner = Counting()
+        gathered = Gathered(inner, batch=2, patience=0.05)
+        await gathered.search(["warm"], 1)
+        inner.open.clear()
+        running = asyncio.create_task(gathered.search(["a", "b", "c"], 1))
+        await settle()
+        with pytest.raises(Overloaded, match=r"this request did for 0\.05 s; try again in about") as refusal:
+            await gathered.search(["d"], 1)
+        assert refusal.value.seconds > 0
+        assert gathered.queued == 1
+        inner.open.set()
+        # One that was begun is finished, however long that takes.
+        assert await running == [found(query, 1) for query in "abc"]
+
+    asyncio.run(run())
+
+
+def test_the_line_has_room_for_so_many_characters() -> None:
+    async def run() -> None:
+        inner = Counting()
+        gathered = Gathered(inner, batch=1, characters=100)
+        inner.open.clear()
+        running = []
+        for query in "ab":
+            running.append(asyncio.create_task(gathered.search([query * 60], 1)))
+            await settle()
+        with pytest.raises(Overloaded):
+            await gathered.search(["c" * 60], 1)
+        inner.open.set()
+        await asyncio.gather(*running)
+        assert await gathered.search(["c" * 600], 1) == [found("c" * 600, 1)]
 
     asyncio.run(run())
 

@@ -249,7 +249,7 @@ def test_one_query_without_an_answer_is_a_503_with_the_cause() -> None:
     )
 
 
-def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
+def test_a_full_queue_is_a_503_that_says_when_to_come_back() -> None:
     async def run() -> httpx.Response:
         shelf = Shelf()
         shelf.open.clear()
@@ -266,9 +266,9 @@ def test_a_full_queue_is_a_429_that_says_when_to_come_back() -> None:
             return refused
 
     refused = asyncio.run(run())
-    assert refused.status_code == 429
+    assert refused.status_code == 503
     assert refused.headers["retry-after"] == "1"
-    assert "2 queries are waiting already" in refused.json()["detail"]
+    assert "2 queries are waiting; try again" in refused.json()["detail"]
 
 
 def test_half_a_surrogate_pair_harms_nobody() -> None:

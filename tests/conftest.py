@@ -49,11 +49,11 @@ def _has_browser() -> bool:
 
 
 def _has_history() -> bool:
-    """Whether this is a clone that is not known to be shallow; where git itself fails, the tests say so."""
-    if not (ROOT / ".git").exists():
+    """Whether git can read the whole history here: not in an sdist, a shallow clone, or another user's checkout."""
+    if shutil.which("git") is None:
         return False
-    told = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
-    return told.stdout.strip() != "true"
+    asked = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True)
+    return (ROOT / ".git").exists() and asked.stdout.strip() == "false"
 
 
 NEEDS: dict[str, Callable[[], bool]] = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from sleuth.model.tokens import Tokens
 
 BRACKETS = ("<>", "[]")
+LONGEST = 1_000_000  # characters that are read; no context has room for more
 
 
 def quieter(names: Sequence[str], tokens: Tokens | None) -> Callable[[str], str]:
@@ -19,10 +20,12 @@ def quieter(names: Sequence[str], tokens: Tokens | None) -> Callable[[str], str]
         for token in (() if tokens is None else tokens.tokenizer.added_tokens_decoder.values())
         if len(token.content) > 2 and token.content[0] + token.content[-1] in BRACKETS
     ]
-    tags = rf"<\s*/?\s*(?:{'|'.join(names)})\s*>"
-    pattern = re.compile("|".join([tags, r"<\|[^<>|]*\|>", *added]), re.IGNORECASE)
+    pattern = re.compile(
+        "|".join([rf"<\s*+/?+\s*+(?:{'|'.join(names)})\s*+>", r"<\|[^<>|]*+\|>", *added]), re.IGNORECASE
+    )
 
     def quiet(text: str) -> str:
+        text = text[:LONGEST]
         while pattern.search(text):  # each round takes brackets away, so that it ends
             text = pattern.sub(lambda found: f"({found[0][1:-1]})", text)
         return text

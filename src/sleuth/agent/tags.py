@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from sleuth.agent.observation import Observation
+from sleuth.agent.quiet import LONGEST
 from sleuth.agent.template import Function
 from sleuth.records import Access, Action, Answer, Hit, Malformed, Search
 
@@ -23,7 +24,7 @@ class Tags:
     )
     _done = re.compile(r"</(search|answer)>")
     _any = re.compile(r"(</?(?:think|search|information|answer)>)")
-    _tag = re.compile(r"<\s*(/?)\s*(think|search|information|answer)\s*>", re.IGNORECASE)
+    _tag = re.compile(r"<\s*+(/?+)\s*+(think|search|information|answer)\s*+>", re.IGNORECASE)
 
     def parse(self, text: str) -> Action:
         closing = self._done.search(text)
@@ -76,4 +77,5 @@ class Tags:
 
     def _quiet(self, text: str) -> str:
         """Document text with the grammar's tags in round brackets, so that it cannot speak for the model."""
+        text = text[:LONGEST]
         return self._tag.sub(r"(\1\2)", text) if "<" in text else text

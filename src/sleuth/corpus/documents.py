@@ -12,7 +12,7 @@ from sleuth.corpus.page_text import page_text
 from sleuth.corpus.pdf import pdf_text
 from sleuth.errors import MissingExtra
 
-PARAGRAPHS = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+PARAGRAPHS = re.compile(r"\n[ \t]*+(?:\n[ \t]*+)++")
 
 
 @dataclass(frozen=True, slots=True)

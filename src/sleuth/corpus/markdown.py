@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from html import unescape
 
 FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=[\w-]+:)(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.DOTALL | re.MULTILINE)
-FRONT_TITLE = re.compile(r"""^title:[ \t]*(["']?)(.+?)\1[ \t]*$""", re.MULTILINE)
+FRONT_TITLE = re.compile(r"^title:(.++)$", re.MULTILINE)
 COMMENT = re.compile(r"<!--(?:(?!-->|<!--).)*+-->", re.DOTALL)
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
@@ -13,8 +13,8 @@ HEADING_END = re.compile(r"[ \t]#+$")
 UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 RULE = re.compile(r" {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$")
 REFERENCE = re.compile(r" {0,3}\[[^\]\n]+\]:[ \t]+\S+")
-TABLE_RULE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?[ \t]*$")
-QUOTE = re.compile(r"(?:[ \t]*>)+[ \t]?")
+TABLE_RULE = re.compile(r"[ \t]*+(?:\|[ \t]*+)?:?-++:?[ \t]*+(?:\|[ \t]*+:?-++:?[ \t]*+)++\|?[ \t]*+$")
+QUOTE = re.compile(r"(?:[ \t]*+>)++[ \t]?")
 BULLET = re.compile(r"(?:[ \t]*[-*+][ \t]+)+(?:\[[ xX]\][ \t]+)?")
 NUMBER = re.compile(r"[ \t]*\d{1,9}[.)][ \t]")
 
@@ -31,7 +31,7 @@ INLINE = (
     (re.compile(r"~~(?=\S)([^~\n]+)~~"), r"\1"),
     (re.compile(r"\\([\\`*_{}\[\]()#+.!|<>~-])"), r"\1"),
 )
-CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+TICKS = re.compile(r"`++")
 
 
 def plain_markdown(text: str) -> tuple[str, str, frozenset[int]]:
@@ -43,7 +43,8 @@ def plain_markdown(text: str) -> tuple[str, str, frozenset[int]]:
     reader = _Reader()
     for line in body.splitlines():
         reader.read(line)
-    title = named[2].strip() if named else reader.heading
+    title = _unquoted(named[1].strip()).strip() if named else ""
+    title = title or reader.heading
     return title, "\n".join(reader.paragraphs()), frozenset(reader.headings)
 
 
@@ -110,17 +111,34 @@ class _Reader:
         self._open = []
 
 
+def _unquoted(title: str) -> str:
+    """A title of the front matter without the quotes around it."""
+    return title[1:-1] if len(title) > 2 and title[0] == title[-1] and title[0] in "\"'" else title
+
+
 def _inline(text: str) -> str:
     """A line without the syntax inside it; code keeps every character."""
     return "".join(_spans(text))
 
 
 def _spans(text: str) -> Iterator[str]:
-    end = 0
-    for code in CODE.finditer(text):
-        yield _words(text[end : code.start()])
-        yield code[2].strip()
-        end = code.end()
+    """Words, and what stands between two equally long runs of backticks."""
+    runs = [run.span() for run in TICKS.finditer(text)]
+    closing: dict[int, list[int]] = {}  # by length, the runs still to come, the next one last: each is taken once
+    for number in reversed(range(len(runs))):
+        closing.setdefault(runs[number][1] - runs[number][0], []).append(number)
+    end = number = 0
+    while number < len(runs):
+        start, code = runs[number]
+        alike = closing[code - start]
+        while alike and alike[-1] <= number:
+            alike.pop()
+        if alike:
+            number = alike[-1]
+            yield _words(text[end:start])
+            yield text[code : runs[number][0]].strip()
+            end = runs[number][1]
+        number += 1
     yield _words(text[end:])
 
 

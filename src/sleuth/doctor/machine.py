@@ -89,7 +89,7 @@ def look(folder: Path) -> Machine:
 
 def driver(text: str) -> str | None:
     """The version in what the NVIDIA driver says about itself."""
-    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", text)
+    found = re.search(r"Kernel Module.{0,200}?\s(\d+\.[\d.]+)", text)
     return found[1] if found else None
 
 

@@ -2,7 +2,9 @@
 
 import re
 
-ASKED = re.compile(r"Tried to allocate ([\d.]+ \w+)\..*?capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free", re.S)
+ASKED = re.compile(
+    r"Tried to allocate ([\d.]+ \w+)\..{0,400}?capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free", re.S
+)
 OTHERS = re.compile(r"Process \d+ has ([\d.]+) ([KMG])iB memory in use")
 GIB = {"K": 2**-20, "M": 2**-10, "G": 1.0}
 

@@ -60,5 +60,5 @@ def _look(figures: bool) -> str | None:
 
 
 def _is_figure(cell: object) -> bool:
-    visible = re.sub(r"<[^>]*>", "", str(cell)).strip()
+    visible = re.sub(r"<[^<>]*+>", "", str(cell)).strip()
     return isinstance(cell, int | float) or _FIGURE.fullmatch(visible) is not None

@@ -1,7 +1,10 @@
 """The grammar of tags, case by case."""
 
+import time
+
 import pytest
 
+from sleuth.agent.chat_tools import ChatTools
 from sleuth.agent.tags import Tags
 from sleuth.records import Access, Action, Answer, Hit, Malformed, Passage, Search
 
@@ -143,3 +146,15 @@ def test_a_search_out_of_form(text: str) -> None:
 
 def test_what_is_malformed_has_no_form() -> None:
     assert not Tags().formed("<think>so</think><></>", Malformed("no action"))
+
+
+def test_an_unclosed_bracket_in_a_document_takes_linear_time() -> None:
+    def seconds(spaces: int, protocol: Tags | ChatTools) -> float:
+        hit = Hit(Passage("1", '"t"\n<' + " " * spaces + "x"), 1.0)
+        start = time.process_time()
+        protocol.observe(Search("q"), [[hit]])
+        return time.process_time() - start
+
+    for protocol in (Tags(), ChatTools()):
+        small = max(seconds(4_000, protocol), 1e-4)
+        assert seconds(64_000, protocol) < 64 * small  # sixteen times the text: quadratic is 256

@@ -57,7 +57,8 @@ class Fact:
 Facts = dict[Relation, Fact]
 NAME = rf"{WORD}(?: (?:{BETWEEN} )?{WORD})*"
 SHORT = r"(?:of|de la|de|la|le|del|upon|sur|am|di|do|da|dos|el|al)"
-CAPITAL = rf"{WORD}(?:[ -](?:{SHORT} )?{WORD})*"
+# A hyphen behind a letter belongs to the word: with two ways to read it, the time grows exponentially.
+CAPITAL = rf"{WORD}(?:(?: |(?<=\.)-)(?:{SHORT} )?{WORD})*"
 PLACE = rf"{CAPITAL}(?:, {CAPITAL}){{0,3}}"
 MONTHLY = re.compile(r"\b(?:January|February|March|April|May|June|July|August|September|October|November|December)\b")
 CUT = frozenset({"Dr", "Mr", "Mrs", "St", "Jr", "Sr", "Hong", "The", "A", "An", "He", "She", "It", "They"})

@@ -10,7 +10,7 @@ from sleuth.corpus.cloze.nouns import Kind
 from sleuth.corpus.cloze.spans import PREPOSITIONS
 from sleuth.corpus.cloze.verbs import PAST, PRESENT
 
-LAST_WORD = re.compile(r"[\w-]+$")
+LAST_WORD = re.compile(r"(?<![\w-])[\w-]++$")
 NOT_PEOPLE = frozenset({"as", "during", "in", "on", "at", "into", "through"})
 HANGING = re.compile(r"^[^,]*, (?:which|who|whose|where) [^,]*$|\bbetween [^,]*$")
 # What is not known to be a person, a place or a group is asked for only where the word before says what it is.

@@ -9,11 +9,12 @@ from sleuth.corpus.cloze.nations import COUNTRIES
 from sleuth.corpus.cloze.nouns import Kind, kind_of
 from sleuth.records import Passage
 
-ASIDE = re.compile(r"\s*\(([^()]*)\)\s*$")  # what tells titles apart: Winner (band)
-SECTION = re.compile(r"\s+-(?:\s.*)?$")  # Olkusz - Notable people
-BRACKETS = re.compile(r"\s*\([^()]*\)(?=[\s,.;:]|$)")
-LIVED = re.compile(
-    r"\((?:[^()]*?\b(?:born|b\.|died|né|née)\b|[^()]*?\b\d{4}\s*[–—-]\s*(?:[^()]*\b)?\d{4}|[^()]*?\b\d{4}[A-Z][^()]*\d{4}\))"
+ASIDE = re.compile(r"(?<!\s)\s*+\(([^()]*+)\)\s*+$")  # what tells titles apart: Winner (band)
+SECTION = re.compile(r"(?<!\s)\s++-(?:\s.*+)?$", re.DOTALL)  # Olkusz - Notable people
+BRACKETS = re.compile(r"(?<!\s)\s*+\([^()]*+\)(?=[\s,.;:]|$)")
+LIVED = re.compile(  # what is looked at is no longer than the repeats
+    r"\((?:[^()]{0,220}?\b(?:born|b\.|died|né|née)\b|[^()]{0,220}?\b\d{4}\s{0,9}[–—-]\s{0,9}(?:[^()]{0,220}\b)?\d{4}|"
+    r"[^()]{0,220}?\b\d{4}[A-Z][^()]{0,220}\d{4}\))"
 )
 DEFINED = re.compile(
     r"^[^.;:]{2,160}?,? (?P<be>is|was|are|were) (?:(?P<article>an?|the|one of the)\s)?"

@@ -61,7 +61,9 @@ AKIN: tuple[frozenset[str], ...] = (
 )  # fmt: skip
 ADJECTIVE = rf"(?:{'|'.join(sorted(NATIONS, key=len, reverse=True))})"
 ADJECTIVES = re.compile(rf"(?<![\w-]){ADJECTIVE}(?![\w])")
-MIXED = re.compile(rf"{ADJECTIVE}(?:[-–/]|,? and )[A-Z]|[A-Z]\w+[-–/]{ADJECTIVE}|{ADJECTIVE}[- ]born")
+MIXED = re.compile(
+    rf"{ADJECTIVE}(?:[-–/]|,? and )[A-Z]|\b(?=[^\WA-Z]*+[A-Z]\w)\w++[-–/]{ADJECTIVE}|{ADJECTIVE}[- ]born"
+)
 
 
 def nation(phrase: str) -> str | None:

@@ -14,7 +14,7 @@ from sleuth.corpus.cloze.topic import Topic
 BRACKETS = re.compile(r"\(([^()]{4,160})\)")
 EXACT = re.compile(rf"{DAY}|\b\d{{4}}\b")
 UNSURE = re.compile(r"\b(?:c|ca|fl)\.|\b(?:circa|before|after|about|baptised|baptized|or|active|reigned)\b|\d/\d|\?")
-RANGE = re.compile(r"\s*(?:[–—]|\s-\s|(?<=\d{4})\s*-)\s*")
+RANGE = re.compile(r"(?<!\s)(?:(?<=\d{4})\s*+-|\s*+[–—]|\s++-\s)\s*+")
 BORN_IN = re.compile(rf"\b(?:born|b\.)\b[^;]*?(?:in|at) (?P<place>{PLACE})")
 IN_RANGE = re.compile(rf"^(?:(?P<before>{PLACE}),? {WHEN}|{WHEN},? (?:in )?(?P<behind>{PLACE}))$")
 WAS_BORN = re.compile(
@@ -28,7 +28,7 @@ DIED_IN = re.compile(
 ROLE = rf"(?:the )?(?:{ADJECTIVE} )?(?:(?!and |his |her )[a-z-]+ ){{0,4}}?"
 CHILD = re.compile(
     rf"\b(?:the|a|an|and)? ?(?:(?:eldest|oldest|second|third|fourth|fifth|youngest|younger|elder|only|first|surviving|"
-    rf"illegitimate|legitimate) )*(?:son|daughter) of {ROLE}(?P<father>{NAME})"
+    rf"illegitimate|legitimate) ){{0,6}}(?:son|daughter) of {ROLE}(?P<father>{NAME})"
     rf"(?:,? and (?:(?:his|her) )?(?:first |second |third )?(?P<wife>wife,? )?{ROLE}(?P<mother>{NAME}))?"
 )
 MARRIED = re.compile(rf"^ (?:is |was )?married (?:to )?{ROLE}(?P<name>{NAME})")
@@ -50,13 +50,14 @@ SCHOOL = re.compile(
     rf"studied (?:[a-z ]{{1,30}} )?at|was educated at) (?:the )?(?P<name>{NAME})"
 )
 LEARNING = re.compile(r"\b(?:University|College|School|Academy|Institute|Conservatory|Universität|Lyceum|Seminary)\b")
-TEAM = re.compile(rf"\bplays (?:[a-z ]{{1,40}} )?for (?:the )?(?:[a-z]+ )*(?P<name>{NAME})")
+TEAM = re.compile(rf"\bplays (?:[a-z ]{{1,40}} )?for (?:the )?(?:[a-z]++ ){{0,12}}(?P<name>{NAME})")
 TRADES_END = re.compile(
     r"\b(?:who|whose|known|best|born|from|of|in|at|for|with|that|where|most|currently|and a member|is|was|during|"
     r"on|by)\b"
 )
 TRADE = re.compile(
-    r"(?:film |music |art |television |stage |opera |theatre |football |basketball |baseball |tennis |chess )?[a-z-]+$"
+    r"(?:film |music |art |television |stage |opera |theatre |football |basketball |baseball |tennis |chess )?"
+    r"(?<![a-z-])[a-z-]++$"
 )
 NO_TRADE = FAMILY | {"saint", "peer", "king", "queen", "prince", "princess", "count", "countess", "duke", "duchess"}
 MALE, FEMALE = re.compile(r"\b(?:he|his|him|actor|king)\b", re.I), re.compile(r"\b(?:she|her|actress|queen)\b", re.I)

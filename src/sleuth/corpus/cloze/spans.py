@@ -42,7 +42,7 @@ BEHIND = re.compile(
     r"[a-z]{3,}ed)\b"
 )
 DEMONYM = re.compile(r"^[A-Z][a-z]*(?:ese|ish|ian|ean|ican|ani|ench|utch|eek|iss|wegian)$")
-BEFORE = re.compile(r"([\w’'-]+)? ?$")
+BEFORE = re.compile(r"(?:(?<![\w’'-])([\w’'-]++))? ?$")
 PREPOSITIONS = frozenset(
     """
     in on at by of from to with for as near against under after into during since until about through over between
@@ -58,13 +58,15 @@ HONORIFICS = re.compile(
 WITHIN = re.compile(rf"(?:, {WORD}(?: {WORD})*)+")
 ANOTHER = re.compile(r",? (?:and|or) (?:the )?[A-Z]")
 SEVERAL = re.compile(r"^(?:,? (?:and|or)|,) (?:the |a |\")?[A-Z\"]|^/")
-ONE_OF = re.compile(r"[\w.\"’'] (?:and|or) (?:the )?$|[A-Z][\w.’'-]*, (?:the )?$|/$|\", $")
+ONE_OF = re.compile(
+    r"[\w.\"’'] (?:and|or) (?:the )?$|(?<![\w.’'-])(?=(?:[.’'-]|[^\WA-Z])*+[A-Z])[\w.’'-]++, (?:the )?$|/$|\", $"
+)
 ROLES = (PEOPLE - FAMILY) | GROUPS | WORKS | PLACES
 OF_A_KIND = re.compile(rf"\bthe (?:[A-Za-z]+ )?({'|'.join(sorted(PLACES))}) of (?:the )?$")
 ANY_ARTICLE = re.compile(r"\b(?:the|an?|his|her|its|their|fellow) $")
 THE = re.compile(r"\bthe $")
 NEAR = 80  # letters before a name in which its role stands
-ROLE = re.compile(r"(?:\b(?:the|an?|his|her|its|their|fellow) )?((?:[A-Za-z][\w-]* ){0,3}?)([a-z-]+) $")
+ROLE = re.compile(r"(?:\b(?:the|an?|his|her|its|their|fellow) )?((?:[A-Za-z][\w-]{0,40} ){0,3}?)([a-z-]{1,40}) $")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sleuth.records import Question
 PREFIX = "searchR1_"  # verl's, before the name of a set
 ASKED = "Question:"  # what stands before the question in the prompts of Search-R1 and verl
 COUNTED = re.compile(r"(?:(?:train|dev|test|val|validation)_)?\d+")  # an id that counts the rows of one file
-CHATML = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
+CHATML = re.compile(r"<\|im_start\|>(\w++)\n([^<]*+(?:<(?!\|im_(?:start|end)\|>)[^<]*+)*+)<\|im_end\|>")
 
 Row = dict[str, Any]
 Reading = Callable[[Row, str], Question]

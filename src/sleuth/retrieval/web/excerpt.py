@@ -8,7 +8,7 @@ from itertools import pairwise
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 TAG = re.compile(r"</?(?:b|br|em|i|mark|strong|wbr)\s*/?>", re.IGNORECASE)
 SENTENCE_END = re.compile(r"[.!?。！？]['\")\]»”’]*\s+")
-MARKS_BEFORE = re.compile(r"[^\w\s]*\Z")
+MARKS_BEFORE = re.compile(r"(?<![^\w\s])[^\w\s]*+\Z")
 MARKS_AFTER = re.compile(r"[^\w\s]*")
 # Below this share of the snippet's words a place of the page is not where the snippet came from.
 ENOUGH = 0.4

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise, permutations
 from pathlib import Path
-from re import _constants as codes
-from re import _parser as parser
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -23,6 +21,8 @@ import pytest
 import sleuth
 from sleuth.agent.forms import Hermes
 
+codes: Any = importlib.import_module("re._constants")
+parser: Any = importlib.import_module("re._parser")
 PACKAGE = Path(sleuth.__file__).parent
 RUNNING = frozenset({"search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"})
 SIZES = (512, 4_096, 32_768, 1_000_000)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
 from sleuth.cli.finite import finite
+from sleuth.cli.printed import Terminal
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
 from sleuth.runs.run import Run
@@ -99,7 +100,7 @@ async def _asked(agent: "Runner", question: str, temperature: float, seed: int, 
     return trajectory
 
 
-class Piped(Console):
+class Piped(Terminal):
     """A console whose reader may leave: what comes after is not shown, and nothing breaks."""
 
     def on_broken_pipe(self) -> None:

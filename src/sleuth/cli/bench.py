@@ -12,6 +12,7 @@ from sleuth.cli.bench_engine import engine
 from sleuth.cli.bench_evaluate import evaluate
 from sleuth.cli.bench_step import step
 from sleuth.cli.bench_train import train
+from sleuth.cli.printed import say
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def retrieval(
     from sleuth.cli.quiet import quiet
 
     quiet()
-    typer.echo(f"{machine()}\n")
+    say(f"{machine()}\n")
     with TemporaryDirectory() as scratch:
         for each in part or Part:
             match each:
@@ -71,7 +72,7 @@ def retrieval(
                 case Part.SERVER:
                     material = _material(corpus, questions or [], passages, Path(scratch))
                     table = _server(*material, kind, clients, seconds, Path(scratch) / "index")
-            typer.echo(f"{table.markdown()}\n")
+            say(f"{table.markdown()}\n")
 
 
 def _material(corpus: Path | None, questions: list[Path], passages: int, scratch: Path) -> tuple[Path, list[str]]:

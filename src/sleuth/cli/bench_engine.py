@@ -10,6 +10,7 @@ import typer
 
 from sleuth.bench.workloads import Sizes, Workload, jobs
 from sleuth.cli.fresh import require_new
+from sleuth.cli.printed import say
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def engine(
     shapes = _shapes(shape or [], model or [])
     sizes = Sizes(group, prompt_tokens, new_tokens, observation_tokens)
     concurrents = concurrent or CONCURRENT["cuda" if torch.cuda.is_available() else "cpu"]
-    typer.echo(f"{machine()}\n")
+    say(f"{machine()}\n")
     comparisons = [
         compare(
             name,
@@ -88,11 +89,11 @@ def engine(
             repetitions=repetitions,
             beside=Peer(vllm_python, theirs) if peer is PeerName.VLLM else None,
             settings={name: value for name, value in ours.items() if value is not None},
-            heard=lambda line: typer.echo(line, err=True),
+            heard=lambda line: say(line, err=True),
         )
         for name, each in shapes.items()
     ]
-    typer.echo(_told(comparisons, sizes, repetitions))
+    say(_told(comparisons, sizes, repetitions))
     if json_file is not None:
         json_file.write_text(_kept(machine(), comparisons), encoding="utf-8")
 

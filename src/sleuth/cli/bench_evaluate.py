@@ -7,6 +7,7 @@ import typer
 
 from sleuth.cli import bench_options as options
 from sleuth.cli.fresh import require_new
+from sleuth.cli.printed import say
 
 
 def evaluate(
@@ -47,9 +48,9 @@ def evaluate(
         warmup=warmup,
         passages=passages,
     )
-    typer.echo(f"{machine()}\n")
-    found = evaluating.measure(chosen, policies.tokens(chosen, model), plan, lambda line: typer.echo(line, err=True))
-    typer.echo(found.table(name, plan).markdown())
+    say(f"{machine()}\n")
+    found = evaluating.measure(chosen, policies.tokens(chosen, model), plan, lambda line: say(line, err=True))
+    say(found.table(name, plan).markdown())
     if json_file is not None:
         kept = {"machine": machine(), "shape": name, "plan": asdict(plan), **asdict(found), "rate": found.rate}
         json_file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -7,6 +7,7 @@ import typer
 
 from sleuth.cli import bench_options as options
 from sleuth.cli.fresh import require_new
+from sleuth.cli.printed import say
 
 
 def step(
@@ -59,10 +60,10 @@ def step(
         steps=steps,
         passages=passages,
     )
-    typer.echo(f"{machine()}\n")
+    say(f"{machine()}\n")
     tokens = policies.tokens(chosen, model)
-    measured = measure(chosen, tokens, plan, heard=lambda line: typer.echo(line, err=True))
-    typer.echo(step_report.markdown(name, plan, measured))
+    measured = measure(chosen, tokens, plan, heard=lambda line: say(line, err=True))
+    say(step_report.markdown(name, plan, measured))
     if json_file is not None:
         kept = step_report.record(machine(), name, plan, measured)
         json_file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sleuth.cli.fresh import require_new
+from sleuth.cli.printed import say
 from sleuth.errors import InputError
 
 SHAPE = "smollm2-135m"
@@ -41,12 +42,12 @@ def train(
     if row_tokens > (known := chosen.max_position_embeddings):
         raise InputError(f"--row-tokens {row_tokens} is more than the {known} positions of the model; lower it")
     work = passes.Work(rows or ROWS[here().type], row_tokens, repetitions, recompute)
-    typer.echo(f"{machine()}\n")
-    timings = passes.compare(chosen, work, heard=lambda line: typer.echo(line, err=True))
-    typer.echo(passes.table(name, work, timings).markdown())
+    say(f"{machine()}\n")
+    timings = passes.compare(chosen, work, heard=lambda line: say(line, err=True))
+    say(passes.table(name, work, timings).markdown())
     grown = logits.growth(chosen, work.tokens)
     if grown is not None:
-        typer.echo(f"\n{grown.told()}")
+        say(f"\n{grown.told()}")
     if json_file is not None:
         figures = {"ways": [asdict(each) for each in timings], "head": None if grown is None else asdict(grown)}
         kept = {"machine": machine(), "shape": name, "work": asdict(work), **figures}

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sleuth.cli.live import Live
+from sleuth.cli.printed import Terminal
 from sleuth.errors import InputError
 
 
@@ -21,7 +21,7 @@ def coldstart(
     from sleuth.train.coldstart import Plan, make
 
     quiet()
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = Terminal(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
         stage = ""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sleuth import recipe
-from sleuth.cli.printed import printed
+from sleuth.cli.printed import printed, say
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ def doctor(
         printed(report.markdown("Environment", found))
     checked, parities = _checked(folder, where, dtypes, tokens)
     if as_json:
-        typer.echo(report.json_text([*found, *checked], parities), nl=False)
+        say(report.json_text([*found, *checked], parities), nl=False)
     else:
         printed("\n" + report.markdown(f"Logprobs of engine and trainer apart: {model}", checked))
     if report.worst([*found, *checked]) is Verdict.BAD:

@@ -14,7 +14,7 @@ from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
 from sleuth.cli.finite import finite
 from sleuth.cli.fresh import require_new
 from sleuth.cli.live import Live
-from sleuth.cli.printed import printed
+from sleuth.cli.printed import Terminal, printed
 from sleuth.cli.shots import SHOTS, examples_of
 from sleuth.errors import ConfigError, InputError, UserError
 
@@ -102,7 +102,7 @@ def evaluate(
         raise ConfigError("--judge-key-env has no effect without --judge; leave it out")
     if (model is None) == (rescore is None):
         raise InputError("give the folder of a run or a model to evaluate, or --rescore FOLDER; one of the two")
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = Terminal(stderr=True, markup=False, highlight=False)
     wanted = None if judge is None else _judge(judge, str(judge_model), judge_key_env)
     if rescore is not None:
         chosen = (suite, index, method, shots, limit, before, settings, out, temperature, seed)

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from sleuth.cli.printed import Terminal
 
 
 def export(
@@ -25,6 +26,6 @@ def export(
     quiet()
     checkpoint = exporting.found(source, step, best)
     exporting.export(checkpoint, out, dtype)
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = Terminal(stderr=True, markup=False, highlight=False)
     for sentence in (f"{checkpoint} exported to {out}", *exporting.remarks(source, best)):
         console.print(sentence, soft_wrap=True)

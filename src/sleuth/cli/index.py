@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sleuth.cli.meter import Meter
-from sleuth.cli.printed import printed
+from sleuth.cli.printed import printed, say
 from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def build(
     with Meter() as meter:
         manifest = index.build(source, out, plan, progress=meter, workers=workers or 0, device=device or "auto")
     _warn(manifest.skipped)
-    typer.echo(f"{out}: {_summary(manifest)}")
+    say(f"{out}: {_summary(manifest)}")
 
 
 @app.command("import")
@@ -107,7 +107,7 @@ def adopt(
     with Meter() as meter:
         manifest = adoption.adopt(faiss, corpus, out, _encoder(vectors), progress=meter)
     _warn(manifest.skipped)
-    typer.echo(f"{out}: {_summary(manifest)}")
+    say(f"{out}: {_summary(manifest)}")
 
 
 @app.command("info")
@@ -132,7 +132,7 @@ def describe(folder: Annotated[Path, typer.Argument(help="an index folder")]) ->
         "built by": ", ".join(f"{name} {version}" for name, version in manifest.libraries.items()),
     }
     for name, value in rows.items():
-        typer.echo(f"{name:<{max(map(len, rows))}}  {value if value != '' else '(empty)'}")
+        say(f"{name:<{max(map(len, rows))}}  {value if value != '' else '(empty)'}")
 
 
 @app.command()
@@ -211,9 +211,9 @@ def _encoder(vectors: Given) -> "EncoderSettings":
 def _warn(skipped: Sequence[str]) -> None:
     """Names the documents that are not in the index."""
     for name in skipped[:NAMED]:
-        typer.echo(f"not indexed: {name}", err=True)
+        say(f"not indexed: {name}", err=True)
     if len(skipped) > NAMED:
-        typer.echo(f"not indexed: {len(skipped) - NAMED:,} more, named in manifest.json", err=True)
+        say(f"not indexed: {len(skipped) - NAMED:,} more, named in manifest.json", err=True)
 
 
 def _summary(manifest: "Manifest") -> str:

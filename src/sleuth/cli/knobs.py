@@ -3,15 +3,14 @@
 import json
 from collections.abc import Iterator
 
-import typer
-
 from sleuth import recipe
+from sleuth.cli.printed import say
 
 
 def knobs() -> None:
     """Print every knob of a recipe: key, type, default ("-" for absent) and meaning."""
     for line in lines():
-        typer.echo(line)
+        say(line)
 
 
 def lines() -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from uuid import uuid4
 
+from sleuth.cli.printed import say
 from sleuth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def take_gpu() -> None:
 def leave(line: str, code: int) -> NoReturn:
     """Ends the process with a line on stderr; one of several leaves the line to whoever started them."""
     if not several():
-        print(line, file=sys.stderr)
+        say(line, err=True)
         sys.exit(code)
     now = time.time()
     Path(os.environ[ERROR_FILE]).write_text(json.dumps({"message": line, "timestamp": int(now), "at": now}))

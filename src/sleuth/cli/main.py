@@ -17,6 +17,7 @@ from sleuth.cli.evaluate import evaluate
 from sleuth.cli.export import export
 from sleuth.cli.knobs import knobs
 from sleuth.cli.launch import BROKEN, leave, several, take_gpu
+from sleuth.cli.printed import say
 from sleuth.cli.search import search
 from sleuth.cli.sft import sft
 from sleuth.cli.train import train
@@ -63,7 +64,7 @@ for _command in COMMANDS:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"sleuth {__version__}")
+        say(f"sleuth {__version__}")
         raise typer.Exit
 
 

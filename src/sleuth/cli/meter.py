@@ -7,6 +7,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from sleuth.cli.printed import Terminal
+
 BETWEEN_LINES = 30.0  # seconds, where each line stays
 
 
@@ -14,7 +16,7 @@ class Meter:
     """Takes what work reports (stage, done, total) and shows it on stderr; lines come `pause` seconds apart."""
 
     def __init__(self, console: Console | None = None, pause: float = BETWEEN_LINES) -> None:
-        self._console, self._pause = console or Console(stderr=True), pause
+        self._console, self._pause = console or Terminal(stderr=True), pause
         self._bars = Progress(
             TextColumn("{task.description:<18}"),
             BarColumn(bar_width=24),

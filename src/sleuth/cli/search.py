@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from sleuth.cli.printed import Terminal
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
 from sleuth.records import Hit
 
@@ -46,7 +47,7 @@ def search(
     (found,) = asyncio.run(retriever.search([query], k))
     if isinstance(found, SearchUnavailable):
         raise UserError(str(found))
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     for rank, hit in enumerate(found, 1):
         _show(console, rank, hit)
     if not found:

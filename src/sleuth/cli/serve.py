@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.bearer import bearer
+from sleuth.cli.printed import say
 from sleuth.cli.serve_agent import agent
 from sleuth.cli.serve_mcp import mcp
 
@@ -74,7 +75,7 @@ def retriever(
             if address_dir:
                 open_until_the_end.enter_context(announced(address_dir, host, chosen))
             at = f"http://{authority(reachable(host), chosen)}"
-            typer.echo(f"serving {index} at {at} ({facts.kind}, {facts.passages:,} passages); stop with Ctrl-C")
+            say(f"serving {index} at {at} ({facts.kind}, {facts.passages:,} passages); stop with Ctrl-C")
 
         serve(served, listener, ready)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.bearer import bearer
+from sleuth.cli.printed import say
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def agent(
         app = application(candidate.agent((), lockstep=False), facts, terms, token=token, names=names)
         at = f"http://{authority(reachable(host), listener.getsockname()[1])}"
         said = f"serving {facts.name} at {at} ({candidate.config.agent.method}, {facts.searches}); stop with Ctrl-C"
-        serve(app, listener, lambda: typer.echo(said), grace=GRACE, lifespan="on")
+        serve(app, listener, lambda: say(said), grace=GRACE, lifespan="on")
 
 
 def _require_weights(model: str) -> None:

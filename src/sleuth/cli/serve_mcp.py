@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.bearer import bearer
+from sleuth.cli.printed import say
 from sleuth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _serve(
         known = authority(reachable(place[0]), listener.getsockname()[1])
         app = application(library(), Path(index).name, k, [*LOOPBACK, *server_names(place[0], names)])
         said = f"serving {index} at http://{known}{PATH}; stop with Ctrl-C"
-        serve(Guarded(app, token) if token else app, listener, lambda: typer.echo(said), lifespan="on")
+        serve(Guarded(app, token) if token else app, listener, lambda: say(said), lifespan="on")
 
 
 def _place(address: str) -> tuple[str, int]:

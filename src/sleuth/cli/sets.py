@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sleuth.cli.meter import Meter
-from sleuth.cli.printed import printed
+from sleuth.cli.printed import printed, say
 from sleuth.cli.sets_make import make
 from sleuth.errors import InputError
 
@@ -111,7 +111,7 @@ def download(
         with Meter() as meter:
             paths = fetch.download(wanted, folder, meter)
         for path in paths:
-            typer.echo(f"{path.stat().st_size:>16,}  {path}")
+            say(f"{path.stat().st_size:>16,}  {path}")
 
 
 def _source(given: str, split: Split, folder: Path, meter: Meter) -> "Source":
@@ -155,4 +155,4 @@ def _report(out: Path, manifest: dict[str, Any]) -> None:
         lines.append(f"| {cell} | " + " | ".join(f"{counts[name]:,}" for name in names) + " |")
     printed("\n".join(lines) + "\n")
     for name, file in manifest["files"].items():
-        typer.echo(f"{file['rows']:>9,}  {out / name}")
+        say(f"{file['rows']:>9,}  {out / name}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.meter import Meter
-from sleuth.cli.printed import printed
+from sleuth.cli.printed import printed, say
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,16 +88,16 @@ def _report(out: Path, made: "Made", wanted: int, dice: Random) -> None:
     printed("\n".join(lines) + "\n")
     some = dice.sample(made.questions, min(EXAMPLES, len(made.questions)))
     for question in some:
-        typer.echo(_example(question))
-    typer.echo(
+        say(_example(question))
+    say(
         f"{made.passages:,} passages: {made.excluded:,} left out by --without, {made.used:,} asked about; "
         + ", ".join(f"{count:,} questions take {hops}" for hops, count in sorted(made.hops.items()))
     )
     if made.refused:
         typer.echo(f"{made.refused:,} drafts were left out since --without has their answer")
     if len(made.questions) < wanted:
-        typer.echo(f"fewer than {wanted:,}: the passages give no more; a higher --per-passage may")
-    typer.echo(f"{len(made.questions):>9,}  {out}")
+        say(f"fewer than {wanted:,}: the passages give no more; a higher --per-passage may")
+    say(f"{len(made.questions):>9,}  {out}")
 
 
 def _example(question: "Question") -> str:

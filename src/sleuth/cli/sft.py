@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from sleuth import recipe
 from sleuth.cli.live import Live
+from sleuth.cli.printed import Terminal
 from sleuth.errors import ConfigError, InputError
 from sleuth.train.sft_settings import SFTConfig, explained, settled
 
@@ -67,7 +67,7 @@ def sft(
 
     refuse_existing(out)
     quiet()
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = Terminal(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
         schooled = run(begun, traces, out, settings, live)
     console.print(f"wrote {out}: {closing(schooled, time.monotonic() - started)}", soft_wrap=True)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from sleuth.cli.finite import finite
 from sleuth.cli.live import Live
+from sleuth.cli.printed import Terminal
 from sleuth.cli.traces_answers import answers
 from sleuth.config.agent import SINGLE, AgentConfig
 from sleuth.config.retrieval import RetrievalConfig
@@ -93,7 +94,7 @@ def gold(
         quotes=quotes,
         guesses=guesses,
     )
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = Terminal(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
         made, left_out = asyncio.run(_demonstrated(writer, asked, live))
     if not made:
@@ -142,7 +143,7 @@ def sample(
     asked = load(questions)
     agent, config = _agent(source, questions, index, settings or [])
     terms = Terms(samples, min_reward, per_question, prefer, temperature, seed)  # type: ignore[arg-type]  # checked above
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = Terminal(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
         live.begin("sampling", len(asked) * samples)
         rubric = Rubric(config.reward)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from sleuth.cli.live import Live
+from sleuth.cli.printed import Terminal
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.errors import ConfigError, InputError
@@ -56,7 +56,7 @@ def answers(
     require_ready(index)
     retriever = None if index is None else named(index)
     writer = Answers(retriever, k, protocols.named(config.protocol), config.template, seed)
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = Terminal(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
         rows = asyncio.run(_written(writer, asked, live))
     write(out, rows)

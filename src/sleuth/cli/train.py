@@ -13,6 +13,7 @@ from rich.table import Table
 from sleuth import recipe
 from sleuth.cli.launch import launch, rank
 from sleuth.cli.live import Live
+from sleuth.cli.printed import Terminal
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError
 from sleuth.runs.run import Run, fresh
@@ -44,7 +45,7 @@ def train(
     if resume is not None and (name is not None or out is not None):
         raise ConfigError("--resume continues a run in its own folder; leave out the recipe and --out")
     begun = Run.open(resume) if resume is not None else _config(name, settings)
-    console = Console(stderr=True, markup=False, highlight=False, quiet=rank() > 0)
+    console = Terminal(stderr=True, markup=False, highlight=False, quiet=rank() > 0)
     done = begun.summary() if isinstance(begun, Run) and (begun.path / "report.html").is_file() else None
     if isinstance(begun, Run) and done is not None and not settings:
         console.print(f"{begun.path} is finished, nothing is left to do", soft_wrap=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.printed import say
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,11 +67,11 @@ def view(
 
     def ready() -> None:
         address = f"http://{authority(reachable(host), listener.getsockname()[1])}/"
-        typer.echo(f"viewing {_counted(desk)} at {address}; stop with Ctrl-C")
+        say(f"viewing {_counted(desk)} at {address}; stop with Ctrl-C")
         if desk.library.counts() == (0, 0):
-            typer.echo(_not_yet(given))
+            say(_not_yet(given))
         if host not in LOOPBACK:
-            typer.echo("whoever can reach this address can read these folders", err=True)
+            say("whoever can reach this address can read these folders", err=True)
         if open_page and _has_screen():
             # Starting a browser may take seconds, in which the page must already be served.
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()

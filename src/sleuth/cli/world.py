@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
+from sleuth.cli.printed import Terminal, say
 from sleuth.corpus.world.census import LARGEST, SMALLEST
 from sleuth.corpus.world.folder import write
 from sleuth.corpus.world.world import World
@@ -40,14 +40,14 @@ def make(
 
 def _report(folder: Path, manifest: dict[str, Any]) -> None:
     for name, file in manifest["files"].items():
-        typer.echo(f"{file['rows']:>9,}  {folder / name}")
-    typer.echo(f"           {folder / 'manifest.json'}")
+        say(f"{file['rows']:>9,}  {folder / name}")
+    say(f"           {folder / 'manifest.json'}")
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
     """Counts rows on a terminal, and leaves no trace when done."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("writing the world", total=total)
         rows = count(1)

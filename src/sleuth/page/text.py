@@ -4,12 +4,20 @@ import html
 import re
 from collections.abc import Iterable
 
-# Controls that HTML forbids, and lone surrogates, which cannot be encoded: both would spoil the whole file.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+# Terminal escapes and other controls, directional overrides, and lone surrogates, which cannot be encoded. A carriage
+# return alone overwrites the line before it; one at the end of a line is part of the line break.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]|\r(?!\n)"
+)
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
 _NEARBY = re.compile(r"#.*|/?[\w.%-]+(/[\w.%-]+)*/?([?#].*)?")
 _ADDRESSES = frozenset({"href", "src", "action"})
 _VOID = frozenset({"br", "hr", "meta"})
+
+
+def visible(text: str) -> str:
+    """Text for a reader: what would move the cursor, hide or reorder other text is shown as U+FFFD, one for one."""
+    return _HIDDEN.sub("\ufffd", text)
 
 
 class Html(str):
@@ -22,7 +30,7 @@ def escaped(content: object) -> Html:
     """Any content as markup: Html unchanged, everything else as text that a browser shows and never runs."""
     if isinstance(content, Html):
         return content
-    return Html(html.escape(_UNPRINTABLE.sub("\ufffd", str(content))))
+    return Html(html.escape(visible(str(content))))
 
 
 def joined(parts: Iterable[object], separator: str = "") -> Html:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sleuth import __version__
 from sleuth.errors import MissingExtra, SearchUnavailable, UserError
+from sleuth.page.text import visible
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.service.request_check import RequestCheck
 from sleuth.serve.library import Library
@@ -86,7 +87,9 @@ class Desk:
         """Search the documents; gives passages with title, text, score and id, best first."""
         queries = _checked([query] if isinstance(query, str) else query)
         answers = dict(zip(queries, await self.library.search(queries, k or self.k), strict=True))
-        failed = {asked: answer.cause for asked, answer in answers.items() if isinstance(answer, SearchUnavailable)}
+        failed = {
+            asked: visible(answer.cause) for asked, answer in answers.items() if isinstance(answer, SearchUnavailable)
+        }
         if len(failed) == len(answers):
             raise ToolError(f"the search gave no answer: {next(iter(failed.values()))}")
         found = {asked: answer for asked, answer in answers.items() if not isinstance(answer, SearchUnavailable)}
@@ -109,12 +112,14 @@ class Desk:
             raise ToolError(f"start is {start:,}, and the document has {len(opened.text):,} characters")
         document = Document(
             id=opened.id,
-            title=opened.title,
-            text=part,
+            title=visible(opened.title),
+            text=visible(part),
             start=start,
             characters=len(opened.text),
             url=_url(opened),
-            metadata=dict(opened.extra),
+            metadata={
+                name: visible(value) if isinstance(value, str) else value for name, value in opened.extra.items()
+            },
         )
         return _answer(_reading(document), document)
 
@@ -122,9 +127,9 @@ class Desk:
         try:
             opened = await self.library.open(name)
         except UserError as error:
-            raise ToolError(str(error)) from error
+            raise ToolError(visible(str(error))) from error
         if isinstance(opened, SearchUnavailable):
-            raise ToolError(f"{name[:SAID]!r} cannot be opened: {opened.cause}")
+            raise ToolError(f"{name[:SAID]!r} cannot be opened: {visible(opened.cause)}")
         if opened is None:
             raise ToolError(f"nothing has the id {name[:SAID]!r}; give the id of a search result, as it stands there")
         return opened
@@ -199,8 +204,8 @@ def _result(query: str, hit: Hit) -> Result:
     return Result(
         query=query,
         id=passage.id,
-        title=passage.title,
-        text=passage.text,
+        title=visible(passage.title),
+        text=visible(passage.text),
         score=hit.score,
         url=_url(passage),
     )
@@ -229,4 +234,4 @@ def _reading(document: Document) -> str:
 
 
 def _answer(text: str, content: BaseModel) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], structured_content=content.model_dump(mode="json"))
+    return CallToolResult(content=[TextContent(text=visible(text))], structured_content=content.model_dump(mode="json"))

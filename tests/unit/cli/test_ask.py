@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from sleuth.cli.ask import Stream, ask, closing
+from sleuth.cli.printed import Terminal
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
 
@@ -18,7 +18,7 @@ TEXT = "Question: is 1 < 2?\n<think> I [bold] know </think> <search> Ada </searc
 
 def streamed(pieces: list[str], *, colour: bool = False) -> str:
     file = StringIO()
-    stream = Stream(Console(file=file, width=20, color_system="standard" if colour else None, highlight=False))
+    stream = Stream(Terminal(file=file, width=20, color_system="standard" if colour else None, highlight=False))
     for piece in pieces:
         stream.hear(piece)
     stream.end()
@@ -88,3 +88,7 @@ def test_index_of_a_run_cannot_be_changed(tmp_path: Path) -> None:
 def test_empty_question_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the question is empty"):
         ask(str(tmp_path), "  ")
+
+
+def test_escapes_of_a_model_do_not_reach_the_terminal() -> None:
+    assert streamed(["<think>\x1b[8m", "hidden\u202e</think>"]) == "<think>\ufffd[8mhidden\ufffd</think>"

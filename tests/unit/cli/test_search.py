@@ -21,6 +21,9 @@ def search(queries, k):
 def untitled(queries, k):
     return [[{"contents": "only a line"}] for _ in queries]
 
+def hostile(queries, k):
+    return [[{"id": "\\x9b2J", "contents": '"\\x1b]0;owned\\x07"\\nsafe\\u202etext'}] for _ in queries]
+
 def nothing(queries, k):
     return [[] for _ in queries]
 
@@ -94,3 +97,10 @@ def test_a_folder_is_searched_on_a_device(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     build(tmp_path / "corpus.jsonl", tmp_path / "index")
     assert run(tmp_path / "index", "which city", "--device", "cpu", "--k", "1").startswith("1. Bergen is a city  ")
+
+
+def test_escapes_of_a_document_do_not_reach_the_terminal(module: str) -> None:
+    printed = run(f"{module}.hostile", "query")
+    assert not {"\x1b", "\x9b", "\u202e", "\x07"} & set(printed)
+    assert "\ufffd]0;owned" in printed
+    assert "safe\ufffdtext" in printed

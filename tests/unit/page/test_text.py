@@ -2,7 +2,7 @@
 
 import pytest
 
-from sleuth.page.text import Html, element, escaped, joined
+from sleuth.page.text import Html, element, escaped, joined, visible
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
 ESCAPED = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;quoted&quot;"
@@ -59,3 +59,16 @@ def test_addresses_of_the_same_site(address: str) -> None:
 def test_what_a_file_cannot_hold_is_replaced() -> None:
     assert escaped("a\x00b\ud800c\x1bd\te\n") == "a\ufffdb\ufffdc\ufffdd\te\n"
     escaped("\udfff\x7f").encode()
+
+
+@pytest.mark.parametrize(
+    "hidden", ["\x1b[2J", "\x07", "\x08", "\x9b31m", "\u202eevil", "\u2066x", "\rover", "\x7f", "\ud800"]
+)
+def test_hidden_characters_are_shown_one_for_one(hidden: str) -> None:
+    assert visible(f"a{hidden}b") == f"a\ufffd{hidden[1:]}b"
+    assert hidden[0] not in escaped(hidden)
+
+
+def test_line_breaks_tabs_and_letters_of_any_script_stay() -> None:
+    text = "a\tb\r\nc\n\u05e9\u05dc\u05d5\u05dd \u200f\u4e2d\U0001f469\u200d\U0001f52c"
+    assert visible(text) == text

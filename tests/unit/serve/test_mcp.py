@@ -177,3 +177,17 @@ def test_a_slow_search_keeps_nobody_waiting(mode: str) -> None:
         return [len(result.structured_content["results"]) for result in (quick, await slow)]
 
     assert asked(overtake, mode) == [2, 2]
+
+
+def test_hidden_characters_of_documents_are_shown() -> None:
+    async def search_and_fetch(client: Client, _: Towns) -> Any:
+        return [
+            await client.call_tool("search", {"query": "\x1b\u202e"}),
+            await client.call_tool("fetch", {"id": "\x1b\u202e-1"}),
+        ]
+
+    for result in asked(search_and_fetch):
+        fields = result.structured_content
+        shown = [result.content[0].text, *(each["title"] for each in fields.get("results", [fields]))]
+        assert not {"\x1b", "\u202e"} & set("".join(shown))
+        assert "Town \ufffd\ufffd-1" in shown[0]

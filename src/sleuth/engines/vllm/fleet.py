@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sleuth.engines.base import Seat
 from sleuth.engines.vllm.server import Server
 from sleuth.errors import EngineFailure
+from sleuth.page.text import visible
 
 
 class Fleet:
@@ -41,7 +42,7 @@ class Fleet:
         self.lost[server.address] = reason
         self._homes = {seat: home for seat, home in self._homes.items() if home is not server}
         left = len(self.servers)
-        print(f"the vLLM server {server.address} is taken out ({reason}); {left} left", file=sys.stderr)
+        print(visible(f"the vLLM server {server.address} is taken out ({reason}); {left} left"), file=sys.stderr)
 
     async def hang_up(self) -> None:
         """Ends every connection, those to servers taken out too; the next call makes new ones."""

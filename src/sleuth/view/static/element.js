@@ -38,6 +38,14 @@ function nameOf(control) {
   ].join(" ");
 }
 
+// Controls, terminal escapes and directional overrides: they would hide or reorder the text around them.
+const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
+
+/** Text as a reader may see it, as `visible` of page/text.py makes it. */
+export function visible(text) {
+  return String(text).replace(HIDDEN, "\ufffd");
+}
+
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
@@ -55,5 +63,5 @@ function nodes(children) {
   return children
     .flat(Infinity)
     .filter((child) => child !== null && child !== undefined && child !== false)
-    .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
+    .map((child) => (child instanceof Node ? child : document.createTextNode(visible(child))));
 }

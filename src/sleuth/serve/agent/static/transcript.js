@@ -1,6 +1,6 @@
 // One question and what became of it: thoughts, searches with their sources, the answer, what it cost.
 
-import { counted, h } from "./element.js";
+import { counted, h, visible } from "./element.js";
 
 const STOPS = {
   answered: "answered",
@@ -29,7 +29,7 @@ export class Transcript {
     for (const { delta } of chunk.choices) {
       if (delta.reasoning_content) this.#think(delta.reasoning_content);
       for (const step of delta.sleuth?.steps ?? []) this.#step(step);
-      if (delta.content) this.answer.append(delta.content);
+      if (delta.content) this.answer.append(visible(delta.content));
       if (delta.sleuth?.stop) this.#end(delta.sleuth);
     }
   }
@@ -44,7 +44,7 @@ export class Transcript {
       this.thought = document.createTextNode("");
       this.steps.append(line("thought", "thought", this.thought));
     }
-    this.thought.appendData(this.thought.length ? text : text.trimStart());
+    this.thought.appendData(visible(this.thought.length ? text : text.trimStart()));
   }
 
   #step(step) {

@@ -1,6 +1,7 @@
 """Recipes: a TOML tree with overrides becomes a Config, and whatever is wrong with it becomes one line."""
 
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pydantic.fields import FieldInfo
 from sleuth import hub
 from sleuth.config.section import Section
 from sleuth.config.tree import Config
+from sleuth.credentials import is_masked, redacted, redacted_tree
 from sleuth.errors import ConfigError, InputError
 
 Tree = dict[str, object]
@@ -98,29 +100,54 @@ def _anchored(policy: str) -> str:
 
 
 def resolved(config: Config) -> Tree:
-    """The whole tree with every default filled in, as it is saved with a run."""
-    return config.model_dump(mode="json")
+    """The whole tree with every default filled in and without credentials, as it is saved with a run."""
+    tree: Tree = redacted_tree(config.model_dump(mode="json"))
+    return tree
 
 
 def restore(tree: Mapping[str, object]) -> Config:
     """The Config whose `resolved` tree this is."""
     defaults = {knob.key: knob.default for knob in knobs()}
-    return _validate(_without_defaults(tree, defaults, ""))
+    return _validate(_with_credentials(_without_defaults(tree, defaults, "")))
 
 
 def amended(tree: Mapping[str, object], overrides: Sequence[str]) -> Config:
     """The Config whose `resolved` tree this is, with what a run that goes on may change changed."""
     known = {knob.key for knob in knobs()}
     changed = _without_defaults(tree, {knob.key: knob.default for knob in knobs()}, "")
+    masked = dict(_masked(changed))
     for override in overrides:
-        key = override.partition("=")[0].strip()
+        key, _, value = override.partition("=")
+        key = key.strip()
+        if key in masked and redacted(value.strip()) == masked[key]:  # the same address, with its credentials again
+            _apply(changed, override)
+            continue
         table = f"{key}."
         named = key if key in known else table
         if (key in known or any(each.startswith(table) for each in known)) and not named.startswith(MAY_CHANGE):
             may = ", ".join(f"{name}*" if name.endswith(".") else name for name in MAY_CHANGE)
             raise ConfigError(f"{key} cannot change after a run was begun; what may: {may}; begin a new run")
         _apply(changed, override)
-    return _validate(changed)
+    return _validate(_with_credentials(changed))
+
+
+def _masked(tree: Tree) -> Iterator[tuple[str, object]]:
+    """The settings of a saved tree whose credentials were left out, with what was saved."""
+    return ((key, value) for key, value in _leaves(tree, {knob.key for knob in knobs()}, "") if is_masked(value))
+
+
+def _with_credentials(tree: Tree) -> Tree:
+    """The tree with the credentials that were left out of it taken from the environment."""
+    for key, value in list(_masked(tree)):
+        variable = f"SLEUTH_{key.upper().replace('.', '_')}"
+        given = os.environ.get(variable, "")
+        if redacted(given) != value:
+            raise ConfigError(
+                f"{key} = {value} was saved without its credentials; give the whole address in the environment "
+                f"variable {variable}, or to a run that goes on with: --set {key}=ADDRESS"
+            )
+        _apply(tree, f"{key}={given}")
+    return tree
 
 
 def knobs() -> Iterator[Knob]:

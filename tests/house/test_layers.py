@@ -9,7 +9,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "sleuth"
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "records"}),
+    frozenset({"credentials", "errors", "records"}),
     frozenset({"config", "hooks", "hub", "runs", "page", "recipes"}),
     frozenset({"recipe"}),
     frozenset({"corpus", "reward", "algorithms", "model"}),

@@ -98,7 +98,7 @@ def of_folder(folder: Path) -> PretrainedConfig:
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} is no model folder: it has no config.json; give a Hugging Face model folder")
     try:
-        settings: PretrainedConfig = AutoConfig.from_pretrained(folder)
+        settings: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}/config.json cannot be read ({error}); save the model again") from error
     if reason := unservable(settings.to_dict()):

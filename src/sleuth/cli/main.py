@@ -22,6 +22,7 @@ from sleuth.cli.search import search
 from sleuth.cli.sft import sft
 from sleuth.cli.train import train
 from sleuth.cli.view import view
+from sleuth.credentials import redacted
 from sleuth.errors import TrainingStopped, UserError
 from sleuth.model.exhausted import exhausted
 
@@ -102,4 +103,4 @@ def main() -> None:
 
 
 def _leave(error: Exception | str, code: int) -> NoReturn:
-    leave(" ".join(["sleuth:", *str(error).splitlines()]), code)
+    leave(" ".join(["sleuth:", *redacted(str(error)).splitlines()]), code)

@@ -8,6 +8,7 @@ import typer
 
 from sleuth.cli.bearer import bearer
 from sleuth.cli.printed import say
+from sleuth.credentials import redacted
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _searched(candidate: "Candidate") -> str:
     if config.agent.method in UNSEARCHED:
         return "no index"
     if not config.retrieval.local:
-        return str(config.retrieval.index)
+        return redacted(str(config.retrieval.index))
     folder = PurePath(candidate.index)
     # The index of a run has no name of its own.
     return f"{candidate.name}/{folder.name}" if candidate.index.parent == candidate.recording.parent else folder.name

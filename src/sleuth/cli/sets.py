@@ -89,7 +89,7 @@ def prepare(
     )
     _report(out, manifest)
     if told := wordless(stream(out / "questions.jsonl")):
-        typer.echo(told)
+        say(told)
 
 
 @app.command()

@@ -24,7 +24,7 @@ from sleuth.errors import InputError
 from sleuth.records import Question, StopReason
 from sleuth.runs.documents import read_json
 from sleuth.runs.failures import explained
-from sleuth.runs.replacing import replacing
+from sleuth.runs.replacing import PRIVATE, replacing, write_private
 from sleuth.runs.rows import read_rows
 
 FORMAT = 1
@@ -72,10 +72,10 @@ class Folder:
         """A new evaluation, or the one of the same stamp that is there already; one of another stamp is refused."""
         if not path.exists():
             with replacing(path) as temporary:
-                temporary.mkdir()
+                temporary.mkdir(mode=PRIVATE)
                 question_files.write(temporary / QUESTIONS, questions)
                 whole = {"format": FORMAT, "kind": KIND, **manifest}
-                (temporary / MANIFEST).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+                write_private(temporary / MANIFEST, (json.dumps(whole, indent=2) + "\n").encode())
             return cls(path)
         there = cls.open(path)
         if different := _difference(there.manifest()["stamp"], manifest["stamp"]):

@@ -92,7 +92,11 @@ def _read(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The model as saved; weights that are absent would be drawn at random, so they are refused."""
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation=attention.NAME, output_loading_info=True
+            folder,
+            dtype=dtype,
+            attn_implementation=attention.NAME,
+            output_loading_info=True,
+            trust_remote_code=False,  # not said, it would be asked for on stdin
         )
     except (KeyError, OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise InputError(f"no causal model can be loaded from {folder} ({error}); save the model again") from error

@@ -37,7 +37,7 @@ class Tokens:
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         # The library below raises plain exceptions for a file it cannot read.
         except Exception as error:
             raise InputError(f"{folder} holds no tokenizer that can be read ({error}); save it again") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
+from sleuth.credentials import redacted
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
 from sleuth.hooks import IMPORT, imported
 from sleuth.retrieval import manifest
@@ -66,7 +67,7 @@ def require_ready(name: str | None, service: ServiceConfig | None = None, patien
 def identity_of(name: str) -> str | None:
     """What a recording names as searched: the hash of an index, else the name itself; None for a folder not there."""
     if name.startswith((*SERVERS, WEB, IMPORT)):
-        return name
+        return redacted(name)
     return manifest.fingerprint(Path(name)) if Path(name).exists() else None
 
 

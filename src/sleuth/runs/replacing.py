@@ -10,6 +10,8 @@ from sleuth.errors import InputError
 from sleuth.runs.failures import explained
 from sleuth.runs.temporaries import remove, remove_abandoned, temporary_for
 
+PRIVATE = 0o700  # of folders that hold documents, questions and settings
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -59,6 +61,12 @@ def _rename_new(source: Path, target: Path) -> None:
         raise InputError(
             f"another process wrote {target} meanwhile, which is left as it is; choose another name, or remove it"
         ) from error
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a new file that nobody but its owner may read."""
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)
 
 
 def sync_tree(path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sleuth.errors import InputError
 from sleuth.runs.documents import FORMAT, Row, document, read_json
-from sleuth.runs.replacing import replacing
+from sleuth.runs.replacing import PRIVATE, replacing, write_private
 from sleuth.runs.rows import append_row, read_rows, rewrite_rows, write_rows
 from sleuth.runs.temporaries import TEMPORARY, remove, remove_leftovers
 
@@ -36,8 +36,8 @@ class Run:
             )
         with replacing(path) as folder:
             for inner in (folder, folder / "trajectories", folder / "checkpoints"):
-                inner.mkdir()
-            (folder / "manifest.json").write_bytes(document({"format": FORMAT, "kind": "run", **manifest}))
+                inner.mkdir(mode=PRIVATE)
+            write_private(folder / "manifest.json", document({"format": FORMAT, "kind": "run", **manifest}))
         return cls(path)
 
     @classmethod
@@ -188,7 +188,7 @@ class Run:
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
         """Writes one JSON document into the run folder, whole or not at all."""
         with replacing(self.path / name) as path:
-            path.write_bytes(document(content))
+            write_private(path, document(content))
         return self.path / name
 
     def read_json(self, name: str) -> Row | None:

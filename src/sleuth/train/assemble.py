@@ -21,6 +21,7 @@ from sleuth.config.tree import Config
 from sleuth.corpus import questions
 from sleuth.corpus.world import folder as world_folder
 from sleuth.corpus.world.world import World
+from sleuth.credentials import redacted
 from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import Paged
 from sleuth.engines.paged.schedule import Tally
@@ -142,7 +143,7 @@ class Parts:
             self.run.begin_part(step, self.versions)
         if self.changes:
             begun = self.run.manifest()
-            changed = [*begun.get("changes", []), *self.changes]
+            changed = [*begun.get("changes", []), *map(redacted, self.changes)]
             self.run.write_json("manifest.json", {**begun, "config": recipe.resolved(self.config), "changes": changed})
 
 

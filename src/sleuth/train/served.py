@@ -8,6 +8,7 @@ from typing import Any
 from sleuth.agent.remote import RemoteAgent, protocol_named
 from sleuth.config.agent import UNSEARCHED
 from sleuth.config.tree import Config
+from sleuth.credentials import redacted
 from sleuth.engines.remote.endpoint import Endpoint
 from sleuth.engines.remote.listing import served
 from sleuth.errors import ConfigError, InputError
@@ -41,7 +42,7 @@ class Served:
 
     def stamp(self) -> Mapping[str, Any]:
         """All that its answers depend on but the questions, as far as it can be known from here."""
-        model = {"url": self.endpoint.base, "name": self.endpoint.model, "served": self.told}
+        model = {"url": redacted(self.endpoint.base), "name": self.endpoint.model, "served": self.told}
         return {"model": model, **circumstances(self.config, self.index, protocol_named(self.config.agent.protocol))}
 
 

@@ -23,6 +23,7 @@ from sleuth.retrieval.vectors.weights import fingerprint, folder_of, module_name
 MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 MODULES = frozenset({"Transformer", "Pooling", "Normalize", "Dropout"})
 PAIR_TOKENS = 512
+OWN_CODE = {"trust_remote_code": False}  # without it the libraries ask on stdin whether to run the code of a folder
 LOADING = (OSError, ValueError, RuntimeError, ImportError, KeyError, SafetensorError)
 
 
@@ -92,7 +93,7 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     _refuse_missing_weights(folder, AutoModelForSequenceClassification)
     place = devices(device)[0]
     with _explained(folder):
-        loaded = CrossEncoder(str(folder), device=place, model_kwargs={"dtype": _precision(place)})
+        loaded = CrossEncoder(str(folder), device=place, model_kwargs={"dtype": _precision(place)}, **OWN_CODE)
     if loaded.num_labels != 1:
         raise InputError(f"{model} gives {loaded.num_labels} numbers a pair, expected 1; choose another cross-encoder")
     _keep_rows_apart(loaded)
@@ -133,7 +134,12 @@ class _Widened(torch.nn.Module):
 
 def _sentence_encoder(folder: Path, settings: EncoderSettings, device: str) -> SentenceTransformer:
     """The modules put together as the settings say, whatever the model's files do."""
-    transformer: Any = Transformer(str(folder), model_kwargs={"dtype": _precision(device)})
+    transformer: Any = Transformer(
+        str(folder),
+        model_kwargs={"dtype": _precision(device), **OWN_CODE},
+        processor_kwargs=dict(OWN_CODE),
+        config_kwargs=dict(OWN_CODE),
+    )
     modules = [transformer, _Widened(), Pooling(transformer.model.config.hidden_size, MODES[settings.pooling])]
     return SentenceTransformer(modules=modules + [Normalize()] * settings.normalise, device=device)
 
@@ -141,7 +147,7 @@ def _sentence_encoder(folder: Path, settings: EncoderSettings, device: str) -> S
 def _refuse_missing_weights(folder: Path, kind: Any, unused: str | None = None) -> None:
     """Weights that a folder lacks would be drawn at random in silence; a report of them comes only from this door."""
     with _explained(folder):
-        _, report = kind.from_pretrained(folder, output_loading_info=True, trust_remote_code=False)
+        _, report = kind.from_pretrained(folder, output_loading_info=True, **OWN_CODE)
     absent = sorted(key for key in report["missing_keys"] if unused is None or unused not in key)
     if absent:
         raise InputError(f"{folder} lacks {len(absent)} weights, {absent[0]} among them; save the model again")

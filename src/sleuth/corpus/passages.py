@@ -125,7 +125,10 @@ def parse_row(line: bytes) -> dict[str, Any]:
 
 def parse_object(line: bytes) -> dict[str, Any]:
     """The JSON object of a line, all of whose text can be encoded; a ValueError says what is wrong with it."""
-    row = _json(line)
+    try:
+        row = _json(line)
+    except RecursionError as error:
+        raise ValueError(f"it is nested too deep ({error})") from error
     if not isinstance(row, dict):
         raise ValueError(f"it holds {shortened(row)}")
     # Half a surrogate pair is valid JSON and no text: tokenizers refuse it, at a time when it is hard to find.

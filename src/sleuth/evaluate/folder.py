@@ -243,7 +243,7 @@ def _told(line: bytes, where: str) -> tuple[int, bool]:
     try:
         row = json.loads(line)
         return int(row["group"]), StopReason(row["stop"]).usable
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{where} is no trajectory ({error!r}); remove that line and give the command that wrote it again"
         ) from error

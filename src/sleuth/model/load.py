@@ -81,7 +81,7 @@ def _settings(folder: Path) -> Mapping[str, object]:
         raise InputError(f"{folder} is no model folder: it has no config.json; give a Hugging Face model folder")
     try:
         settings = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON ({error}); save the model again") from error
     if not isinstance(settings, dict):
         raise InputError(f"{path} holds no JSON object; save the model again")

@@ -82,7 +82,7 @@ def read(folder: Path) -> Manifest:
         if isinstance(content, dict) and SEAL in content:  # an older version wrote none
             content = unsealed(path, written)
         return Manifest.model_validate_json(json.dumps(content))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({_first_line(error)}); build the index again") from error
 
 

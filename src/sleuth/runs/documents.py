@@ -26,7 +26,7 @@ def parsed(text: bytes, place: str) -> Row:
     """The JSON object a text holds; `place` says in the error where it stands."""
     try:
         row = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{place} is not valid JSON: {error}") from error
     if not isinstance(row, dict):
         raise InputError(f"{place} holds a {type(row).__name__}; expected a JSON object")

@@ -15,7 +15,7 @@ import numpy as np
 from sleuth.retrieval.service.limits import Refused
 from sleuth.view.catalogue import Catalogue, Starts
 from sleuth.view.library import STEP_FILE, Kind
-from sleuth.view.line import Tree, parsed
+from sleuth.view.line import Tree, next_line, parsed
 from sleuth.view.roots import Shown
 from sleuth.view.shape import Broken
 
@@ -124,7 +124,7 @@ class Archive:
             for start in starts:
                 # Cut off, or the offsets are those of another file; no file can be sought at every number.
                 file.seek(min(int(start), size))
-                yield file.readline()
+                yield next_line(file).text
 
     def beside(self, leaf: Leaf, suffix: str, row: int) -> bytes | None:
         """The line of the same row in a file beside, such as what was learned; None where there is none."""
@@ -136,7 +136,7 @@ class Archive:
             return None
         with self.shown.open(f"{name}.jsonl") as file:
             file.seek(min(start, os.fstat(file.fileno()).st_size))
-            return file.readline()
+            return next_line(file).text
 
     def _start(self, leaf: Leaf, row: int) -> int | None:
         if leaf.rows is not None:
@@ -156,7 +156,7 @@ class Archive:
             return None
         try:
             found = Catalogue.read(json.loads(path.read_bytes()))
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None  # no cache, or a broken one: the file itself is read instead
         self._kept[leaf.name] = found.rows
         return found

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sleuth.records import StopReason
 from sleuth.view.follow import Place
-from sleuth.view.line import Told, told
+from sleuth.view.line import Line, Told, next_line, told
 from sleuth.view.roots import Shown
 from sleuth.view.shape import Broken
 
@@ -91,23 +91,23 @@ class Catalogue:
         rewritten = stat.st_size == end and self.changed not in (0, stat.st_mtime_ns)
         return not rewritten and self.place.holds(file)
 
-    def _read(self, file: BinaryIO, lines: Iterator[tuple[int, bytes]], until: float) -> bool:
+    def _read(self, file: BinaryIO, lines: Iterator[tuple[int, Line]], until: float) -> bool:
         end, finished = self.place.end, True
         for count, (start, line) in enumerate(lines, 1):
             self._add(start, line)
-            end = start + len(line) if line else end
+            end = start + line.size if line.size else end
             if count % GLANCE == 0 and time.monotonic() > until:
                 finished = False
                 break
         self.place = Place.at(file, end)
         return finished
 
-    def _add(self, start: int, line: bytes) -> None:
+    def _add(self, start: int, line: Line) -> None:
         try:
-            values = self._values(told(line))
+            values = self._values(told(line.text))
         except Broken:  # its place in the list says what is wrong with it
             values = BROKEN
-        for name, value in {"start": start, "length": len(line), **values}.items():
+        for name, value in {"start": start, "length": line.size, **values}.items():
             self.arrays[name].append(value)
 
     def _values(self, row: Told) -> dict[str, float]:
@@ -153,22 +153,20 @@ class Catalogue:
         return found
 
 
-def _lines(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+def _lines(file: BinaryIO, start: int) -> Iterator[tuple[int, Line]]:
     """The whole lines from a place on, each with where it begins."""
     file.seek(start)
-    for line in file:
-        if not line.endswith(b"\n"):  # still being written
-            return
+    while (line := next_line(file)).ended:  # else it is still being written
         yield start, line
-        start += len(line)
+        start += line.size
 
 
-def _named(file: BinaryIO, starts: Starts, size: int) -> Iterator[tuple[int, bytes]]:
+def _named(file: BinaryIO, starts: Starts, size: int) -> Iterator[tuple[int, Line]]:
     """The lines that begin at these places; nothing for one beyond the end."""
     for start in starts.tolist():
         if start < size:
             file.seek(start)
-        yield start, file.readline() if start < size else b""
+        yield start, next_line(file) if start < size else Line(b"", 0, ended=False)
 
 
 def _number(value: float | None) -> float:

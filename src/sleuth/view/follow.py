@@ -1,13 +1,14 @@
 """The record of a run in increments: what was written since the last time, found by its place in the files."""
 
-import json
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 from zlib import crc32
 
 from sleuth.retrieval.service.limits import Refused
 from sleuth.view.library import Tree, standing
+from sleuth.view.line import next_line, read
 from sleuth.view.roots import Shown
+from sleuth.view.shape import Broken
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 MOST_ROWS = 2000
@@ -81,17 +82,15 @@ def _rows(shown: Shown, name: str, place: Place) -> tuple[list[Tree], Place]:
     rows: list[Tree] = []
     with shown.open(name) as file:
         end = file.seek(place.end)
-        for line in file:
-            if len(rows) == MOST_ROWS or not line.endswith(b"\n"):
-                break
-            end += len(line)
-            rows.append(_row(line, shown, name))
+        while len(rows) < MOST_ROWS and (line := next_line(file)).ended:
+            end += line.size
+            rows.append(_row(line.text, shown, name))
         return rows, Place.at(file, end)
 
 
 def _row(line: bytes, shown: Shown, name: str) -> Tree:
     try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise Refused(503, f"{name} of {shown.id} has a line that is no JSON ({error}); mend or remove it") from error
+        row = read(line)
+    except Broken as error:
+        raise Refused(503, f"{name} of {shown.id} has a line that cannot be read ({error}); remove it") from error
     return row if isinstance(row, dict) else {}

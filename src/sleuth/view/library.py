@@ -1,19 +1,21 @@
 """The library: which runs and evaluations there are, found anew whenever it is asked for."""
 
-import json
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Literal
 
 from sleuth import __version__
+from sleuth.credentials import redacted_tree
 from sleuth.errors import InputError
 from sleuth.retrieval.service.limits import Refused
 from sleuth.runs.documents import parsed
+from sleuth.view.line import read, shallow
 from sleuth.view.roots import MANIFEST, Root, Shown
+from sleuth.view.shape import Broken
 
 Kind = Literal["run", "evaluation"]
 Tree = dict[str, Any]
@@ -53,7 +55,7 @@ class Library:
                     shown = Shown(name, path, root)
                     try:
                         kind = _kind(shown)
-                    except (InputError, OSError) as error:
+                    except (InputError, OSError, Refused) as error:
                         broken.append({"id": name, "detail": str(error)})
                     else:
                         if kind is not None:
@@ -68,20 +70,33 @@ class Library:
     def overview(self) -> Tree:
         """Everything there is, with the little that a list shows of it."""
         broken = self.look()
-        runs, evaluations = (list(self._known[kind].values()) for kind in ("run", "evaluation"))
         return {
             "version": __version__,
             "folders": [root.name for root in self.roots],
-            "runs": [_run(shown) for shown in runs],
-            "evaluations": [_evaluation(shown) for shown in evaluations],
+            "runs": list(self._described("run", _run, broken)),
+            "evaluations": list(self._described("evaluation", _evaluation, broken)),
             "broken": broken,
         }
+
+    def _described(self, kind: Kind, describe: Callable[[Shown], Tree], broken: list[Tree]) -> Iterator[Tree]:
+        """What a list shows of each; one that cannot be read joins the `broken`, whatever is wrong with it."""
+        for shown in list(self._known[kind].values()):
+            try:
+                yield describe(shown)
+            except Exception as error:
+                broken.append({"id": shown.id, "detail": f"{shown.id} cannot be read ({error}); look at its files"})
 
 
 def document(shown: Shown, name: str) -> Tree | None:
     """A JSON document of a folder; None where it is not there."""
     text = shown.read(name)
-    return None if text is None else parsed(text, f"{name} of {shown.id}")
+    if text is None:
+        return None
+    try:
+        found: Tree = redacted_tree(shallow(parsed(text, f"{name} of {shown.id}")))
+    except ValueError as error:
+        raise InputError(f"{name} of {shown.id} cannot be shown: {error}") from error
+    return found
 
 
 def standing(shown: Shown, kind: Kind) -> Tree:
@@ -142,7 +157,7 @@ def _evaluation(shown: Shown) -> Tree:
 def _results(shown: Shown) -> Tree | None:
     try:
         return document(shown, DONE["evaluation"])
-    except InputError:  # told where the evaluation is opened; a list must not fail for one of its entries
+    except (InputError, Refused):  # told where the evaluation is opened; a list must not fail for one of its entries
         return None
 
 
@@ -155,8 +170,8 @@ def _last(shown: Shown) -> Tree | None:
         file.seek(max(0, size - TAIL))
         whole, _, _ = file.read(TAIL).rpartition(b"\n")
     try:
-        row = json.loads(whole.rpartition(b"\n")[2])
-    except ValueError:  # no line is whole yet, or one is longer than any of ours
+        row = read(whole.rpartition(b"\n")[2])
+    except Broken:  # no line is whole yet, or one is longer than any of ours
         return None
     return row if isinstance(row, dict) else None
 

@@ -6,14 +6,45 @@ by names that no text can hold: inside a JSON string every quote has a backslash
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from sleuth.runs.trajectory import newer
 from sleuth.view.shape import Broken, Head, Row, Said, fitted
 
 Tree = dict[str, Any]
 
+LONGEST = 1 << 25  # bytes of a row that are read
+DEEPEST = 64  # lists and objects around a value
 NUMBERS, TURNS, END = b',"weights_versions":', b',"turns":', b',"stop":"'
+
+
+class Line(NamedTuple):
+    """A line of a file: its beginning, its whole size, and whether it is ended."""
+
+    text: bytes
+    size: int
+    ended: bool
+
+
+def next_line(file: BinaryIO) -> Line:
+    """The next line of a file; of one that is longer than a row may be, only so much that this can be told."""
+    text = rest = file.readline(LONGEST + 1)
+    size = len(text)
+    while rest and not rest.endswith(b"\n"):
+        rest = file.readline(1 << 20)
+        size += len(rest)
+    return Line(text, size, rest.endswith(b"\n"))
+
+
+def shallow(value: Any) -> Any:
+    """The same value; one that is nested deeper than a page can show is a ValueError."""
+    level: list[Any] = [[value]]
+    for _ in range(DEEPEST):
+        inside = (inner for each in level for inner in (each.values() if isinstance(each, dict) else each))
+        level = [inner for inner in inside if isinstance(inner, dict | list)]
+        if not level:
+            return value
+    raise ValueError(f"it is nested deeper than {DEEPEST} levels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +98,7 @@ def says(line: bytes, needle: str) -> bool:
 
 def parsed(line: bytes) -> Tree:
     """The whole line; one that is no trajectory raises `Broken`."""
-    row: Tree = _read(line)
+    row: Tree = read(line)
     fitted(Row, row)
     if problem := newer(row):
         raise Broken(problem)
@@ -80,17 +111,20 @@ def _ends(line: bytes, tail: bytes, needed: str) -> Any:
     end = line.rfind(tail) if tail is END else line.find(tail)
     if 0 < numbers < end and line.find(NUMBERS, numbers + 1) < 0:
         try:
-            row = _read(line[:numbers] + b"}") | _read(b"{" + line[end + 1 :])
+            row = read(line[:numbers] + b"}") | read(b"{" + line[end + 1 :])
         except Broken:  # written by another program, perhaps: its names stood elsewhere than ours do
-            return _read(line)
+            return read(line)
         if needed in row:
             return row
-    return _read(line)
+    return read(line)
 
 
-def _read(text: bytes) -> Any:
+def read(text: bytes) -> Any:
+    """The JSON of a line; `Broken` says what is wrong with it."""
+    if len(text) > LONGEST:
+        raise Broken(f"it has more than the {LONGEST:,} bytes that are read of a row")
     try:
-        return json.loads(text.decode("utf-8", "surrogatepass"))
+        return shallow(json.loads(text.decode("utf-8", "surrogatepass")))
     except json.JSONDecodeError as error:
         raise Broken(
             f"it is no JSON ({error.msg} at character {error.pos})" if text else "the file ends before it"

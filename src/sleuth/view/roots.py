@@ -11,7 +11,8 @@ from sleuth.retrieval.service.limits import Refused
 
 MANIFEST = "manifest.json"
 DEEPEST = 4  # folders between a root and what is found in it
-MOST = 200_000  # a file that is read at once, in KiB
+MOST = 32 << 20  # bytes of a file that is read at once
+MOST_MANIFEST = 1 << 20  # bytes of a manifest, which is read for every list
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ class Shown:
         path = self.there(name)
         if path is None:
             return None
-        if path.stat().st_size > MOST * 1024:
-            raise Refused(503, f"{name} of {self.id} has more than {MOST:,} KiB, which is more than a page can show")
+        most, size = MOST_MANIFEST if name == MANIFEST else MOST, path.stat().st_size
+        if size > most:
+            raise Refused(503, f"{name} of {self.id} has {size:,} bytes; up to {most:,} are shown")
         return path.read_bytes()
 
     def names(self, inner: str) -> list[os.DirEntry[str]]:

@@ -1,7 +1,5 @@
 """One trajectory whole: its turns as a conversation, and its tokens with all that was recorded of them."""
 
-import json
-
 from tokenizers import Tokenizer
 
 from sleuth.retrieval.service.limits import Refused
@@ -9,7 +7,8 @@ from sleuth.view.archive import FOLDER, Archive, At
 from sleuth.view.brief import brief
 from sleuth.view.conversation import prompt
 from sleuth.view.conversation import turns as turns_of
-from sleuth.view.line import Tree
+from sleuth.view.line import Tree, read
+from sleuth.view.shape import Broken
 from sleuth.view.tokens import spans_of
 from sleuth.view.tokens import tokens as tokens_of
 
@@ -76,8 +75,8 @@ def _learned(archive: Archive, at: At) -> Tree:
     if not line:
         return {}
     try:
-        found = json.loads(line)
-    except ValueError as error:
+        found = read(line)
+    except Broken as error:
         name = f"{FOLDER}/step-{at.step}{LEARNED}.jsonl"
-        raise Refused(503, f"what was learned of {at} is no JSON ({error}); remove {name}") from error
+        raise Refused(503, f"what was learned of {at} cannot be read ({error}); remove {name}") from error
     return found if isinstance(found, dict) else {}

@@ -12,6 +12,7 @@ from sleuth.evaluate.folder import Folder
 from sleuth.runs.rows import write_rows
 from sleuth.runs.run import Run
 from sleuth.view.files import KINDS, STATIC
+from sleuth.view.line import LONGEST
 
 SECRET = "the secret of another folder"
 Asking = Callable[..., Any]
@@ -228,3 +229,78 @@ def test_nothing_in_the_folder_is_written(run: Run, ask: Callable[..., Asking], 
     for path in PATHS:
         assert get(path, run="runs/first").status_code == 200
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+
+
+def deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def grown(path: Path, size: int) -> None:
+    """Puts so many zero bytes behind a file, which take no room on the disk."""
+    with path.open("ab") as file:
+        file.truncate(path.stat().st_size + size)
+
+
+BAD: dict[str, Callable[[Path], object]] = {
+    "manifest of 200 MB": lambda folder: grown(folder / "manifest.json", 200_000_000),
+    "deep manifest": lambda folder: (folder / "manifest.json").write_text('{"kind": ' + deep(100_000) + "}"),
+    "deep policy": lambda folder: (folder / "manifest.json").write_text(
+        '{"kind": "run", "format": 1, "config": {"model": {"policy": ' + deep(500) + "}}}"
+    ),
+    "list for a config": lambda folder: (folder / "manifest.json").write_text(
+        '{"kind": "run", "format": 1, "config": [1]}'
+    ),
+    "number for sets": lambda folder: [
+        (folder / "manifest.json").write_text('{"kind": "evaluation", "format": 1}'),
+        (folder / "results.json").write_text('{"sets": 5}'),
+    ],
+    "deep results": lambda folder: [
+        (folder / "manifest.json").write_text('{"kind": "evaluation", "format": 1}'),
+        (folder / "results.json").write_text('{"em": ' + deep(100_000) + "}"),
+    ],
+    "results of 200 MB": lambda folder: [
+        (folder / "manifest.json").write_text('{"kind": "evaluation", "format": 1}'),
+        grown(folder / "results.json", 200_000_000),
+    ],
+    "deep metrics": lambda folder: (folder / "metrics.jsonl").write_text('{"loss": ' + deep(600) + "}\n"),
+    "metrics row of 200 MB": lambda folder: grown(folder / "metrics.jsonl", 200_000_000),
+}
+
+
+@pytest.mark.parametrize("spoil", BAD.values(), ids=BAD)
+def test_one_bad_folder_leaves_the_others_theirs(
+    spoil: Callable[[Path], object], run: Run, ask: Callable[..., Asking]
+) -> None:
+    bad = Run.create(run.path.parent / "bad", {"config": {}})
+    spoil(bad.path)
+    get = ask("runs")
+    found = get("/api/library")
+    assert found.status_code == 200
+    assert [each["name"] for each in found.json()["runs"] if each["name"] != "bad"] == [run.path.name]
+    assert get("/api/run", run=f"runs/{run.path.name}").status_code == 200
+    for path in ("/api/run", "/api/metrics"):
+        assert get(path, run="runs/bad").status_code in (200, 404, 503)
+
+
+@pytest.mark.parametrize("row", ['{"turns": ' + deep(5_000) + "}", "x" * (LONGEST + 10)], ids=["deep", "long"])
+def test_a_bad_row_is_shown_as_one_and_the_rows_after_it_as_they_are(
+    row: str, run: Run, ask: Callable[..., Asking]
+) -> None:
+    path = run.trajectories(1)
+    path.with_suffix(".offsets").unlink()
+    whole = path.read_bytes()
+    path.write_bytes(row.encode() + b"\n" + whole)
+    get = ask("runs")
+    name = f"runs/{run.path.name}"
+    listed = get("/api/trajectories", run=name, limit=200)
+    assert listed.status_code == 200
+    assert get("/api/trajectory", run=name, at="1.0").status_code == 503
+    assert get("/api/trajectory", run=name, at="1.1").status_code == 200
+
+
+def test_credentials_of_an_older_manifest_are_not_shown(run: Run, ask: Callable[..., Asking]) -> None:
+    manifest = {**run.manifest(), "config": {"retrieval": {"service": {"proxy": "http://ada:secret@host:3128"}}}}
+    run.write_json("manifest.json", manifest)
+    found = ask("runs")("/api/run", run=f"runs/{run.path.name}")
+    assert "secret" not in found.text
+    assert "http://***@host:3128" in found.text

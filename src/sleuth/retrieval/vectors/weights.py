@@ -42,7 +42,7 @@ def read(folder: Path, name: str) -> Any:
         return None
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON ({error}); save the model again") from error
 
 

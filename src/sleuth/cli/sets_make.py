@@ -94,7 +94,7 @@ def _report(out: Path, made: "Made", wanted: int, dice: Random) -> None:
         + ", ".join(f"{count:,} questions take {hops}" for hops, count in sorted(made.hops.items()))
     )
     if made.refused:
-        typer.echo(f"{made.refused:,} drafts were left out since --without has their answer")
+        say(f"{made.refused:,} drafts were left out since --without has their answer")
     if len(made.questions) < wanted:
         say(f"fewer than {wanted:,}: the passages give no more; a higher --per-passage may")
     say(f"{len(made.questions):>9,}  {out}")

@@ -10,6 +10,9 @@ SleuthError
 ├── SearchUnavailable     one query got no answer; returned as a value, one per query
 ├── EngineFailure         generation broke; the trajectory is unusable
 └── TrainingStopped       a guard ended the run
+
+SystemExit
+└── Interrupted           SIGINT or SIGTERM: exit code 128 + the signal's number
 """
 
 
@@ -65,3 +68,14 @@ class EngineFailure(SleuthError):
 
 class TrainingStopped(SleuthError):
     """A guard ended the run; the message says which and why."""
+
+
+class Interrupted(SystemExit):
+    """A signal asked the process to end: exit code 128 + its number.
+
+    Not a KeyboardInterrupt, which the command line's library turns into 130 for SIGTERM too.
+    """
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(128 + signal)
+        self.signal = signal

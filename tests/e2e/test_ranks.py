@@ -1,8 +1,11 @@
 """A run in two processes: the run of one, continued by one, and what is said where one of them fails."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,16 +24,35 @@ Bench = Any
 Ended = Any
 # AdamW's first steps are as long for gradients that are all but zero, and these are what two processes sum otherwise.
 GENTLE = ("--set", "train.learning_rate=0.0001", "--set", "train.temperature=2.0")
+# The reward of the recipe; in the third step one of two processes interrupts the launcher of both.
+ENDING = """
+import os, signal, time
+from judge import variety as judged
+from sleuth.runs.interruption import INTERRUPTION
+left = [1]
+def variety(question, trajectory):
+    if trajectory.step == 3 and "SLEUTH_LAUNCHED" in os.environ and os.environ["RANK"] == "1" and left:
+        left.pop()
+        os.kill(os.getppid(), signal.SIGTERM)
+        while INTERRUPTION.signal is None:
+            time.sleep(0.01)
+    return judged(question, trajectory)
+"""
 LAUNCHED = "import sys; from sleuth.cli.launch import launch; launch(2, sys.argv[1:])"
 # What no two runs share; and two engines have two caches.
 APART = ("time/", "speed/", "memory/", "search/latency", "engine/reused")
 
 
 def test_two_processes_make_the_run_of_one_and_one_continues_it(bench: Bench) -> None:
-    ended = bench.sleuth("train", "small.toml", "--out", "pair", "--nproc", "2", *GENTLE, "--set", "train.steps=3")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.count("run folder   pair") == 1
-    ended = bench.sleuth("train", "--resume", "pair", "--set", "train.steps=4")
+    (bench.path / "ending.py").write_text(ENDING)
+    settings = (*GENTLE, "--set", "train.steps=4", "--set", "reward.answer=import:ending.variety")
+    ended = bench.sleuth("train", "small.toml", "--out", "pair", "--nproc", "2", *settings)
+    assert ended.returncode == 143, ended.stderr
+    assert (
+        len(re.findall("interrupted after step [23]; continue with: sleuth train --resume pair\n", ended.stderr)) == 1
+    )
+    assert "Traceback" not in ended.stderr
+    ended = bench.sleuth("train", "--resume", "pair")
     assert ended.returncode == 0, ended.stderr
     ended = bench.sleuth("train", "small.toml", "--out", "single", *GENTLE, "--set", "train.steps=4")
     assert ended.returncode == 0, ended.stderr
@@ -102,6 +124,45 @@ def test_process_that_is_killed_is_told_of(tmp_path: Path) -> None:
     ended = launched(tmp_path, "train", "nothing.toml")
     assert ended.stderr == "sleuth: process 1 of the run was ended by SIGKILL; see whether its memory was used up\n"
     assert ended.returncode == 1
+
+
+def test_launcher_that_is_killed_leaves_no_process_behind(tmp_path: Path) -> None:
+    first_thing(
+        tmp_path,
+        "if 'RANK' in os.environ:\n"
+        "    import tomllib\n"
+        "    def hang(text):\n"
+        "        with open('pids', 'a') as file: print(os.getpid(), file=file)\n"
+        "        time.sleep(1000)\n"
+        "    tomllib.loads = hang",
+    )
+    (tmp_path / "some.toml").write_text("")
+    environment, pids = (
+        {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        tmp_path / "pids",
+    )
+    command = [sys.executable, "-c", LAUNCHED, "train", "some.toml"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as launcher:
+        while not pids.exists() or pids.read_text().count("\n") < 2:
+            assert launcher.poll() is None
+            time.sleep(0.05)
+        launcher.kill()
+    workers = [*map(int, pids.read_text().split())]
+    end = time.monotonic() + 60
+    while any(map(alive, workers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    left = [*filter(alive, workers)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_error_of_one_process_alone_ends_the_others(tmp_path: Path) -> None:

@@ -105,13 +105,23 @@ def test_same_seed_gives_the_same_model(home: Path, learned: Ended, nursery: Nur
     assert (home / "twin" / "model.safetensors").read_bytes() == (home / "cold" / "model.safetensors").read_bytes()
 
 
-def test_interrupted_cold_start_leaves_nothing(home: Path, learned: Ended, nursery: Nursery) -> None:
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_interrupted_cold_start_continues_as_if_it_had_not_been(
+    by: signal.Signals, home: Path, learned: Ended, nursery: Nursery
+) -> None:
+    out = f"broken-{by.name}"
+    words = ("sft", "--model", "model", "--traces", "gold.jsonl", "--out", out, *LEARNED)
+    moment = ("os.mkdir", ".tmp-step-9/trainer", 1)
     before = sorted(path.name for path in home.iterdir())
-    words = ("sft", "--model", "model", "--traces", "gold.jsonl", "--out", "broken", *LEARNED)
-    moment = ("open", ".tmp-broken/config.json", 1)
-    ended = nursery.sleuth(home, *words, moment=moment, by=signal.SIGINT)
-    assert ended.returncode == 130
-    assert sorted(path.name for path in home.iterdir()) == before
+    ended = nursery.sleuth(home, *words, "--save-minutes", "0", moment=moment, by=by)
+    assert ended.returncode == {signal.SIGTERM: 143, signal.SIGKILL: -9}[by]
+    assert sorted(path.name for path in home.iterdir()) == sorted([*before, f".building-{out}"])
+    again = well(nursery.sleuth(home, *words))
+    assert f"continuing after update {9 if by is signal.SIGTERM else 8}," in again.stderr
+    assert (home / out / "model.safetensors").read_bytes() == (home / "cold" / "model.safetensors").read_bytes()
+    assert sorted(path.name for path in (home / out).iterdir()) == sorted(
+        path.name for path in (home / "cold").iterdir()
+    )
 
 
 @pytest.mark.parametrize(

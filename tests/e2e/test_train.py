@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,18 @@ def test_run_killed_again_and_again_ends_as_if_it_had_not_been(bench: Bench, fin
     assert bench.metrics("killed") == bench.metrics("whole"), f"after a kill at {delay} s"
     assert bench.weights("killed") == bench.weights("whole"), f"after a kill at {delay} s"
     assert names(run) == names(bench.path / "whole")
+
+
+def test_interrupted_run_says_how_to_go_on_and_ends_as_if_it_had_not_been(bench: Bench, finished: Ended) -> None:
+    words = ("train", "small.toml", "--out", "interrupted")
+    moment = ("open", ".tmp-step-3.jsonl", 1)
+    stopped = bench.nursery.sleuth(bench.path, *words, moment=moment, by=signal.SIGTERM)
+    assert stopped.returncode == 143
+    assert stopped.stderr.endswith("interrupted after step 3; continue with: sleuth train --resume interrupted\n")
+    assert "Traceback" not in stopped.stderr
+    assert bench.sleuth("train", "--resume", "interrupted").returncode == 0
+    assert bench.metrics("interrupted") == bench.metrics("whole")
+    assert bench.weights("interrupted") == bench.weights("whole")
 
 
 def test_full_disk_and_torn_file_lose_nothing(bench: Bench, finished: Ended) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sleuth.agent import prompts
 from sleuth.agent.answerer import Answerer
-from sleuth.agent.episode import Method, searched
+from sleuth.agent.episode import Agent, Method, searched
 from sleuth.agent.single import Single
 from sleuth.agent.user_method import CONTRACT, UserMethod
 from sleuth.config.agent import AgentConfig
@@ -43,6 +43,42 @@ def require_prompts(agent: Answerer, questions: Iterable[Question]) -> None:
     """Refuses questions whose own prompts are not for the agent's protocol, where its method uses them."""
     if agent.config.method == "search":
         prompts.require_spoken(questions, agent.protocol)
+
+
+def overlong(agent: Agent, questions: Sequence[Question], what: str) -> str | None:
+    """How many prompts leave no room for a single token, in a sentence; None where all fit.
+
+    Such a question cannot be answered. Where that holds for all of them, the settings are wrong.
+    """
+    limit = agent.config.context_tokens
+    # Few have to be tokenized: a token is one byte at least, so a short text has no more tokens than bytes.
+    frame = len(_prompt(agent, Question("", "?", ("",), "")) or ())
+    long = [each for each in questions if frame + _bytes(each) >= limit]
+    lengths = [len(prompt) for each in long if (prompt := _prompt(agent, each)) is not None]
+    count = sum(length >= limit for length in lengths)
+    if not count:
+        return None
+    told = (
+        f"{count:,} of {len(questions):,} {what} have a prompt of agent.context_tokens = {limit:,} tokens or more (the "
+        f"longest has {max(lengths):,}), which leaves no room for an answer"
+    )
+    if count == len(questions):
+        raise ConfigError(f"{told}; raise agent.context_tokens, or choose a shorter agent.prompt")
+    return f"{told}: they count as wrong; raise agent.context_tokens, or take them out"
+
+
+def _prompt(agent: Agent, question: Question) -> list[int] | None:
+    """What an episode begins with at least; None where a method of the user's own decides."""
+    if isinstance(agent.method, Single):
+        return prompts.encode(agent.method.messages(question, (), agent, 0), agent.tokens)
+    if agent.method is searched:
+        return prompts.render(question, agent.config.template, agent.protocol, agent.tokens)
+    return None
+
+
+def _bytes(question: Question) -> int:
+    own = "".join(message["content"] for message in question.prompt or ())
+    return len((own or question.question).encode(errors="surrogatepass"))
 
 
 def drawn(questions: Sequence[Question], count: int, seed: int) -> tuple[Question, ...]:

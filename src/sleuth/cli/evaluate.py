@@ -16,7 +16,8 @@ from sleuth.cli.fresh import require_new
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal, printed
 from sleuth.cli.shots import SHOTS, examples_of
-from sleuth.errors import ConfigError, InputError, UserError
+from sleuth.errors import ConfigError, InputError, Interrupted, UserError
+from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
     from sleuth.engines.remote.endpoint import Endpoint
@@ -213,6 +214,7 @@ def _ask(
 ) -> None:
     """Asks what is missing, if anything is; a model that has nothing to do is not loaded."""
     from sleuth.agent import methods
+    from sleuth.agent.episode import Agent
     from sleuth.evaluate.asking import ask
     from sleuth.evaluate.finish import RUBRIC
 
@@ -224,18 +226,20 @@ def _ask(
     try:
         agent, concurrent = candidate.agent(examples), candidate.concurrency
         methods.require_prompts(agent, folder.questions())
+        if isinstance(agent, Agent) and (told := methods.overlong(agent, folder.questions(), "questions")):
+            console.print(told, soft_wrap=True)
     except UserError:
         folder.forsake()
         raise
     try:
-        with Live(console) as live:
+        with Live(console) as live, INTERRUPTION.handled():
             live.begin(f"asking {total - there:,} questions", total - there)
             asking = ask(
                 agent, folder, RUBRIC, temperature=temperature, seed=seed, concurrent=concurrent,
                 done=lambda _: live.advance(),
             )  # fmt: skip
-            spent = asyncio.run(asking)
-    except KeyboardInterrupt:
+            spent = run_interruptible(asking)
+    except Interrupted:
         console.print(f"interrupted; the same command goes on in {folder.path}", soft_wrap=True)
         raise
     console.print(f"{total - there:,} questions in {spent:.1f} s, {(total - there) / spent:.1f} a second")

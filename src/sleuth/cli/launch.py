@@ -5,14 +5,17 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 from uuid import uuid4
 
 from sleuth.cli.printed import say
 from sleuth.errors import ConfigError
+from sleuth.runs.interruption import LAUNCHED
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -23,6 +26,8 @@ BROKEN = 1
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 # Seconds in which the first rank can end as well: then it is the one to be heard, and has put its things in order.
 GRACE = 5.0
+# Seconds that ranks have to write a checkpoint after an interrupt, unless the user sets another number.
+SAVING = "3600"
 
 
 def rank() -> int:
@@ -49,6 +54,20 @@ def take_gpu() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = seen[own]
 
 
+def end_with_launcher() -> None:
+    """Ends this process when `sleuth train --nproc` has, even by kill -9: standard input is a pipe that it holds open.
+
+    Not by PR_SET_PDEATHSIG, which only Linux has.
+    """
+    if LAUNCHED in os.environ:
+        threading.Thread(target=_end_with_input, name="launcher", daemon=True).start()
+
+
+def _end_with_input() -> None:
+    os.read(0, 1)
+    os._exit(BROKEN)
+
+
 def leave(line: str, code: int) -> NoReturn:
     """Ends the process with a line on stderr; one of several leaves the line to whoever started them."""
     if not several():
@@ -71,6 +90,8 @@ def launch(processes: int, words: Sequence[str]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     # What went wrong is told once, below.
     logging.disable()
+    received = _forwarding()
+    kept_open = _share_input()
     settings = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -80,13 +101,45 @@ def launch(processes: int, words: Sequence[str]) -> None:
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
         max_restarts=0,
+        signals_to_handle="SIGHUP,SIGQUIT",
     )
     try:
         elastic_launch(settings, sys.executable)("-c", COMMAND, *words)
     except ChildFailedError as error:
         _answer(error.failures)
     except SignalException as error:
-        sys.exit(128 + error.sigval)
+        sys.exit(128 + (received[0] if received else error.sigval))
+    finally:
+        os.close(kept_open)
+
+
+def _forwarding() -> list[int]:
+    """Makes the launcher forward SIGINT and SIGTERM as SIGINT, on which ranks save; the list tells what was received.
+
+    A second signal makes torchrun's agent end the ranks by SIGTERM, which they do not handle.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+
+    received: list[int] = []
+
+    def forward(number: int, _: FrameType | None) -> NoReturn:
+        received.append(number)
+        raise SignalException(f"received signal {number}", signal.SIGINT)
+
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, forward)
+    return received
+
+
+def _share_input() -> int:
+    """Gives the ranks a pipe as standard input; returns its other end, which closes with this process."""
+    ours, kept_open = os.pipe()
+    os.dup2(ours, 0)
+    os.close(ours)
+    os.environ[LAUNCHED] = "1"
+    return kept_open
 
 
 def _answer(failures: "Mapping[int, ProcessFailure]") -> NoReturn:
@@ -94,6 +147,8 @@ def _answer(failures: "Mapping[int, ProcessFailure]") -> NoReturn:
     number, first = min(failures.items(), key=lambda entry: (_order(entry[1].exitcode), _moment(entry[1])))
     if first.exitcode > 0 and isinstance(first.message, str):
         leave(first.message.rstrip(), first.exitcode)
+    if first.exitcode in (128 + signal.SIGINT, 128 + signal.SIGTERM):
+        sys.exit(first.exitcode)  # the first rank has said how to resume
     killed = signal.Signals(-first.exitcode).name
     # NCCL aborts a process that waited too long for the others.
     look = "the lines above" if killed == "SIGABRT" else "whether its memory was used up"

@@ -16,7 +16,7 @@ from sleuth.cli.doctor import doctor
 from sleuth.cli.evaluate import evaluate
 from sleuth.cli.export import export
 from sleuth.cli.knobs import knobs
-from sleuth.cli.launch import BROKEN, leave, several, take_gpu
+from sleuth.cli.launch import BROKEN, end_with_launcher, leave, several, take_gpu
 from sleuth.cli.printed import say
 from sleuth.cli.search import search
 from sleuth.cli.sft import sft
@@ -52,7 +52,8 @@ STOPPED = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 SMALLER = (
-    "end what else runs there, or lower train.pack_tokens (of sft: --pack-tokens), engine.memory or engine.slots; "
+    "end what else runs there, or lower train.pack_tokens (of sft: --pack-tokens), engine.memory, engine.slots, "
+    "train.questions or agent.context_tokens; "
     "a run that was saved goes on with: sleuth train --resume RUN"
 )
 
@@ -82,6 +83,7 @@ def main() -> None:
     """Runs the command line; what the user can put right is one line on stderr, never a traceback."""
     try:
         if several():
+            end_with_launcher()
             take_gpu()
         app(prog_name="sleuth")
     except UserError as error:

@@ -9,7 +9,8 @@ import typer
 from sleuth import recipe
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
-from sleuth.errors import ConfigError, InputError
+from sleuth.errors import ConfigError, InputError, Interrupted
+from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train.sft_settings import SFTConfig, explained, settled
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def sft(
     observation_weight: Annotated[float | None, typer.Option(help=explained("observation_weight"))] = None,
     min_reward: Annotated[float | None, typer.Option(help=explained("min_reward"))] = None,
     pack_tokens: Annotated[int | None, typer.Option(help=explained("pack_tokens"))] = None,
+    save_minutes: Annotated[float | None, typer.Option(help=explained("save_minutes"))] = None,
     seed: Annotated[int | None, typer.Option(help=explained("seed"))] = None,
 ) -> None:
     """Train a model on traces of searching, so that reinforcement learning has something to begin with."""
@@ -68,8 +70,12 @@ def sft(
     refuse_existing(out)
     quiet()
     console = Terminal(stderr=True, markup=False, highlight=False)
-    with Live(console) as live:
-        schooled = run(begun, traces, out, settings, live)
+    try:
+        with Live(console) as live, INTERRUPTION.handled():
+            schooled = run(begun, traces, out, settings, live)
+    except Interrupted:
+        console.print("interrupted; give the same command again to continue", soft_wrap=True)
+        raise
     console.print(f"wrote {out}: {closing(schooled, time.monotonic() - started)}", soft_wrap=True)
     console.print(f"train it     sleuth train {name or 'RECIPE'} --set model.policy={out}", soft_wrap=True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,8 @@ from sleuth.cli.printed import Terminal
 from sleuth.cli.traces_answers import answers
 from sleuth.config.agent import SINGLE, AgentConfig
 from sleuth.config.retrieval import RetrievalConfig
-from sleuth.errors import ConfigError, InputError
+from sleuth.errors import ConfigError, InputError, Interrupted
+from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
     from sleuth.agent.episode import Agent
@@ -135,27 +137,40 @@ def sample(
         raise ConfigError(f"--prefer {prefer!r} is unknown; expected first, searches or tokens")
     from sleuth.cli.quiet import quiet
     from sleuth.corpus.questions import load
+    from sleuth.recipe import resolved
     from sleuth.reward.rubric import Rubric
+    from sleuth.runs.provenance import fingerprint, outline
     from sleuth.train import rejection
-    from sleuth.train.rejection import Terms
+    from sleuth.train.rejection import Journal, Terms
 
     quiet()
     asked = load(questions)
     agent, config = _agent(source, questions, index, settings or [])
     terms = Terms(samples, min_reward, per_question, prefer, temperature, seed)  # type: ignore[arg-type]  # checked above
     console = Terminal(stderr=True, markup=False, highlight=False)
-    with Live(console) as live:
-        live.begin("sampling", len(asked) * samples)
-        rubric = Rubric(config.reward)
-        harvest = asyncio.run(
-            rejection.sample(agent, asked, rubric, terms, config.concurrency, lambda _: live.advance())
-        )
+    order = {
+        "weights": outline(_weights(source)),
+        "questions": fingerprint(questions),
+        "terms": asdict(terms),
+        "config": resolved(config),
+    }
+    try:
+        with Live(console) as live, INTERRUPTION.handled(), Journal.held(out, order) as journal:
+            live.begin("sampling", len(asked) * samples)
+            live.advance(journal.harvest().asked.total() * samples)
+            rubric, at_once = Rubric(config.reward), config.concurrency
+            sampling = rejection.sample(agent, asked, rubric, terms, at_once, lambda _: live.advance(), journal)
+            harvest = run_interruptible(sampling)
+            if harvest.rows:
+                _write(out, harvest.rows)
+    except Interrupted:
+        console.print("interrupted; give the same command again to continue", soft_wrap=True)
+        raise
     if not harvest.rows:
         raise InputError(
             f"no episode was good enough to keep, of {len(asked) * samples:,}; lower --min-reward, raise --samples, "
             "or begin with: sleuth traces gold"
         )
-    _write(out, harvest.rows)
     _say_sampled(console, out, harvest)
 
 
@@ -169,6 +184,16 @@ def _tokens(model: str | None, protocol: str) -> "Tokens | None":
     from sleuth.recipe import resolve_policy
 
     return Tokens.load(resolve_policy(model))
+
+
+def _weights(source: str) -> Path:
+    """The model folder that a run or a model names."""
+    from sleuth.recipe import resolve_policy
+    from sleuth.runs.run import Run
+    from sleuth.train import finished
+
+    is_run = (Path(source) / "manifest.json").is_file()
+    return finished.latest(Run.open(Path(source))) if is_run else resolve_policy(source)
 
 
 def _agent(source: str, questions: Path, index: str | None, settings: list[str]) -> "tuple[Agent, Config]":

@@ -15,8 +15,9 @@ from sleuth.cli.launch import launch, rank
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
 from sleuth.config.tree import Config
-from sleuth.errors import ConfigError
-from sleuth.runs.run import Run, fresh
+from sleuth.errors import ConfigError, Interrupted
+from sleuth.runs.interruption import INTERRUPTION
+from sleuth.runs.run import Run, fresh, step_of
 
 if TYPE_CHECKING:
     from sleuth.train.assemble import Parts
@@ -94,22 +95,31 @@ def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Con
 
     quiet()
     ranks = here()
-    with Live(console) as live:
-        parts: Parts
-        match begun:
-            case Run():
-                parts = proceed(begun, live, changes, ranks)
-            case Config():
-                ((folder,), *_) = ranks.gather([out or fresh(RUNS, begun.name)], "the name of the run")
-                parts = start(begun, folder, live, ranks)
+    parts: Parts
+    with Live(console) as live, INTERRUPTION.handled():
+        chosen = begun.path if isinstance(begun, Run) else out or fresh(RUNS, begun.name)
+        ((folder,), *_) = ranks.gather([chosen], "the name of the run")
         try:
+            match begun:
+                case Run():
+                    parts = proceed(begun, live, changes, ranks)
+                case Config():
+                    parts = start(begun, folder, live, ranks)
             outcome = train_parts(parts, live, started)
-        except KeyboardInterrupt:
-            console.print(f"interrupted; continue with: sleuth train --resume {parts.run.path}", soft_wrap=True)
+        except Interrupted:
+            _say_interrupted(console, folder)
             raise
     if ranks.rank == 0:
         _end(console, write(parts, outcome), parts.run.path)
     ranks.close()
+
+
+def _say_interrupted(console: Console, folder: Path) -> None:
+    """How to go on; a run that was interrupted before it had a folder has nothing to resume."""
+    if (folder / "manifest.json").exists():
+        saved = Run(folder).latest()
+        reached = "before its first checkpoint" if saved is None else f"after step {step_of(saved)}"
+        console.print(f"interrupted {reached}; continue with: sleuth train --resume {folder}", soft_wrap=True)
 
 
 def closing(console: Console, found: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.section import NonNegative, Positive, Section
+from sleuth.config.section import Episodes, Section, TokenCount
 
 ACCESS = "tools-access"  # the protocol that opens pages
 SINGLE = ("direct", "cot", "rag")  # methods of one turn, each with a prompt of its own name
@@ -33,13 +33,15 @@ class AgentConfig(Section):
             "absent: that of the method, instruct for search"
         ),
     ] = None
-    searches: Annotated[NonNegative, Field(description="searches before the last turn, which must answer")] = 4
-    turn_tokens: Annotated[Positive, Field(description="tokens sampled in one turn at most")] = 500
-    observation_tokens: Annotated[Positive, Field(description="tokens of one observation at most")] = 500
-    context_tokens: Annotated[Positive, Field(description="tokens of a whole episode at most, prompt included")] = 4096
+    searches: Annotated[int, Field(ge=0, le=10_000, description="searches before the last turn, which must answer")] = 4
+    turn_tokens: Annotated[TokenCount, Field(description="tokens sampled in one turn at most")] = 500
+    observation_tokens: Annotated[TokenCount, Field(description="tokens of one observation at most")] = 500
+    context_tokens: Annotated[TokenCount, Field(description="tokens of a whole episode at most, prompt included")] = (
+        4096
+    )
 
     concurrency: Annotated[
-        Positive | None,
+        Episodes | None,
         Field(
             description="episodes in flight at most, of each process; those waiting for a tool take no place in the "
             "engine; absent: engine.slots, or 4 times that where searches leave this process"

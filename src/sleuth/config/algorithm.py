@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from sleuth.config.correction import CorrectionConfig
 from sleuth.config.critic import CriticConfig
 from sleuth.config.kl import KLConfig
-from sleuth.config.section import Positive, Section, Share
+from sleuth.config.section import LARGEST, Factor, Positive, Section, Share
 
 GROUPED = ("grpo", "dr_grpo", "rloo")  # advantages that compare the samples of one question with each other
 UNGROUPED = ("reinforce", "reinforce_pp", "gae")  # and those that do not
@@ -19,12 +19,13 @@ class AlgorithmConfig(Section):
     ] = "grpo"
     loss: Annotated[str, Field(description="clipped, gspo, cispo, or import:package.function")] = "clipped"
     clip_low: Annotated[float, Field(gt=0, lt=1, description="the ratio is held above 1 - clip_low")] = 0.2
-    clip_high: Annotated[float, Field(gt=0, description="the ratio is held below 1 + clip_high")] = 0.2
+    clip_high: Annotated[Factor, Field(description="the ratio is held below 1 + clip_high")] = 0.2
     clip_dual: Annotated[
-        float | None, Field(gt=1, description="losses of negative advantages are held below this ratio; absent: not")
+        float | None,
+        Field(gt=1, le=LARGEST, description="losses of negative advantages are held below this ratio; absent: not"),
     ] = None
     negative_weight: Annotated[Share, Field(description="weight of tokens with a negative advantage")] = 1.0
-    entropy: Annotated[float, Field(ge=0, description="weight of the entropy bonus")] = 0.0
+    entropy: Annotated[float, Field(ge=0, le=LARGEST, description="weight of the entropy bonus")] = 0.0
     normalise: Annotated[
         Literal["token", "sequence", "constant"], Field(description="what the summed token losses are divided by")
     ] = "token"

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.section import Section
+from sleuth.config.section import Factor, Section
 
 
 class CorrectionConfig(Section):
@@ -19,10 +19,10 @@ class CorrectionConfig(Section):
         Literal["truncate", "mask", "clip"],
         Field(description="ratios outside the bounds: held below the upper, dropped, or held between both"),
     ] = "truncate"
-    low: Annotated[float | None, Field(gt=0, description="lower bound of the ratio; absent: none")] = None
-    high: Annotated[float, Field(gt=0, description="upper bound of the ratio")] = 2.0
+    low: Annotated[Factor | None, Field(description="lower bound of the ratio; absent: none")] = None
+    high: Annotated[Factor, Field(description="upper bound of the ratio")] = 2.0
     veto: Annotated[
-        float | None, Field(gt=0, description="a trajectory with one token's ratio below this is dropped; absent: none")
+        Factor | None, Field(description="a trajectory with one token's ratio below this is dropped; absent: none")
     ] = None
 
     @property

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.section import Positive, Section
+from sleuth.config.section import Factor, Section, TokenCount
 
 STARTED = ("command", "memory", "prefill_tokens")  # settings of a server of vLLM that the run starts itself
 APART = {"paged": 0.02, "vllm": 0.1}  # nats in the mean between logprobs of engine and trainer that a run starts with
@@ -40,7 +40,7 @@ class EngineConfig(Section):
             "and are gone on with by the new, or are ended"
         ),
     ] = "pause"
-    slots: Annotated[Positive, Field(description="sequences computed at once; vllm: by each server")] = 128
+    slots: Annotated[int, Field(gt=0, le=65_536, description="sequences computed at once; vllm: by each server")] = 128
     memory: Annotated[
         float,
         Field(
@@ -51,7 +51,7 @@ class EngineConfig(Section):
         ),
     ] = 0.3
     prefill_tokens: Annotated[
-        Positive | None,
+        TokenCount | None,
         Field(description="given tokens computed in one step at most; none: 16,384 on a GPU, 2,048 on a CPU"),
     ] = None
     lockstep: Annotated[
@@ -66,9 +66,8 @@ class EngineConfig(Section):
         Field(description="keys and values of older weights: drop and compute again, or keep, which is not exact"),
     ] = "drop"
     parity: Annotated[
-        float | None,
+        Factor | None,
         Field(
-            gt=0,
             description="mean difference between logprobs of engine and trainer above which no run starts; absent: "
             "0.02, vllm: 0.1, for it is corrected",
         ),

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.section import Positive, Section, Share
+from sleuth.config.section import LARGEST, Factor, Positive, Section, Share
 
 # Guards that see a step's episodes or its gradient can keep the step from being learned; the others come after it.
 EarlyAction = Literal["off", "warn", "skip", "rollback", "stop"]
@@ -22,13 +22,13 @@ class GuardsConfig(Section):
         Literal["skip", "rollback", "stop"], Field(description="on a loss or a gradient that is no number")
     ] = "rollback"
     gradient_norm: Annotated[
-        float, Field(gt=1, description="times its median over the window that a gradient norm may be")
+        float, Field(gt=1, le=LARGEST, description="times its median over the window that a gradient norm may be")
     ] = 20.0
     gradient_norm_action: Annotated[EarlyAction, Field(description="on a larger one")] = "skip"
     entropy: Annotated[Share, Field(description="share of its first value that the entropy may fall to")] = 0.02
     entropy_action: Annotated[LateAction, Field(description="on a lower one")] = "warn"
     likelihood: Annotated[
-        float, Field(gt=0, description="nats that the mean logprob of the best answers may fall below its highest")
+        Factor, Field(description="nats that the mean logprob of the best answers may fall below its highest")
     ] = 0.3
     likelihood_action: Annotated[LateAction, Field(description="on a larger fall")] = "warn"
     malformed: Annotated[
@@ -53,9 +53,9 @@ class GuardsConfig(Section):
         Share, Field(description="share of a step's episodes that may be lost to failures of any kind")
     ] = 0.25
     unusable_action: Annotated[EarlyAction, Field(description="on a larger share")] = "stop"
-    parity: Annotated[
-        float, Field(gt=0, description="distance (k3) that logprobs of engine and trainer may be apart")
-    ] = 0.05
+    parity: Annotated[Factor, Field(description="distance (k3) that logprobs of engine and trainer may be apart")] = (
+        0.05
+    )
     parity_action: Annotated[LateAction, Field(description="on a larger one")] = "warn"
     window: Annotated[Positive, Field(description="steps that medians and running means look back on")] = 20
     rollbacks: Annotated[Positive, Field(description="rollbacks of a run at most; the next one stops it")] = 3

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.section import Positive, Section
+from sleuth.config.section import Factor, Positive, Section
 
 
 class KLConfig(Section):
@@ -15,9 +15,9 @@ class KLConfig(Section):
         Literal["k1", "k2", "k3"] | None,
         Field(description="Schulman's estimators: k1 in the reward, k2 or k3 in the loss; absent there: k3"),
     ] = None
-    coefficient: Annotated[float, Field(gt=0, description="weight of the distance, at first where it adapts")] = 0.001
+    coefficient: Annotated[Factor, Field(description="weight of the distance, at first where it adapts")] = 0.001
     target: Annotated[
-        float | None, Field(gt=0, description="distance a token towards which the weight adapts; absent: it is fixed")
+        Factor | None, Field(description="distance a token towards which the weight adapts; absent: it is fixed")
     ] = None
     horizon: Annotated[Positive, Field(description="episodes over which it adapts")] = 10_000
 

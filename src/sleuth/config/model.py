@@ -4,14 +4,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.section import Section
+from sleuth.config.section import Factor, Section
 
 
 class LoRAConfig(Section):
     rank: Annotated[
         int, Field(ge=0, le=1024, description="of the adapters that are trained; 0: the whole model is")
     ] = 0
-    alpha: Annotated[float, Field(gt=0, description="adapters weigh alpha / rank")] = 32.0
+    alpha: Annotated[Factor, Field(description="adapters weigh alpha / rank")] = 32.0
     targets: Annotated[str, Field(description="layers that get one: all-linear, or names as q_proj,v_proj")] = (
         "all-linear"
     )

@@ -4,13 +4,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.section import NonNegative, Positive, Section, Share
+from sleuth.config.section import LARGEST, Factor, NonNegative, Section, Share
 
 
 class ServiceConfig(Section):
-    concurrency: Annotated[Positive, Field(description="requests in flight at most")] = 64
-    rate: Annotated[float | None, Field(gt=0, description="requests a second at most; absent for no limit")] = None
-    deadline: Annotated[float, Field(gt=0, description="seconds of one search, retries and waiting included")] = 60.0
+    concurrency: Annotated[
+        int, Field(gt=0, le=10_000, description="requests, or calls of a function, in flight at most")
+    ] = 64
+    rate: Annotated[Factor | None, Field(description="requests a second at most; absent for no limit")] = None
+    deadline: Annotated[Factor, Field(description="seconds of one search, retries and waiting included")] = 60.0
     token_env: Annotated[
         str | None, Field(description="environment variable with the bearer token of a retrieval server")
     ] = None
@@ -28,11 +30,13 @@ class RetrievalConfig(Section):
             "brave), or import:package.function; built from the corpus when absent"
         ),
     ] = None
-    k: Annotated[Positive, Field(description="passages shown for a search")] = 3
+    k: Annotated[int, Field(gt=0, le=10_000, description="passages shown for a search")] = 3
     kind: Annotated[
         Literal["bm25", "dense", "ann", "hybrid"], Field(description="of the index, when it is built here")
     ] = "bm25"
-    k1: Annotated[float, Field(ge=0, description="BM25 term saturation, when the index is built here")] = 0.9
+    k1: Annotated[float, Field(ge=0, le=LARGEST, description="BM25 term saturation, when the index is built here")] = (
+        0.9
+    )
     b: Annotated[Share, Field(description="BM25 length normalisation, when the index is built here")] = 0.4
     stemmer: Annotated[str, Field(description="BM25 language of stems, or none, when the index is built here")] = (
         "english"
@@ -42,7 +46,7 @@ class RetrievalConfig(Section):
     ] = "minilm"
     device: Annotated[str, Field(description="where vectors are searched: auto, cpu, cuda (all GPUs), cuda:0")] = "auto"
     rerank: Annotated[str | None, Field(description="a cross-encoder that orders the hits anew: folder or name")] = None
-    rerank_depth: Annotated[Positive, Field(description="hits it is shown")] = 10
+    rerank_depth: Annotated[int, Field(gt=0, le=10_000, description="hits it is shown")] = 10
     cache: Annotated[NonNegative, Field(description="answers kept in memory; 0 for none")] = 0
     record: Annotated[bool, Field(description="write every search and its answer to searches.jsonl of the run")] = False
     replay: Annotated[str | None, Field(description="answer from such a file instead of searching")] = None
@@ -90,8 +94,10 @@ class RetrievalConfig(Section):
         when = f"retrieval.index = {self.index}" if self.index else "an index that is built here"
         if self.replay is not None:
             useless, when = tuple(ServiceConfig.model_fields), "retrieval.replay"
-        elif not self.remote:
+        elif self.local:
             useless = tuple(ServiceConfig.model_fields)
+        elif str(self.index).startswith("import:"):
+            useless = tuple(ServiceConfig.model_fields.keys() - {"concurrency", "deadline"})
         elif str(self.index).startswith("web:"):
             useless = ("token_env",)
         else:

@@ -4,8 +4,15 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
+# Upper bounds keep a typing error from using up the memory, or from overflowing where it is computed with.
+MOST = 2**31 - 1
+LARGEST = 1e6
+
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+NonNegative = Annotated[int, Field(ge=0, le=MOST)]
+Episodes = Annotated[int, Field(gt=0, le=1_000_000)]  # or whatever else is held in memory at once
+TokenCount = Annotated[int, Field(gt=0, le=2**24)]
+Factor = Annotated[float, Field(gt=0, le=LARGEST)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sleuth.config.section import Positive, Section, Seed
+from sleuth.config.section import Section, Seed
 
 
 class WorldConfig(Section):
     passages: Annotated[int, Field(ge=100, le=1_000_000, description="passages of the generated encyclopedia")] = 2000
-    questions: Annotated[Positive, Field(description="training questions made from it")] = 4000
+    questions: Annotated[int, Field(gt=0, le=10_000_000, description="training questions made from it")] = 4000
     seed: Annotated[Seed, Field(description="the same seed gives the same world")] = 0
 
 

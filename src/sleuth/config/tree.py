@@ -18,6 +18,7 @@ from sleuth.config.track import TrackConfig
 from sleuth.config.train import TrainConfig
 
 IN_FLIGHT = 4  # episodes for each slot of the engine where most of them wait for a server at any time
+MOST_EPISODES = 1_000_000  # of one step
 
 
 class Config(Section):
@@ -86,6 +87,11 @@ class Config(Section):
             raise ValueError(
                 f"algorithm.overlong_tokens = {self.algorithm.overlong_tokens} is not less than agent.context_tokens = "
                 f"{self.agent.context_tokens}; lower it"
+            )
+        if (episodes := self.train.questions * self.train.samples) > MOST_EPISODES:
+            raise ValueError(
+                f"train.questions = {self.train.questions} x train.samples = {self.train.samples} are {episodes:,} "
+                f"episodes a step, which are all held in memory; lower one until they are {MOST_EPISODES:,} at most"
             )
         if self.train.updates > self.train.questions:
             raise ValueError(

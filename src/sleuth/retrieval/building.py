@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,18 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def building(out: Path, order: Mapping[str, Any]) -> Iterator[Path]:
+def building(out: Path, order: Mapping[str, Any], *, kept_on_error: bool = False) -> Iterator[Path]:
     """Yields the folder that becomes `out`; one left by a killed build of the same order is continued.
 
     An order is whatever decides the result. A folder left by another order is not touched: it may hold hours of work.
+    A fault of the input removes the folder, unless it is `kept_on_error`.
     """
     refuse_existing(out)
     folder = out.with_name(f".building-{out.name}")
     with explained(out), _made(folder), _held(folder):
         _begin(folder, order)
         remove_leftovers(folder)
-        with _judged(folder):
+        with nullcontext() if kept_on_error else _judged(folder):
             yield folder
         # On the disk before its order goes: without one, what is here would count for nothing.
         sync_tree(folder)

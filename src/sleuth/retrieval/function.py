@@ -2,13 +2,18 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sleuth.errors import SearchUnavailable
 from sleuth.hooks import Contract, raised
 from sleuth.records import Hit
 from sleuth.retrieval.wire import hits_of
+
+DEADLINE, CONCURRENCY = 60.0, 64  # seconds of one call, and calls at once
 
 Found = list[Hit] | SearchUnavailable
 CONTRACT = Contract(("queries", "k"), "one list of rows a query", awaited=None)
@@ -18,12 +23,19 @@ class Function:
     """A Retriever from `search(queries, k)`, plain or async, which gives one list a query, best first.
 
     Entries of a list are Hits, corpus rows, or rows with a score in any shape that servers answer in. What the function
-    raises makes its queries unavailable; a plain function runs in a thread.
+    raises makes its queries unavailable, and so does a call that takes longer than `deadline` seconds. A plain function
+    runs in a thread, in `concurrency` of them at most.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, deadline: float = DEADLINE, concurrency: int = CONCURRENCY
+    ) -> None:
         self._function = function
         self._name = name
+        self._deadline = deadline
+        self._concurrency = concurrency
+        # A semaphore belongs to one event loop, and a retriever may outlive several.
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def search(self, queries: Sequence[str], k: int) -> list[Found]:
         """See Retriever; blank queries are not put to the function."""
@@ -35,9 +47,13 @@ class Function:
 
     async def _asked(self, queries: list[str], k: int) -> list[Found]:
         try:
-            answer = await self._called(list(queries), k)
+            places = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency))
+            async with places, asyncio.timeout(self._deadline) as limit:
+                answer = await self._called(list(queries), k)
         except Exception as error:  # it is not our code, and whatever it raises concerns these queries only
-            return [SearchUnavailable(query, raised(self._name, error)) for query in queries]
+            late = isinstance(error, TimeoutError) and limit.expired()
+            told = f"{self._name!r} gave no answer within {self._deadline:g} s" if late else raised(self._name, error)
+            return [SearchUnavailable(query, told) for query in queries]
         try:
             if not isinstance(answer, Sequence) or len(answer) != len(queries):
                 raise ValueError(f"{type(answer).__name__}, expected one list for each of {len(queries)} queries")
@@ -48,9 +64,27 @@ class Function:
     async def _called(self, queries: list[str], k: int) -> Any:
         if inspect.iscoroutinefunction(self._function):
             return await self._function(queries, k)
-        answer = await asyncio.to_thread(self._function, queries, k)
+        answer = await _in_daemon_thread(lambda: self._function(queries, k))
         # An object that is called, or a wrapper, does not say beforehand that it is async.
         return await answer if inspect.isawaitable(answer) else answer
+
+
+async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
+    """Runs a plain function in a thread that does not keep the process alive if it never returns."""
+    outcome: Future[Any] = Future()
+    # Running: whoever stops waiting does not cancel it, and its late result is dropped.
+    outcome.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except StopIteration as error:  # which no asyncio future can carry
+            outcome.set_exception(RuntimeError(f"it raised StopIteration({error})"))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="search function", daemon=True).start()
+    return await asyncio.wrap_future(outcome)
 
 
 def _found(found: Any, k: int) -> Found:

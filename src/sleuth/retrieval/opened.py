@@ -43,7 +43,7 @@ def named(name: str, service: ServiceConfig | None = None, device: str = "auto")
     if name.startswith(WEB):
         return _web(name.removeprefix(WEB), service)
     if name.startswith(IMPORT):
-        return Function(imported(name, CONTRACT), name)
+        return Function(imported(name, CONTRACT), name, service.deadline, service.concurrency)
     return _index(Path(name), device)
 
 

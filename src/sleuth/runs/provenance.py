@@ -28,6 +28,13 @@ def code_hash() -> str:
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
+def outline(folder: Path) -> str:
+    """A hash of the names, sizes and times of a folder's files: to read the weights of a model may take minutes."""
+    files = ((each, each.stat()) for each in sorted(folder.iterdir()) if each.is_file())
+    inner = [(each.name, found.st_size, found.st_mtime_ns) for each, found in files]
+    return hashlib.sha256(json.dumps(inner).encode()).hexdigest()
+
+
 def code_version() -> str:
     """The version of the package, and in a checkout the commit, marked when files differ from it."""
     checkout = Path(__file__).parents[3]

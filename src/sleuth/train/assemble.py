@@ -245,6 +245,9 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
     watch.tell(Lockstep.of(config, learner.policy.device.type).line(config.concurrency))
     agent = agent_of(config, engine, learner.policy.tokens, sources.index, run.path / SEARCHES)
     methods.require_prompts(agent, [*learn, *held_out])
+    for what, asked in (("training questions", learn), ("held-out questions", held_out)):
+        if told := methods.overlong(agent, asked, what):
+            watch.tell(told)
     stream = QuestionStream(learn, config.train.seed, config.data.shuffle)
     # Where episodes are sampled while a step trains, their ranks meet beside those that train.
     asking = ranks.aside() if config.train.mode == "ahead" else ranks

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count, islice
 from statistics import fmean
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from sleuth.errors import InputError, TrainingStopped
 from sleuth.model.recompute import recomputed
+from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.packing import Row, row
 from sleuth.train.policy import Policy
 from sleuth.train.sft import Learner, measure
+from sleuth.train.sft_checkpoint import Checkpoints
 from sleuth.train.sft_settings import SFTConfig
 from sleuth.train.traces import Trace
 from sleuth.train.watch import Watch
@@ -65,6 +67,11 @@ class Course:
         learned = f"loss {fmean(newest):.4f}" if newest else "before training"
         return f"step {len(self.updates):,} of {self.steps:,}: {learned}"
 
+    def resume(self, step: int, written: Mapping[str, Any]) -> None:
+        """Takes over what an interrupted training recorded up to a step."""
+        self.updates = [Update(**each) for each in written["losses"] if each["step"] <= step]
+        self.held_out = [Measured(**each) for each in written["held_out"] if each["step"] <= step]
+
     def as_json(self) -> dict[str, Any]:
         return {
             "planned_steps": self.steps,
@@ -96,16 +103,27 @@ def batches(lengths: Sequence[int], settings: SFTConfig) -> list[list[int]]:
     return [batch for epoch in range(settings.epochs) for batch in _epoch(lengths, epoch, settings)]
 
 
-def train(policy: Policy, rows: Sequence[Row], held_out: Sequence[Row], settings: SFTConfig, watch: Watch) -> Course:
-    """Trains the policy in place; it ends with the weights that did best on the rows held out, or with the last."""
+def train(
+    policy: Policy,
+    rows: Sequence[Row],
+    held_out: Sequence[Row],
+    settings: SFTConfig,
+    watch: Watch,
+    checkpoints: Checkpoints | None = None,
+) -> Course:
+    """Trains the policy in place; it ends with the weights that did best on the rows held out, or with the last.
+
+    With `checkpoints` it continues from the newest, writes one where it is due, and one before it stops for a signal.
+    """
     lengths = [len(each.ids_L) for each in rows]
     planned = batches(lengths, settings)
     every = settings.evaluate_every or len(list(_epoch(lengths, 0, settings)))
     course, best = Course(len(planned)), _Best(policy)
     learning = _learner(policy, settings)
     watch.begin("learning from traces", len(planned))
-    _measure(course, best, held_out, settings, watch)
-    for step, numbers in enumerate(planned, 1):
+    if checkpoints is None or not _resume(checkpoints, learning, course, best, watch):
+        _measure(course, best, held_out, settings, watch)
+    for step, numbers in islice(enumerate(planned, 1), len(course.updates), None):
         _update(learning, [rows[number] for number in numbers], course, settings)
         watch.advance()
         if held_out and (step % every == 0 or step == len(planned)):
@@ -115,11 +133,29 @@ def train(policy: Policy, rows: Sequence[Row], held_out: Sequence[Row], settings
                 break
         elif step % max(1, len(planned) // LINES) == 0:
             watch.tell(course.line())
+        if checkpoints is not None and (INTERRUPTION.signal is not None or checkpoints.due):
+            best_step = course.best.step if course.held_out else 0
+            checkpoints.save(learning, course.as_json(), step, best_step, best.kept)
+            INTERRUPTION.require_none()
     course.kept = course.updates[-1].step
     if held_out and settings.keep == "best" and course.best.step != course.kept:
         best.restore()
         course.kept = course.best.step
     return course
+
+
+def _resume(checkpoints: Checkpoints, learning: Learner, course: Course, best: "_Best", watch: Watch) -> bool:
+    """Continues an interrupted training, if there is one."""
+    found = checkpoints.restore(learning)
+    if found is None:
+        return False
+    step, written = found
+    course.resume(step, written)
+    if course.held_out:
+        best.kept = checkpoints.best(course.best.step)
+    watch.tell(f"continuing after update {step:,}, where this training was interrupted")
+    watch.advance(step)
+    return True
 
 
 def _epoch(lengths: Sequence[int], epoch: int, settings: SFTConfig) -> Iterator[list[int]]:
@@ -178,16 +214,16 @@ class _Best:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._kept: dict[str, Tensor] = {}
+        self.kept: dict[str, Tensor] = {}
 
     def keep(self) -> None:
         for name, parameter in self.policy.parameters():
-            if name in self._kept:
-                self._kept[name].copy_(parameter.detach())
+            if name in self.kept:
+                self.kept[name].copy_(parameter.detach())
             else:
-                self._kept[name] = parameter.detach().to("cpu", copy=True)
+                self.kept[name] = parameter.detach().to("cpu", copy=True)
 
     @torch.no_grad()
     def restore(self) -> None:
         for name, parameter in self.policy.parameters():
-            parameter.copy_(self._kept[name])
+            parameter.copy_(self.kept[name])

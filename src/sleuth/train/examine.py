@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.train import guards
 from sleuth.train.assemble import Parts
+from sleuth.train.stopping import together
 from sleuth.train.upcoming import Upcoming
 from sleuth.train.watch import Watch
 
@@ -29,7 +30,7 @@ def measure(parts: Parts, watch: Watch, upcoming: Upcoming, step: int, stage: st
 async def ask(parts: Parts, temperature: float, step: int, watch: Watch | None = None) -> Evaluation:
     """The held-out questions asked by the weights the engine has; each rank asks its share, and knows all."""
     ranks = parts.ranks
-    mine = await evaluate(
+    asking = evaluate(
         parts.agent,
         parts.held_out,
         parts.rubric,
@@ -39,6 +40,8 @@ async def ask(parts: Parts, temperature: float, step: int, watch: Watch | None =
         done=None if watch is None else lambda _: watch.advance(),
         share=(ranks.rank, ranks.world),
     )
+    # The one between two steps is finished: its figures belong to the step before it, which is saved after it.
+    mine = await (asking if watch is None else together(asking, ranks))
     gathered = ranks.gather(mine.asked, f"the held-out questions at step {step}")
     every = sorted((each for theirs in gathered for each in theirs), key=lambda it: it.trajectory.group)
     guards.episodes([each.trajectory for each in every], parts.config.guards)

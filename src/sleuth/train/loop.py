@@ -10,8 +10,9 @@ from pathlib import Path
 from sleuth.agent import prompts
 from sleuth.algorithms.kl_control import adapted
 from sleuth.engines.base import Engine
-from sleuth.errors import EngineFailure, InputError
+from sleuth.errors import EngineFailure, InputError, Interrupted
 from sleuth.evaluate.suite import Evaluation
+from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import step_of
 from sleuth.runs.trajectory import row
 from sleuth.train import gauges, guards, parity
@@ -49,7 +50,7 @@ class Step:
 
 def train(parts: Parts, watch: Watch, started: float) -> Outcome:
     """Runs the whole training, from the newest checkpoint where there is one."""
-    with parts.held(), upcoming(parts) as coming, _closing(parts.engine, coming):
+    with INTERRUPTION.deferred(), parts.held(), upcoming(parts) as coming, _closing(parts.engine, coming):
         newest = parts.run.latest()
         _require_records(parts, watch, newest)
         if parts.ranks.rank == 0:
@@ -76,7 +77,13 @@ def _steps(parts: Parts, watch: Watch, coming: Upcoming, progress: Progress, rec
     """Step after step; what the guards say of each is done."""
     guard = _begin(parts, watch, "training", progress)
     while progress.step < parts.config.train.steps:
-        made = _step(parts, coming, guard, progress, recompute)
+        try:
+            made = _step(parts, coming, guard, progress, recompute)
+        except Interrupted:
+            # Raised by the rollout alone: the weights are still those of the last finished step.
+            parts.save(progress)
+            parts.saver.wait()
+            raise
         progress = replace(made.progress, seconds=time.monotonic() - clock)
         verdict = gravest(made.verdicts)
         if verdict is not None and verdict.action == "rollback":
@@ -186,7 +193,7 @@ def _prove(parts: Parts, watch: Watch, coming: Upcoming, step: int) -> Parity:
     watch.begin("checking the engine against the trainer", 1)
     parts.publisher.publish(step)
     try:
-        found = coming.run(_parity(parts))
+        found = coming.run(INTERRUPTION.cancelling(_parity(parts)))
     except EngineFailure as failure:
         guards.engine(failure)
     parts.publisher.publish(step)

@@ -1,16 +1,25 @@
 """Rejection sampling: a model's own episodes, those kept that ended well."""
 
+import fcntl
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
+from sleuth.errors import InputError
 from sleuth.records import Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
+from sleuth.runs.failures import explained
+from sleuth.runs.rows import append_row, read_rows
 from sleuth.runs.trajectory import row
 
+COUNTS = ("asked", "solved", "kept", "unusable")
 ROUNDS = 8  # times the engine is filled before what was kept is taken out of memory
 
 Preference = Literal["first", "searches", "tokens"]
@@ -68,6 +77,62 @@ class Harvest:
         self.unusable[source] += len(episodes) - len(usable)
         self.rows += [row(trajectory, score) for trajectory, score in kept]
 
+    def add(self, other: "Harvest") -> None:
+        """Adds what was kept of other questions."""
+        self.rows += other.rows
+        for name in COUNTS:
+            getattr(self, name).update(getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What was sampled so far, in a file beside the one to be written: after a kill, the same command goes on."""
+
+    path: Path
+
+    @classmethod
+    @contextmanager
+    def held(cls, out: Path, order: Mapping[str, Any]) -> "Iterator[Journal]":
+        """The journal of a trace file; removed when the work inside is done, kept where that was interrupted.
+
+        An order is whatever decides the result; a journal of another order may hold hours of work, and stays.
+        """
+        path = out.with_name(f".sampling-{out.name}.jsonl")
+        with ExitStack() as kept:
+            with explained(out):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = kept.enter_context(path.open("ab"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(f"another process samples for {out}; wait for it, or end it first") from error
+            # Half a line, written when a process was killed, would spoil the next.
+            file.truncate(path.read_bytes().rfind(b"\n") + 1)
+            cls(path)._begin(json.loads(json.dumps({"order": order})))
+            yield cls(path)
+            path.unlink()
+
+    def _begin(self, order: Mapping[str, Any]) -> None:
+        first = next(read_rows(self.path), None)
+        if first is None:
+            append_row(self.path, order)
+        elif first != order:
+            raise InputError(
+                f"{self.path} holds unfinished sampling by another model or with other settings; give those again to "
+                "finish it, or remove that file"
+            )
+
+    def harvest(self) -> Harvest:
+        """What an interrupted command had sampled."""
+        harvest = Harvest()
+        for written in islice(read_rows(self.path), 1, None):
+            counts: dict[str, Counter[str]] = {name: Counter(written[name]) for name in COUNTS}
+            harvest.add(Harvest(written["rows"], **counts))
+        return harvest
+
+    def append(self, fresh: Harvest) -> None:
+        append_row(self.path, {name: getattr(fresh, name) for name in ("rows", *COUNTS)})
+
 
 async def sample(
     agent: Agent,
@@ -76,15 +141,20 @@ async def sample(
     terms: Terms,
     concurrent: int,
     done: Callable[[Trajectory], None] | None = None,
+    journal: Journal | None = None,
 ) -> Harvest:
-    """Runs the episodes of all questions and keeps those that the terms ask for."""
-    harvest = Harvest()
+    """Runs the episodes of all questions and keeps those that the terms ask for; a journal's are not run again."""
+    harvest = Harvest() if journal is None else journal.harvest()
     at_once = max(1, ROUNDS * concurrent // terms.samples)
-    for first in range(0, len(questions), at_once):
+    for first in range(harvest.asked.total(), len(questions), at_once):
         some = questions[first : first + at_once]
         episodes = await run_batch(agent, list(_tasks(some, first, terms)), concurrent, done)
+        fresh = Harvest()
         for place, question in enumerate(some):
-            harvest.take(question, episodes[place * terms.samples : (place + 1) * terms.samples], rubric, terms)
+            fresh.take(question, episodes[place * terms.samples : (place + 1) * terms.samples], rubric, terms)
+        if journal is not None:
+            journal.append(fresh)
+        harvest.add(fresh)
     return harvest
 
 

@@ -22,6 +22,7 @@ from sleuth.train.clock import Clock
 from sleuth.train.questions import QuestionStream
 from sleuth.train.ranks import ALONE, Ranks
 from sleuth.train.spent import Spent
+from sleuth.train.stopping import together
 
 PARTS = ("em", "f1", "format", "searches")
 
@@ -103,7 +104,7 @@ class Asker:
             for sample in range(train.samples)
             if place % ranks.world == ranks.rank
         ]
-        found = await run_batch(self.agent, tasks, self.config.concurrency)
+        found = await together(run_batch(self.agent, tasks, self.config.concurrency), ranks)
         with clock.part("reward"):
             mine = [suite.asked(trajectory, self.rubric) for trajectory in found]
         gathered = ranks.gather(mine, f"the episodes of step {step + 1} from question {first}")

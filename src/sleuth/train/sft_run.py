@@ -1,21 +1,25 @@
 """A supervised cold start from files to folder: a model and traces in, a model folder with its record out."""
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sleuth.errors import ConfigError, InputError
+from sleuth.errors import ConfigError, InputError, TrainingStopped, UserError
 from sleuth.recipe import resolve_policy
+from sleuth.retrieval.building import building
 from sleuth.runs.documents import read_json
-from sleuth.runs.provenance import code_version, fingerprint
-from sleuth.runs.replacing import replacing
+from sleuth.runs.interruption import INTERRUPTION
+from sleuth.runs.provenance import code_version, fingerprint, outline
 from sleuth.train.course import Course, apart, train
 from sleuth.train.policy import Policy
 from sleuth.train.reading import read
+from sleuth.train.sft_checkpoint import CHECKPOINTS, Checkpoints
 from sleuth.train.sft_settings import SFTConfig
 from sleuth.train.traces import Reading
 from sleuth.train.watch import Watch
@@ -33,7 +37,10 @@ class Schooled:
 
 
 def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch: Watch) -> Schooled:
-    """Trains the model on the traces; the folder appears when it is whole, or not at all."""
+    """Trains the model on the traces; the folder appears when it is whole.
+
+    What was interrupted is kept beside it, and continued by the same model, traces and settings.
+    """
     refuse_existing(out)
     source = resolve_policy(model)
     settings = fitting(settings, _positions(source))
@@ -41,14 +48,40 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch
     watch.tell(reading.sentence())
     rows, held_out = apart(reading.traces, settings.held_out, settings.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with replacing(out) as folder:
-        folder.mkdir()  # hours before it is filled: a place that cannot be written to is found now
+    # Hours before it is filled: a place that cannot be written to is found now.
+    unfinished = building(out, _order(source, files, settings), kept_on_error=True)
+    with INTERRUPTION.deferred(), unfinished as folder, _removed_if_useless(folder):
+        checkpoints = Checkpoints(folder, settings.save_minutes)
         policy = Policy.load(source, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
-        course = train(policy, rows, held_out, settings, watch)
+        course = train(policy, rows, held_out, settings, watch, checkpoints)
         policy.save(folder)
         record = {"model": model, **_record(files, reading, settings), **course.as_json()}
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        checkpoints.remove()
     return Schooled(course, len(rows), len(held_out))
+
+
+def _order(source: Path, files: Sequence[Path], settings: SFTConfig) -> dict[str, Any]:
+    """Whatever decides the result: interrupted training is continued only by the same."""
+    return {
+        "model": outline(source),
+        "traces": [fingerprint(path) for path in files],
+        "settings": settings.model_dump(mode="json", exclude={"save_minutes"}),
+    }
+
+
+@contextmanager
+def _removed_if_useless(folder: Path) -> Iterator[None]:
+    """Removes a training that diverged, as it would again, and one that failed before its first checkpoint."""
+    try:
+        yield
+    except TrainingStopped:
+        shutil.rmtree(folder)
+        raise
+    except UserError:
+        if not (folder / CHECKPOINTS).exists():
+            shutil.rmtree(folder)
+        raise
 
 
 def refuse_existing(out: Path) -> None:

@@ -6,23 +6,23 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from sleuth.config.section import NonNegative, Positive, Section, Share
+from sleuth.config.section import LARGEST, Episodes, Factor, NonNegative, Section, Seed, Share, TokenCount
 from sleuth.errors import ConfigError
 
 
 class SFTConfig(Section):
     """How traces are read, and how a model learns from them."""
 
-    epochs: Annotated[Positive, Field(description="times every trace is seen")] = 3
-    steps: Annotated[Positive | None, Field(description="updates, instead of epochs")] = None
-    batch_rows: Annotated[Positive, Field(description="traces an update")] = 32
-    batch_tokens: Annotated[Positive | None, Field(description="tokens an update at most, instead of traces")] = None
-    learning_rate: Annotated[float, Field(gt=0, description="of AdamW, at its highest")] = 1e-5
+    epochs: Annotated[int, Field(gt=0, le=10_000, description="times every trace is seen")] = 3
+    steps: Annotated[int | None, Field(gt=0, le=10_000_000, description="updates, instead of epochs")] = None
+    batch_rows: Annotated[Episodes, Field(description="traces an update")] = 32
+    batch_tokens: Annotated[TokenCount | None, Field(description="tokens an update at most, instead of traces")] = None
+    learning_rate: Annotated[Factor, Field(description="of AdamW, at its highest")] = 1e-5
     warmup: Annotated[Share, Field(description="share of the updates over which the rate rises")] = 0.03
     decay: Annotated[
         Literal["cosine", "linear", "none"], Field(description="how the rate falls to zero towards the last update")
     ] = "cosine"
-    weight_decay: Annotated[float, Field(ge=0, description="of AdamW")] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, le=LARGEST, description="of AdamW")] = 0.01
     optimiser: Annotated[Literal["adamw", "adamw8bit"], Field(description="adamw8bit keeps its moments in 8 bits")] = (
         "adamw"
     )
@@ -30,7 +30,7 @@ class SFTConfig(Section):
     recompute: Annotated[
         Share, Field(description="share of the layers whose states are computed again backwards, to save memory")
     ] = 0.0
-    gradient_clip: Annotated[float, Field(gt=0, description="norm the gradient is scaled down to")] = 1.0
+    gradient_clip: Annotated[float, Field(gt=0, le=1e12, description="norm the gradient is scaled down to")] = 1.0
     held_out: Annotated[
         float, Field(ge=0, lt=1, description="share of the questions that is only measured; 0 for none")
     ] = 0.05
@@ -46,13 +46,13 @@ class SFTConfig(Section):
             description="whose weights are kept: of the lowest held-out loss, or of the last update, however it does"
         ),
     ] = "best"
-    row_tokens: Annotated[Positive, Field(description="tokens of a trace at most")] = 4096
+    row_tokens: Annotated[TokenCount, Field(description="tokens of a trace at most")] = 4096
     overlong: Annotated[Literal["drop", "cut"], Field(description="what is done with longer ones")] = "drop"
     protocol: Annotated[
         str, Field(description="the grammar: tags, whose observations stand in the assistant's text, or tools")
     ] = "tags"
     observation_tokens: Annotated[
-        Positive, Field(description="tokens of one such observation at most, cut as the agent cuts them")
+        TokenCount, Field(description="tokens of one such observation at most, cut as the agent cuts them")
     ] = 500
     observation_weight: Annotated[
         Share, Field(description="weight in the loss of what the search engine showed; 1 is as the model's own words")
@@ -60,8 +60,12 @@ class SFTConfig(Section):
     min_reward: Annotated[
         float | None, Field(description="trajectories that were paid less are left out; absent: all are taken")
     ] = None
-    pack_tokens: Annotated[Positive, Field(description="tokens of one packed forward pass")] = 16384
-    seed: Annotated[NonNegative, Field(description="of the order of the traces, and of what is held out")] = 0
+    pack_tokens: Annotated[TokenCount, Field(description="tokens of one packed forward pass")] = 16384
+    save_minutes: Annotated[
+        float,
+        Field(ge=0, le=LARGEST, description="minutes between checkpoints, from which the same command continues"),
+    ] = 10.0
+    seed: Annotated[Seed, Field(description="of the order of the traces, and of what is held out")] = 0
 
     @model_validator(mode="after")
     def _effective(self) -> Self:

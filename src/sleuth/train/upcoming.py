@@ -1,15 +1,19 @@
 """Where the next episodes come from: asked for when they are needed, or while the step before them still trains."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train.publish import Publisher
 from sleuth.train.rollout import Harvest
 
 Result = TypeVar("Result")
+SLICE = 0.2  # seconds
+
 Sow = Callable[[int, int], Coroutine[Any, Any, Harvest]]
 
 
@@ -43,6 +47,26 @@ class Upcoming(Protocol):
     ) -> None: ...
 
 
+@contextmanager
+def _interrupted() -> Iterator[None]:
+    """Work that a signal cancelled is Interrupted."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        INTERRUPTION.require_none()
+        raise
+
+
+def _finished(future: Future[Result]) -> Future[Result]:
+    """The same future, when it is done.
+
+    Waited for in slices: Python handles signals in the main thread, and one that reaches another does not wake it.
+    """
+    while wait([future], timeout=SLICE).not_done:
+        pass
+    return future
+
+
 class InTurn:
     """Episodes are asked for when they are needed: they are sampled by the weights they train."""
 
@@ -50,10 +74,11 @@ class InTurn:
         self._sow, self._runner = sow, asyncio.Runner()
 
     def take(self, step: int, asked: int, last: bool) -> Harvest:  # noqa: ARG002
-        return self._runner.run(self._sow(step, asked))
+        return self.run(self._sow(step, asked))
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return self._runner.run(work)
+        with _interrupted():
+            return self._runner.run(work)
 
     def settle(self) -> None:
         """None is."""
@@ -89,7 +114,8 @@ class Ahead:
             self.forget()
             self._publisher.publish(step)
             self._pending = (step, self._start(step, asked))
-        harvest = self._pending[1].result()
+        with _interrupted():
+            harvest = _finished(self._pending[1]).result()
         self._pending = None
         if not last:
             self._publisher.publish(step)
@@ -98,12 +124,13 @@ class Ahead:
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         self.settle()
-        return self._submit(work).result()
+        with _interrupted():
+            return _finished(self._submit(work)).result()
 
     def settle(self) -> None:
         # What it raised is raised when it is taken.
         if self._pending is not None:
-            self._pending[1].exception()
+            _finished(self._pending[1])
 
     def forget(self) -> None:
         self.settle()

@@ -321,3 +321,18 @@ def test_a_prompt_of_the_row_in_another_grammar_is_refused(
     else:
         with pytest.raises(ConfigError, match=sentence):
             methods.require_prompts(made, rows)
+
+
+@pytest.mark.parametrize("method", ["search", "direct", "rag"])
+def test_prompts_that_leave_no_room_are_counted_and_refused_where_all_do(method: str, agent: MakesAgent) -> None:
+    def overlong(context: int, *questions: Question) -> str | None:
+        made = agent(SAID, method=method, prompt=None, context_tokens=context)
+        return methods.overlong(replace(made, method=methods.fitting(made.config)), questions, "questions")
+
+    endless = replace(QUESTION, id="q3", question="Who " * 4000)
+    assert overlong(4000, QUESTION, SHOT) is None
+    told = overlong(4000, QUESTION, endless, SHOT)
+    assert told is not None
+    assert told.startswith("1 of 3 questions have a prompt of agent.context_tokens = 4,000 tokens or more (the longest")
+    with pytest.raises(ConfigError, match=r"2 of 2 questions have .* raise agent.context_tokens"):
+        overlong(8, QUESTION, SHOT)

@@ -87,6 +87,7 @@ def test_knobs_are_printed_one_a_line(monkeypatch: pytest.MonkeyPatch, capsys: p
             2,
             f"sleuth: the GPU has no memory left; {SMALLER}\n",
         ),
+        ("MemoryError('std::bad_alloc')", 2, f"sleuth: the machine has no memory left; {SMALLER}\n"),
     ],
 )
 def test_failure_is_one_line(error: str, code: int, shown: str) -> None:

@@ -13,6 +13,7 @@ from sleuth.recipe import anchored, resolved, restore
 
 Knobs = dict[str, Any]
 
+OF_FUNCTIONS = ("concurrency", "deadline")  # settings of a service that hold for a search function too
 FOLDER, SERVER, WEB, FUNCTION = "indexes/wiki", "http://127.0.0.1:8000", "web:serper", "import:mine.search"
 BUILT = {"kind": "bm25", "k1": 0.9, "b": 0.4, "stemmer": "english", "encoder": "minilm"}
 RERANKED = {"rerank": "cross", "rerank_depth": 20}
@@ -55,7 +56,7 @@ def refusals() -> list[tuple[Knobs, str]]:
         found += [(service, f"service.{name} has no effect with an index that is built here")]
         found += [
             ({"index": index, **service}, f"service.{name} has no effect with retrieval.index = {index}")
-            for index in (FOLDER, FUNCTION)
+            for index in (FOLDER, *([] if name in OF_FUNCTIONS else [FUNCTION]))
         ]
         found += [({"index": SERVER, "replay": "f", **service}, f"service.{name} has no effect with retrieval.replay")]
     found += [

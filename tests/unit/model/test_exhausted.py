@@ -1,5 +1,7 @@
-"""A GPU without memory: PyTorch's message becomes a few words with its figures."""
+"""A GPU or a machine without memory: the message of a library becomes a few words with its figures."""
 
+import numpy as np
+import pytest
 import torch
 
 from sleuth.model.exhausted import exhausted
@@ -27,5 +29,17 @@ def test_a_message_of_another_form_is_still_told() -> None:
     assert exhausted(torch.OutOfMemoryError("no memory")) == "the GPU has no memory left"
 
 
+def test_a_machine_without_memory_is_told_whoever_noticed() -> None:
+    with pytest.raises(RuntimeError) as pytorch:
+        torch.empty(1 << 60)
+    assert exhausted(pytorch.value) == "the machine has no memory left: 4294967296.00 GiB more were asked for"
+    with pytest.raises(MemoryError) as array:
+        np.empty(1 << 58)
+    assert exhausted(array.value) == "the machine has no memory left: 2.00 EiB more were asked for"
+    for error in (MemoryError(), MemoryError("std::bad_alloc"), RuntimeError("std::bad_alloc"), OSError(12, "no")):
+        assert exhausted(error) == "the machine has no memory left"
+
+
 def test_other_errors_are_not_about_memory() -> None:
     assert exhausted(RuntimeError(MESSAGE)) is None
+    assert exhausted(OSError(2, "no such file")) is None

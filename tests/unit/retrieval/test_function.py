@@ -1,6 +1,9 @@
 """A function of the user's own as a retriever: every shape it may give, and everything it may get wrong."""
 
 import asyncio
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -90,3 +93,66 @@ def test_a_plain_function_does_not_stop_the_loop() -> None:
         return ticks
 
     assert asyncio.run(both()) > 3
+
+
+def test_a_call_that_does_not_return_ends_at_its_deadline() -> None:
+    returning = threading.Event()
+
+    def hanging(queries: list[str], k: int) -> list[list[Hit]]:
+        returning.wait()
+        return [[]]
+
+    async def hanging_too(queries: list[str], k: int) -> list[list[Hit]]:
+        await asyncio.Event().wait()
+        return [[]]
+
+    for function in (hanging, hanging_too):
+        (found,) = asyncio.run(Function(function, "import:mine.search", deadline=0.05).search(["oslo"], 3))
+        assert isinstance(found, SearchUnavailable)
+        assert "'import:mine.search' gave no answer within 0.05 s" in str(found)
+    returning.set()
+
+
+def test_its_own_timeout_and_stop_are_told_as_they_are() -> None:
+    def late(queries: list[str], k: int) -> list[list[Hit]]:
+        raise TimeoutError("of the database")
+
+    def stopped(queries: list[str], k: int) -> list[list[Hit]]:
+        raise StopIteration
+
+    assert "TimeoutError: of the database" in str(asked(late, ["oslo"])[0])
+    assert "StopIteration" in str(asked(stopped, ["oslo"])[0])
+
+
+def test_no_more_calls_at_once_than_allowed_in_every_event_loop() -> None:
+    under_way, most, lock = 0, 0, threading.Lock()
+
+    def counted(queries: list[str], k: int) -> list[list[Hit]]:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        time.sleep(0.01)
+        with lock:
+            under_way -= 1
+        return [[]]
+
+    function = Function(counted, "f", concurrency=2)
+
+    async def many() -> None:
+        await asyncio.gather(*(function.search(["x"], 1) for _ in range(6)))
+
+    for _ in range(2):
+        asyncio.run(many())
+    assert most == 2
+
+
+def test_process_ends_while_a_call_hangs() -> None:
+    code = """
+import asyncio, threading
+from sleuth.retrieval.function import Function
+print(asyncio.run(Function(lambda *_: threading.Event().wait(), "f", deadline=0.01).search(["x"], 1)))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0
+    assert "gave no answer within 0.01 s" in ended.stdout

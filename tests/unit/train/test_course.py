@@ -1,17 +1,21 @@
 """The course of supervised training: order, what is held out, when it ends, and which weights are kept."""
 
 import math
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from sleuth.errors import InputError, TrainingStopped
+from sleuth.errors import InputError, Interrupted, TrainingStopped
+from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train import course
 from sleuth.train.packing import Row, row
 from sleuth.train.policy import Policy
 from sleuth.train.sft import measure
+from sleuth.train.sft_checkpoint import Checkpoints
 from sleuth.train.sft_settings import SFTConfig
 from sleuth.train.traces import Trace
 from sleuth.train.watch import Silent
@@ -140,6 +144,56 @@ def test_loss_that_is_no_number_stops_it(policy: Callable[..., Policy]) -> None:
 
 def test_update_that_breaks_the_weights_stops_it(policy: Callable[..., Policy]) -> None:
     """The loss and its gradient are finite; a decay of 1e39 is not."""
-    settings = SFTConfig(steps=1, learning_rate=1e36, weight_decay=1e3, warmup=0.0, decay="none")
+    settings = SFTConfig(steps=1, weight_decay=1e3, warmup=0.0, decay="none").model_copy(
+        update={"learning_rate": 1e36}  # more than may be asked for
+    )
     with pytest.raises(TrainingStopped, match="the weights are not finite after an update"):
         course.train(policy(), RISING, [], settings, Silent())
+
+
+class Signalled(Silent):
+    """A watch that gets SIGTERM after so many updates."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def advance(self, parts: int = 1) -> None:
+        self._left -= parts
+        if self._left == 0:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def weights(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in policy.parameters()}
+
+
+@pytest.mark.parametrize("held_out", [FALLING, []], ids=["with the best weights", "with the last"])
+def test_interrupted_training_continues_as_if_it_had_not_been(
+    held_out: list[Row], policy: Callable[..., Policy], tmp_path: Path
+) -> None:
+    share = {"patience": 0, "evaluate_every": 1} if held_out else {"held_out": 0.0}
+    settings = SFTConfig.model_validate({"steps": 8, "batch_rows": 1, "learning_rate": 0.01, **share})
+    whole = policy()
+    expected = course.train(whole, RISING, held_out, settings, Silent())
+    for after in (2, 5):  # of all updates
+        with pytest.raises(Interrupted), INTERRUPTION.handled(), INTERRUPTION.deferred():
+            course.train(policy(), RISING, held_out, settings, Signalled(after), Checkpoints(tmp_path, 60.0))
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{after}"]
+    resumed, heard = policy(), Heard()
+    assert course.train(resumed, RISING, held_out, settings, heard, Checkpoints(tmp_path, 60.0)) == expected
+    assert heard.lines[0] == "continuing after update 5, where this training was interrupted"
+    assert heard.advanced == 8
+    for name, weight in weights(whole).items():
+        assert torch.equal(weights(resumed)[name], weight), name
+
+
+def test_checkpoints_are_written_when_due_and_removed_without_a_trace(
+    policy: Callable[..., Policy], tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path, 0.0)
+    settings = SFTConfig(steps=3, batch_rows=2, learning_rate=0.01, evaluate_every=1)
+    found = course.train(policy(), RISING, FALLING, settings, Silent(), checkpoints)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"best-{found.best.step}.safetensors", "checkpoints", "course.json"]
+    checkpoints.remove()
+    assert list(tmp_path.iterdir()) == []

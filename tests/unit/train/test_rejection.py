@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,12 @@ from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.scripted import Scripted
-from sleuth.errors import EngineFailure
+from sleuth.errors import EngineFailure, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Outcome, Question, Score, Search, StopReason, Trajectory, Turn
 from sleuth.retrieval.base import Retriever
 from sleuth.reward.rubric import Rubric
-from sleuth.train.rejection import Preference, Scored, Terms, sample
+from sleuth.train.rejection import Harvest, Journal, Preference, Scored, Terms, sample
 
 ASKED = Question("q", "Who?", ("Ada",), "library")
 
@@ -67,3 +68,37 @@ def test_sampled_episodes_are_counted_by_set(tokens: Tokens, library: Retriever)
     assert harvest.unusable == {"set 0": 0, "set 1": 2}
     assert [row["question_id"] for row in harvest.rows] == ["q0", "q1", "q4"]
     assert harvest.rows[0]["score"]["total"] == 1.0
+
+
+def test_interrupted_sampling_goes_on_and_asks_nothing_twice(
+    tokens: Tokens, library: Retriever, tmp_path: Path
+) -> None:
+    questions = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library") for n in range(12)]
+    asked: list[str] = []
+
+    def agent(broken: str) -> Agent:
+        def script(ids: Sequence[int]) -> Sequence[int]:
+            text = tokens.decode(ids)
+            if broken in text:
+                raise KeyboardInterrupt
+            asked.append(text.partition("book ")[2].partition("?")[0])
+            return tokens.encode("<answer> Ada </answer>")
+
+        return Agent(Scripted(script), tokens, Tags(), SearchTool(library, 1), AgentConfig(prompt="brief"))
+
+    def sampled(broken: str, seed: int = 0) -> Harvest:
+        with Journal.held(tmp_path / "own.jsonl", {"seed": seed}) as journal:
+            return asyncio.run(sample(agent(broken), questions, Rubric(RewardConfig()), Terms(2), 1, None, journal))
+
+    with pytest.raises(KeyboardInterrupt):
+        sampled("book 9")
+    (left,) = tmp_path.iterdir()
+    with left.open("a") as file:
+        file.write('{"rows": [')  # half a line, as a kill leaves it
+    with pytest.raises(InputError, match="with other settings"):
+        sampled("nothing", seed=1)
+    harvest = sampled("nothing")
+    assert [row["question_id"] for row in harvest.rows] == [f"q{n}" for n in range(12)]
+    assert harvest.asked == harvest.solved == {"library": 12}
+    assert sorted(asked.count(str(n)) for n in range(8)) == [2] * 8  # two samples of each, whatever the interruption
+    assert list(tmp_path.iterdir()) == []

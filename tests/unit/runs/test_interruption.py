@@ -1,0 +1,84 @@
+"""Signals: the first stops work where it can be resumed, the second ends the process at once."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from sleuth.errors import Interrupted
+from sleuth.runs.interruption import INTERRUPTION, run_interruptible
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+# Work that never looks for the first signal.
+STUBBORN = """
+import signal, time
+from sleuth.runs.interruption import INTERRUPTION
+with INTERRUPTION.handled(), INTERRUPTION.deferred():
+    signal.raise_signal(signal.SIGTERM)
+    print("going on", flush=True)
+    signal.raise_signal(signal.SIGINT)
+    print("still there")
+"""
+
+
+@BOTH
+def test_signal_raises_with_its_exit_code_and_handlers_are_put_back(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(Interrupted) as interrupted, INTERRUPTION.handled():
+        signal.raise_signal(number)
+    assert interrupted.value.code == 128 + number
+    assert signal.getsignal(number) is before
+
+
+@BOTH
+def test_deferred_signal_is_only_noted(number: signal.Signals, capfd: pytest.CaptureFixture[str]) -> None:
+    with INTERRUPTION.handled(), INTERRUPTION.deferred():
+        INTERRUPTION.require_none()
+        signal.raise_signal(number)
+        assert INTERRUPTION.signal == number
+        with pytest.raises(Interrupted):
+            INTERRUPTION.require_none()
+    assert "press Ctrl-C again to end at once" in capfd.readouterr().err
+
+
+def test_signal_cancels_what_runs_in_an_event_loop() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(1000)
+        finally:
+            ended.append("in order")
+
+    with pytest.raises(Interrupted) as interrupted, INTERRUPTION.handled():
+        run_interruptible(work())
+    assert interrupted.value.code == 143
+    assert ended == ["in order"]
+
+
+def test_work_is_not_begun_after_a_signal() -> None:
+    async def work() -> None:
+        raise AssertionError("begun")
+
+    with INTERRUPTION.handled(), INTERRUPTION.deferred():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Interrupted):
+            run_interruptible(work())
+
+
+def test_second_signal_ends_the_process_at_once() -> None:
+    ended = subprocess.run([sys.executable, "-c", STUBBORN], capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (130, "going on\n")
+
+
+def test_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with INTERRUPTION.handled():
+            signal.raise_signal(signal.SIGINT)
+        assert INTERRUPTION.signal is None
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.corpus import tables
+from sleuth.corpus.bounded_lines import LONGEST, too_long
 from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
 
@@ -20,9 +21,12 @@ def parquet_lines(files: Sequence[Path], progress: Progress) -> Iterator[bytes]:
     for path in files:
         for number, row in enumerate(tables.rows(path, _columns(path)), 1):
             try:
-                yield _line(_passage(row))
+                line = _line(_passage(row))
             except ValueError as error:
                 raise InputError(f"{path}, row {number}: {error}; expected {EXPECTED}") from error
+            if len(line) > LONGEST:
+                raise too_long(path, number)
+            yield line
             done += 1
             if done % BATCH == 0 or done == total:
                 progress("reading tables", done, total)

@@ -10,12 +10,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.corpus.arrays import open_array
+from sleuth.corpus.bounded_lines import line_batches
 from sleuth.errors import InputError
 from sleuth.records import Passage
 
@@ -51,7 +52,8 @@ def lines(path: Path) -> Iterator[bytes]:
     """The raw lines of a corpus, plain or .gz; a file that cannot be read is an InputError."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield from file
+            for batch in line_batches(cast(BinaryIO, file), path):
+                yield from batch
     except FileNotFoundError:
         raise InputError(f"the corpus {path} does not exist; give a JSONL file of passages") from None
     except (OSError, EOFError, zlib.error) as error:

@@ -8,6 +8,7 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from sleuth.corpus.bounded_lines import LONGEST, line_batches, too_long
 from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
 
@@ -45,9 +46,15 @@ class Pieces(RawIOBase):
 
 
 def unpacked(paths: Sequence[Path], progress: Progress) -> Iterator[bytes]:
-    """The content of one file, or of one that was cut into pieces, block by block."""
+    """The content of one file, or of one that was cut into pieces, block by block; no line of it may be too long."""
+    number, length = 1, 0
     with _reading(paths) as (pieces, file):
         while block := file.read(BLOCK):
+            number += block.count(b"\n")
+            last = block.rfind(b"\n")
+            length = length + len(block) if last < 0 else len(block) - last - 1
+            if length > LONGEST:
+                raise too_long(paths[0], number)
             yield block
             progress("unpacking", pieces.done, pieces.total)
 
@@ -55,7 +62,7 @@ def unpacked(paths: Sequence[Path], progress: Progress) -> Iterator[bytes]:
 def unpacked_lines(path: Path, heard: Callable[[int], None]) -> Iterator[bytes]:
     """The lines of one file; `heard` is told now and then how much of it, as it lies on disk, is read."""
     with _reading([path]) as (pieces, file):
-        while lines := file.readlines(BLOCK):
+        for lines in line_batches(file, path, BLOCK):
             yield from lines
             heard(pieces.done)
 

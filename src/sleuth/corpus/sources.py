@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -61,7 +61,7 @@ def plain(source: Path, folder: Path, progress: Progress = silent, words: int = 
 def files_of(source: Path) -> list[Path]:
     """The files of a source in the order of their names; hidden ones are none of its."""
     if source.is_dir():
-        files = [path for path in _walk(source) if path.is_file()]
+        files = _inside(source, (path for path in _walk(source) if path.is_file()))
     elif source.is_file():
         files = [source]
     elif source.exists():
@@ -78,7 +78,21 @@ def files_of(source: Path) -> list[Path]:
 
 def _matching(folder: Path, pattern: str) -> list[Path]:
     inside = folder.iterdir() if folder.is_dir() else ()
-    return [path for path in inside if fnmatchcase(path.name, pattern) and path.name[0] != "." and path.is_file()]
+    named = (path for path in inside if fnmatchcase(path.name, pattern) and path.name[0] != "." and path.is_file())
+    return _inside(folder, named)
+
+
+def _inside(folder: Path, paths: Iterable[Path]) -> list[Path]:
+    """The paths, none of which may be a link that leads out of the folder: what it holds may be served to others."""
+    found = list(paths)
+    root = folder.resolve()
+    # Files of the hub's cache are links into a folder beside their snapshot.
+    blobs = [each.parent / "blobs" for each in (root, *root.parents) if each.name == "snapshots"]
+    for path in found:
+        target = path.resolve() if path.is_symlink() else root
+        if not any(target.is_relative_to(each) for each in (root, *blobs)):
+            raise InputError(f"{path} is a link to {target}, outside of {folder}; remove it, or copy the file there")
+    return found
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -9,6 +9,7 @@ from reprlib import repr as shortened
 import numpy as np
 
 from sleuth.corpus.arrays import GrowingArray
+from sleuth.corpus.bounded_lines import line_batches
 from sleuth.corpus.ids import Ids, RepeatedId
 from sleuth.corpus.passages import EXPECTED, OFFSETS, ORDER, RANKS, parse_row
 from sleuth.corpus.progress import Progress, silent
@@ -62,8 +63,7 @@ def _read(corpus: Path, folder: Path, ids: Ids, called: Path, progress: Progress
 def _batches(corpus: Path, called: Path) -> Iterator[list[bytes]]:
     try:
         with corpus.open("rb") as file:
-            while lines := file.readlines(BATCH):
-                yield lines
+            yield from line_batches(file, called, BATCH)
     except FileNotFoundError:
         raise InputError(f"the corpus {called} does not exist; give a JSONL file of passages") from None
     except OSError as error:

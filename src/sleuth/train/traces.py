@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.agent import protocol
+from sleuth.corpus.bounded_lines import text_lines
 from sleuth.corpus.datasets.lines import parsed
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
@@ -196,7 +197,7 @@ def lines(path: Path) -> Iterator[str]:
     """The lines of a file, plain or .gz; one that cannot be read is an InputError."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            yield from file
+            yield from text_lines(cast(TextIO, file), path)
     except FileNotFoundError:
         raise InputError(
             f"the traces {path} do not exist; give a JSONL file, or write one with: sleuth traces"

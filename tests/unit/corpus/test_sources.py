@@ -273,3 +273,31 @@ def test_a_corpus_made_before_is_used_again_until_its_source_changes(tmp_path: P
     assert len(read(source, tmp_path)) == 1
     (out / "source.json").write_text("{")
     assert len(read(source, tmp_path)) == 1
+
+
+@pytest.mark.parametrize("named", ["folder", "pattern"])
+def test_links_out_of_a_folder_are_refused_by_name(tmp_path: Path, named: str) -> None:
+    """A folder from elsewhere must not put a private file into an index, which may be served."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "a.txt").write_text("public")
+    (tmp_path / "secret.txt").write_text("secret")
+    (folder / "b.txt").symlink_to(tmp_path / "secret.txt")
+    source = folder if named == "folder" else folder / "*.txt"
+    with pytest.raises(InputError, match=r"b\.txt is a link to .*secret\.txt, outside of .*docs; remove it"):
+        plain(source, tmp_path / "made")
+    # One inside, and one that the user names, are followed.
+    (folder / "b.txt").unlink()
+    (folder / "b.txt").symlink_to(folder / "a.txt")
+    assert len(plain(source, tmp_path / "made").corpus.read_text().splitlines()) == 2
+    (tmp_path / "link.txt").symlink_to(tmp_path / "secret.txt")
+    assert "secret" in plain(tmp_path / "link.txt", tmp_path / "other").corpus.read_text()
+
+
+def test_the_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "datasets--a--b" / "snapshots" / "0123" / "data", tmp_path / "datasets--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "abc").write_text("public")
+    (snapshot / "a.txt").symlink_to(blobs / "abc")
+    assert "public" in plain(snapshot.parent, tmp_path / "made").corpus.read_text()

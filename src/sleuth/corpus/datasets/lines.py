@@ -6,8 +6,9 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO, cast
 
+from sleuth.corpus.bounded_lines import text_lines
 from sleuth.errors import InputError
 
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # halves of pairs are written so, and whole pairs too
@@ -25,7 +26,7 @@ def lines(path: Path) -> Iterator[str]:
     """The lines of a file; one that cannot be read is an InputError."""
     try:
         with opened(path, "r") as file:
-            yield from file
+            yield from text_lines(cast(TextIO, file), path)
     except FileNotFoundError:
         raise InputError(f"the question file {path} does not exist; give a JSONL file of questions") from None
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:

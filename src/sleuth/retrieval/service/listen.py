@@ -14,6 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sleuth.errors import InputError
+from sleuth.retrieval.service.bounded_head import BoundedHead
 
 BACKLOG = 4096
 KEEP_ALIVE = 75  # seconds; longer than the pauses of a training loop between two bursts of searches
@@ -64,6 +65,7 @@ def serve(
         app,
         access_log=False,
         backlog=BACKLOG,
+        http=BoundedHead,
         interface="asgi3",
         lifespan=lifespan,
         log_config=None,

@@ -1,0 +1,81 @@
+"""Lines that are too long, in small compressed files, wherever lines are read."""
+
+import gzip
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from sleuth.corpus import passages
+from sleuth.corpus.bounded_lines import LONGEST, line_batches
+from sleuth.corpus.datasets import lines as question_lines
+from sleuth.corpus.sources import plain
+from sleuth.errors import InputError
+from sleuth.retrieval.index import build
+from sleuth.train import traces
+
+ROW = {"id": "1", "contents": "a"}
+
+
+@pytest.fixture(scope="module")
+def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fine row, and one of 100 MiB, in a tenth of a megabyte."""
+    path = tmp_path_factory.mktemp("bomb") / "corpus.jsonl.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(json.dumps(ROW).encode() + b'\n{"id": "2", "contents": "')
+        for _ in range(100):
+            file.write(b"a" * 2**20)
+        file.write(b'"}\n')
+    assert path.stat().st_size < 2**18
+    return path
+
+
+READERS: dict[str, Callable[[Path, Path], object]] = {
+    "index build": lambda path, folder: build(path, folder / "index"),
+    "several files": lambda path, folder: plain(Path(f"{_beside(path, folder)}/*.gz"), folder / "made"),
+    "passages": lambda path, _: list(passages.stream(path)),
+    "questions": lambda path, _: list(question_lines.lines(path)),
+    "traces": lambda path, _: list(traces.lines(path)),
+}
+
+
+def _beside(path: Path, folder: Path) -> Path:
+    """A folder with the file and another."""
+    (folder / "several").mkdir()
+    (folder / "several" / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps({**ROW, "id": "0"}).encode() + b"\n"))
+    (folder / "several" / "b.jsonl.gz").write_bytes(path.read_bytes())
+    return folder / "several"
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_line_that_is_too_long_is_refused_by_its_number(
+    read: Callable[[Path, Path], object], bomb: Path, tmp_path: Path
+) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"\.jsonl\.gz, line 2 is longer than the 32 MiB that are read"):
+            read(bomb, tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 6 * LONGEST
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_cell_that_is_too_long_is_refused_by_its_row(tmp_path: Path) -> None:
+    table = pyarrow.table({"id": ["1", "2"], "contents": ["a", "a" * (LONGEST + 1)]})
+    parquet.write_table(table, tmp_path / "corpus.parquet")
+    with pytest.raises(InputError, match=r"corpus\.parquet, line 2 is longer than the 32 MiB"):
+        plain(tmp_path / "corpus.parquet", tmp_path / "made")
+
+
+@given(content=st.binary(max_size=200).map(lambda drawn: drawn.replace(b"a", b"\n")), size=st.integers(1, 50))
+def test_lines_are_those_of_the_file(content: bytes, size: int) -> None:
+    batches: Iterator[list[bytes]] = line_batches(BytesIO(content), Path("x"), size)
+    assert list(chain.from_iterable(batches)) == BytesIO(content).readlines()

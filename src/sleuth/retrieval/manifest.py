@@ -73,14 +73,14 @@ def read(folder: Path) -> Manifest:
     try:
         written = path.read_bytes()
         content = json.loads(written)
+        if isinstance(content, dict) and SEAL in content:  # an older version wrote none
+            content = unsealed(path, written)
         if isinstance(content, dict) and content.get("format") != FORMAT:
             if (kind := content.get("kind")) in OTHERS:
                 inside = f"; its index is {folder / 'index'}" if (folder / "index" / NAME).is_file() else ""
                 raise InputError(f"{folder} is no index folder: it is that of {OTHERS[kind]}{inside}")
             found = content.get("format")
             raise InputError(f"{folder} has index format {found!r}, expected {FORMAT}; build the index again")
-        if isinstance(content, dict) and SEAL in content:  # an older version wrote none
-            content = unsealed(path, written)
         return Manifest.model_validate_json(json.dumps(content))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({_first_line(error)}); build the index again") from error

@@ -229,7 +229,7 @@ def test_parameters_that_cannot_be_read_are_told_with_the_remedy(content: str | 
 
 
 def test_another_format_is_refused(folder: Path) -> None:
-    content = json.loads((folder / "manifest.json").read_bytes()) | {"format": 1, "later": True}
+    content = json.loads((without_checksums(folder) / "manifest.json").read_bytes()) | {"format": 1, "later": True}
     (folder / "manifest.json").write_text(json.dumps(content))
     assert refusal(folder) == f"{folder} has index format 1, expected 2; build the index again"
 
@@ -302,6 +302,10 @@ def test_every_file_of_an_index_is_refused_by_name_with_one_bit_flipped(folder: 
         assert str(path) in refusal(folder)
         path.write_bytes(written)
     assert hits(folder, "pear") == ["p1", "p2"]
+    # One bit of the word "format", without which an index is of another format.
+    path = folder / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"format"', b'"fozmat"'))
+    assert refusal(folder).startswith(f"{path} is damaged")
 
 
 def test_an_index_without_checksums_is_opened_as_before(folder: Path) -> None:

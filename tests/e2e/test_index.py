@@ -475,16 +475,21 @@ HARMS: dict[str, tuple[str, Harm, str, tuple[str, ...]]] = {
     "words cut short": (
         "words",
         lambda home: cut(home / "words" / "bm25" / "data.csc.index.npy", 1),
-        "words/bm25/data.csc.index.npy is damaged or cut short",
+        "words/bm25/data.csc.index.npy of the index words is damaged: it is not what was written",
         SEARCHING,
     ),
     "vectors cut short": (
         "dense",
         lambda home: cut(home / "dense" / "vectors.npy", 1),
-        "the vectors dense/vectors.npy are damaged or cut short",
+        "dense/vectors.npy of the index dense is damaged: it is not what was written",
         SEARCHING,
     ),
-    "graph cut short": ("ann", lambda home: cut(home / "ann" / "ann.faiss", 1), "ann.faiss is damaged or", SEARCHING),
+    "graph cut short": (
+        "ann",
+        lambda home: cut(home / "ann" / "ann.faiss", 1),
+        "ann.faiss of the index ann is damaged",
+        SEARCHING,
+    ),
     "corpus changed": (
         "words",
         lambda home: (home / "corpus.jsonl").write_bytes(lines("other towns")),

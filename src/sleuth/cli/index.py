@@ -164,7 +164,7 @@ def check(
     text = index_report.markdown(found, f"{folder}: {manifest.kind}, {manifest.passages:,} passages")
     printed(text)
     if out is not None:
-        index_report.write(found, out, str(folder), manifest.model_dump(mode="json"))
+        index_report.write(found, out, str(folder), manifest.model_dump(mode="json", exclude={"files"}))
 
 
 def _given(options: Given, names: Sequence[str]) -> Given:

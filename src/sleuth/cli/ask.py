@@ -144,6 +144,8 @@ def closing(trajectory: Trajectory) -> str:
             return f"Answer: {turn.action.text} ({searches})"
         case StopReason.SEARCH_UNAVAILABLE, turn if turn is not None and turn.outcome is Outcome.UNAVAILABLE:
             return f"No answer: the search engine failed ({searches})"
+        case StopReason.FUNCTION_FAILED, _:
+            return f"No answer: {trajectory.failure}"
         case StopReason.OUT_OF_TOKENS, None:
             return (
                 "No answer: the prompt with this question leaves no room (agent.context_tokens); ask something shorter"

@@ -148,9 +148,10 @@ def usable(trajectories: Sequence[Trajectory]) -> None:
     if not any(reason.usable for reason in stops):
         reasons = ", ".join(f"{count} {reason.value}" for reason, count in stops.items())
         example = causes(trajectories).get(UNUSABLE, "")
-        raise TrainingStopped(
-            f"no episode was usable ({reasons}){example}; mend what failed and resume the run, or {REMEDY}"
-        )
+        remedy = f"mend what failed and resume the run, or {REMEDY}"
+        if set(stops) == {StopReason.FUNCTION_FAILED}:
+            remedy = "fix the function, then resume the run"
+        raise TrainingStopped(f"no episode was usable ({reasons}){example}; {remedy}")
 
 
 def episodes(trajectories: Sequence[Trajectory], config: GuardsConfig) -> None:

@@ -1,5 +1,6 @@
 """The command ask: a transcript that streams, coloured by its tags, and a closing line."""
 
+from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -92,3 +93,10 @@ def test_empty_question_is_refused(tmp_path: Path) -> None:
 
 def test_escapes_of_a_model_do_not_reach_the_terminal() -> None:
     assert streamed(["<think>\x1b[8m", "hidden\u202e</think>"]) == "<think>\ufffd[8mhidden\ufffd</think>"
+
+
+def test_a_function_that_failed_is_named_in_the_closing_line() -> None:
+    lost = replace(
+        trajectory(StopReason.FUNCTION_FAILED), failure="'import:mine.method' raised KeyError: 'x' (mine.py:3)"
+    )
+    assert closing(lost) == "No answer: 'import:mine.method' raised KeyError: 'x' (mine.py:3)"

@@ -52,7 +52,7 @@ def test_a_wrong_answer(read: Read, row: dict[str, Any]) -> None:
     assert "right" not in text
 
 
-@pytest.mark.parametrize("stop", ["search_unavailable", "engine_failed"])
+@pytest.mark.parametrize("stop", ["search_unavailable", "engine_failed", "function_failed"])
 def test_an_unusable_trajectory_is_neither_right_nor_wrong(read: Read, row: dict[str, Any], stop: str) -> None:
     row |= {"stop": stop, "score": None}
     row["turns"][0] |= {"outcome": "unavailable", "hits": []}

@@ -613,7 +613,9 @@ def test_a_reward_that_always_raises_ends_the_first_evaluation(
     failing: Callable[[set[int]], str], parts: Making, tmp_path: Path
 ) -> None:
     made = parts(tmp_path / "run", reward={"answer": failing(set(range(99)))})
-    with pytest.raises(TrainingStopped, match=r"no episode was usable \(3 function_failed\), .*KeyError"):
+    with pytest.raises(
+        TrainingStopped, match=r"no episode was usable \(3 function_failed\), .*KeyError.*; fix the function"
+    ):
         trained(made)
 
 

@@ -114,7 +114,8 @@ class Turn:
     """One generation of the model and what it led to; `text` ends at the first stop.
 
     `hits` are those of its queries one after the other, `counts` how many each of them has; a page that was opened is
-    a hit with its url as id. `formed` where the text has the form that the protocol asks for.
+    a hit with its url as id. `formed` where the text has the form that the protocol asks for. `shown` is what the model
+    saw of the hits where the budget cut them, None where it saw them whole.
     """
 
     text: str
@@ -124,6 +125,7 @@ class Turn:
     hits: tuple[Hit, ...] = ()
     counts: tuple[int, ...] = ()
     formed: bool = True
+    shown: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from sleuth.agent import prompts
@@ -158,10 +158,13 @@ class Episode:
             return StopReason.OUT_OF_TURNS
         tokens = self.agent.tokens
         limit = min(self.agent.config.observation_tokens, self._room() - 1)
-        ids = observation.ids(tokens, limit, ended=_ended(completion, tokens))
-        if ids is None:
+        fitted = observation.fit(tokens, limit, ended=_ended(completion, tokens))
+        shown = "" if fitted is None else fitted.cut
+        if shown is not None and self.turns[-1].hits:
+            self.turns[-1] = replace(self.turns[-1], shown=shown)
+        if fitted is None:
             return StopReason.OUT_OF_TOKENS
-        self._give(ids)
+        self._give(fitted.ids)
         return None
 
     async def _generate(self) -> Completion:

@@ -26,7 +26,6 @@ from sleuth.errors import ConfigError, EngineFailure, SearchUnavailable
 from sleuth.records import (
     Access,
     Answer,
-    Hit,
     Malformed,
     Outcome,
     Question,
@@ -94,17 +93,19 @@ class RemoteAgent:
         if isinstance(found, SearchUnavailable):
             talk.failure = str(found)
             return talk.trajectory(StopReason.SEARCH_UNAVAILABLE)
-        talk.messages.extend(self._asked(single, task.question, found))
+        documents = worded(found, self.protocol) if single.retrieves else ""
+        fitting = documents[: self.config.observation_tokens * LETTERS]
+        talk.messages.extend(self._asked(single, task.question, fitting))
         answered = await talk.run()
+        shown = None if fitting == documents else fitting
         turns = [
-            replace(turn, hits=found, formed=formed(turn, self.config.template, self.protocol))
+            replace(turn, hits=found, formed=formed(turn, self.config.template, self.protocol), shown=shown)
             for turn in answered.turns
         ]
         return taken_at_its_word(replace(answered, turns=tuple(turns)))
 
-    def _asked(self, single: Single, question: Question, hits: Sequence[Hit]) -> tuple[dict[str, str], ...]:
+    def _asked(self, single: Single, question: Question, documents: str) -> tuple[dict[str, str], ...]:
         config = self.config
-        documents = worded(hits, self.protocol)[: config.observation_tokens * LETTERS] if single.retrieves else ""
         examples = "".join(example(each, config.template, self.protocol) for each in single.shots)
         return prompts.asked(question, config.template, self.protocol, documents, examples)
 
@@ -190,8 +191,10 @@ class Conversation:
         """Adds an observation to the conversation, its body cut to the budget by letters."""
         if len(self.turns) > self.searches:
             return StopReason.OUT_OF_TURNS
-        cut = replace(observation, body=observation.body[: self.agent.config.observation_tokens * LETTERS])
-        message = dialogue.shown(said, cut)
+        body = observation.body[: self.agent.config.observation_tokens * LETTERS]
+        if body != observation.body and self.turns[-1].hits:
+            self.turns[-1] = replace(self.turns[-1], shown=body)
+        message = dialogue.shown(said, replace(observation, body=body))
         self.messages.append(message)
         self.used += _tokens(message)
         self._tell(f"\n\n{message['content']}\n\n")

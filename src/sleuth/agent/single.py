@@ -47,31 +47,38 @@ class Single:
         if isinstance(found, SearchUnavailable):
             return task.trajectory(StopReason.SEARCH_UNAVAILABLE, failure=str(found))
         alone = replace(agent, config=agent.config.model_copy(update={"searches": 0}))
-        answered = await Episode(alone, task, seat, hear, self.opening(task.question, found, agent)).run()
+        opening, documents = self._fitted(task.question, found, agent)
+        answered = await Episode(alone, task, seat, hear, opening).run()
+        seen = None if not found or documents == worded(found, agent.protocol) else documents
         turns = [
-            replace(turn, hits=found, formed=formed(turn, agent.config.template, agent.protocol))
+            replace(turn, hits=found, formed=formed(turn, agent.config.template, agent.protocol), shown=seen)
             for turn in answered.turns
         ]
         if found and not turns and answered.stop is StopReason.OUT_OF_TOKENS:
-            turns.append(Turn("", Malformed("the prompt left no room"), Outcome.REFUSED, 0, found, formed=False))
+            unread = Malformed("the prompt left no room")
+            turns.append(Turn("", unread, Outcome.REFUSED, 0, found, formed=False, shown=""))
         return taken_at_its_word(replace(answered, turns=tuple(turns)))
 
     def opening(self, question: Question, hits: Sequence[Hit], agent: Agent) -> list[int]:
         """The ids of the prompt; where it would leave no room for a turn, the documents are cut further."""
-        config = agent.config
-        ids = prompts.encode(self.messages(question, hits, agent, config.observation_tokens), agent.tokens)
+        return self._fitted(question, hits, agent)[0]
+
+    def _fitted(self, question: Question, hits: Sequence[Hit], agent: Agent) -> tuple[list[int], str]:
+        """The ids of the prompt, and the documents as they stand in it."""
+        config, protocol, tokens = agent.config, agent.protocol, agent.tokens
+        documents = shown(hits, protocol, tokens, config.observation_tokens) if self.retrieves else ""
+        ids = prompts.encode(self.messages(question, documents, agent), tokens)
         if not self.retrieves or len(ids) + config.turn_tokens <= config.context_tokens:
-            return ids
-        bare = len(prompts.encode(self.messages(question, hits, agent, 0), agent.tokens))
-        room = config.context_tokens - bare
+            return ids, documents
+        room = config.context_tokens - len(prompts.encode(self.messages(question, "", agent), tokens))
         # Half of the room is for the answer, where there is not enough for a whole turn.
         limit = min(config.observation_tokens, max(room - config.turn_tokens, room // 2, 0))
-        return prompts.encode(self.messages(question, hits, agent, limit), agent.tokens)
+        documents = shown(hits, protocol, tokens, limit)
+        return prompts.encode(self.messages(question, documents, agent), tokens), documents
 
-    def messages(self, question: Question, hits: Sequence[Hit], agent: Agent, limit: int) -> tuple[dict[str, str], ...]:
-        """What the model is asked, with so many tokens of documents at most."""
+    def messages(self, question: Question, documents: str, agent: Agent) -> tuple[dict[str, str], ...]:
+        """What the model is asked."""
         config, protocol = agent.config, agent.protocol
-        documents = shown(hits, protocol, agent.tokens, limit) if self.retrieves else ""
         examples = "".join(example(each, config.template, protocol) for each in self.shots)
         return prompts.asked(question, config.template, protocol, documents, examples)
 

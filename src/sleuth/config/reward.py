@@ -13,7 +13,7 @@ class RewardConfig(Section):
         bool, Field(description="the tiers of Search-R1 v0.3: right/wrong times valid/invalid format")
     ] = False
     retrieval: Annotated[
-        Share, Field(description="added when the answer is wrong, the format valid, and a gold answer was retrieved")
+        Share, Field(description="added when the answer is wrong, the format valid, and a gold answer was shown")
     ] = 0.0
     many_answers: Annotated[
         bool, Field(description="divide by four when a response holds more than ten answer tags")

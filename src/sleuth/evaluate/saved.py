@@ -62,7 +62,7 @@ def _turn(kept: Row) -> Turn:
     outcome = Outcome(kept["outcome"])
     # The row of one query does not say what is plain: all hits are its own.
     counts = tuple(kept.get("counts") or ([len(hits)] if outcome is Outcome.FOUND else ()))
-    return Turn(kept["text"], _action(kept), outcome, kept["tokens"], hits, counts, kept["formed"])
+    return Turn(kept["text"], _action(kept), outcome, kept["tokens"], hits, counts, kept["formed"], kept.get("shown"))
 
 
 def _action(kept: Row) -> Action:

@@ -1,14 +1,14 @@
 """The reward of a trajectory with the parts it was made of."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import SupportsFloat
 
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import FunctionFailed
 from sleuth.hooks import IMPORT, Contract, call, chosen, imported
-from sleuth.records import Question, Score, StopReason, Trajectory
+from sleuth.records import Question, Score, StopReason, Trajectory, Turn
 from sleuth.reward.answers import ANSWERS, cover_em, exact_match, f1
 from sleuth.reward.shape import answer_tags, valid
 
@@ -81,15 +81,24 @@ class Rubric:
 def measure(question: Question, trajectory: Trajectory) -> dict[str, float]:
     """The parts every score reports."""
     answer, golds = trajectory.answer, question.golden_answers
-    retrieved = (hit.passage.contents for turn in trajectory.turns for hit in turn.hits)
     return {
         "em": exact_match(answer, golds),
         "f1": f1(answer, golds),
         "cover_em": cover_em(answer, golds),
         "format": float(valid(trajectory)),
-        "retrieval_hit": float(any(cover_em(text, golds) for text in retrieved)),
+        "retrieval_hit": float(any(_seen(turn, golds) for turn in trajectory.turns)),
         "searches": float(trajectory.searches),
     }
+
+
+def _seen(turn: Turn, golds: Sequence[str]) -> bool:
+    """Whether a gold answer stands in a passage, in the part of it that the model was shown."""
+    texts = [hit.passage.contents for hit in turn.hits]
+    if turn.shown is None:
+        return any(cover_em(text, golds) for text in texts)
+    # In a passage as well: the frame around them has words of its own.
+    left = [gold for gold in golds if cover_em(turn.shown, (gold,))]
+    return any(cover_em(text, left) for text in texts)
 
 
 def _judge(answer: str) -> Judge:

@@ -54,6 +54,8 @@ def _turn(turn: Turn, question: Question) -> Row:
     if len(turn.counts) > 1:
         action["counts"] = list(turn.counts)
     hits = [_hit(hit, question) for hit in turn.hits]
+    if turn.shown is not None:
+        action["shown"] = turn.shown
     said: Row = {"tokens": turn.tokens, "text": turn.text, "formed": turn.formed}
     return {**action, "hits": hits, "outcome": turn.outcome.value, **said}
 

@@ -24,7 +24,7 @@ from sleuth.train.ranks import ALONE, Ranks
 from sleuth.train.spent import Spent
 from sleuth.train.stopping import together
 
-PARTS = ("em", "f1", "format", "searches")
+PARTS = ("em", "f1", "format", "searches", "retrieval_hit")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Turn(Shape):
     tokens: Count | None = None
     counts: list[Count] | None = None
     hits: list[Hit] | None = None
+    shown: str | None = None
 
 
 class Said(Shape):

@@ -25,6 +25,7 @@ from sleuth.records import (
     Trajectory,
     run_lengths,
 )
+from sleuth.reward.rubric import measure
 
 MakesAgent = Callable[..., Agent]
 
@@ -149,6 +150,8 @@ def test_out_of_tokens_by_the_observation(agent: MakesAgent, tokens: Tokens) -> 
     assert short.stop is StopReason.OUT_OF_TOKENS
     assert len(short.turns) == 1
     assert short.turns[0].outcome is Outcome.FOUND
+    assert (short.turns[0].hits[0].passage.id, short.turns[0].shown) == ("ada", "")
+    assert measure(QUESTION, short)["retrieval_hit"] == 0.0
     assert len(short.ids) == before
     enough = play(agent(FIRST, LAST, context_tokens=before + frame + 2))
     assert len(enough.turns) == 2
@@ -174,6 +177,22 @@ def test_an_observation_is_cut_by_tokens_and_keeps_its_closing_tag(
     assert observation.startswith("\n\n<information>")
     assert observation.endswith("</information>\n\n")
     assert len(observation) > len("\n\n<information></information>\n\n")
+
+
+@pytest.mark.parametrize(("budget", "seen"), [(500, True), (40, False)])
+def test_a_passage_counts_as_far_as_the_observation_shows_it(
+    agent: MakesAgent, tokens: Tokens, budget: int, seen: bool
+) -> None:
+    trajectory = play(agent("<search> the ship's log </search>", LAST, observation_tokens=budget))
+    (turn, _) = trajectory.turns
+    assert [hit.passage.id for hit in turn.hits] == ["log"]
+    assert (measure(QUESTION, trajectory)["retrieval_hit"] == 1.0) == seen
+    if seen:
+        assert turn.shown is None
+    else:
+        assert turn.shown is not None
+        assert turn.shown.startswith("Doc 1(Title: Log) The ship's log. ")
+        assert f"<information>{turn.shown}</information>" in shown(trajectory, tokens)
 
 
 def test_a_search_that_fails_ends_the_episode_as_unusable(agent: MakesAgent) -> None:

@@ -130,11 +130,26 @@ def test_a_prompt_longer_than_the_context_ends_before_it_begins(agent: MakesAgen
     assert (found.stop, found.turns) == (StopReason.OUT_OF_TOKENS, ())
 
 
-def test_what_rag_found_is_measured_also_where_the_prompt_left_no_room(agent: MakesAgent) -> None:
+@pytest.mark.parametrize(("limits", "seen"), [({}, True), ({"observation_tokens": 40}, False)])
+def test_documents_of_rag_count_as_far_as_they_are_shown(
+    agent: MakesAgent, tokens: Tokens, limits: dict[str, int], seen: bool
+) -> None:
+    question = replace(QUESTION, question="the ship's log")
+    made = agent(SAID, method="rag", prompt="rag-brief", **limits)
+    found = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(question)))
+    (turn,) = found.turns
+    assert [hit.passage.id for hit in turn.hits] == ["log"]
+    assert (measure(question, found)["retrieval_hit"] == 1.0) == seen
+    assert (turn.shown is None) == seen
+    assert asked(found, tokens).startswith(f"{turn.shown}\nQuestion: " if turn.shown else "Doc 1(Title: Log) ")
+
+
+def test_what_rag_found_is_kept_and_does_not_count_where_the_prompt_left_no_room(agent: MakesAgent) -> None:
     found = play(agent, "rag", SAID, context_tokens=8)
     assert (found.stop, found.answer, sum(found.sampled)) == (StopReason.OUT_OF_TOKENS, None, 0)
     parts = measure(QUESTION, found)
-    assert (parts["retrieval_hit"], parts["format"], parts["searches"], parts["em"]) == (1.0, 0.0, 0.0, 0.0)
+    assert (parts["retrieval_hit"], parts["format"], parts["searches"], parts["em"]) == (0.0, 0.0, 0.0, 0.0)
+    assert [(turn.hits[0].passage.id, turn.shown) for turn in found.turns] == [("ada", "")]
 
 
 def test_documents_make_room_for_the_answer(agent: MakesAgent, tokens: Tokens) -> None:

@@ -31,6 +31,7 @@ from sleuth.records import (
     run_lengths,
 )
 from sleuth.retrieval.base import Retriever
+from sleuth.reward.rubric import measure
 
 Speaker = Callable[..., Tokens]
 
@@ -265,6 +266,20 @@ def test_an_observation_is_cut_by_tokens_and_keeps_its_closing(stage: Stage, kin
     assert (origin, length) == ("given", budget)
     closing = named("tools", stage.tokens).observe(Search("x"), [[]]).closing
     assert stage.text(stage.asked[1]).endswith(closing)
+
+
+@pytest.mark.parametrize(("budget", "seen"), [(900, True), (300, False)])
+def test_a_passage_counts_as_far_as_the_observation_shows_it(stage: Stage, budget: int, seen: bool) -> None:
+    trajectory = stage.play(call(stage, "the ship's log"), LAST, observation_tokens=budget, context_tokens=4000)
+    (turn, _) = trajectory.turns
+    assert [hit.passage.id for hit in turn.hits] == ["log"]
+    assert (measure(trajectory.question, trajectory)["retrieval_hit"] == 1.0) == seen
+    assert (turn.shown is None) == seen
+    if turn.shown is not None:
+        # As the document has it, also where the template writes a string of JSON.
+        whole = named("tools", stage.tokens).observe(Search("the ship's log"), [turn.hits]).body
+        assert whole.startswith(turn.shown)
+        assert turn.shown.startswith("Doc 1 (Title: Log)\nThe ship's log. ")
 
 
 def test_an_observation_without_room_for_a_word_ends_the_episode(stage: Stage) -> None:

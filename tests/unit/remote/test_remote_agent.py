@@ -14,6 +14,7 @@ from sleuth.config.agent import AgentConfig
 from sleuth.engines.remote.chat import Reply
 from sleuth.errors import ConfigError
 from sleuth.records import Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory
+from sleuth.reward.rubric import measure
 
 Stage = Any
 QUESTION = Question("q", "What is the capital of Norway?", ("Oslo",), "s")
@@ -128,6 +129,20 @@ def test_one_turn_with_documents(stage: Stage, shelf: Any) -> None:
     assert "Doc 1(Title: Norway)" in body["messages"][0]["content"]
     assert "capital" not in body["messages"][0]["content"].partition("Documents:")[2].partition("Question:")[0]
     assert found.turns[0].action == Answer("Oslo")
+    assert found.turns[0].shown == "Doc 1(Title: Norway)"
+    assert measure(QUESTION, found)["retrieval_hit"] == 0.0
+    whole = run(stage, shelf, method="rag")
+    assert whole.turns[0].shown is None
+    assert measure(QUESTION, whole)["retrieval_hit"] == 1.0
+
+
+@pytest.mark.parametrize(("budget", "seen"), [(5, 0.0), (500, 1.0)])
+def test_what_is_found_counts_as_far_as_it_is_shown(stage: Stage, shelf: Any, budget: int, seen: float) -> None:
+    stage.play = stage.searching
+    found = run(stage, shelf, observation_tokens=budget)
+    assert measure(QUESTION, found)["retrieval_hit"] == seen
+    assert found.turns[0].hits
+    assert found.turns[0].shown == (None if seen else "Doc 1(Title: Norway)")
 
 
 def test_one_turn_from_memory(stage: Stage, shelf: Any) -> None:

@@ -66,6 +66,29 @@ def test_the_tiers(
     assert Rubric(TIERED).score(question, trajectory).total == total
 
 
+@pytest.mark.parametrize(
+    ("shown", "hit"),
+    [
+        (None, 1.0),
+        ("Doc 1(Title: Norway) The capital is Oslo.", 1.0),
+        ("Doc 1(Title: Norway) The capital is", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_a_passage_counts_as_far_as_it_was_shown(
+    question: Question, play: Play, searched: Make, answered: Make, shown: str | None, hit: float
+) -> None:
+    trajectory = play(replace(searched("The capital is Oslo."), shown=shown), answered("Bergen"))
+    score = Rubric(TIERED).score(question, trajectory)
+    assert (score.parts["retrieval_hit"], score.total) == (hit, pytest.approx(0.2 + 0.1 * hit))
+
+
+def test_words_of_the_frame_are_no_passage(question: Question, play: Play, searched: Make, answered: Make) -> None:
+    asked = replace(question, golden_answers=("Doc", "Oslo"))
+    trajectory = play(replace(searched("Bergen.", "Oslo"), shown="Doc 1(Title: x) Bergen."), answered("Bergen"))
+    assert Rubric(TIERED).score(asked, trajectory).parts["retrieval_hit"] == 0.0
+
+
 def test_a_graded_answer_lies_between_the_tiers(question: Question, play: Play, answered: Make) -> None:
     rubric = Rubric(RewardConfig(answer="f1", format=True))
     # F1 of "Oslo Norway" is 2/3: 1/3 * 0.2 + 2/3 * 1.0

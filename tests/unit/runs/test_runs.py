@@ -261,7 +261,7 @@ def test_a_row_tells_several_queries_and_pages_apart() -> None:
     oslo, rome = (Hit(Passage(name, name), 1.0) for name in ("oslo", "rome"))
     turns = (
         Turn("x", Search("a", "b", "c"), Outcome.FOUND, 2, (oslo, rome), (0, 1, 1), formed=False),
-        Turn("y", Access("https://oslo.no"), Outcome.FOUND, 2, (oslo,), (1,)),
+        Turn("y", Access("https://oslo.no"), Outcome.FOUND, 2, (oslo,), (1,), shown="os"),
     )
     first, second = row(replace(trajectory(), turns=turns), None)["turns"]
     assert (first["action"], first["queries"], first["counts"]) == ("search", ["a", "b", "c"], [0, 1, 1])
@@ -269,6 +269,7 @@ def test_a_row_tells_several_queries_and_pages_apart() -> None:
     assert [hit["id"] for hit in first["hits"]] == ["oslo", "rome"]
     assert (first["formed"], second["formed"]) == (False, True)
     assert (second["action"], second["urls"], "counts" in second) == ("access", ["https://oslo.no"], False)
+    assert ("shown" in first, second["shown"]) == (False, "os")
 
 
 def test_unusable_trajectory_has_no_score_and_unknown_gold_is_not_told() -> None:

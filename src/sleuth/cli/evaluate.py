@@ -126,6 +126,8 @@ def evaluate(
     wish = Wish(tuple(settings or ()), index, method, before)
     endpoint = endpoint_of(str(model), served, key_env, timeout)
     candidate = _candidate(str(model), endpoint, wish, Path(suite[0]) if suite else None)
+    for note in candidate.notes:
+        console.print(note, soft_wrap=True)
     asking = benchmarks.gathered(suite or [str(candidate.questions)], data, limit, seed)
     examples = examples_of(shots, candidate, asking, seed)
     with ExitStack() as stack:
@@ -191,7 +193,7 @@ def _begun(
         "name": candidate.name,
         "stamp": stamp,
         "sample": None if sample is None else {**asdict(sample), "sentence": sample.sentence()},
-        "notes": list(asking.notes),
+        "notes": [*asking.notes, *candidate.notes],
     }
     slug = re.sub(r"[^\w.-]+", "-", f"{candidate.name}-{method}").strip("-.")
     path = out or EVALUATIONS / f"{slug}-{short_hash(stamp)}"

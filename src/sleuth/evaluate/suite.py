@@ -8,6 +8,7 @@ from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
 from sleuth.evaluate.intervals import estimate
 from sleuth.evaluate.kinds import kind, place
+from sleuth.evaluate.results import COUNTS
 from sleuth.records import Estimate, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
 
@@ -45,7 +46,7 @@ class Evaluation:
 
     def part(self, name: str) -> Estimate:
         """The mean of one part of the score."""
-        return estimate([score.parts[name] for score in self.scores()])
+        return estimate([score.parts[name] for score in self.scores()], shares=name not in COUNTS)
 
     def scores(self) -> list[Score]:
         """The scores of the usable trajectories."""

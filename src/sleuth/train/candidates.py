@@ -14,7 +14,7 @@ from sleuth import recipe
 from sleuth.agent import methods, prompts, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import Protocol
-from sleuth.config.agent import SINGLE, UNSEARCHED
+from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.engine import STARTED, EngineConfig
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.config.tree import Config
@@ -49,7 +49,10 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A model to evaluate; `index` is where the index of a run lies, `questions` its held-out ones."""
+    """A model to evaluate; `index` is where the index of a run lies, `questions` its held-out ones.
+
+    `trained_prompt` is the prompt of a run's training.
+    """
 
     name: str
     config: Config
@@ -58,6 +61,15 @@ class Candidate:
     recording: Path
     questions: Path | None = None
     training: Path | None = None
+    trained_prompt: str | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of its figures must know: a run that is asked by another prompt than it was trained with."""
+        prompt = self.config.agent.template
+        if self.trained_prompt in (None, prompt):
+            return ()
+        return (f"The prompt is {prompt!r}; the run was trained with {self.trained_prompt!r}.",)
 
     @property
     def concurrency(self) -> int:
@@ -144,6 +156,7 @@ def require_tables(settings: Sequence[str], tables: tuple[str, ...]) -> None:
 
 def _run(run: Run, wish: Wish, questions: Path | None) -> Candidate:
     config = _elsewhere(finished.config_of(run), wish)
+    trained_prompt = config.agent.template
     sources = sources_of(config, run)
     here = str(sources.index) if config.retrieval.local else str(config.retrieval.index)
     if wish != Wish(before=wish.before):
@@ -152,7 +165,8 @@ def _run(run: Run, wish: Wish, questions: Path | None) -> Candidate:
     config = config.model_copy(update={"retrieval": config.retrieval.model_copy(update={"record": False})})
     weights = recipe.resolve_policy(config.model.policy) if wish.before else finished.latest(run)
     name = run.path.resolve().name + (" before training" if wish.before else "")
-    return Candidate(name, config, weights, Path(wish.index or here), run.path / SEARCHES, sources.test, sources.train)
+    places = Path(wish.index or here), run.path / SEARCHES, sources.test, sources.train
+    return Candidate(name, config, weights, *places, trained_prompt)
 
 
 def _elsewhere(config: Config, wish: Wish) -> Config:
@@ -203,23 +217,31 @@ def _model(name: str, wish: Wish, questions: Path | None) -> Candidate:
 
 
 def composed(tree: dict[str, Any], wish: Wish) -> Config:
-    """The config of a tree; with another method, what a run had set for its own has no say."""
+    """The config of a tree; a run's prompt stays unless the method it is evaluated by has a prompt of its own."""
     method, settings = method_of(wish), list(wish.settings)
     if method in UNSEARCHED and wish.index is not None:
         raise ConfigError(f"--index has no effect with the method {method}, which searches nothing; leave it out")
     if method is not None:
         single = ["searches"] if method in SINGLE else []
         unsearched = ["observation_tokens"] if method in UNSEARCHED else []
-        for name in ("method", "prompt", *single, *unsearched):
-            tree.get("agent", {}).pop(name, None)
+        agent = tree.get("agent", {})
+        another = _default_prompt(agent.pop("method", None)) != _default_prompt(method)
+        for name in (*(["prompt"] if another else []), *single, *unsearched):
+            agent.pop(name, None)
     if method in UNSEARCHED:
         tree["retrieval"] = {}
     return recipe.composed(tree, [*settings, *([] if wish.method is None else [f'agent.method="{wish.method}"'])])
 
 
+def _default_prompt(method: str | None) -> str:
+    """The prompt of a method where none was chosen."""
+    return AgentConfig(**({} if method is None else {"method": method})).template
+
+
 def method_of(wish: Wish) -> str | None:
     """The method that the command names, by its option or as a setting."""
-    named = [each.partition("=")[2].strip(" '\"") for each in wish.settings if each.strip().startswith("agent.method=")]
+    pairs = (each.partition("=") for each in wish.settings)
+    named = [value.strip(" '\"") for key, _, value in pairs if key.strip() == "agent.method"]
     return wish.method or (named[-1] if named else None)
 
 

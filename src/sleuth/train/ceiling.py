@@ -21,6 +21,8 @@ from sleuth.train.policy import Policy
 
 FILE = "ceiling.json"
 RECIPE = "quickstart"
+# Settings of retrieval that change how hits are found, and not which.
+WITHOUT_EFFECT = {"device", "cache", "record", "service"}
 
 
 def measure(policy: Policy) -> Evaluation:
@@ -45,14 +47,18 @@ def known(policy: Path, config: Config) -> dict[str, Any] | None:
     if not (policy / FILE).exists():
         return None
     kept = read_json(policy / FILE)
-    return kept if kept["settings"] == _settings(config) else None
+    # What a file does not name, such as settings that came later, was as the recipe has it.
+    measured = _settings(recipe.load(RECIPE))
+    for name, value in kept["settings"].items():
+        measured[name] = {**measured[name], **value} if isinstance(value, dict) else value
+    return kept if measured == _settings(config) else None
 
 
 def _settings(config: Config) -> dict[str, Any]:
     """What a ceiling depends on beside the weights."""
     return {
         "world": config.world and {"passages": config.world.passages, "seed": config.world.seed},
-        "retrieval": config.retrieval.model_dump(mode="json", include={"index", "k", "k1", "b"}),
+        "retrieval": config.retrieval.model_dump(mode="json", exclude=WITHOUT_EFFECT),
         "agent": config.agent.model_dump(mode="json", exclude={"concurrency"}),
         "questions": config.evaluate.questions,
     }

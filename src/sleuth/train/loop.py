@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sleuth.agent import prompts
 from sleuth.algorithms.kl_control import adapted
+from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.errors import EngineFailure, InputError, Interrupted
 from sleuth.evaluate.suite import Evaluation
@@ -260,7 +261,7 @@ def _record(parts: Parts, coming: Upcoming, watch: Watch, progress: Progress, me
     # Every step after a checkpoint that could not be written is one more to lose.
     parts.saver.check()
     last, best = progress.step == config.train.steps, False
-    if config.evaluate.every and progress.step % config.evaluate.every == 0 and not last:
+    if _evaluates(config, progress.step):
         coming.settle()
         parts.publisher.publish(progress.step)
         found = coming.run(ask(parts, 0.0, progress.step))
@@ -274,6 +275,17 @@ def _record(parts: Parts, coming: Upcoming, watch: Watch, progress: Progress, me
     if last or progress.step % config.train.save_every == 0 or (best and config.train.keep_best):
         parts.save(progress)
     return progress
+
+
+def _evaluates(config: Config, step: int) -> bool:
+    """Whether the held-out questions are asked at a step; those asked after training are not asked twice.
+
+    Where the best checkpoint is kept, the last step is a candidate whatever its number.
+    """
+    every, last = config.evaluate.every, step == config.train.steps
+    if not every or (last and config.evaluate.after):
+        return False
+    return step % every == 0 or (last and config.train.keep_best)
 
 
 def _judged(parts: Parts, progress: Progress, found: Evaluation) -> Progress:

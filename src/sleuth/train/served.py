@@ -30,6 +30,7 @@ class Served:
     told: Mapping[str, Any] | None  # what the server says of the model
     questions: None = None
     training: None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def concurrency(self) -> int:

@@ -13,6 +13,7 @@ from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.base import Completion, Listener, Sampling, Seat
 from sleuth.engines.scripted import Scripted
+from sleuth.evaluate.intervals import estimate
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question, StopReason, Trajectory
@@ -38,6 +39,16 @@ def test_every_question_is_asked_once_in_order(agent: Agent) -> None:
     assert len(heard) == 7
     assert evaluation.em.value == 4 / 7
     assert evaluation.searches.value == 2 / 7
+
+
+def test_searches_are_counted_and_have_the_interval_of_a_mean(agent: Agent) -> None:
+    """Though no question is searched for twice here: Wilson's interval is that of a proportion."""
+    evaluation, _ = ask(agent, "oslo", "bergen", "search oslo", "rome")
+    searches = [score.parts["searches"] for score in evaluation.scores()]
+    assert set(searches) == {0.0, 1.0}
+    assert evaluation.searches == estimate(searches, shares=False) != estimate(searches)
+    low, high = (evaluation.metrics("evaluate")[f"evaluate/searches_{end}"] for end in ("low", "high"))
+    assert (low, high) == (evaluation.searches.low, evaluation.searches.high)
 
 
 def test_failures_are_counted_and_never_scored(agent: Agent) -> None:

@@ -70,6 +70,24 @@ def test_a_run_with_another_method_keeps_what_still_has_a_meaning(home: Path) ->
     assert (direct.agent.template, direct.agent.turn_tokens, direct.retrieval.index) == ("direct", 9, None)
 
 
+@pytest.mark.parametrize("setting", ["agent.method=search", "agent.method = search", "agent.method=import:own.method"])
+def test_a_method_without_a_prompt_of_its_own_leaves_the_runs(
+    home: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = candidate(home, "run", setting)
+    assert (found.config.agent.template, found.config.agent.searches, found.notes) == ("brief", 3, ())
+
+
+def test_another_prompt_than_the_runs_is_noted(home: Path) -> None:
+    for found in (candidate(home, "run", method="rag"), candidate(home, "run", "agent.method = 'rag'")):
+        assert found.config.agent.template == "rag"
+        assert found.notes == ("The prompt is 'rag'; the run was trained with 'brief'.",)
+    assert candidate(home, "run", "agent.prompt=instruct").notes == (
+        "The prompt is 'instruct'; the run was trained with 'brief'.",
+    )
+    assert candidate(home, "run").notes == candidate(home, "model", index=str(home / "index")).notes == ()
+
+
 TRAINED_AT = {"kind": "vllm", "url": "http://127.0.0.1:9", "in_flight": "abort", "exchange": "w", "slots": 7}
 TRAINED_BY = {"kind": "vllm", "command": "env/vllm serve", "memory": 0.5, "weights": "device"}
 

@@ -529,7 +529,7 @@ def test_best_checkpoint_is_kept_where_that_is_asked(
     kept = [path.name for path in made.run.checkpoints()]
     assert kept == ["step-0", *(["step-2"] if keep_best else []), "step-3"]
     assert made.run.best() == (made.run.checkpoint(2) if keep_best else None)
-    assert (progress(made.run, 3)["best"], progress(made.run, 3)["score"]) == (0.0, None)
+    assert (progress(made.run, 3)["best"], progress(made.run, 3)["score"]) == (0.0, 0.0 if keep_best else None)
 
 
 def test_first_and_last_policy_can_be_the_best(parts: Making, tmp_path: Path, judged: str) -> None:
@@ -544,6 +544,46 @@ def test_first_and_last_policy_can_be_the_best(parts: Making, tmp_path: Path, ju
     )
     trained(made)
     assert made.run.best() == made.run.checkpoint(2)
+
+
+@pytest.mark.parametrize(("every", "scored"), [(1, [1, 2]), (3, [2])])
+def test_last_step_is_scored_where_nothing_is_asked_after_training(
+    every: int, scored: list[int], parts: Making, tmp_path: Path, judged: str
+) -> None:
+    steps = {"steps": 2, "save_every": 1, "keep": 1, "keep_best": True, "questions": 2, "samples": 2}
+    made = parts(tmp_path / "run", reward={"answer": judged}, train=steps, evaluate={**UNASKED, "every": every})
+    trained(made)
+    assert [row["step"] for row in recorded(made.run) if "evaluate/em" in row] == scored
+    assert progress(made.run, 2)["score"] == 0.0
+    assert made.run.best() == made.run.checkpoint(scored[0])
+
+
+SLOW = """
+import time
+
+def slow(question, trajectory):
+    time.sleep(0.02)
+    return len(set(trajectory.ids)) / len(trajectory.ids)
+"""
+
+
+@pytest.mark.parametrize("mode", ["sync", "ahead"])
+def test_time_of_rewards_is_their_own(
+    mode: str, parts: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted under generation as well, the parts of a step would be longer than the step."""
+    (tmp_path / "slow_judge.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    steps = {"steps": 2, "questions": 2, "samples": 3, "mode": mode}
+    algorithm = {"correction": {"level": "token"}} if mode == "ahead" else {}
+    tables = {"reward": {"answer": "import:slow_judge.slow"}, "evaluate": UNASKED, "algorithm": algorithm}
+    made = parts(tmp_path / "run", train=steps, **tables)
+    trained(made)
+    for row in list(made.run.metrics())[1:]:
+        assert row["time/reward"] >= 6 * 0.02
+        assert row["time/generate"] >= 0.0
+        if mode == "sync":
+            assert row["time/generate"] + row["time/reward"] + row["time/train"] <= row["time/step"]
 
 
 def test_critic_warms_up_before_the_policy_learns(parts: Making, tmp_path: Path, judged: str) -> None:

@@ -16,6 +16,7 @@ from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, Interrupted
+from sleuth.page.change import estimate, losses, over
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run, fresh, step_of
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from sleuth.train.assemble import Parts
 
 RUNS = Path("runs")
-TABLE = 104  # columns the closing table needs
+TABLE = 122  # columns the closing table needs
 
 Estimates = Mapping[str, Mapping[str, float]]
 
@@ -129,28 +130,48 @@ def closing(console: Console, found: Mapping[str, Any]) -> None:
     else:
         for when in ("before", "after"):
             if f"em_{when}" in found:
-                console.print(f"exact match {when} training, held-out questions, greedy: {_shown(found[f'em_{when}'])}")
+                asked = over(None, estimate(found[f"em_{when}"]), _asked(found))
+                value = _shown(found[f"em_{when}"])
+                console.print(f"exact match {when} training, {asked} held-out questions, greedy: {value}")
+    for sentence in losses(found):
+        console.print(sentence, soft_wrap=True)
     console.print(f"{found['steps']} steps in {found['seconds']:.0f} s, {found['peak_memory_gib']:.2f} GiB at most")
 
 
 def closing_table(console: Console, found: Mapping[str, Any]) -> None:
-    """Before and after, kind by kind, with the expert's ceiling where it is known."""
+    """Before and after, kind by kind, over how many questions, with the expert's ceiling where it is known."""
     ceiling = found["ceiling"]
     table = Table(title="Held-out questions, exact match [95% interval]", title_justify="left", box=SIMPLE_HEAD)
-    for column in ("kind", "before", "after", "gain", *(["expert's ceiling"] if ceiling else []), "searches"):
+    limits = ["expert's ceiling"] if ceiling else []
+    for column in ("kind", "before", "after", "gain", *limits, "searches", "questions"):
         table.add_column(column, no_wrap=True)
     tops = ceiling["by_hops"] if ceiling else {}
     for kind, change in found["em_by_hops"].items():
         limit = [_shown(tops.get(kind))] if ceiling else []
-        table.add_row(kind, *_cells(change, limit, found["searches_by_hops"][kind]))
+        count = _over(change, change.get("questions"))
+        table.add_row(kind, *_cells(change, limit, found["searches_by_hops"][kind]), count)
     table.add_section()
     overall = {name: found[f"em_{name}"] for name in ("before", "after", "gain")}
     limit = [_shown(ceiling["em"])] if ceiling else []
-    table.add_row("all, greedy", *_cells(overall, limit, found["searches_by_hops"]["all"]))
-    table.add_row("all, sampled", *(_shown(found[f"em_sampled_{name}"]) for name in ("before", "after")))
+    count = _over(overall, _asked(found))
+    table.add_row("all, greedy", *_cells(overall, limit, found["searches_by_hops"]["all"]), count)
+    sampled = {name: found[f"em_sampled_{name}"] for name in ("before", "after")}
+    empty = ["", *("" for _ in limits), ""]
+    table.add_row("all, sampled", *map(_shown, sampled.values()), *empty, _over(sampled, _asked(found)))
     # A narrow terminal wraps its lines rather than losing figures.
     console.width = max(console.width, TABLE)
     console.print(table)
+
+
+def _asked(found: Mapping[str, Any]) -> int | None:
+    """How many held-out questions there are; runs of older versions do not tell."""
+    asked: int | None = (found.get("held_out") or {}).get("questions")
+    return asked
+
+
+def _over(change: Mapping[str, Any], asked: int | None) -> str:
+    """How many questions a row is over, and of how many where some were lost."""
+    return over(estimate(change["before"]), estimate(change["after"]), asked, "->")
 
 
 def _cells(change: Estimates, limit: list[str], searches: Mapping[str, float]) -> list[str]:

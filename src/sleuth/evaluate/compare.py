@@ -18,9 +18,14 @@ def gain(before: Evaluation, after: Evaluation, part: str = "em") -> Estimate:
 
 
 def em_by_hops(before: Evaluation, after: Evaluation) -> dict[str, dict[str, Any]]:
-    """Exact match before, after and gained for each kind of question, ready for JSON."""
+    """Exact match before, after and gained for each kind, and how many questions it has, ready for JSON."""
     return {
-        label: {"before": asdict(first.em), "after": asdict(second.em), "gain": asdict(gain(first, second))}
+        label: {
+            "before": asdict(first.em),
+            "after": asdict(second.em),
+            "gain": asdict(gain(first, second)),
+            "questions": len(first.asked),
+        }
         for label, first, second in _kinds(before, after)
     }
 

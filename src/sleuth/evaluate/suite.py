@@ -1,5 +1,6 @@
 """An evaluation: questions asked once each, answers scored, failures counted and never scored."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -56,6 +57,10 @@ class Evaluation:
     def unusable(self) -> int:
         """Questions lost to a failure that was not the model's."""
         return sum(each.score is None for each in self.asked)
+
+    def lost(self) -> dict[str, int]:
+        """The unusable questions counted by how their episodes ended."""
+        return dict(Counter(each.trajectory.stop.value for each in self.asked if each.score is None))
 
     def by(self, key: Callable[[Question], Key]) -> "dict[Key, Evaluation]":
         """The evaluation in parts, in the order in which their keys first come."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sleuth.page.bars import bar_chart
-from sleuth.page.number import interval, short
+from sleuth.page.number import ABSENT, interval, short
 from sleuth.page.table import table
 from sleuth.page.text import Html, element
 from sleuth.records import Estimate
@@ -26,6 +26,7 @@ class Change:
     ceiling: Estimate | None
     searches_before: Estimate | None
     searches_after: Estimate | None
+    asked: int | None = None
 
 
 def estimate(written: Any) -> Estimate | None:
@@ -46,7 +47,39 @@ def changes(summary: Mapping[str, Any]) -> list[Change]:
     kinds = summary.get("em_by_hops") or {}
     found = [_change(kind, entry, levels.get(kind), searches.get(kind) or {}) for kind, entry in kinds.items()]
     overall = {"before": summary.get("em_before"), "after": summary.get("em_after"), "gain": summary.get("em_gain")}
+    overall["questions"] = (summary.get("held_out") or {}).get("questions")
     return [*found, _change(ALL, overall, ceiling.get("em"), searches.get(ALL) or {})]
+
+
+def over(before: Estimate | None, after: Estimate | None, asked: int | None, arrow: str = "→") -> str:
+    """How many questions two figures are over: one number where none was lost, else `99 → 98 of 100`."""
+    counts = [each.count for each in (before, after) if each is not None]
+    if len(set(counts)) == 1 and asked in (None, counts[0]):
+        return short(counts[0])
+    return f" {arrow} ".join(map(short, counts)) + (f" of {short(asked)}" if counts and asked is not None else "")
+
+
+def losses(summary: Mapping[str, Any]) -> list[str]:
+    """Sentences for the held-out questions that were lost to failures; none where none was."""
+    held_out = summary.get("held_out") or {}
+    lost, asked = held_out.get("lost") or {}, held_out.get("questions")
+    found = []
+    if lost:
+        parts = [
+            f"{when.replace('_', ' ')}, {sum(each.values())} of {asked} ({_reasons(each)})"
+            for when, each in lost.items()
+        ]
+        found.append(f"Lost to failures that are not the model's, and in no figure: {'; '.join(parts)}.")
+    gain = estimate(summary.get("em_gain"))
+    if gain is not None and asked is not None and gain.count < asked:
+        found.append(f"The gain is over the {short(gain.count)} questions that were usable both times.")
+    if kinds := held_out.get("kinds_without_pairs"):
+        found.append(f"No question of these kinds was usable both times: {', '.join(kinds)}.")
+    return found
+
+
+def _reasons(counted: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason.replace('_', ' ')} {count}" for reason, count in counted.items())
 
 
 def change_table(found: Sequence[Change]) -> Html:
@@ -71,15 +104,14 @@ def change_charts(found: Sequence[Change]) -> Html:
 def _change(kind: str, match: Mapping[str, Any], ceiling: Any, searches: Mapping[str, Any]) -> Change:
     before, after, gain = (estimate(match.get(name)) for name in ("before", "after", "gain"))
     used = (estimate(searches.get(name)) for name in ("before", "after"))
-    return Change(kind, before, after, gain, estimate(ceiling), *used)
+    return Change(kind, before, after, gain, estimate(ceiling), *used, asked=match.get("questions"))
 
 
 def _row(change: Change, limited: bool) -> list[object]:
-    known = change.after or change.before
     used = [None if each is None else round(each.value, 2) for each in (change.searches_before, change.searches_after)]
     return [
         change.kind,
-        short(known.count if known else None),
+        over(change.before, change.after, change.asked) or ABSENT,
         interval(change.before),
         interval(change.after),
         _gain(change.gain),

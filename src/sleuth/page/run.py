@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sleuth.page.card import cards
-from sleuth.page.change import change_charts, change_table, changes, estimate
+from sleuth.page.change import change_charts, change_table, changes, estimate, losses, over
 from sleuth.page.curves import curves
 from sleuth.page.document import document, folded, section
 from sleuth.page.noticed import markings, noticed
@@ -53,10 +53,11 @@ def _headline(summary: Tree) -> Html:
     before, after, sampled_before, sampled_after = (
         estimate(summary.get(name)) for name in ("em_before", "em_after", "em_sampled_before", "em_sampled_after")
     )
-    asked = f"greedy, {short(after.count)} held-out questions" if after else "greedy, held-out questions"
-    figures = [("Exact match", *_step(before, after), asked)]
+    asked = (summary.get("held_out") or {}).get("questions")
+    figures = [("Exact match", *_step(before, after), f"greedy, {over(before, after, asked)} held-out questions")]
     if sampled_before or sampled_after:
-        figures.append(("Exact match", *_step(sampled_before, sampled_after), "sampled, the same questions"))
+        count = over(sampled_before, sampled_after, asked)
+        figures.append(("Exact match", *_step(sampled_before, sampled_after), f"sampled, {count} held-out questions"))
     return cards(
         [
             *figures,
@@ -76,6 +77,7 @@ def _step(before: Estimate | None, after: Estimate | None) -> tuple[str, str]:
 def _before_and_after(summary: Tree) -> Iterator[Html]:
     found = changes(summary)
     yield change_table(found)
+    yield from (element("p", sentence, class_="note") for sentence in losses(summary))
     what = (summary.get("ceiling") or {}).get("what")
     if what:
         yield element("p", "The expert's ceiling: ", what, class_="note")

@@ -235,7 +235,7 @@ def composed(tree: dict[str, Any], wish: Wish) -> Config:
 
 def _default_prompt(method: str | None) -> str:
     """The prompt of a method where none was chosen."""
-    return AgentConfig(**({} if method is None else {"method": method})).template
+    return AgentConfig(method=method or "search").template
 
 
 def method_of(wish: Wish) -> str | None:

@@ -37,6 +37,7 @@ def summary(outcome: Outcome, top: Mapping[str, Any] | None) -> Mapping[str, Any
         **_alone("before", outcome.before),
         **_alone("after", outcome.after),
         **(_compared(outcome.before, outcome.after) if outcome.before and outcome.after else {}),
+        **_held_out(outcome),
         "ceiling": top,
         "steps": outcome.progress.step,
         "tokens": outcome.progress.tokens,
@@ -49,6 +50,27 @@ def _alone(when: str, found: Measured | None) -> dict[str, Any]:
     if found is None:
         return {}
     return {f"em_{when}": asdict(found.greedy.em), f"em_sampled_{when}": asdict(found.sampled.em)}
+
+
+def _held_out(outcome: Outcome) -> dict[str, Any]:
+    """How many questions were asked, and which evaluation lost how many of them to what; they are in no figure."""
+    asked = {
+        f"{sampling}{when}": evaluation
+        for when, found in (("before", outcome.before), ("after", outcome.after))
+        if found is not None
+        for sampling, evaluation in (("", found.greedy), ("sampled_", found.sampled))
+    }
+    if not asked:
+        return {}
+    lost = {name: evaluation.lost() for name, evaluation in asked.items() if evaluation.unusable}
+    questions = len(next(iter(asked.values())).asked)
+    unpaired = _unpaired(outcome.before.greedy, outcome.after.greedy) if outcome.before and outcome.after else []
+    return {"held_out": {"questions": questions, "lost": lost, "kinds_without_pairs": unpaired}}
+
+
+def _unpaired(before: Evaluation, after: Evaluation) -> list[str]:
+    """The kinds of which nothing can be compared: no question of theirs was usable both times."""
+    return [kind for kind in before.by_hops() if kind not in em_by_hops(before, after)]
 
 
 def _compared(before: Measured, after: Measured) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def test_run_that_goes_on_does_not_become_another(
 
 
 def estimate(value: float) -> dict[str, float]:
-    return {"value": value, "low": value - 0.1, "high": value + 0.1}
+    return {"value": value, "low": value - 0.1, "high": value + 0.1, "count": 9}
 
 
 def summary(**more: Any) -> dict[str, Any]:
@@ -215,20 +215,34 @@ def test_closing_shows_what_was_asked(asked: tuple[str, ...]) -> None:
     assert printed.endswith("5 steps in 61 s, 0.50 GiB at most\n")
 
 
-COLUMNS = ("kind", "before", "after", "gain", "searches")
+COLUMNS = ("kind", "before", "after", "gain", "searches", "questions")
 
 
 def test_closing_table_shows_before_and_after_with_intervals() -> None:
     rows = table(summary(), *COLUMNS)
     change = {"before": ".10 [.00, .20]", "after": ".80 [.70, .90]", "gain": ".70 [.60, .80]", "searches": "0.0 -> 2.0"}
-    assert rows["1 hop"] == {"kind": "1 hop", **change}
-    assert rows["all, greedy"] == {"kind": "all, greedy", **change}
-    assert list(rows["all, sampled"].values()) == ["all, sampled", ".50 [.40, .60]", ".50 [.40, .60]", "", ""]
+    assert rows["1 hop"] == {"kind": "1 hop", **change, "questions": "9"}
+    assert rows["all, greedy"] == {"kind": "all, greedy", **change, "questions": "9"}
+    assert list(rows["all, sampled"].values()) == ["all, sampled", ".50 [.40, .60]", ".50 [.40, .60]", "", "", "9"]
+
+
+def test_closing_says_what_was_lost() -> None:
+    found = summary(held_out={"questions": 10, "lost": {"after": {"search_unavailable": 1}}})
+    found["em_before"] = {**estimate(0.1), "count": 10}
+    found["em_by_hops"]["1 hop"]["questions"] = 9
+    rows = table(found, *COLUMNS)
+    assert (rows["1 hop"]["questions"], rows["all, greedy"]["questions"]) == ("9", "10 -> 9 of 10")
+    console = Console(file=StringIO(), width=160, markup=False)
+    closing(console, found)
+    assert isinstance(console.file, StringIO)
+    assert "in no figure: after, 1 of 10 (search unavailable 1)." in console.file.getvalue()
+    closing(console, {name: found[name] for name in ("em_after", "held_out", "steps", "seconds", "peak_memory_gib")})
+    assert "exact match after training, 9 of 10 held-out questions, greedy: .80" in console.file.getvalue()
 
 
 @pytest.mark.parametrize(("known", "shown"), [({"1 hop": estimate(0.9)}, ".90 [.80, 1.00]"), ({}, "")])
 def test_ceiling_has_a_column_where_it_is_known(known: dict[str, Any], shown: str) -> None:
     found = summary(ceiling={"em": estimate(0.85), "by_hops": known})
-    rows = table(found, *COLUMNS[:4], "expert's ceiling", "searches")
+    rows = table(found, *COLUMNS[:4], "expert's ceiling", "searches", "questions")
     assert (rows["1 hop"]["expert's ceiling"], rows["1 hop"]["searches"]) == (shown, "0.0 -> 2.0")
     assert rows["all, greedy"]["expert's ceiling"] == ".85 [.75, .95]"

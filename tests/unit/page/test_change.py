@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.page.change import change_charts, change_table, changes, estimate
+from sleuth.page.change import change_charts, change_table, changes, estimate, losses, over
 from sleuth.records import Estimate
 
 Read = Callable[[str], tuple[list[tuple[str, dict[str, str | None]]], str]]
@@ -56,6 +56,39 @@ def test_the_table_row(read: Read, summary: dict[str, Any]) -> None:
         "1 hop" + "50" + "0.200 [0.100, 0.300]" + "0.900 [0.800, 0.950]" + "+0.700 [+0.600, +0.800]"
         "0.950 [0.900, 1.000]" + "0.25" + "1.06"
     )
+
+
+@pytest.mark.parametrize(
+    ("counts", "asked", "shown"),
+    [
+        ((100, 100), 100, "100"),
+        ((100, 100), None, "100"),
+        ((99, 98), 100, "99 → 98 of 100"),
+        ((98, 98), 100, "98 → 98 of 100"),
+        ((99, 98), None, "99 → 98"),
+        ((None, 98), 100, "98 of 100"),
+        ((None, None), 100, ""),
+    ],
+)
+def test_figures_say_over_how_many_questions(counts: tuple[int | None, ...], asked: int | None, shown: str) -> None:
+    before, after = (None if count is None else Estimate(0.5, 0.4, 0.6, count) for count in counts)
+    assert over(before, after, asked) == shown
+
+
+def test_what_was_lost_is_said(summary: dict[str, Any]) -> None:
+    assert losses(summary) == []
+    summary["held_out"] = {
+        "questions": 100,
+        "lost": {"before": {"search_unavailable": 1}, "sampled_after": {"engine_failed": 2, "search_unavailable": 1}},
+        "kinds_without_pairs": ["yes/no"],
+    }
+    summary["em_gain"] = mean(0.7, 0.6, 0.8, 99)
+    assert losses(summary) == [
+        "Lost to failures that are not the model's, and in no figure: before, 1 of 100 (search unavailable 1); "
+        "sampled after, 3 of 100 (engine failed 2, search unavailable 1).",
+        "The gain is over the 99 questions that were usable both times.",
+        "No question of these kinds was usable both times: yes/no.",
+    ]
 
 
 def test_only_gains_that_exclude_zero_are_marked(read: Read, summary: dict[str, Any]) -> None:

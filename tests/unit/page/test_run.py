@@ -72,6 +72,14 @@ def test_the_headline(read: Read, report: dict[str, Any]) -> None:
         assert shown in text
 
 
+def test_lost_questions_are_said(read: Read, report: dict[str, Any]) -> None:
+    report["summary"]["em_before"]["count"] = 199
+    report["summary"]["held_out"] = {"questions": 200, "lost": {"before": {"engine_failed": 1}}}
+    _, text = read(run_page(**report))
+    assert "greedy, 199 → 200 of 200 held-out questions" in text
+    assert "in no figure: before, 1 of 200 (engine failed 1)." in text
+
+
 def test_the_parts(read: Read, report: dict[str, Any]) -> None:
     elements, text = read(run_page(**report))
     for shown in (

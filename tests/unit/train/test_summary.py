@@ -55,6 +55,23 @@ def test_summary_names_what_changed_and_what_it_took() -> None:
     json.dumps(found, allow_nan=False)
 
 
+def test_summary_counts_the_questions_that_were_lost() -> None:
+    before = evaluation((1, "rome"), (1, "oslo"), (2, "rome"), (3, None))
+    after = evaluation((1, "oslo"), (1, None), (2, "rome"), (3, "oslo"))
+    whole = evaluation((1, "oslo"), (1, "oslo"), (2, "rome"), (3, "oslo"))
+    found = summary(Finished(Measured(before, whole), Measured(after, whole), Progress(7)), None)
+    assert found["held_out"] == {
+        "questions": 4,
+        "lost": {"before": {"search_unavailable": 1}, "after": {"search_unavailable": 1}},
+        "kinds_without_pairs": ["3 hops"],
+    }
+    assert (found["em_before"]["count"], found["em_after"]["count"], found["em_gain"]["count"]) == (3, 3, 2)
+    assert {kind: entry["questions"] for kind, entry in found["em_by_hops"].items()} == {"1 hop": 2, "2 hops": 1}
+    alone = summary(Finished(None, Measured(whole, after), Progress(7)), None)
+    assert alone["held_out"]["lost"] == {"sampled_after": {"search_unavailable": 1}}
+    assert "held_out" not in summary(Finished(None, None, Progress(7)), None)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -103,8 +103,8 @@ def change_charts(found: Sequence[Change]) -> Html:
 
 def _change(kind: str, match: Mapping[str, Any], ceiling: Any, searches: Mapping[str, Any]) -> Change:
     before, after, gain = (estimate(match.get(name)) for name in ("before", "after", "gain"))
-    used = (estimate(searches.get(name)) for name in ("before", "after"))
-    return Change(kind, before, after, gain, estimate(ceiling), *used, asked=match.get("questions"))
+    first, last = (estimate(searches.get(name)) for name in ("before", "after"))
+    return Change(kind, before, after, gain, estimate(ceiling), first, last, match.get("questions"))
 
 
 def _row(change: Change, limited: bool) -> list[object]:

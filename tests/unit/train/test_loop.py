@@ -586,6 +586,25 @@ def test_time_of_rewards_is_their_own(
             assert row["time/generate"] + row["time/reward"] + row["time/train"] <= row["time/step"]
 
 
+def test_policy_and_critic_learn_at_their_own_rates(parts: Making, tmp_path: Path, judged: str) -> None:
+    """The first step of AdamW moves a weight by the learning rate, whatever its gradient."""
+    algorithm = {"advantage": "gae", "critic": {"learning_rate": 1e-3}}
+    steps = {"steps": 1, "learning_rate": 1e-5, "questions": 2, "samples": 3}
+    made = parts(tmp_path / "run", reward={"answer": judged}, algorithm=algorithm, train=steps, evaluate=UNASKED)
+    assert made.learner.critic is not None
+    trained_models = {"policy": made.learner.policy.model, "critic": made.learner.critic.body.model}
+    begun = {name: [each.detach().clone() for each in model.parameters()] for name, model in trained_models.items()}
+    trained(made)
+    moved = {
+        name: max(
+            float((now.detach() - before).abs().max())
+            for now, before in zip(model.parameters(), begun[name], strict=True)
+        )
+        for name, model in trained_models.items()
+    }
+    assert moved == pytest.approx({"policy": 1e-5, "critic": 1e-3}, rel=0.2)
+
+
 def test_critic_warms_up_before_the_policy_learns(parts: Making, tmp_path: Path, judged: str) -> None:
     algorithm = {"advantage": "gae", "critic": {"warmup": 2, "learning_rate": 1e-3}}
     steps = {"steps": 3, "save_every": 1, "keep": 9, "learning_rate": 1e-3, "questions": 2, "samples": 3}

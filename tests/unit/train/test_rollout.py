@@ -1,9 +1,10 @@
 """Rollouts: which questions a step asks, and which of their groups it learns from."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,8 +13,10 @@ from sleuth.evaluate.suite import asked
 from sleuth.records import Search, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.train.assemble import Parts
+from sleuth.train.ranks import Alone
 from sleuth.train.rollout import Harvest, group
 
+Item = TypeVar("Item")
 Making = Callable[..., Parts]
 
 # Samples of the questions with an odd number differ, those of the others are all worth the same.
@@ -51,6 +54,25 @@ def test_step_asks_the_next_questions_of_the_stream(parts: Making, tmp_path: Pat
     assert [(each.group, each.sample) for each in harvest.trajectories] == [(g, s) for g in (0, 1) for s in range(3)]
     assert {each.step for each in harvest.trajectories} == {4}
     assert harvest.metrics()["group/dropped"] == 0
+
+
+@dataclass(frozen=True)
+class Second(Alone):
+    """The second of two ranks, of which the first brings nothing."""
+
+    rank: int = 1
+    world: int = 2
+
+    def gather(self, mine: Sequence[Item], what: str) -> list[list[Item]]:
+        # The counts of both are added up: each brings some.
+        return [list(mine) if what == "the counts of searches" else [], list(mine)]
+
+
+def test_a_rank_asks_its_share_of_the_questions(parts: Making, tmp_path: Path, picky: str) -> None:
+    made = parts(tmp_path / "run", reward={"answer": picky}, train=settings(questions=4))
+    with asyncio.Runner() as runner:
+        harvest = runner.run(replace(made.asker, ranks=Second()).harvest(0, 0))
+    assert [(each.group, each.sample) for each in harvest.trajectories] == [(g, s) for g in (1, 3) for s in range(3)]
 
 
 def test_groups_without_spread_are_replaced_by_the_next_questions(parts: Making, tmp_path: Path, picky: str) -> None:

@@ -1,0 +1,62 @@
+"""Examinations: greedy and sampled are what they are called, and each rank asks its share."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from sleuth.evaluate.suite import Evaluation, evaluate
+from sleuth.train.assemble import Parts
+from sleuth.train.examine import ask, measure
+from sleuth.train.ranks import Alone
+from sleuth.train.upcoming import InTurn
+from sleuth.train.watch import Silent
+
+Item = TypeVar("Item")
+Making = Callable[..., Parts]
+
+
+@dataclass(frozen=True)
+class Second(Alone):
+    """The second of two ranks, of which the first brings nothing."""
+
+    rank: int = 1
+    world: int = 2
+
+    def gather(self, mine: Sequence[Item], what: str) -> list[list[Item]]:
+        return [[], list(mine)]
+
+
+def said(found: Evaluation) -> list[tuple[int, ...]]:
+    return [each.trajectory.ids for each in found.asked]
+
+
+def test_questions_are_asked_at_the_temperature_named(parts: Making, tmp_path: Path) -> None:
+    made = parts(tmp_path / "run")
+
+    async def expected(temperature: float) -> Evaluation:
+        return await evaluate(made.agent, made.held_out, made.rubric, temperature=temperature, step=3, concurrent=4)
+
+    with asyncio.Runner() as runner:
+        greedy, hot = (said(runner.run(ask(made, temperature, 3))) for temperature in (0.0, 2.0))
+        assert greedy == said(runner.run(expected(0.0)))
+        assert hot == said(runner.run(expected(2.0)))
+    assert greedy != hot
+
+
+def test_a_measurement_is_greedy_and_sampled(parts: Making, tmp_path: Path) -> None:
+    made = parts(tmp_path / "run")
+    with InTurn(made.asker.harvest) as coming:
+        found = measure(made, Silent(), coming, 0, "asking")
+        greedy, sampled = (said(coming.run(ask(made, temperature, 0))) for temperature in (0.0, 1.0))
+    assert (said(found.greedy), said(found.sampled)) == (greedy, sampled)
+    assert greedy != sampled
+
+
+def test_a_rank_asks_its_share_of_the_held_out_questions(parts: Making, tmp_path: Path) -> None:
+    made = parts(tmp_path / "run")
+    second = replace(made, learner=replace(made.learner, ranks=Second()))
+    with asyncio.Runner() as runner:
+        found = runner.run(ask(second, 0.0, 0))
+    assert [each.question for each in found.asked] == made.held_out[1::2]

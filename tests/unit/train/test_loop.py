@@ -592,15 +592,15 @@ def test_policy_and_critic_learn_at_their_own_rates(parts: Making, tmp_path: Pat
     steps = {"steps": 1, "learning_rate": 1e-5, "questions": 2, "samples": 3}
     made = parts(tmp_path / "run", reward={"answer": judged}, algorithm=algorithm, train=steps, evaluate=UNASKED)
     assert made.learner.critic is not None
-    trained_models = {"policy": made.learner.policy.model, "critic": made.learner.critic.body.model}
-    begun = {name: [each.detach().clone() for each in model.parameters()] for name, model in trained_models.items()}
+    learning = {"policy": made.learner.policy.model, "critic": made.learner.critic.head}
+    begun = {name: [each.detach().clone() for each in model.parameters()] for name, model in learning.items()}
     trained(made)
     moved = {
         name: max(
             float((now.detach() - before).abs().max())
             for now, before in zip(model.parameters(), begun[name], strict=True)
         )
-        for name, model in trained_models.items()
+        for name, model in learning.items()
     }
     assert moved == pytest.approx({"policy": 1e-5, "critic": 1e-3}, rel=0.2)
 

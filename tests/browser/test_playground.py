@@ -177,7 +177,7 @@ def test_two_questions_at_once_keep_apart(house: House, tab: Tab) -> None:
 
 
 def test_a_token_is_asked_for_and_refusals_are_told(tokens: Tokens, tabs: Callable[..., Tab]) -> None:
-    with serving(tokens, Terms(places=1), token="secret") as house:
+    with serving(tokens, Terms(places=1, wait=0), token="secret") as house:
         tab = tabs()
         page: Page = tab.page
         page.goto(house.url)

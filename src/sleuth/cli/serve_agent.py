@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.bearer import bearer
+from sleuth.cli.finite import finite
 from sleuth.cli.printed import say
 from sleuth.credentials import redacted
 from sleuth.errors import InputError
@@ -46,6 +47,9 @@ def agent(
     concurrent: Annotated[
         int | None, typer.Option(min=1, help="questions answered at once at most", show_default="agent.concurrency")
     ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0.0, callback=finite, help="seconds a question waits for its turn at most; 0 refuses")
+    ] = 60.0,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="tokens sampled for a question at most", show_default="the agent's own")
     ] = None,
@@ -86,7 +90,7 @@ def agent(
         candidate = candidates.named(model, wish, Path("asked.jsonl"))
         facts = Facts(name or candidate.name, _searched(candidate), int(time.time()))
         places = concurrent or candidate.concurrency
-        terms = Terms(places, max_tokens, max_prompt, temperature=temperature)
+        terms = Terms(places, max_tokens, max_prompt, temperature=temperature, wait=wait)
         names = server_names(host, allow_host or ())
         app = application(candidate.agent((), lockstep=False), facts, terms, token=token, names=names)
         at = f"http://{authority(reachable(host), listener.getsockname()[1])}"

@@ -25,7 +25,7 @@ def application(
     agent: Agent, facts: Facts, terms: Terms, *, token: str | None = None, names: Collection[str] = ()
 ) -> FastAPI:
     """The server of an agent; `names` as in the retrieval server: with a token it may be called by any."""
-    desk = Desk(agent, facts, terms, Admission(terms.places))
+    desk = Desk(agent, facts, terms, Admission(terms.places, terms.wait))
     app = FastAPI(title="Sleuth agent", version=__version__, openapi_url=None, lifespan=desk.lifespan)
     app.add_api_route(CHAT, desk.chat, methods=["POST"], response_class=Response)
     app.add_api_route(MODELS, desk.models, methods=["GET"], response_class=Response)

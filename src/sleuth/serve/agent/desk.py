@@ -1,7 +1,7 @@
 """Where questions are read, begun and answered."""
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -43,6 +43,7 @@ class Desk:
     def __post_init__(self) -> None:
         self.metrics.watch("sleuth_under_way", "Questions being answered.", lambda: self.admission.taken)
         self.metrics.watch("sleuth_places", "Questions answered at once at most.", lambda: self.admission.places)
+        self.metrics.watch("sleuth_waiting", "Questions waiting for a place.", lambda: self.admission.waiting)
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -55,11 +56,14 @@ class Desk:
         wanted = await self._read(request)
         if wanted.model not in (None, self.facts.name):
             raise self._unknown(str(wanted.model))
-        show, reply = self._begun(self._wish(wanted)), Reply(self.facts.name)
-        if wanted.stream:
-            counted = wanted.stream_options is not None and wanted.stream_options.include_usage
-            return Stream(show, reply, counted=counted, left=self.metrics.left.inc)
+        wish, reply = self._wish(wanted), Reply(self.facts.name)
         try:
+            async with WhileConnected(request.receive):
+                give_back = await self._admitted()
+            show = Show(self.agent, wish, next(self._orders), give_back, self.metrics.episode)
+            if wanted.stream:
+                counted = wanted.stream_options is not None and wanted.stream_options.include_usage
+                return Stream(show, reply, counted=counted, left=self.metrics.left.inc)
             async with show, WhileConnected(request.receive):
                 return await _whole(show, reply)
         except ClientDisconnect:
@@ -88,9 +92,9 @@ class Desk:
         cuts = {name: value for name in CUTS if (value := getattr(wanted, name)) is not None}
         return Wish(Task(question, seed=seed, temperature=temperature), min(bounds, default=None), cuts)
 
-    def _begun(self, wish: Wish) -> Show:
+    async def _admitted(self) -> Callable[[], None]:
         try:
-            return Show(self.agent, wish, next(self._orders), self.admission, self.metrics.episode)
+            return await self.admission.place()
         except Denied:
             self.metrics.overloaded.inc()
             raise
@@ -107,7 +111,8 @@ class Desk:
 
     async def health(self) -> Response:
         """Whether the process answers, and how busy it is."""
-        return _json({"status": "ok", "under_way": self.admission.taken, "places": self.admission.places})
+        busy = {"under_way": self.admission.taken, "places": self.admission.places, "waiting": self.admission.waiting}
+        return _json({"status": "ok", **busy})
 
     async def figures(self) -> Response:
         """Counts and times, for Prometheus."""

@@ -3,14 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from sleuth.agent.episode import Agent, Task
 from sleuth.serve.agent.account import Account
-from sleuth.serve.agent.admission import Admission
 from sleuth.serve.agent.events import End, Event
 from sleuth.serve.agent.overheard import overheard
 
@@ -28,17 +26,14 @@ class Show:
     """Runs the episode of a wish in a place of its own, which is free again when the episode is over or left."""
 
     def __init__(
-        self, agent: Agent, wish: Wish, order: int, admission: Admission, ended: Callable[[End], None]
+        self, agent: Agent, wish: Wish, order: int, give_back: Callable[[], None], ended: Callable[[End], None]
     ) -> None:
-        """Begins; a full house is the refusal of `admission`."""
+        """Begins in a place that `give_back` frees."""
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._ended = ended
-        with ExitStack() as place:
-            place.enter_context(admission.place())
-            self._running = asyncio.create_task(self._run(agent, wish, order))
-            # Also a task that is cancelled before it began gives its place back.
-            held = place.pop_all()
-        self._running.add_done_callback(lambda _: held.close())
+        self._running = asyncio.create_task(self._run(agent, wish, order))
+        # Also a task that is cancelled before it began gives its place back.
+        self._running.add_done_callback(lambda _: give_back())
 
     async def __aenter__(self) -> "Show":
         return self

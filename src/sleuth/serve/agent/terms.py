@@ -16,8 +16,9 @@ class Facts:
 class Terms:
     """On which terms questions are answered.
 
-    `places` at once; `tokens` sampled for one at most, and `prompt` tokens with which it may begin, where the agent's
-    own limits are not enough; `characters` of all messages; `temperature` where a request names none.
+    `places` at once, while others wait for one of them `wait` seconds at most; `tokens` sampled for one at most, and
+    `prompt` tokens with which it may begin, where the agent's own limits are not enough; `characters` of all messages;
+    `temperature` where a request names none.
     """
 
     places: int = 64
@@ -25,3 +26,4 @@ class Terms:
     prompt: int | None = None
     characters: int = 32_768
     temperature: float = 0.0
+    wait: float = 60.0

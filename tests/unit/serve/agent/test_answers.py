@@ -152,4 +152,4 @@ def test_what_a_question_cost_is_counted(house: Any) -> None:
     assert house.figure('sleuth_episodes_total{stop="answered"}') == 1
     assert house.figure("sleuth_searches_total") == 1
     assert house.figure('sleuth_requests_total{path="/v1/chat/completions",status="200"}') == 1
-    assert httpx.get(f"{house.url}/health").json() == {"status": "ok", "under_way": 0, "places": 64}
+    assert httpx.get(f"{house.url}/health").json() == {"status": "ok", "under_way": 0, "places": 64, "waiting": 0}

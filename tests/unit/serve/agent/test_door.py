@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -26,7 +27,7 @@ def eventually(met: Callable[[], bool]) -> None:
 
 
 def test_a_full_house_is_told_when_to_come_again(serving: Callable[..., Any]) -> None:
-    with serving(Terms(places=2), opened=False) as house:
+    with serving(Terms(places=2, wait=0), opened=False) as house:
         client = house.client()
         streams = [client.chat.completions.create(model="wise", messages=ASKED, stream=True) for _ in range(2)]
         with pytest.raises(openai.RateLimitError, match="2 questions are being answered") as error:
@@ -37,6 +38,44 @@ def test_a_full_house_is_told_when_to_come_again(serving: Callable[..., Any]) ->
         answers = ["".join(chunk.choices[0].delta.content or "" for chunk in stream) for stream in streams]
         assert answers == ["Emma", "Emma"]
         assert client.chat.completions.create(model="wise", messages=ASKED).choices[0].message.content == "Emma"
+
+
+def test_more_questions_than_places_wait_their_turn(serving: Callable[..., Any]) -> None:
+    """Official clients, eight for each place, without a retry."""
+
+    def asked(number: int) -> Any:
+        question: list[ChatCompletionMessageParam] = [{"role": "user", "content": f"What is book{number}"}]
+        return client.chat.completions.create(model="wise", messages=question).choices[0].message.content
+
+    with serving(Terms(places=2), opened=False) as house, ThreadPoolExecutor(16) as pool:
+        client = house.client()
+        answers = [pool.submit(asked, number) for number in range(16)]
+        eventually(lambda: house.health()["waiting"] == 14)
+        assert (house.health()["under_way"], house.figure("sleuth_waiting")) == (2, 14)
+        house.shelf.open.set()
+        assert [answer.result() for answer in answers] == [f"book{number}" for number in range(16)]
+        assert house.figure("sleuth_overloaded_total") == 0
+
+
+def test_nobody_waits_longer_than_is_allowed(serving: Callable[..., Any]) -> None:
+    with serving(Terms(places=1, wait=0.2), opened=False) as house:
+        stream = house.client().chat.completions.create(model="wise", messages=ASKED, stream=True)
+        refusal = house.post(BODY)
+        assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "1")
+        assert house.health() == {"status": "ok", "under_way": 1, "places": 1, "waiting": 0}
+        stream.close()
+
+
+def test_a_client_that_leaves_the_waiting_room_is_not_waited_for(serving: Callable[..., Any]) -> None:
+    with serving(Terms(places=1), opened=False) as house:
+        stream = house.client().chat.completions.create(model="wise", messages=ASKED, stream=True)
+        with pytest.raises(httpx.ReadTimeout):
+            house.post(BODY, timeout=httpx.Timeout(5, read=0.3))
+        eventually(lambda: house.health()["waiting"] == 0)
+        assert house.shelf.asked == ["Emma"]
+        house.shelf.open.set()
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "Emma"
+        eventually(lambda: house.health()["under_way"] == 0)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Request, expect, sync_playwright
 
 PICTURES = Path(__file__).parents[2] / "screenshots"
+SERVERS = {"bare", "house", "viewer"}  # fixtures that serve a page
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 15_000  # milliseconds: two cores may be busy with other tests
 expect.set_options(timeout=PATIENCE)
@@ -86,6 +87,9 @@ def contexts(chromium: Browser) -> Callable[[bool], BrowserContext]:
 @pytest.fixture
 def tabs(contexts: Callable[[bool], BrowserContext], request: pytest.FixtureRequest) -> Iterator[Callable[..., Tab]]:
     """Opens tabs of a width; at the end nothing went wrong in any, and none asked a stranger."""
+    # Their servers first: fixtures end in reverse order, and an open page goes on asking a server that is gone.
+    for server in SERVERS & set(request.fixturenames):
+        request.getfixturevalue(server)
     opened: list[Tab] = []
     pictures = PICTURES / re.sub(r"\W+", "-", request.node.name).strip("-")
     shutil.rmtree(pictures, ignore_errors=True)

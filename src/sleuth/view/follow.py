@@ -92,5 +92,5 @@ def _row(line: bytes, shown: Shown, name: str) -> Tree:
     try:
         row = read(line)
     except Broken as error:
-        raise Refused(503, f"{name} of {shown.id} has a line that cannot be read ({error}); remove it") from error
+        raise Refused(503, f"{name} of {shown.id} has a line that cannot be read: {error}; remove it") from error
     return row if isinstance(row, dict) else {}

@@ -208,7 +208,7 @@ def test_run_that_cannot_be_read_leaves_the_others(
         file.write(b"no JSON\n")
     page = tab.page
     page.goto(link("runs?runs=runs/torn,runs/steady"))
-    expect(page.get_by_role("alert")).to_contain_text("metrics.jsonl of runs/torn has a line that cannot be read: it is no JSON")
+    expect(page.get_by_role("alert")).to_contain_text("of runs/torn has a line that cannot be read: it is no JSON")
     expect(page.locator(".figures .beside")).to_contain_text("steady")
     page.get_by_role("checkbox", name="torn").uncheck()
     expect(page.get_by_role("alert")).to_have_count(0)

@@ -235,10 +235,11 @@ def deep(levels: int) -> str:
     return "[" * levels + "]" * levels
 
 
-def grown(path: Path, size: int) -> None:
-    """Puts so many zero bytes behind a file, which take no room on the disk."""
+def grown(path: Path, size: int) -> Path:
+    """A file with so many zero bytes behind it, which take no room on the disk."""
     with path.open("ab") as file:
         file.truncate(path.stat().st_size + size)
+    return path
 
 
 BAD: dict[str, Callable[[Path], object]] = {

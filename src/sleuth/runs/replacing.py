@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sleuth.errors import InputError
 from sleuth.runs.failures import explained
-from sleuth.runs.temporaries import remove, remove_abandoned, temporary_for
+from sleuth.runs.temporaries import ASIDE, remove, remove_abandoned, temporary_for
 
 PRIVATE = 0o700  # of folders that hold documents, questions and settings
 
@@ -40,13 +40,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def _rename(source: Path, target: Path) -> None:
     """Puts `source` in the place of `target`; a folder cannot take the name of another, so the old one steps aside."""
-    aside = temporary_for(f"old-{target.name}", target.parent)
+    aside = temporary_for(f"{ASIDE}{target.name}", target.parent)
     if target.is_dir():
         target.rename(aside)
     source.replace(target)
     remove(aside)
     # Only now: one that was left between the two steps above was the last copy.
-    remove_abandoned(f"old-{target.name}", target.parent)
+    remove_abandoned(f"{ASIDE}{target.name}", target.parent)
 
 
 def _rename_new(source: Path, target: Path) -> None:

@@ -9,6 +9,7 @@ from secrets import token_hex
 from zlib import crc32
 
 TEMPORARY = ".tmp-"  # before the name that something will have; before that stands whose it is
+ASIDE = "old-"  # before the name of what steps aside while another takes its name
 OWNER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{6}")  # machine, process, and letters of its own
 
 
@@ -23,11 +24,18 @@ def is_temporary_of(path: Path, final: Path) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what interrupted processes left half-written in a folder in which nobody else writes."""
-    for path in folder.iterdir():
-        owner, temporary, _ = path.name.partition(TEMPORARY)
+    """Removes what interrupted processes left half-written in a folder in which nobody else writes.
+
+    What had stepped aside for a replacement that never came gets its name back: it is the last copy.
+    """
+    for path in sorted(folder.iterdir()):
+        owner, temporary, name = path.name.partition(TEMPORARY)
         if temporary and (not owner or OWNER.fullmatch(owner)):
-            remove(path)
+            final = folder / name.removeprefix(ASIDE)
+            if name.startswith(ASIDE) and not os.path.lexists(final):
+                path.rename(final)
+            else:
+                remove(path)
 
 
 def remove_abandoned(name: str, folder: Path) -> None:

@@ -82,8 +82,13 @@ def _steps(parts: Parts, watch: Watch, coming: Upcoming, progress: Progress, rec
             made = _step(parts, coming, guard, progress, recompute)
         except Interrupted:
             # Raised by the rollout alone: the weights are still those of the last finished step.
-            parts.save(progress)
             parts.saver.wait()
+            saved = parts.run.checkpoint(progress.step).is_dir()
+            ((saved,), *_) = parts.ranks.gather([saved], "whether the step is saved")
+            # A checkpoint that is there is not replaced: a kill in between would lose it.
+            if not saved:
+                parts.save(progress)
+                parts.saver.wait()
             raise
         progress = replace(made.progress, seconds=time.monotonic() - clock)
         verdict = gravest(made.verdicts)

@@ -34,6 +34,7 @@ from sleuth.runs.provenance import code_version, fingerprint
 from sleuth.runs.replacing import replacing
 from sleuth.runs.rows import read_row, read_rows, write_rows
 from sleuth.runs.run import Run, fresh, step_of
+from sleuth.runs.temporaries import temporary_for
 from sleuth.runs.trajectory import row
 
 
@@ -161,6 +162,15 @@ def test_only_complete_checkpoints_are_listed_and_training_removes_the_rest(run:
     with run.held():
         assert run.checkpoints() == [run.checkpoint(2), run.checkpoint(10)]
     assert not (run.path / "checkpoints" / ".tmp-step-12").exists()
+
+
+def test_checkpoint_that_stepped_aside_for_one_that_never_came_gets_its_name_back(run: Run) -> None:
+    """As a process leaves it that was killed between the two renames of a replacement."""
+    for name in ("old-step-3", "step-3", "old-step-5"):
+        temporary_for(name, run.path / "checkpoints").mkdir()
+    run.checkpoint(5).mkdir()
+    with run.held():
+        assert names(run.path / "checkpoints") == ["step-3", "step-5"]
 
 
 def test_open_for_reading_removes_nothing(run: Run) -> None:

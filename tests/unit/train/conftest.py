@@ -132,7 +132,8 @@ def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Pa
         together = config.train.mode == "sync" and not apart
         model = learned.model if together else deepcopy(learned.model)
         engine = Paged(model, learned.tokens, slots=4, context=config.agent.context_tokens + 1, lockstep=True)
-        optimiser = Optimiser(learned.parameters(), learning_rate=config.train.learning_rate, weight_decay=0.01)
+        train = config.train
+        optimiser = Optimiser(learned.parameters(), learning_rate=train.learning_rate, weight_decay=train.weight_decay)
         reference = policy() if config.algorithm.kl.place != "none" else None
         critic = _critic(policy, folder, config) if config.algorithm.advantage == "gae" else None
         context = config.agent.context_tokens

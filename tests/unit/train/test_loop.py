@@ -435,9 +435,10 @@ def test_exploding_loss_that_is_skipped_leaves_the_weights(
 def test_update_after_which_the_policy_is_not_finite_is_noticed_before_the_next_rollout(
     action: str, parts: Making, tmp_path: Path, judged: str
 ) -> None:
-    """The first rate breaks the policy; after a rollback it is 1e-3. What was applied cannot be skipped."""
-    steps = {"steps": 2, "save_every": 1, "keep": 9, "learning_rate": 1e20, "questions": 2, "samples": 3}
-    guards = {"non_finite": action, "rollback_rate": 1e-23}
+    """The first rate breaks the policy; after a rollback it is 1e-8. What was applied cannot be skipped."""
+    steps = {"steps": 2, "save_every": 1, "keep": 9, "questions": 2, "samples": 3}
+    steps |= {"learning_rate": 1e6, "weight_decay": 1e6}
+    guards = {"non_finite": action, "rollback_rate": 1e-14}
     made = parts(tmp_path / "run", reward={"answer": judged}, evaluate=UNASKED, train=steps, guards=guards)
     if action == "stop":
         with pytest.raises(TrainingStopped, match="the logprobs of the policy are not finite after the update"):

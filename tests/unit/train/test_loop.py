@@ -436,7 +436,7 @@ def test_update_after_which_the_policy_is_not_finite_is_noticed_before_the_next_
     action: str, parts: Making, tmp_path: Path, judged: str
 ) -> None:
     """The first rate breaks the policy; after a rollback it is 1e-8. What was applied cannot be skipped."""
-    steps = {"steps": 2, "save_every": 1, "keep": 9, "questions": 2, "samples": 3}
+    steps: dict[str, float] = {"steps": 2, "save_every": 1, "keep": 9, "questions": 2, "samples": 3}
     steps |= {"learning_rate": 1e6, "weight_decay": 1e6}
     guards = {"non_finite": action, "rollback_rate": 1e-14}
     made = parts(tmp_path / "run", reward={"answer": judged}, evaluate=UNASKED, train=steps, guards=guards)

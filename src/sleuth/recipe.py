@@ -20,6 +20,8 @@ from sleuth.errors import ConfigError, InputError
 
 Tree = dict[str, object]
 
+SHOWN = 200  # characters of a value in an error
+
 SHIPPED = Path(__file__).parent / "recipes"
 DATA_FILES = ("corpus", "train", "test")
 # What does not make another run of one that goes on; a name that ends in a dot stands for its whole table.
@@ -39,6 +41,7 @@ MAY_CHANGE = (
     "guards.",
     "track.",
 )
+MAY_BE_EMPTY = ("name", "track.to")  # the first is refused where it is declared
 BASE = "base"
 
 
@@ -300,6 +303,10 @@ def _validate(tree: Tree) -> Config:
             raise ConfigError(f"{key} = {_shown(value)} should be a table of knobs, such as {example}")
         if key not in keys:
             raise _unknown(key)
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigError(f"{key} = {_shown(value)} holds a NUL character; remove it")
+        if isinstance(value, str) and not value.strip() and key not in MAY_BE_EMPTY:
+            raise ConfigError(f"{key} = {_shown(value)} is empty; give a value, or take the setting out: --set {key}=")
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -390,7 +397,8 @@ def _names_of(option: Any) -> list[str]:
 
 
 def _shown(value: object) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
 
 
 def _one_line(error: Exception) -> str:

@@ -288,3 +288,46 @@ def test_problem_of_a_base_is_told_as_of_any_recipe(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('base = "lower.toml"\ntrain = 5\n')
     with pytest.raises(ConfigError, match=r"train = 5 should be a table of knobs"):
         load(str(tmp_path / "own.toml"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ('name="a\\u0000b"', "name = .* holds a NUL character"),
+        ('model.policy="a\\u0000b"', "model.policy = .* holds a NUL character"),
+        ('name="a\\nb"', "control characters"),
+        (f'name="{"x" * 300}"', "200 bytes at most"),
+        ("retrieval.replay=''", 'retrieval.replay = "" is empty; give a value, or take the setting out'),
+        ("algorithm.clip_high=1e308", "algorithm.clip_high = 1e.308 should be less than or equal to 1000000"),
+        ("train.questions=100000000000000000000", "should be less than or equal to 1000000"),
+        ("train.samples=1000000", "32,000,000 episodes a step, which are all held in memory"),
+        ("engine.slots=2147483647", "engine.slots = 2147483647 should be less than or equal to 65536"),
+        ("agent.context_tokens=2147483647", "should be less than or equal to 16777216"),
+        ("retrieval.service.deadline=1e308", "should be less than or equal to 1000000"),
+    ],
+)
+def test_values_that_no_run_can_have_are_one_short_sentence(setting: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as refused:
+        load("quickstart", [setting, *(["train.questions=32"] if "samples" in setting else [])])
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+ODD = (
+    '""', "   ", '"a\\u0000b"', '"a\\nb"', "x" * 100_000, "-1", "0", "100000000000000000000", "1e20", "1e308", "-1e308",
+    "1e-308", "nan", "inf", "true", "none", "null", "[1, 2]", "{a = 1}", '"\u0661\u0662"', "/nowhere/at/all",
+    '"import:nothing.here"', '"import:"', '"../.."', '"~"', '"\\u202e"',
+)  # fmt: skip
+
+
+def test_odd_values_are_taken_or_refused_in_one_short_sentence() -> None:
+    """Three of the values for each setting, other ones for the next."""
+    faults = []
+    for number, knob in enumerate(knobs()):
+        for value in ODD[number % 9 :: 9]:
+            try:
+                resolved(anchored(load("quickstart", [f"{knob.key}={value}"])))
+            except (ConfigError, InputError) as refused:
+                if "\n" in str(refused) or len(str(refused)) > 1000:
+                    faults.append(f"{knob.key} = {value[:30]!r}: {str(refused)[:200]!r}")
+    assert faults == []

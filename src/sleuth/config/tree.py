@@ -19,6 +19,7 @@ from sleuth.config.train import TrainConfig
 
 IN_FLIGHT = 4  # episodes for each slot of the engine where most of them wait for a server at any time
 MOST_EPISODES = 1_000_000  # of one step
+NAME_BYTES = 200  # of a run: a number comes after it, and file systems take 255
 
 
 class Config(Section):
@@ -119,9 +120,11 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sources(self) -> Self:
-        if not self.name.strip() or self.name.startswith(".") or set(self.name) & set("/\\"):
+        plain = self.name.strip() and self.name.isprintable() and not set(self.name) & set("/\\")
+        if not plain or self.name.startswith(".") or len(self.name.encode()) > NAME_BYTES:
             raise ValueError(
-                f"name = {self.name!r} cannot be the name of a folder; leave out slashes and a leading dot"
+                f"name = {self.name[:60]!r} cannot be the name of a folder; leave out slashes, control characters and "
+                f"a leading dot, {NAME_BYTES} bytes at most"
             )
         if self.world is not None:
             self.data._without_effect("a generated world", "corpus", "train", "test", table="data.")

@@ -65,6 +65,8 @@ class Folder:
         if written.get("kind") != KIND or written.get("format") != FORMAT:
             found = f"{written.get('kind')!r} of format {written.get('format')!r}"
             raise InputError(f"{path} holds {found}; expected an evaluation of format {FORMAT}")
+        if not isinstance(written.get("stamp"), dict):
+            raise InputError(f"{path / MANIFEST} has no stamp; put it back, or choose another folder with --out")
         return cls(path)
 
     @classmethod
@@ -122,7 +124,8 @@ class Folder:
 
     def seconds(self) -> float | None:
         """How long asking took in all sessions; None where none was timed."""
-        return (self.read(TIME) or {}).get("seconds")
+        seconds = (self.read(TIME) or {}).get("seconds")
+        return seconds if isinstance(seconds, int | float) else None
 
     def write_seconds(self, seconds: float) -> None:
         self.write(TIME, json.dumps({"seconds": seconds}) + "\n")

@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from sleuth.errors import InputError
 from sleuth.runs.documents import FORMAT, Row, document, read_json
+from sleuth.runs.failures import explained
 from sleuth.runs.replacing import PRIVATE, replacing, write_private
 from sleuth.runs.rows import append_row, read_rows, rewrite_rows, write_rows
 from sleuth.runs.temporaries import TEMPORARY, remove, remove_leftovers
 
 STEP = re.compile(r"step-(\d+)")
 BEST = "best.json"
+REPEAT = "remove that line and the checkpoints after it to repeat the step"
 ROLLBACK = "rollback"  # the action of an event after which a run goes on from an earlier step
 
 
@@ -61,17 +63,37 @@ class Run:
 
         The lock ends with the process, however that ends.
         """
-        with (self.path / "lock").open("w") as file:
+        with self._lock() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise InputError(f"another process is training in {self.path}; wait for it, or end it first") from error
             for folder in (self.path, self.path / "trajectories", self.path / "checkpoints"):
-                remove_leftovers(folder)
+                with explained(folder):
+                    folder.mkdir(exist_ok=True)
+                    remove_leftovers(folder)
             yield
+
+    def _lock(self) -> TextIO:
+        try:
+            return (self.path / "lock").open("w")
+        except OSError as error:
+            raise InputError(
+                f"the run {self.path} cannot be written ({error.strerror}); make it writable, or copy it"
+            ) from error
 
     def manifest(self) -> Row:
         return read_json(self.path / "manifest.json")
+
+    def begun_with(self) -> tuple[Row, Row]:
+        """The settings that the run was begun with, and the files it was made from."""
+        written = self.manifest()
+        found = [written.get(name) for name in ("config", "inputs")]
+        for name, table in zip(("config", "inputs"), found, strict=True):
+            if not isinstance(table, dict):
+                raise _damaged(self.path / "manifest.json", f"it has no {name}", "begin a new run")
+        config, inputs = found
+        return config or {}, inputs or {}
 
     def begin_part(self, step: int, versions: Mapping[str, Any]) -> None:
         """Records that other versions made the run from a step on; a part none of whose steps is left gives way."""
@@ -90,7 +112,12 @@ class Run:
     def metrics(self) -> Iterator[Row]:
         """The steps recorded, oldest first; a line still being written is not there yet."""
         path = self.path / "metrics.jsonl"
-        return read_rows(path) if path.exists() else iter(())
+        for number, row in enumerate(read_rows(path) if path.exists() else (), 1):
+            _require_step(row, f"{path}, line {number}")
+            for name, value in row.items():
+                if not isinstance(value, int | float):
+                    raise _damaged(path, f"line {number} has {name} = {value!r}, expected a number", REPEAT)
+            yield row
 
     def require_metrics(self, step: int) -> None:
         """Refuses to go on from the checkpoint of a step where a step before it has no row, or two."""
@@ -111,7 +138,11 @@ class Run:
     def events(self) -> Iterator[Row]:
         """What the guards said, oldest first."""
         path = self.path / "events.jsonl"
-        return read_rows(path) if path.exists() else iter(())
+        for number, row in enumerate(read_rows(path) if path.exists() else (), 1):
+            _require_step(row, f"{path}, line {number}")
+            if not isinstance(row.get("action"), str):
+                raise _damaged(path, f"line {number} has no action", "remove that line")
+            yield row
 
     def trajectories(self, step: int) -> Path:
         return self.path / "trajectories" / f"step-{step}.jsonl"
@@ -149,7 +180,9 @@ class Run:
 
     def checkpoints(self) -> list[Path]:
         """The complete checkpoints, oldest first."""
-        folders = (path for path in (self.path / "checkpoints").iterdir() if STEP.fullmatch(path.name))
+        folder = self.path / "checkpoints"
+        # Missing where nothing was saved, or where somebody made room.
+        folders = (path for path in (folder.iterdir() if folder.is_dir() else ()) if STEP.fullmatch(path.name))
         return sorted(folders, key=step_of)
 
     def latest(self) -> Path | None:
@@ -157,13 +190,22 @@ class Run:
 
     def best(self) -> Path | None:
         """The checkpoint with the highest held-out score, where one was scored and is still there."""
-        path = self.path / BEST
-        folder = self.checkpoint(read_json(path)["step"]) if path.exists() else None
+        found = self._best()
+        folder = None if found is None else self.checkpoint(found[0])
         return folder if folder is not None and folder.is_dir() else None
+
+    def _best(self) -> tuple[int, float] | None:
+        match self.read_json(BEST):
+            case None:
+                return None
+            case {"step": int() as step, "score": int() | float() as score}:
+                return step, score
+        raise _damaged(self.path / BEST, "it has no step and score", "remove it")
 
     def score(self, step: int, score: float) -> None:
         """Records the held-out score of a checkpoint, where it is higher than that of the best so far."""
-        if self.best() is None or score > read_json(self.path / BEST)["score"]:
+        best = self._best()
+        if self.best() is None or best is None or score > best[1]:
             self.write_json(BEST, {"step": step, "score": score})
 
     def prune(self, keep: int, also: Collection[int] = ()) -> None:
@@ -211,8 +253,24 @@ class Run:
 def _parts(manifest: Row) -> list[Row]:
     """The parts of a run by the versions that made them; an older version wrote those of the beginning alone."""
     begun: Row = {name: manifest[name] for name in ("code", "torch", "transformers") if name in manifest}
-    parts: list[Row] = manifest.get("parts") or [{"step": 0, **begun}]
+    parts = manifest.get("parts") or [{"step": 0, **begun}]
+    if not isinstance(parts, list) or not all(isinstance(each, dict) for each in parts):
+        raise InputError(
+            f"the manifest of a run has parts = {str(parts)[:60]!r}, expected a list of objects; remove it"
+        )
+    for each in parts:
+        _require_step(each, "a part in the manifest of a run")
     return parts
+
+
+def _require_step(row: Row, place: str) -> None:
+    step = row.get("step")
+    if type(step) is not int or step < 0:
+        raise InputError(f"{place} has step = {step!r}, expected a whole number; {REPEAT}")
+
+
+def _damaged(path: Path, problem: str, remedy: str) -> InputError:
+    return InputError(f"{path} is not as a run writes it: {problem}; put it back, or {remedy}")
 
 
 def _found(steps: list[Any], place: int) -> str:

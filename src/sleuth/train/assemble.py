@@ -162,10 +162,10 @@ def start(config: Config, folder: Path, watch: Watch, ranks: Ranks = ALONE) -> P
 
 def proceed(run: Run, watch: Watch, changes: Sequence[str] = (), ranks: Ranks = ALONE) -> Parts:
     """The parts of a run that was interrupted; it goes on only with the inputs it began with."""
-    begun = run.manifest()
-    config = recipe.amended(begun["config"], changes)
+    begun, inputs = run.begun_with()
+    config = recipe.amended(begun, changes)
     for knob, found in _inputs(config).items():
-        if found != begun["inputs"][knob]:
+        if found != inputs.get(knob):
             raise InputError(
                 f"{knob} = {found['path']} changed after {run.path} was begun with it; put it back, or begin a new run"
             )

@@ -303,3 +303,15 @@ def test_an_evaluation_by_another_version_of_the_code_is_found(tmp_path: Path) -
     assert same_but_for_code(tmp_path, "model-rag", stamp) == there
     assert same_but_for_code(tmp_path, "model-cot", stamp) is None
     assert same_but_for_code(tmp_path, "model-rag", {**stamp, "model": {"sha256": "abd"}}) is None
+
+
+def test_a_failure_written_later_does_not_hide_what_was_answered(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "evaluation", "oslo", "rome")
+    rows = [(0, "answered"), (1, "engine_failed"), (0, "engine_failed"), (1, "answered")]
+    lines = [json.dumps({"group": group, "stop": stop}) + "\n" for group, stop in rows]
+    (folder.path / TRAJECTORIES).write_text("".join(lines))
+    found = folder.places()
+    assert [(found[group].start, found[group].usable) for group in (0, 1)] == [
+        (0, True),
+        (len("".join(lines[:3])), True),
+    ]

@@ -210,6 +210,7 @@ def test_the_last_in_order_gives_way_and_loses_no_token(callers: Callers) -> Non
     added(desk.schedule, [last, first])
     while desk.schedule.busy:
         desk.step()
+        assert first not in desk.schedule.waiting
     assert desk.schedule.tally.preempted >= 1
     assert first.sampled == continued(range(10), 50)
     assert last.sampled == continued(range(100, 110), 30)

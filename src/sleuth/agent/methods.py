@@ -70,7 +70,7 @@ def overlong(agent: Agent, questions: Sequence[Question], what: str) -> str | No
 def _prompt(agent: Agent, question: Question) -> list[int] | None:
     """What an episode begins with at least; None where a method of the user's own decides."""
     if isinstance(agent.method, Single):
-        return prompts.encode(agent.method.messages(question, (), agent, 0), agent.tokens)
+        return prompts.encode(agent.method.messages(question, "", agent), agent.tokens)
     if agent.method is searched:
         return prompts.render(question, agent.config.template, agent.protocol, agent.tokens)
     return None

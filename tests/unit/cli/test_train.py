@@ -127,7 +127,14 @@ def test_what_is_no_run_is_refused(
 
 def test_run_without_its_report_is_finished_by_resuming_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a run is left that was killed when its summary was there and its report was not."""
-    small = ("train.steps=1", "train.questions=1", "train.samples=2", "evaluate.before=false", "evaluate.after=false")
+    small = (
+        "train.steps=1",
+        "train.questions=1",
+        "train.samples=2",
+        "evaluate.before=false",
+        "evaluate.after=false",
+        "agent.context_tokens=400",
+    )
     begun = ["own.toml", "--out", "run", *(word for each in small for word in ("--set", each))]
     for words in (begun, ["--resume", "run"]):
         monkeypatch.setattr(sys, "argv", ["sleuth", "train", *words])
@@ -142,7 +149,7 @@ def test_run_without_its_report_is_finished_by_resuming_it(home: Path, monkeypat
 def test_manifest_that_is_damaged_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Run.create(home / "run", {"config": {"train": {"momentum": 0.5}}})
+    run = Run.create(home / "run", {"config": {"train": {"momentum": 0.5}}, "inputs": {}})
     last = refused("--resume", "run", monkeypatch=monkeypatch, capsys=capsys)
     assert last.startswith("sleuth: unknown key train.momentum")
     (run.path / "manifest.json").write_text("{")

@@ -195,7 +195,10 @@ def test_sampling_is_seeded_turn_by_turn(stage: Stage, shelf: Any) -> None:
     ("config", "sentence"),
     [
         ({"protocol": "import:json.loads"}, "cannot be spoken with an address; expected tags, tools, tools-access"),
-        ({"method": "import:json.loads"}, "cannot be used with an address; expected search, direct, cot, rag"),
+        (
+            {"method": "import:sleuth.agent.episode.searched"},
+            "cannot be used with an address; expected search, direct, cot, rag",
+        ),
     ],
 )
 def test_what_is_for_tokens_is_refused(stage: Stage, shelf: Any, config: dict[str, Any], sentence: str) -> None:

@@ -113,7 +113,7 @@ def test_full_disk_and_torn_file_lose_nothing(bench: Bench, finished: Ended) -> 
 
     whole = (kept / "model.safetensors").read_bytes()
     (kept / "model.safetensors").write_bytes(whole[:1000])
-    refused(bench.sleuth(*again), "the checkpoint full/checkpoints/step-2 cannot be read")
+    refused(bench.sleuth(*again), "the checkpoint full/checkpoints/step-2 is damaged")
 
     (kept / "model.safetensors").write_bytes(whole)
     assert bench.sleuth(*again).returncode == 0

@@ -21,6 +21,7 @@ from sleuth.errors import ConfigError, FunctionFailed
 IMPORT = "import:"
 EXPECTED = "expected import:package.function, a function that Python can import from here"
 PACKAGE = Path(__file__).parent
+LONGEST = 500  # characters of what a function raised, in a sentence
 
 Entry = TypeVar("Entry")
 
@@ -39,9 +40,11 @@ class Contract:
 
     def require(self, spec: str, function: Callable[..., Any]) -> None:
         """Refuses a function whose signature shows that it cannot be called so."""
-        if self.awaited is not None and _is_async(function) is not self.awaited:
-            kind = "async" if not self.awaited else "not async"
-            raise ConfigError(f"{spec!r} is {kind}; expected {self}{_defined(function)}")
+        # A plain wrapper around an async function may return its coroutine, or run it: only calling it would tell.
+        if self.awaited is True and not _is_async(function) and not _is_async(inspect.unwrap(function)):
+            raise ConfigError(f"{spec!r} is not async; expected {self}{_defined(function)}")
+        if self.awaited is False and _is_async(function):
+            raise ConfigError(f"{spec!r} is async; expected {self}{_defined(function)}")
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):  # some builtins have none
@@ -106,13 +109,13 @@ def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 def raised(spec: str, error: BaseException) -> str:
     """What a user's function raised, in a sentence with the place in their code."""
-    said = str(error).strip()
+    said = " ".join(str(error).split())
+    said = said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
     return f"{spec!r} raised {type(error).__name__}{f': {said}' if said else ''}{_place(error)}"
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    inner = inspect.unwrap(function)
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004
+    return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
 
 
 def _defined(function: Callable[..., Any]) -> str:

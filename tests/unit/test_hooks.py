@@ -69,6 +69,8 @@ called, waited = Called(), Waited()
 part = functools.partial(more, third=1)
 @functools.wraps(wait)
 def wrapped(*arguments): return wait(*arguments)
+@functools.wraps(wait)
+def finished(*arguments): return 1.0
 def fails(question, trajectory):
     return sorted([1, "a"])
 """
@@ -84,7 +86,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("name", "awaited"),
     [
-        ("plain", False), ("spare", False), ("every", False), ("called", False), ("part", False),
+        ("plain", False), ("spare", False), ("every", False), ("called", False), ("part", False), ("finished", False),
         ("wait", True), ("waited", True), ("wrapped", True), ("wait", None), ("plain", None),
     ],
 )  # fmt: skip
@@ -130,7 +132,7 @@ def test_a_module_that_raises_is_one_sentence(
 
 def test_what_a_function_raises_names_it_and_its_line(mine: str) -> None:
     spec = f"{mine}.fails"
-    with pytest.raises(FunctionFailed, match=rf"'{spec}' raised TypeError: .*functions_of_a_user.py:19\)"):
+    with pytest.raises(FunctionFailed, match=rf"'{spec}' raised TypeError: .*functions_of_a_user.py:21\)"):
         call(spec, imported(spec), None, None)
 
 
@@ -141,3 +143,9 @@ def test_what_our_own_function_raises_is_left_alone() -> None:
 
 def test_an_error_without_words_or_place_is_still_named() -> None:
     assert raised("import:a.b", ValueError()) == "'import:a.b' raised ValueError"
+
+
+def test_a_long_error_of_many_lines_is_one_sentence() -> None:
+    said = raised("import:a.b", RuntimeError("CUDA error\nCompile with\n" + "x" * 10_000))
+    assert said.startswith("'import:a.b' raised RuntimeError: CUDA error Compile with xxx")
+    assert len(said) < 600

@@ -6,7 +6,7 @@ from math import isfinite
 from sleuth.agent.episode import Agent, Method, Task
 from sleuth.agent.speech import TextListener
 from sleuth.engines.base import Seat
-from sleuth.errors import EngineFailure, FunctionFailed, UserError
+from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable, UserError
 from sleuth.hooks import Contract, raised
 from sleuth.records import StopReason, Trajectory, Turn
 
@@ -25,6 +25,8 @@ class UserMethod:
             found = await self.function(agent, task, seat, hear)
         except EngineFailure as failure:
             return task.trajectory(StopReason.ENGINE_FAILED, failure=str(failure))
+        except SearchUnavailable as failure:
+            return task.trajectory(StopReason.SEARCH_UNAVAILABLE, failure=str(failure))
         except UserError:  # such as a search that a recording does not hold
             raise
         except Exception as error:

@@ -78,6 +78,9 @@ class Completion:
     stop: str | None = None
 
 
+NOT_FINITE = "the weights, or what they computed, are not finite"  # in the text of an EngineFailure
+
+
 @dataclass(slots=True, eq=False)
 class Seat:
     """A caller that comes back for its next turn; lower orders are served first.

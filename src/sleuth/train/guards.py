@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 from sleuth.config.guards import GuardsConfig
+from sleuth.engines.base import NOT_FINITE
 from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
 from sleuth.train.signs import REMEDY, SIGNS, UNUSABLE, Reading, share_of
 from sleuth.train.verdict import Action, Verdict
 
 NON_FINITE = "non_finite"
+
+
+class NotFinite(TrainingStopped):
+    """The engine met weights that are not finite, or that compute what is not; in a step, a guard decides."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(f"{sentence}; check model.policy and model.dtype, or {REMEDY}")
+        self.sentence = sentence
 
 
 class Guards:
@@ -65,9 +74,9 @@ class Guards:
         return [*found, *(verdict for verdict in judged if verdict is not None)]
 
     def broken(self, what: str) -> Verdict:
-        """The verdict on an update after which `what` is not finite; it cannot be skipped, so it is rolled back."""
+        """The verdict on weights that are not finite, or compute what is not; they are applied, so skip rolls back."""
         action: Action = "stop" if self.config.non_finite == "stop" else "rollback"
-        return self._verdict(NON_FINITE, nan, nan, f"{what} are not finite after the update", action)
+        return self._verdict(NON_FINITE, nan, nan, what, action)
 
     def remember(self, metrics: Mapping[str, float]) -> None:
         """Takes the metrics of a step that was recorded as the newest of the past."""
@@ -119,8 +128,8 @@ def no_target(verdict: Verdict | None, folder: Path) -> NoReturn:
     """Ends a run whose rollback has no checkpoint to go back to; the later ones stay."""
     said = verdict.sentence if verdict is not None else "a guard asked for a rollback"
     raise TrainingStopped(
-        f"{said}, and the checkpoint to roll back to, {folder}, does not exist; put it back, or resume the run "
-        "with a lower train.learning_rate"
+        f"{said}, and the checkpoint to roll back to, {folder}, does not exist; put it back and resume the "
+        f"run, or {REMEDY}"
     )
 
 
@@ -143,15 +152,16 @@ def causes(trajectories: Iterable[Trajectory]) -> dict[str, str]:
 
 
 def usable(trajectories: Sequence[Trajectory]) -> None:
-    """Ends the run where no episode is left to learn from."""
+    """Raises NotFinite where the engine met such numbers, and ends the run where no episode is left to learn from."""
+    broken = [each.failure for each in trajectories if each.failure and NOT_FINITE in each.failure]
+    if broken:
+        raise NotFinite(f"{len(broken)} of {len(trajectories)} episodes were lost, for example: {broken[0]}")
     stops = Counter(trajectory.stop for trajectory in trajectories)
     if not any(reason.usable for reason in stops):
         reasons = ", ".join(f"{count} {reason.value}" for reason, count in stops.items())
         example = causes(trajectories).get(UNUSABLE, "")
-        remedy = f"mend what failed and resume the run, or {REMEDY}"
-        if set(stops) == {StopReason.FUNCTION_FAILED}:
-            remedy = "fix the function, then resume the run"
-        raise TrainingStopped(f"no episode was usable ({reasons}){example}; {remedy}")
+        fault = "the function" if set(stops) == {StopReason.FUNCTION_FAILED} else "the cause"
+        raise TrainingStopped(f"no episode was usable ({reasons}){example}; fix {fault}, then resume the run")
 
 
 def episodes(trajectories: Sequence[Trajectory], config: GuardsConfig) -> None:
@@ -164,7 +174,9 @@ def episodes(trajectories: Sequence[Trajectory], config: GuardsConfig) -> None:
 
 def engine(failure: EngineFailure) -> NoReturn:
     """An engine that breaks before the first question is asked."""
-    raise TrainingStopped(f"{failure}; mend what failed and resume the run, or {REMEDY}") from failure
+    if NOT_FINITE in str(failure):
+        raise NotFinite(str(failure)) from failure
+    raise TrainingStopped(f"{failure}; fix the cause, then resume the run") from failure
 
 
 def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:

@@ -52,7 +52,7 @@ class Step:
 def train(parts: Parts, watch: Watch, started: float) -> Outcome:
     """Runs the whole training, from the newest checkpoint where there is one."""
     with INTERRUPTION.deferred(), parts.held(), upcoming(parts) as coming, _closing(parts.engine, coming):
-        newest = parts.run.latest()
+        newest = newest_checkpoint(parts)
         _require_records(parts, watch, newest)
         if parts.ranks.rank == 0:
             parts.go_on(0 if newest is None else step_of(newest))
@@ -90,6 +90,9 @@ def _steps(parts: Parts, watch: Watch, coming: Upcoming, progress: Progress, rec
                 parts.save(progress)
                 parts.saver.wait()
             raise
+        except guards.NotFinite as failure:
+            # Raised by the rollout, on every rank: no episode of the step is learned from, nor written.
+            made = Step({}, [guard.broken(failure.sentence)], replace(progress, step=progress.step + 1))
         progress = replace(made.progress, seconds=time.monotonic() - clock)
         verdict = gravest(made.verdicts)
         if verdict is not None and verdict.action == "rollback":
@@ -163,7 +166,7 @@ def _learn(
         verdicts += guard.verdicts(learned)
     # Here and not in the next rollout, all of whose episodes would fail before a guard is asked.
     if broken := parts.learner.broken(harvest.kept):
-        verdicts.append(guard.broken(broken))
+        verdicts.append(guard.broken(f"{broken} are not finite after the update"))
     return learned
 
 
@@ -346,6 +349,13 @@ def _restore(parts: Parts, folder: Path | None) -> Progress:
         progress = parts.restore(folder)
     _resume_records(parts, progress.step, progress.step if folder is not None else -1)
     return progress
+
+
+def newest_checkpoint(parts: Parts) -> Path | None:
+    """The newest checkpoint as the first rank sees it, once it has put away what an interrupted run left."""
+    mine = parts.run.latest() if parts.ranks.rank == 0 else None
+    ((newest,), *_) = parts.ranks.gather([mine], "the newest checkpoint")
+    return newest
 
 
 def _require_records(parts: Parts, watch: Watch, newest: Path | None) -> None:

@@ -17,6 +17,7 @@ from sleuth.train.host import Host
 from sleuth.train.optimiser import Optimiser, not_finite
 from sleuth.train.policy import Policy
 from sleuth.train.ranks import ALONE, Ranks
+from sleuth.train.signs import REMEDY
 from sleuth.train.torchrun import PATIENCE
 
 
@@ -95,8 +96,7 @@ class Saver:
         if broken := [name for name in every if name is not None]:
             raise TrainingStopped(
                 f"the checkpoint of step {taken.progress.step} is not written, for {broken[0]} holds numbers that are "
-                f"not finite; resume from the checkpoint before with a lower train.learning_rate: "
-                f"sleuth train --resume {self._run.path} --set train.learning_rate=..."
+                f"not finite; {REMEDY}"
             )
 
     def _lead(self, taken: Snapshot) -> None:

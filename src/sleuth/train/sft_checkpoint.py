@@ -10,6 +10,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from sleuth.runs import checkpoints
 from sleuth.runs.replacing import replacing
 from sleuth.runs.run import Run, step_of
 from sleuth.train import checkpoint
@@ -47,6 +48,7 @@ class Checkpoints:
         with replacing(run.checkpoint(step)) as folder:
             checkpoint.write_weights(folder, taken)
             checkpoint.write_shards(folder, taken, None)
+            checkpoint.write_checksums(folder)
         run.prune(keep=1)
         for path in self.folder.glob("best-*.safetensors"):
             if path != self._best(best_step):
@@ -60,6 +62,7 @@ class Checkpoints:
         course = run.read_json(COURSE)
         if newest is None or course is None:
             return None
+        checkpoints.verify(newest, resuming=True)
         checkpoint.restore(newest, learner.policy, learner.optimiser)
         return step_of(newest), course
 

@@ -205,7 +205,7 @@ def test_a_method_of_the_users_own(agent: MakesAgent) -> None:
 METHODS = """
 from dataclasses import replace
 from sleuth.agent.episode import searched
-from sleuth.errors import EngineFailure, ReplayMiss
+from sleuth.errors import EngineFailure, ReplayMiss, SearchUnavailable
 
 async def fails(agent, task, seat, hear):
     return {}["nothing"]
@@ -221,6 +221,7 @@ async def infinite(agent, task, seat, hear):
 async def odd(agent, task, seat, hear):
     return replace(await searched(agent, task, seat, hear), stop="done")
 async def broken(agent, task, seat, hear): raise EngineFailure("out of order")
+async def unanswered(agent, task, seat, hear): raise SearchUnavailable("oslo", "refused")
 async def unrecorded(agent, task, seat, hear): raise ReplayMiss("searches.jsonl", "oslo", 3)
 def plain(agent, task, seat, hear): pass
 async def short(agent, task): pass
@@ -252,9 +253,19 @@ def test_a_method_that_fails_makes_its_trajectory_unusable(agent: MakesAgent, mi
     assert says in str(found.failure)
 
 
-def test_an_engine_that_fails_in_a_users_method_is_not_the_methods_fault(agent: MakesAgent, mine: str) -> None:
-    found = asyncio.run(replace(agent(SAID), method=methods.named(f"{mine}.broken")).run(Task(QUESTION)))
-    assert (found.stop, found.failure) == (StopReason.ENGINE_FAILED, "out of order")
+@pytest.mark.parametrize(
+    ("name", "stop", "says"),
+    [
+        ("broken", StopReason.ENGINE_FAILED, "out of order"),
+        ("unanswered", StopReason.SEARCH_UNAVAILABLE, "refused"),
+    ],
+)
+def test_an_engine_or_a_search_that_fails_in_a_users_method_is_not_the_methods_fault(
+    agent: MakesAgent, mine: str, name: str, stop: StopReason, says: str
+) -> None:
+    found = asyncio.run(replace(agent(SAID), method=methods.named(f"{mine}.{name}")).run(Task(QUESTION)))
+    assert found.stop is stop
+    assert says in str(found.failure)
 
 
 def test_a_recording_without_a_search_of_a_users_method_ends_the_run(agent: MakesAgent, mine: str) -> None:

@@ -187,6 +187,18 @@ def test_interrupted_training_continues_as_if_it_had_not_been(
         assert torch.equal(weights(resumed)[name], weight), name
 
 
+def test_damaged_checkpoint_is_not_continued(policy: Callable[..., Policy], tmp_path: Path) -> None:
+    settings = SFTConfig(steps=4, batch_rows=1, learning_rate=0.01, held_out=0.0)
+    with pytest.raises(Interrupted), INTERRUPTION.handled(), INTERRUPTION.deferred():
+        course.train(policy(), RISING, [], settings, Signalled(2), Checkpoints(tmp_path, 60.0))
+    weights = tmp_path / "checkpoints" / "step-2" / "model.safetensors"
+    written = bytearray(weights.read_bytes())
+    written[-1] ^= 1
+    weights.write_bytes(written)
+    with pytest.raises(InputError, match=r"is damaged: .*model\.safetensors does not match its checksum"):
+        course.train(policy(), RISING, [], settings, Silent(), Checkpoints(tmp_path, 60.0))
+
+
 def test_checkpoints_are_written_when_due_and_removed_without_a_trace(
     policy: Callable[..., Policy], tmp_path: Path
 ) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from sleuth.config.guards import WATCHED, GuardsConfig
+from sleuth.engines.base import NOT_FINITE
 from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
 from sleuth.train import guards
-from sleuth.train.guards import Guards, last_good
+from sleuth.train.guards import Guards, NotFinite, last_good
 from sleuth.train.signs import SIGNS
 from sleuth.train.verdict import Verdict, gravest, marks, settled
 
@@ -218,10 +219,18 @@ def test_the_cause_of_a_failure_is_told(trajectory: Maker) -> None:
     lost = replace(trajectory(stop=StopReason.SEARCH_UNAVAILABLE), failure="no answer for the query 'x': refused")
     with pytest.raises(TrainingStopped, match=r"for example: no answer for the query 'x': refused; mend the search"):
         guards.episodes([trajectory(), lost], settings(search_failures=0.1))
-    with pytest.raises(TrainingStopped, match=r"no episode was usable .*for example: no answer for the query"):
+    with pytest.raises(TrainingStopped, match=r"no episode was usable .*refused; fix the cause, then resume the run$"):
         guards.usable([lost])
 
 
 def test_a_broken_engine_ends_the_run_with_its_reason() -> None:
-    with pytest.raises(TrainingStopped, match="out of pages; mend what failed and resume the run"):
+    with pytest.raises(TrainingStopped, match=r"out of pages; fix the cause, then resume the run$"):
         guards.engine(EngineFailure("out of pages"))
+
+
+def test_only_numbers_that_are_not_finite_are_put_down_to_the_learning_rate(trajectory: Maker) -> None:
+    lost = replace(trajectory(stop=StopReason.ENGINE_FAILED), failure=NOT_FINITE)
+    with pytest.raises(NotFinite, match=r"1 of 2 episodes .* are not finite; .*lower train.learning_rate$"):
+        guards.usable([trajectory(), lost])
+    with pytest.raises(NotFinite, match=r"are not finite; .*lower train.learning_rate$"):
+        guards.engine(EngineFailure(NOT_FINITE))

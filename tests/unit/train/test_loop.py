@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sleuth.config.reward import RewardConfig
-from sleuth.engines.base import Completion, Engine, Listener, Sampling, Seat
+from sleuth.engines.base import NOT_FINITE, Completion, Engine, Listener, Sampling, Seat
 from sleuth.errors import EngineFailure, InputError, SearchUnavailable, TrainingStopped
 from sleuth.evaluate import suite
 from sleuth.model.tokens import Tokens
@@ -680,17 +680,23 @@ def test_a_reward_that_always_raises_ends_the_first_evaluation(
 
 
 class Faulty:
-    """An engine that refuses the callers of every other seat."""
+    """An engine that refuses the callers of every `every`th seat while it `fails`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        engine: Engine,
+        failure: str = "the server is overloaded",
+        every: int = 2,
+        fails: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._engine, self._failure, self._every, self._fails = engine, failure, every, fails
         self.seat, self.publish, self.close = engine.seat, engine.publish, engine.close
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
     ) -> Completion:
-        if seat is not None and seat.order % 2:
-            raise EngineFailure("the server is overloaded")
+        if seat is not None and seat.order % self._every == self._every - 1 and self._fails():
+            raise EngineFailure(self._failure)
         return await self._engine.generate(ids, sampling, seat, listen)
 
 
@@ -704,6 +710,30 @@ def test_engine_failures_end_the_run_before_the_survivors_teach(parts: Making, t
         ("engine_failures", "stop"),
         ("unusable", "stop"),
     ]
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("mode", ["sync", "ahead"])
+def test_rollout_of_weights_that_are_not_finite_is_rolled_back(
+    every: int, mode: str, parts: Making, tmp_path: Path, judged: str
+) -> None:
+    """As where only long texts overflow: the probe after the update sees none, and engine_failures would stop."""
+    steps = {"steps": 3, "save_every": 1, "keep": 9, "questions": 2, "samples": 3, "mode": mode}
+    tables: dict[str, Any] = {"reward": {"answer": judged}, "evaluate": UNASKED}
+    made = parts(tmp_path / "run", train=steps, algorithm={"correction": {"level": "token"}}, **tables)
+    run = made.run
+    metrics, events = run.path / "metrics.jsonl", run.path / "events.jsonl"
+
+    def fails() -> bool:
+        return metrics.exists() and metrics.read_bytes().count(b"\n") > 1 and not events.exists()
+
+    engine = Faulty(made.engine, NOT_FINITE, every, fails)
+    made = replace(made, asker=replace(made.asker, agent=replace(made.agent, engine=engine)))
+    trained(made)
+    ((guard, action, sentence),) = [(each["guard"], each["action"], each["sentence"]) for each in run.events()]
+    assert (guard, action) == ("non_finite", "rollback")
+    assert sentence.endswith(f" of 6 episodes were lost, for example: {NOT_FINITE}")
+    assert [row["step"] for row in run.metrics()] == [0, 1, 2, 3]
 
 
 def test_evaluations_of_a_run_that_keeps_its_cache_begin_clean(parts: Making, tmp_path: Path, judged: str) -> None:

@@ -17,7 +17,7 @@ from sleuth.records import Trajectory
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts
-from sleuth.train.loop import train
+from sleuth.train.loop import newest_checkpoint, train
 from sleuth.train.stopping import together
 from sleuth.train.watch import Silent
 
@@ -140,6 +140,36 @@ class Two:
 
     def close(self) -> None:
         """Not used."""
+
+
+class Second:
+    """The second rank, which hears what the first brings."""
+
+    rank, world = 1, 2
+
+    def __init__(self, first: object) -> None:
+        self._first = first
+
+    def gather(self, mine: Sequence[Item], what: str) -> list[list[Any]]:
+        return [[self._first], list(mine)]
+
+    def barrier(self, what: str) -> None:
+        """Not used."""
+
+    def aside(self) -> "Second":
+        return self
+
+    def close(self) -> None:
+        """Not used."""
+
+
+def test_every_rank_resumes_from_the_checkpoint_that_the_first_finds(parts: Making, tmp_path: Path) -> None:
+    """The first may just have given one its name back that was stepping aside when the run was killed."""
+    made = parts(tmp_path / "run")
+    made.run.checkpoint(1).mkdir(parents=True)
+    assert newest_checkpoint(made) == made.run.checkpoint(1)
+    second = replace(made.learner, ranks=Second(made.run.checkpoint(2)))
+    assert newest_checkpoint(replace(made, learner=second)) == made.run.checkpoint(2)
 
 
 def test_ranks_stop_together_whichever_got_the_signal() -> None:

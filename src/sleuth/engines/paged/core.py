@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from sleuth.engines.base import NOT_FINITE
 from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.paged.row import Row
 from sleuth.engines.paged.runner import Drawn, Runner
@@ -101,7 +102,7 @@ class Core:
             slots_M, tokens_M, logprobs_M = slots_M[there_M], tokens_M[there_M], logprobs_M[there_M]
         if not np.isfinite(logprobs_M).all():
             broken = logprobs_M[~np.isfinite(logprobs_M)][0]
-            raise EngineFailure(f"a logprob is {broken}: the weights, or what they computed, are not finite")
+            raise EngineFailure(f"a logprob is {broken}: {NOT_FINITE}")
         board.land(slots_M, tokens_M, logprobs_M, flight.version)
         seen_M = board.seen_S[slots_M]
         ending_M = self._watch.may_end(board.watch_S[slots_M], tokens_M) | (seen_M == board.limit_S[slots_M])

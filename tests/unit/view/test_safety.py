@@ -243,7 +243,7 @@ def grown(path: Path, size: int) -> Path:
 
 
 BAD: dict[str, Callable[[Path], object]] = {
-    "manifest of 200 MB": lambda folder: grown(folder / "manifest.json", 200_000_000),
+    "manifest of 200 MiB": lambda folder: grown(folder / "manifest.json", 200 << 20),
     "deep manifest": lambda folder: (folder / "manifest.json").write_text('{"kind": ' + deep(100_000) + "}"),
     "deep policy": lambda folder: (folder / "manifest.json").write_text(
         '{"kind": "run", "format": 1, "config": {"model": {"policy": ' + deep(500) + "}}}"
@@ -259,12 +259,12 @@ BAD: dict[str, Callable[[Path], object]] = {
         (folder / "manifest.json").write_text('{"kind": "evaluation", "format": 1}'),
         (folder / "results.json").write_text('{"em": ' + deep(100_000) + "}"),
     ],
-    "results of 200 MB": lambda folder: [
+    "results of 200 MiB": lambda folder: [
         (folder / "manifest.json").write_text('{"kind": "evaluation", "format": 1}'),
-        grown(folder / "results.json", 200_000_000),
+        grown(folder / "results.json", 200 << 20),
     ],
     "deep metrics": lambda folder: (folder / "metrics.jsonl").write_text('{"loss": ' + deep(600) + "}\n"),
-    "metrics row of 200 MB": lambda folder: grown(folder / "metrics.jsonl", 200_000_000),
+    "metrics row of 200 MiB": lambda folder: grown(folder / "metrics.jsonl", 200 << 20),
 }
 
 

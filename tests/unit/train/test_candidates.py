@@ -40,7 +40,7 @@ def home(tmp_path: Path, policy: Callable[..., Policy]) -> Path:
             "agent": {"prompt": "brief", "searches": 3, "observation_tokens": 60, "context_tokens": 300},
         }
     )
-    run = Run.create(tmp_path / "run", {"config": recipe.resolved(config)})
+    run = Run.create(tmp_path / "run", {"config": recipe.resolved(config), "inputs": {}})
     policy(1).save(run.checkpoint(4))
     return tmp_path
 

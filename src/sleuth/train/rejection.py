@@ -66,10 +66,13 @@ class Harvest:
     solved: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
     unusable: Counter[str] = field(default_factory=Counter)
+    failure: str = field(default="", init=False)  # of the newest unusable episode; a journal does not keep it
 
     def take(self, question: Question, episodes: Sequence[Trajectory], rubric: Rubric, terms: Terms) -> None:
         """Adds the episodes of one question."""
-        usable = [(each, score) for each, score in map(rubric.scored, episodes) if score is not None]
+        scored = [*map(rubric.scored, episodes)]
+        usable = [(each, score) for each, score in scored if score is not None]
+        self.failure = next((each.failure for each, _ in scored if each.failure), self.failure)
         kept, source = terms.kept(usable), question.data_source
         self.asked[source] += 1
         self.solved[source] += bool(kept)
@@ -152,6 +155,12 @@ async def sample(
         fresh = Harvest()
         for place, question in enumerate(some):
             fresh.take(question, episodes[place * terms.samples : (place + 1) * terms.samples], rubric, terms)
+        if fresh.unusable.total() == len(episodes):
+            # Not into the journal: the same command asks these questions again.
+            raise InputError(
+                f"all {len(episodes):,} episodes of {len(some):,} questions were lost ({fresh.failure}); fix the cause "
+                "and give the same command again: what was sampled before is kept"
+            )
         if journal is not None:
             journal.append(fresh)
         harvest.add(fresh)

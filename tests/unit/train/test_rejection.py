@@ -70,6 +70,33 @@ def test_sampled_episodes_are_counted_by_set(tokens: Tokens, library: Retriever)
     assert harvest.rows[0]["score"]["total"] == 1.0
 
 
+def test_batch_that_is_lost_whole_ends_the_sampling_and_is_asked_again(
+    tokens: Tokens, library: Retriever, tmp_path: Path
+) -> None:
+    questions = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library") for n in range(12)]
+    down = True
+
+    def script(ids: Sequence[int]) -> Sequence[int]:
+        if down and any(f"book {n}?" in tokens.decode(ids) for n in (4, 5, 6, 7)):
+            raise EngineFailure("the server is down")
+        return tokens.encode("<answer> Ada </answer>")
+
+    agent = Agent(Scripted(script), tokens, Tags(), SearchTool(library, 1), AgentConfig(prompt="brief"))
+
+    def sampled() -> Harvest:
+        with Journal.held(tmp_path / "own.jsonl", {}) as journal:
+            return asyncio.run(sample(agent, questions, Rubric(RewardConfig()), Terms(2), 1, None, journal))
+
+    with pytest.raises(
+        InputError, match=r"all 8 episodes of 4 questions were lost \(.*server is down.*; fix the cause"
+    ):
+        sampled()
+    down = False
+    harvest = sampled()
+    assert [row["question_id"] for row in harvest.rows] == [f"q{n}" for n in range(12)]
+    assert not harvest.unusable.total()
+
+
 def test_interrupted_sampling_goes_on_and_asks_nothing_twice(
     tokens: Tokens, library: Retriever, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import pytest
@@ -24,7 +24,12 @@ async def length(request: Request) -> Response:
     return PlainTextResponse(str(len(await request.body())))
 
 
-APP = Starlette(routes=[Route("/", length, methods=["GET", "POST"])])
+async def slow(_: Request) -> Response:
+    await asyncio.sleep(0.6)
+    return PlainTextResponse("late")
+
+
+APP = Starlette(routes=[Route("/", length, methods=["GET", "POST"]), Route("/slow", slow)])
 
 
 @asynccontextmanager
@@ -40,17 +45,26 @@ async def serving(protocol: type[BoundedHead] = BoundedHead) -> AsyncIterator[in
 
 
 async def said(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
-    """All that the server sends, until it closes the connection."""
+    """All that the server sends until it closes the connection, which may be before all pieces are written."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    answer = asyncio.create_task(reader.read())
+    received = bytearray()
+
+    async def read() -> None:
+        with suppress(ConnectionError):
+            while piece := await reader.read(65_536):
+                received.extend(piece)
+
+    reading = asyncio.create_task(read())
     try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(pause)
-        return await answer
+        with suppress(ConnectionError):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(pause)
+        await reading
+        return bytes(received)
     finally:
-        answer.cancel()
+        reading.cancel()
         writer.close()
 
 
@@ -116,3 +130,52 @@ def test_an_idle_connection_is_kept_between_two_requests() -> None:
             return await said(port, whole + b"\r\n", whole + b"connection: close\r\n\r\n", pause=0.5)
 
     assert asyncio.run(run()).count(b"HTTP/1.1 200 ") == 2
+
+
+UNREAD = b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n"  # answered without its body
+CHUNKED = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n"
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        pytest.param([UNREAD, b"b" * 20, b"GET / HTTP/1.1\r\nx: "], id="the head after a body that nobody read"),
+        pytest.param([CHUNKED, b"0\r\nx: "], id="a field after the body"),
+        pytest.param([CHUNKED, b"2;x="], id="an extension of a chunk"),
+    ],
+)
+def test_fields_are_bounded_wherever_they_stand(begun: list[bytes]) -> None:
+    async def run() -> bytes:
+        async with serving() as port:
+            return await asyncio.wait_for(said(port, *begun, *[b"a" * 10_000] * 50, pause=0.002), 20)
+
+    assert b"HTTP/1.1 431 " in asyncio.run(run())
+
+
+def test_many_small_chunks_are_no_head() -> None:
+    async def run() -> bytes:
+        async with serving() as port:
+            return await said(port, CHUNKED, *[b"1\r\na\r\n" * 10_000] * 10, b"0\r\nx: 1\r\n\r\n" + last)
+
+    last = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    answer = asyncio.run(run())
+    assert b"\r\n\r\n100002HTTP/1.1 200" in answer
+
+
+def test_a_body_that_nobody_reads_does_not_hold_its_connection() -> None:
+    async def run() -> bytes:
+        async with serving(Hasty) as port:
+            return await asyncio.wait_for(said(port, UNREAD, *[b"b"] * 19, pause=0.1), 20)
+
+    assert asyncio.run(run()).startswith(b"HTTP/1.1 404 ")
+
+
+def test_an_answer_that_takes_longer_than_a_head_may_is_still_given() -> None:
+    async def run() -> bytes:
+        async with serving(Hasty) as port:
+            # A line break after the request, which some clients send.
+            return await said(port, b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n", b"\r\n", pause=0.05)
+
+    answer = asyncio.run(run())
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"late" in answer

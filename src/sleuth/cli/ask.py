@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
+from sleuth.cli.bounds import SEED
 from sleuth.cli.finite import finite
 from sleuth.cli.printed import Terminal
 from sleuth.errors import ConfigError, InputError
@@ -34,7 +35,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="what you want to know")],
     before: Annotated[bool, typer.Option("--before", help="ask the policy as it was before training")] = False,
     temperature: Annotated[float, typer.Option(min=0.0, callback=finite, help="0 is greedy")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="of sampling, with a temperature")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEED, help="of sampling, with a temperature")] = 0,
     index: Annotated[
         str | None, typer.Option(help="with an address: what is searched, an index folder, an address or web:PROVIDER")
     ] = None,

@@ -12,6 +12,7 @@ from sleuth.cli.bench_engine import engine
 from sleuth.cli.bench_evaluate import evaluate
 from sleuth.cli.bench_step import step
 from sleuth.cli.bench_train import train
+from sleuth.cli.bounds import HITS, MANY, MOST
 from sleuth.cli.printed import say
 from sleuth.errors import InputError
 
@@ -47,12 +48,14 @@ def retrieval(
     corpus: Annotated[Path | None, typer.Option(help="what to index; default: a generated encyclopedia")] = None,
     questions: Annotated[list[Path] | None, typer.Option(help="questions to search for, with --corpus")] = None,
     passages: Annotated[int, typer.Option(min=100, max=1_000_000, help="of the generated encyclopedia")] = 100_000,
-    rows: Annotated[int | None, typer.Option(min=1, help="vectors; default: wiki-18's on a GPU, 200,000 else")] = None,
-    dimensions: Annotated[int, typer.Option(min=1, help="of a vector")] = 768,
-    k: Annotated[int, typer.Option(min=1, help="hits a query")] = 3,
+    rows: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="vectors; default: wiki-18's on a GPU, 200,000 else")
+    ] = None,
+    dimensions: Annotated[int, typer.Option(min=1, max=MANY, help="of a vector")] = 768,
+    k: Annotated[int, typer.Option(min=1, max=HITS, help="hits a query")] = 3,
     kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="of the index that is served")] = "bm25",
-    clients: Annotated[int, typer.Option(min=1, help="of the server, at the same time")] = 256,
-    seconds: Annotated[float, typer.Option(min=1, help="of load on each server")] = 60.0,
+    clients: Annotated[int, typer.Option(min=1, max=MANY, help="of the server, at the same time")] = 256,
+    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="of load on each server")] = 60.0,
 ) -> None:
     """Measure search: words, vectors and the server, each beside a peer; tables are Markdown."""
     if (corpus is None) != (not questions):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sleuth.bench.workloads import Sizes, Workload, jobs
+from sleuth.cli.bounds import MANY, TOKENS
 from sleuth.cli.fresh import require_new
 from sleuth.cli.printed import say
 from sleuth.errors import InputError
@@ -47,13 +48,15 @@ def engine(
     ] = None,
     concurrent: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="episodes at the same time; give it again for more; default: 512 and 1024, CPU: 8"),
+        typer.Option(
+            min=1, max=MANY, help="episodes at the same time; give it again for more; default: 512 and 1024, CPU: 8"
+        ),
     ] = None,
-    group: Annotated[int, typer.Option(min=1, help="samples that share a prompt, in groups")] = 8,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="of a prompt")] = 300,
-    new_tokens: Annotated[int, typer.Option(min=1, help="sampled a turn")] = 128,
-    observation_tokens: Annotated[int, typer.Option(min=1, help="given between two turns")] = 500,
-    repetitions: Annotated[int, typer.Option(min=1, help="of which the best counts, after a warm-up")] = 3,
+    group: Annotated[int, typer.Option(min=1, max=MANY, help="samples that share a prompt, in groups")] = 8,
+    prompt_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="of a prompt")] = 300,
+    new_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="sampled a turn")] = 128,
+    observation_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="given between two turns")] = 500,
+    repetitions: Annotated[int, typer.Option(min=1, max=MANY, help="of which the best counts, after a warm-up")] = 3,
     peer: Annotated[PeerName, typer.Option(help="what ours is measured beside")] = PeerName.VLLM,
     vllm_python: Annotated[
         str, typer.Option(help="the Python of an environment that has vLLM", show_default="this one")
@@ -64,7 +67,9 @@ def engine(
     memory: Annotated[
         float | None, typer.Option(min=0.01, max=1, help="share of the GPU's memory for our keys and values")
     ] = None,
-    prefill_tokens: Annotated[int | None, typer.Option(min=1, help="given tokens our engine takes in a step")] = None,
+    prefill_tokens: Annotated[
+        int | None, typer.Option(min=1, max=TOKENS, help="given tokens our engine takes in a step")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="a new file for every repetition")] = None,
 ) -> None:
     """Measure generation: our engine beside vLLM, random weights, the same episodes; the table is Markdown."""

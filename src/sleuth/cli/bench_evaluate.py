@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from sleuth.cli import bench_options as options
+from sleuth.cli.bounds import MANY
 from sleuth.cli.fresh import require_new
 from sleuth.cli.printed import say
 
@@ -13,14 +14,14 @@ from sleuth.cli.printed import say
 def evaluate(
     shape: options.Shape = None,
     model: options.Model = None,
-    questions: Annotated[int, typer.Option(min=1, help="to ask")] = 5000,
+    questions: Annotated[int, typer.Option(min=1, max=MANY, help="to ask")] = 5000,
     searches: options.Searches = 2,
     prompt_tokens: options.PromptTokens = 180,
     turn_tokens: options.TurnTokens = 80,
     observation_tokens: options.ObservationTokens = 240,
     slots: options.Slots = None,
     engine_memory: options.EngineMemory = 0.6,
-    warmup: Annotated[int, typer.Option(min=0, help="questions asked first, which are not counted")] = 64,
+    warmup: Annotated[int, typer.Option(min=0, max=MANY, help="questions asked first, which are not counted")] = 64,
     passages: options.Passages = 20_000,
     json_file: options.JsonFile = None,
 ) -> None:

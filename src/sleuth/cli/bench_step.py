@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from sleuth.cli import bench_options as options
+from sleuth.cli.bounds import MANY, TOKENS
 from sleuth.cli.fresh import require_new
 from sleuth.cli.printed import say
 
@@ -13,21 +14,27 @@ from sleuth.cli.printed import say
 def step(
     shape: options.Shape = None,
     model: options.Model = None,
-    questions: Annotated[int, typer.Option(min=1, help="of a step")] = 512,
-    samples: Annotated[int, typer.Option(min=2, help="episodes a question")] = 5,
+    questions: Annotated[int, typer.Option(min=1, max=MANY, help="of a step")] = 512,
+    samples: Annotated[int, typer.Option(min=2, max=MANY, help="episodes a question")] = 5,
     searches: options.Searches = 2,
     prompt_tokens: options.PromptTokens = 180,
     turn_tokens: options.TurnTokens = 80,
     observation_tokens: options.ObservationTokens = 240,
-    update: Annotated[int, typer.Option(min=1, help="trajectories of one update of the weights, at most")] = 256,
+    update: Annotated[
+        int, typer.Option(min=1, max=MANY, help="trajectories of one update of the weights, at most")
+    ] = 256,
     kl: Annotated[bool, typer.Option(help="charge the distance to a reference")] = True,
-    lora: Annotated[int, typer.Option(min=0, help="rank of an adapter that is trained instead of all weights")] = 0,
+    lora: Annotated[
+        int, typer.Option(min=0, max=MANY, help="rank of an adapter that is trained instead of all weights")
+    ] = 0,
     recompute: Annotated[float, typer.Option(min=0, max=1, help="share of the layers computed again backwards")] = 0.0,
-    pack_tokens: Annotated[int, typer.Option(min=1, help="of one packed forward pass")] = 16_384,
+    pack_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="of one packed forward pass")] = 16_384,
     slots: options.Slots = None,
     engine_memory: options.EngineMemory = 0.2,
-    warmup: Annotated[int, typer.Option(min=0, help="questions of a first step, which is not counted")] = 16,
-    steps: Annotated[int, typer.Option(min=1, help="steps that are counted, each with questions of its own")] = 1,
+    warmup: Annotated[int, typer.Option(min=0, max=MANY, help="questions of a first step, which is not counted")] = 16,
+    steps: Annotated[
+        int, typer.Option(min=1, max=MANY, help="steps that are counted, each with questions of its own")
+    ] = 1,
     passages: options.Passages = 20_000,
     json_file: options.JsonFile = None,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from sleuth.cli.bounds import SEED
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
 from sleuth.errors import InputError
@@ -12,7 +13,9 @@ from sleuth.errors import InputError
 
 def coldstart(
     out: Annotated[Path, typer.Option(help="the model folder to write; it must not exist")],
-    seed: Annotated[int, typer.Option(min=0, help="of weights and demonstrations; the shipped policy has 2")] = 2,
+    seed: Annotated[
+        int, typer.Option(min=0, max=SEED, help="of weights and demonstrations; the shipped policy has 2")
+    ] = 2,
 ) -> None:
     """Train the small policy the quickstart begins with, from nothing, on demonstrations of mixed quality."""
     if out.exists():

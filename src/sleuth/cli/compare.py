@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from sleuth.cli.bounds import MOST
 from sleuth.cli.fresh import require_new
 from sleuth.cli.printed import printed
 from sleuth.errors import ConfigError
@@ -21,7 +22,10 @@ def compare(
         bool, typer.Option("--common", help="where the questions differ, compare those that both asked")
     ] = False,
     show: Annotated[
-        int, typer.Option(min=0, help="questions won and lost (of counts: higher and lower) to print, of each so many")
+        int,
+        typer.Option(
+            min=0, max=MOST, help="questions won and lost (of counts: higher and lower) to print, of each so many"
+        ),
     ] = 10,
     json_file: Annotated[Path | None, typer.Option("--json", help="a new file for all figures and questions")] = None,
 ) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
+from sleuth.cli.bounds import MOST, SEED
 from sleuth.cli.finite import finite
 from sleuth.cli.fresh import require_new
 from sleuth.cli.live import Live
@@ -65,10 +66,12 @@ def evaluate(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="ask so many questions only, as many of each set, drawn by seed")
+        int | None, typer.Option(min=1, max=MOST, help="ask so many questions only, as many of each set, drawn by seed")
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, callback=finite, help="0 is greedy")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="of --limit, --shots and, with a temperature, of sampling")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=SEED, help="of --limit, --shots and, with a temperature, of sampling")
+    ] = 0,
     before: Annotated[bool, typer.Option("--before", help="the policy of a run as it was before training")] = False,
     settings: Annotated[
         list[str] | None,

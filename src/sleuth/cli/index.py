@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sleuth.cli.bounds import MANY, MOST, PROCESSES, TOKENS
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
 from sleuth.errors import ConfigError, InputError
@@ -31,8 +32,8 @@ QueryPrefix = Annotated[str | None, typer.Option(help="put before each query; de
 PassagePrefix = Annotated[str | None, typer.Option(help="put before each passage; default: likewise")]
 Pooling = Annotated[Literal["mean", "cls", "last"] | None, typer.Option(help="of token vectors; default: likewise")]
 Normalise = Annotated[bool | None, typer.Option("--normalise/--raw", help="vectors of length one, or as they are")]
-QueryTokens = Annotated[int | None, typer.Option(min=1, help="tokens of a query at most; default: 256")]
-PassageTokens = Annotated[int | None, typer.Option(min=1, help="tokens of a passage at most; default: 256")]
+QueryTokens = Annotated[int | None, typer.Option(min=1, max=TOKENS, help="tokens of a query at most; default: 256")]
+PassageTokens = Annotated[int | None, typer.Option(min=1, max=TOKENS, help="tokens of a passage at most; default: 256")]
 
 
 @app.command()
@@ -60,13 +61,17 @@ def build(
     query_tokens: QueryTokens = None,
     passage_tokens: PassageTokens = None,
     method: Annotated[Literal["hnsw", "ivfpq"] | None, typer.Option(help="of ann; default: hnsw")] = None,
-    links: Annotated[int | None, typer.Option(min=2, help="hnsw: neighbours of a node; default: 64")] = None,
+    links: Annotated[int | None, typer.Option(min=2, max=MANY, help="hnsw: neighbours of a node; default: 64")] = None,
     effort: Annotated[
-        int | None, typer.Option(min=1, help="hnsw: candidates kept; ivfpq: lists looked at; default: 128")
+        int | None, typer.Option(min=1, max=MANY, help="hnsw: candidates kept; ivfpq: lists looked at; default: 128")
     ] = None,
-    lists: Annotated[int | None, typer.Option(min=0, help="ivfpq: inverted lists; default: by size")] = None,
-    bytes_: Annotated[int | None, typer.Option("--bytes", min=1, help="ivfpq: bytes of a vector; default: 64")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="processes that read words; default: one a core")] = None,
+    lists: Annotated[int | None, typer.Option(min=0, max=MOST, help="ivfpq: inverted lists; default: by size")] = None,
+    bytes_: Annotated[
+        int | None, typer.Option("--bytes", min=1, max=MANY, help="ivfpq: bytes of a vector; default: 64")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=PROCESSES, help="processes that read words; default: one a core")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="of the encoder: auto, cpu, cuda, cuda:0; default: auto")] = None,
 ) -> None:
     """Index documents for search. Killed and started again with the same settings, it goes on where it was."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.bearer import bearer
+from sleuth.cli.bounds import MANY, TOKENS
 from sleuth.cli.finite import finite
 from sleuth.cli.printed import say
 from sleuth.credentials import redacted
@@ -45,16 +46,19 @@ def agent(
         str | None, typer.Option(help="what clients call the model", show_default="that of its folder")
     ] = None,
     concurrent: Annotated[
-        int | None, typer.Option(min=1, help="questions answered at once at most", show_default="agent.concurrency")
+        int | None,
+        typer.Option(min=1, max=MANY, help="questions answered at once at most", show_default="agent.concurrency"),
     ] = None,
     wait: Annotated[
         float, typer.Option(min=0.0, callback=finite, help="seconds a question waits for its turn at most; 0 refuses")
     ] = 60.0,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="tokens sampled for a question at most", show_default="the agent's own")
+        int | None,
+        typer.Option(min=1, max=TOKENS, help="tokens sampled for a question at most", show_default="the agent's own"),
     ] = None,
     max_prompt: Annotated[
-        int | None, typer.Option(min=1, help="tokens of a question with its prompt at most", show_default="the context")
+        int | None,
+        typer.Option(min=1, max=TOKENS, help="tokens of a question and its prompt at most", show_default="the context"),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="where a request names none; 0 is greedy")] = 0.0,
     method: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sleuth.cli.bounds import MOST, SEED
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
 from sleuth.cli.sets_make import make
@@ -54,8 +55,10 @@ def prepare(
         Split | None,
         typer.Option(help="the part of the sets named: train (default), dev, or test, which is what is measured on"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="shuffle by this seed (default: the files' order)")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="keep so many at most, drawn by seed")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=SEED, help="shuffle by this seed (default: the files' order)")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=MOST, help="keep so many at most, drawn by seed")] = None,
     answerable: Annotated[bool, typer.Option(help="drop questions that are marked as not answerable")] = False,
     duplicates: Annotated[
         Literal["drop", "keep"] | None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.bounds import MANY, MOST, SEED
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
 from sleuth.errors import InputError
@@ -28,8 +29,10 @@ def make(
         ),
     ],
     out: Annotated[Path, typer.Option(help="the question file to write (.jsonl or .jsonl.gz); it must not exist")],
-    questions: Annotated[int, typer.Option(min=1, help="how many; fewer where the passages give no more")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="the same seed gives the same file")] = 0,
+    questions: Annotated[
+        int, typer.Option(min=1, max=MOST, help="how many; fewer where the passages give no more")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, max=SEED, help="the same seed gives the same file")] = 0,
     without: Annotated[
         list[Path] | None,
         typer.Option(
@@ -38,7 +41,10 @@ def make(
         ),
     ] = None,
     per_passage: Annotated[
-        int, typer.Option(min=1, help="questions about a passage alone at most; joined with others it is more often")
+        int,
+        typer.Option(
+            min=1, max=MANY, help="questions about a passage alone at most; joined with others it is more often"
+        ),
     ] = 1,
     hops_share: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="share of questions that take several passages")

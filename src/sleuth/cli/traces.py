@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from sleuth.cli.bounds import HITS, MANY, MOST, SEED
 from sleuth.cli.finite import finite
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
@@ -44,7 +45,9 @@ def gold(
     corpus: Annotated[
         Path | None, typer.Option(help="corpus JSONL with the supporting passages, where no index folder holds them")
     ] = None,
-    k: Annotated[int | None, typer.Option(min=1, help="passages that a search of the index shows; default 3")] = None,
+    k: Annotated[
+        int | None, typer.Option(min=1, max=HITS, help="passages that a search of the index shows; default 3")
+    ] = None,
     prompt: Annotated[
         str, typer.Option(help="the instruction by name, as agent.prompt of a recipe")
     ] = DEFAULT.template,
@@ -53,7 +56,7 @@ def gold(
         str | None, typer.Option(help="with --protocol tools: the model that is to learn it, whose calls are written")
     ] = None,
     searches: Annotated[
-        int, typer.Option(min=1, help="searches at most; questions that take more are left out")
+        int, typer.Option(min=1, max=MANY, help="searches at most; questions that take more are left out")
     ] = DEFAULT.searches,
     quotes: Annotated[
         bool, typer.Option("--quotes/--no-quotes", help="thoughts repeat the sentence that they go by")
@@ -61,8 +64,8 @@ def gold(
     guesses: Annotated[
         bool, typer.Option("--guesses", help="questions whose answer no search shows are answered all the same")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="questions at most, the first of the file")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of the wording")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, max=MOST, help="questions at most, the first of the file")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=SEED, help="of the wording")] = 0,
 ) -> None:
     """Demonstrations from gold passages: the question is searched for, then what that did not show, and answered."""
     _refuse_existing(out)
@@ -119,8 +122,8 @@ def sample(
             "--set", metavar="KEY=VALUE", help="with a model: a setting of agent, retrieval, engine or reward"
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="episodes a question")] = 8,
-    per_question: Annotated[int, typer.Option(min=1, help="traces of a question at most")] = 1,
+    samples: Annotated[int, typer.Option(min=1, max=MANY, help="episodes a question")] = 8,
+    per_question: Annotated[int, typer.Option(min=1, max=MANY, help="traces of a question at most")] = 1,
     min_reward: Annotated[
         float | None,
         typer.Option(callback=finite, help="keep episodes with this reward at least; default: exact match"),
@@ -129,7 +132,7 @@ def sample(
         str, typer.Option(help="which are kept where there are more: first, searches or tokens (the fewest)")
     ] = "first",
     temperature: Annotated[float, typer.Option(min=0.01, callback=finite, help="of sampling")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="of sampling")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEED, help="of sampling")] = 0,
 ) -> None:
     """Rejection sampling: a model answers every question several times, and what was right is kept token by token."""
     _refuse_existing(out)

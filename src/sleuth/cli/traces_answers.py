@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sleuth.cli.bounds import HITS, MOST, SEED
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
@@ -24,12 +25,14 @@ def answers(
     index: Annotated[
         str | None, typer.Option(help="with rag: what is searched, an index folder, an address, or web:PROVIDER")
     ] = None,
-    k: Annotated[int, typer.Option(min=1, help="with rag: documents shown, as retrieval.k")] = RetrievalConfig().k,
+    k: Annotated[
+        int, typer.Option(min=1, max=HITS, help="with rag: documents shown, as retrieval.k")
+    ] = RetrievalConfig().k,
     prompt: Annotated[
         str | None, typer.Option(help="the prompt, as agent.prompt of a recipe; default: that of the method")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="questions at most, the first of the file")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of the wording")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, max=MOST, help="questions at most, the first of the file")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=SEED, help="of the wording")] = 0,
 ) -> None:
     """Gold answers as direct, cot or rag would give them, with the documents of the search: traces for RAG-SFT."""
     if out.exists():

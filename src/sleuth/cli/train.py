@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from sleuth import recipe
+from sleuth.cli.bounds import PROCESSES
 from sleuth.cli.launch import launch, rank
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
 from sleuth.config.tree import Config
-from sleuth.errors import ConfigError, Interrupted
+from sleuth.errors import ConfigError, InputError, Interrupted
 from sleuth.page.change import estimate, losses, over
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run, fresh, step_of
@@ -40,7 +41,7 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(help="continue the run in this folder from its newest checkpoint")
     ] = None,
-    nproc: Annotated[int, typer.Option(metavar="N", min=1, help="processes to train in: one a GPU")] = 1,
+    nproc: Annotated[int, typer.Option(metavar="N", min=1, max=PROCESSES, help="processes to train in: one a GPU")] = 1,
 ) -> None:
     """Train a policy by a recipe, or continue a run that was interrupted."""
     started = time.monotonic()
@@ -51,7 +52,13 @@ def train(
     done = begun.summary() if isinstance(begun, Run) and (begun.path / "report.html").is_file() else None
     if isinstance(begun, Run) and done is not None and not settings:
         console.print(f"{begun.path} is finished, nothing is left to do", soft_wrap=True)
-        _end(console, done, begun.path)
+        try:
+            _end(console, done, begun.path)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            written = begun.path / "summary.json"
+            raise InputError(
+                f"{written} is not as a run writes it ({error!r}); remove it, and the same command writes it again"
+            ) from error
     elif nproc > 1:
         _launch(begun, name, settings or [], out, nproc)
     else:

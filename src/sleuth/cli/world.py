@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
+from sleuth.cli.bounds import MANY, SEED
 from sleuth.cli.printed import Terminal, say
 from sleuth.corpus.world.census import LARGEST, SMALLEST
 from sleuth.corpus.world.folder import write
@@ -28,9 +29,9 @@ def world() -> None:
 def make(
     out: Annotated[Path, typer.Option(help="the folder to write; it must not exist")],
     passages: Annotated[int, typer.Option(min=SMALLEST, max=LARGEST, help="passages, one an entity")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="the same seed gives the same world")] = 0,
-    train: Annotated[int, typer.Option(min=1, help="training questions")] = 4000,
-    test: Annotated[int, typer.Option(min=1, help="questions about held-out entities")] = 500,
+    seed: Annotated[int, typer.Option(min=0, max=SEED, help="the same seed gives the same world")] = 0,
+    train: Annotated[int, typer.Option(min=1, max=MANY, help="training questions")] = 4000,
+    test: Annotated[int, typer.Option(min=1, max=MANY, help="questions about held-out entities")] = 500,
 ) -> None:
     """Write corpus.jsonl, questions.train.jsonl, questions.test.jsonl and manifest.json."""
     with _progress(passages + train + test) as advance:

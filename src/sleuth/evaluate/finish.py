@@ -7,11 +7,12 @@ from itertools import zip_longest
 from typing import Any
 
 from sleuth.config.reward import RewardConfig
+from sleuth.credentials import redacted_tree
 from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate import judge as judges
 from sleuth.evaluate import marks as marking
 from sleuth.evaluate import report
-from sleuth.evaluate.folder import RESULTS, Folder
+from sleuth.evaluate.folder import MANIFEST, RESULTS, Folder
 from sleuth.evaluate.marks import Mark
 from sleuth.evaluate.results import MEASURES, results
 from sleuth.page.evaluation import evaluation_page
@@ -26,20 +27,19 @@ RUBRIC = Rubric(RewardConfig())
 
 def measured(folder: Folder) -> list[Mark]:
     """The marks of a folder, with the verdicts of its judge where it had one."""
-    marks, judge = marking.measured(folder, RUBRIC), folder.read("judge.json")
-    return marks if judge is None else judges.remembered(folder, marks, judge["model"])
+    return judges.remembered(folder, marking.measured(folder, RUBRIC))
 
 
 def finish(folder: Folder, marks: Sequence[Mark]) -> Mapping[str, Any]:
     """Writes everything that is made of the marks into the folder; the figures."""
-    about, judge = folder.manifest(), folder.read("judge.json")
+    about, judge = _about(folder), folder.read("judge.json")
     found = results(
         marks,
         title=about["title"],
         sample=about["sample"],
         notes=[*about["notes"], *([unfit] if (unfit := _unfit(marks)) else [])],
         stamp=about["stamp"],
-        judged_by=judge,
+        judged_by=redacted_tree(judge),
         unjudged=judges.unjudged(marks) if judge else 0,
         wall_seconds=folder.seconds(),
         stops=dict(Counter(mark.stop for mark in marks if mark.stop is not None).most_common()),
@@ -51,6 +51,19 @@ def finish(folder: Folder, marks: Sequence[Mark]) -> Mapping[str, Any]:
     # Last, since it says that all the others are there.
     folder.write(RESULTS, json.dumps(found, indent=2, allow_nan=False) + "\n")
     return found
+
+
+def _about(folder: Folder) -> Mapping[str, Any]:
+    """The manifest of a folder with all that its figures repeat of it."""
+    about = folder.manifest()
+    match about:
+        case {"title": str(), "sample": None | {"sentence": str()}, "notes": [*notes], "stamp": dict()}:
+            if all(isinstance(each, str) for each in notes):
+                return about
+    raise InputError(
+        f"{folder.path / MANIFEST} is not as an evaluation writes it: expected a title, a sample, notes and a stamp; "
+        "put it back, or choose another folder with --out"
+    )
 
 
 def failures(folder: Folder, marks: Sequence[Mark]) -> str | None:

@@ -14,10 +14,12 @@ import sys
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
+
+from pydantic import TypeAdapter, ValidationError
 
 from sleuth.corpus import questions as question_files
 from sleuth.errors import InputError
@@ -26,6 +28,7 @@ from sleuth.runs.documents import read_json
 from sleuth.runs.failures import explained
 from sleuth.runs.replacing import PRIVATE, replacing, write_private
 from sleuth.runs.rows import read_rows
+from sleuth.runs.shape import first_problem
 
 FORMAT = 1
 KIND = "evaluation"
@@ -37,6 +40,8 @@ MANIFEST, QUESTIONS, TRAJECTORIES, OFFSETS, MARKS = (
     "marks.jsonl",
 )
 RESULTS, TIME = "results.json", "time.json"
+
+_QUESTION = TypeAdapter(Question)
 
 Row = dict[str, Any]
 Stamp = Mapping[str, Any]
@@ -112,7 +117,13 @@ class Folder:
 
     def questions(self) -> list[Question]:
         """What is asked, in order; ids may repeat from set to set, and places do not."""
-        return [_question(row) for row in read_rows(self.path / QUESTIONS)]
+        path = self.path / QUESTIONS
+        try:
+            return [_QUESTION.validate_python(row) for row in read_rows(path)]
+        except ValidationError as error:
+            raise InputError(
+                f"{path} cannot be read ({first_problem(error)}); put it back, or choose another folder with --out"
+            ) from error
 
     def places(self) -> dict[int, "Place"]:
         """Where the trajectory of each question stands: the usable one, else the last; half a row is none."""
@@ -250,9 +261,3 @@ def _told(line: bytes, where: str) -> tuple[int, bool]:
         raise InputError(
             f"{where} is no trajectory ({error!r}); remove that line and give the command that wrote it again"
         ) from error
-
-
-def _question(row: Row) -> Question:
-    known = {each.name: row[each.name] for each in fields(Question) if each.name in row}
-    read: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    return Question(**read)

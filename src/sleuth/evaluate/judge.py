@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from sleuth.credentials import redacted
 from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate import verdicts
 from sleuth.evaluate.folder import Folder
@@ -67,7 +68,7 @@ class Judge:
     @property
     def name(self) -> dict[str, str]:
         """What tells its verdicts from those of others: where it is, the model, and what it is told."""
-        return {"url": self.base, "model": self.model, "prompt": hashlib.sha256(PROMPT.encode()).hexdigest()}
+        return {"url": redacted(self.base), "model": self.model, "prompt": hashlib.sha256(PROMPT.encode()).hexdigest()}
 
 
 async def judged(folder: Folder, marks: Sequence[Mark], judge: Judge, done: Callable[[], None]) -> list[Mark]:
@@ -98,13 +99,15 @@ async def judged(folder: Folder, marks: Sequence[Mark], judge: Judge, done: Call
     return _with(marks, known)
 
 
-def remembered(folder: Folder, marks: Sequence[Mark], model: str) -> list[Mark]:
-    """The marks with the verdicts of the folder's judge, as far as they are there."""
-    about = folder.read(ABOUT)
-    if about is None:
-        return list(marks)
-    name = Judge(about["url"], model).name
-    return _with(marks, verdicts.known(folder.path, {**name, "prompt": about.get("prompt", name["prompt"])}))
+def remembered(folder: Folder, marks: Sequence[Mark]) -> list[Mark]:
+    """The marks with the verdicts of the folder's judge, as far as it had one and they are there."""
+    match folder.read(ABOUT):
+        case None:
+            return list(marks)
+        case {"url": str(url), "model": str(model), **others}:
+            name = Judge(url, model).name
+            return _with(marks, verdicts.known(folder.path, {**name, "prompt": others.get("prompt", name["prompt"])}))
+    raise InputError(f"{folder.path / ABOUT} has no url and model of a judge; put it back, or remove it")
 
 
 def unjudged(marks: Sequence[Mark]) -> int:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
+
 from sleuth.errors import InputError
-from sleuth.evaluate.folder import MARKS, RESULTS, Folder
+from sleuth.evaluate.folder import MARKS, QUESTIONS, RESULTS, TRAJECTORIES, Folder
 from sleuth.evaluate.saved import restored
 from sleuth.records import Question, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.rows import read_rows
+from sleuth.runs.shape import first_problem
 
 
 def _sampled(trajectory: Trajectory) -> float | None:
@@ -38,7 +41,7 @@ class Mark:
 
     question: Question
     answer: str | None
-    values: Mapping[str, float] | None
+    values: Mapping[str, FiniteFloat] | None
     stop: str | None = None
 
     @property
@@ -51,11 +54,14 @@ class Mark:
         return self.question.data_source, self.question.id
 
 
+_MARK = TypeAdapter(Mark)
+
+
 def measured(folder: Folder, rubric: Rubric) -> list[Mark]:
     """The marks of every question of a folder, scored from its trajectories; one that was never asked is refused."""
     questions = folder.questions()
     # Row by row, since all of them together are gigabytes.
-    found = {row["group"]: _mark(questions[row["group"]], row, rubric) for row in folder.rows()}
+    found = {row["group"]: _mark(_asked(questions, row["group"], folder), row, rubric) for row in folder.rows()}
     if len(found) < len(questions):
         raise InputError(
             f"{folder.path} is not finished: {len(questions) - len(found):,} of its {len(questions):,} questions were "
@@ -64,13 +70,22 @@ def measured(folder: Folder, rubric: Rubric) -> list[Mark]:
     return [found[place] for place in range(len(questions))]
 
 
+def _asked(questions: Sequence[Question], group: int, folder: Folder) -> Question:
+    if not 0 <= group < len(questions):
+        raise InputError(
+            f"{folder.path / TRAJECTORIES} answers question {group:,}, and {QUESTIONS} has {len(questions):,}; "
+            "put the file back that is not the one written, or choose another folder with --out"
+        )
+    return questions[group]
+
+
 def _mark(question: Question, row: Mapping[str, Any], rubric: Rubric) -> Mark:
     trajectory = restored(row, question)
     if not trajectory.stop.usable:
         return Mark(question, None, None, trajectory.stop.value)
     counted = {name: count for name, of in COUNTED.items() if (count := of(trajectory)) is not None}
     values = {**rubric.score(question, trajectory).parts, **counted}
-    if "seconds" in row:
+    if row.get("seconds") is not None:
         values["seconds"] = row["seconds"]
     return Mark(question, trajectory.answer, values, trajectory.stop.value)
 
@@ -107,9 +122,10 @@ def read(path: Path) -> list[Mark]:
                 "the sleuth evaluate command that began it again, and make one with --out FOLDER instead of a file"
             )
     try:
-        return [_read(row) for row in read_rows(file)]
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{file} cannot be read ({error!r}); make it again with: sleuth evaluate --rescore") from error
+        return [_MARK.validate_python({**row, "question": row}) for row in read_rows(file)]
+    except ValidationError as error:
+        again = f"make it again with: sleuth evaluate --rescore {folder}"
+        raise InputError(f"{file} cannot be read ({first_problem(error)}); {again}") from error
 
 
 def by_set(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
@@ -123,8 +139,3 @@ def by_set(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
 def values(marks: Iterable[Mark], measure: str) -> list[float]:
     """What was measured, of the questions of which it was."""
     return [mark.values[measure] for mark in marks if mark.values is not None and measure in mark.values]
-
-
-def _read(row: Mapping[str, Any]) -> Mark:
-    question = Question(row["id"], row["question"], tuple(row["golden_answers"]), row["data_source"])
-    return Mark(question, row["answer"], row["values"], row.get("stop"))

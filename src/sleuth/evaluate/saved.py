@@ -20,6 +20,7 @@ from sleuth.records import (
     Trajectory,
     Turn,
 )
+from sleuth.runs import shape
 from sleuth.runs.trajectory import newer, row
 
 Row = Mapping[str, Any]
@@ -39,6 +40,7 @@ def restored(kept: Row, question: Question) -> Trajectory:
     if problem := newer(kept):
         raise InputError(f"the trajectory of the question {question.id!r} cannot be read: {problem}")
     try:
+        shape.fitted(shape.Row, kept)
         runs = (repeat(origin == "sampled", count) for origin, count in kept["origin"])
         return Trajectory(
             question=question,

@@ -130,10 +130,10 @@ def _closing(row: Row) -> Html:
     if golden:
         lines.append(element("p", "Right answers: ", element("strong", ", ".join(map(str, golden)), dir="auto")))
     if score:
-        marks = [("reward", score["total"]), *(score.get("parts") or {}).items()]
+        marks = [("reward", score.get("total")), *(score.get("parts") or {}).items()]
         lines.append(element("ul", *(_mark(name, value) for name, value in marks), class_="marks"))
     return element("footer", *lines)
 
 
-def _mark(name: str, value: float) -> Html:
+def _mark(name: str, value: float | None) -> Html:
     return element("li", f"{name.replace('_', ' ')} ", element("strong", short(value)))

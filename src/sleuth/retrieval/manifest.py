@@ -76,7 +76,7 @@ def read(folder: Path) -> Manifest:
         if isinstance(content, dict) and SEAL in content:  # an older version wrote none
             content = unsealed(path, written)
         if isinstance(content, dict) and content.get("format") != FORMAT:
-            if (kind := content.get("kind")) in OTHERS:
+            if isinstance(kind := content.get("kind"), str) and kind in OTHERS:
                 inside = f"; its index is {folder / 'index'}" if (folder / "index" / NAME).is_file() else ""
                 raise InputError(f"{folder} is no index folder: it is that of {OTHERS[kind]}{inside}")
             found = content.get("format")

@@ -13,11 +13,11 @@ from threading import RLock
 import numpy as np
 
 from sleuth.retrieval.service.limits import Refused
+from sleuth.runs.shape import Broken
 from sleuth.view.catalogue import Catalogue, Starts
 from sleuth.view.library import STEP_FILE, Kind
 from sleuth.view.line import Tree, next_line, parsed
 from sleuth.view.roots import Shown
-from sleuth.view.shape import Broken
 
 FOLDER, WHOLE = "trajectories", "trajectories.jsonl"
 PATIENCE = 60.0  # seconds until a row of a file without offsets has to be found

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.records import StopReason
+from sleuth.runs.shape import Broken
 from sleuth.view.follow import Place
 from sleuth.view.line import Line, Told, next_line, told
 from sleuth.view.roots import Shown
-from sleuth.view.shape import Broken
 
 STOPS = [each.value for each in StopReason]
 USABLE = [number for number, each in enumerate(StopReason) if each.usable]

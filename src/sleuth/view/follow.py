@@ -5,10 +5,10 @@ from typing import Any, BinaryIO
 from zlib import crc32
 
 from sleuth.retrieval.service.limits import Refused
+from sleuth.runs.shape import Broken
 from sleuth.view.library import Tree, standing
 from sleuth.view.line import next_line, read
 from sleuth.view.roots import Shown
-from sleuth.view.shape import Broken
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 MOST_ROWS = 2000

@@ -13,9 +13,9 @@ from sleuth.credentials import redacted_tree
 from sleuth.errors import InputError
 from sleuth.retrieval.service.limits import Refused
 from sleuth.runs.documents import parsed
+from sleuth.runs.shape import Broken
 from sleuth.view.line import read, shallow
 from sleuth.view.roots import MANIFEST, Root, Shown
-from sleuth.view.shape import Broken
 
 Kind = Literal["run", "evaluation"]
 Tree = dict[str, Any]
@@ -121,7 +121,7 @@ def _kind(shown: Shown) -> Kind | None:
     if manifest is None:
         raise InputError(f"{MANIFEST} of {shown.id} is no plain file, or a link out of the folder that is shown")
     kind = manifest.get("kind")
-    if kind not in DONE:
+    if not isinstance(kind, str) or kind not in DONE:
         return None
     if manifest.get("format") != FORMAT:
         raise InputError(f"{shown.id} has format {manifest.get('format')!r}, and this version reads format {FORMAT}")

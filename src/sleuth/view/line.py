@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
+from sleuth.runs.shape import Broken, Head, Row, Said, fitted
 from sleuth.runs.trajectory import newer
-from sleuth.view.shape import Broken, Head, Row, Said, fitted
 
 Tree = dict[str, Any]
 

@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sleuth.runs.shape import Broken
 from sleuth.view.archive import Archive, At, Leaf, broken
 from sleuth.view.brief import brief, unread
 from sleuth.view.catalogue import Starts
 from sleuth.view.line import Tree, parsed, says
-from sleuth.view.shape import Broken
 from sleuth.view.wanted import Wanted
 
 BUDGET = 0.4  # seconds that one answer spends on reading what is not in a catalogue yet, and again on looking for text

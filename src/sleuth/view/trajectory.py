@@ -3,12 +3,12 @@
 from tokenizers import Tokenizer
 
 from sleuth.retrieval.service.limits import Refused
+from sleuth.runs.shape import Broken
 from sleuth.view.archive import FOLDER, Archive, At
 from sleuth.view.brief import brief
 from sleuth.view.conversation import prompt
 from sleuth.view.conversation import turns as turns_of
 from sleuth.view.line import Tree, read
-from sleuth.view.shape import Broken
 from sleuth.view.tokens import spans_of
 from sleuth.view.tokens import tokens as tokens_of
 

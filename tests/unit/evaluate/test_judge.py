@@ -98,7 +98,7 @@ def test_failures_are_counted_and_never_scored(tmp_path: Path, url: str, fault: 
     done = asked(where, found, Judge(url, "wise", timeout=0.2, deadline=0.3))
     assert verdicts(done) == [1.0, None]
     assert unjudged(done) == 1
-    assert verdicts(remembered(where, found, "wise")) == [1.0, None]
+    assert verdicts(remembered(where, found)) == [1.0, None]
 
 
 def test_a_passing_fault_is_tried_again(tmp_path: Path, url: str) -> None:
@@ -165,7 +165,7 @@ def test_a_verdict_half_written_is_cut_off_and_asked_for_again(tmp_path: Path, u
     for requests in (3, 3):
         assert verdicts(asked(where, found, Judge(url, "wise"))) == [1.0, 0.0]
         assert len(Bench.heard) == requests
-    assert verdicts(remembered(where, found, "wise")) == [1.0, 0.0]
+    assert verdicts(remembered(where, found)) == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("line", ["{half", '{"group": 0}', '{"group": "0", "verdict": 1.0}', "[]"])
@@ -218,3 +218,25 @@ def test_a_judge_that_refuses_from_some_time_on_is_left_alone(tmp_path: Path, ur
         asked(where, found, Judge(url, "wise"))
     assert len(Bench.heard) < 100
     assert len((where.path / "judge.jsonl").read_text().splitlines()) == 1
+
+
+def test_credentials_of_the_judge_are_in_no_file(tmp_path: Path, url: str) -> None:
+    found = marks(("Where?", "Oslo"))
+    where = folder(tmp_path, found)
+    judge = Judge(url.replace("://", "://user:hunter2@"), "wise")
+    assert verdicts(asked(where, found, judge)) == [1.0]
+    assert [file.name for file in where.path.iterdir() if "hunter2" in file.read_text()] == []
+    # A verdict that an older version wrote beside the whole address is not asked for again.
+    rows = where.path / "judge.jsonl"
+    rows.write_text(rows.read_text().replace("***@", "user:hunter2@"))
+    assert verdicts(asked(where, found, judge)) == [1.0]
+    assert len(Bench.heard) == 1
+
+
+@pytest.mark.parametrize("about", ["{}", '{"url": "http://x/v1"}', '{"url": 1, "model": "wise"}'])
+def test_a_judge_that_is_not_named_is_one_sentence(tmp_path: Path, about: str) -> None:
+    found = marks(("Where?", "Oslo"))
+    where = folder(tmp_path, found)
+    (where.path / "judge.json").write_text(about)
+    with pytest.raises(InputError, match=r"judge.json has no url and model"):
+        remembered(where, found)

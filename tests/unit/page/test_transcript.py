@@ -110,3 +110,8 @@ def test_no_text_of_model_or_document_becomes_markup(read: Read, row: dict[str, 
     assert {tag for tag, _ in after} <= {tag for tag, _ in before}
     assert not [name for _, attributes in after for name in attributes if name.startswith("on")]
     assert text.count(HOSTILE) >= 12
+
+
+def test_a_score_without_its_total_is_shown_as_absent(read: Read, row: dict[str, Any]) -> None:
+    text = read(transcript(row | {"score": {"parts": {"em": 1.0}}}))[1]
+    assert "right" in text

@@ -91,7 +91,12 @@ def fitted(kind: type[Kind], row: object) -> Kind:
     try:
         return kind.model_validate(row)
     except ValidationError as error:
-        raise Broken(_sentence(error.errors(include_url=False, include_context=False)[0])) from None
+        raise Broken(first_problem(error)) from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """What is wrong with "it", in one line."""
+    return _sentence(error.errors(include_url=False, include_context=False)[0])
 
 
 def _sentence(problem: Any) -> str:

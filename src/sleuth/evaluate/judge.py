@@ -101,13 +101,13 @@ async def judged(folder: Folder, marks: Sequence[Mark], judge: Judge, done: Call
 
 def remembered(folder: Folder, marks: Sequence[Mark]) -> list[Mark]:
     """The marks with the verdicts of the folder's judge, as far as it had one and they are there."""
-    match folder.read(ABOUT):
-        case None:
-            return list(marks)
-        case {"url": str(url), "model": str(model), **others}:
-            name = Judge(url, model).name
-            return _with(marks, verdicts.known(folder.path, {**name, "prompt": others.get("prompt", name["prompt"])}))
-    raise InputError(f"{folder.path / ABOUT} has no url and model of a judge; put it back, or remove it")
+    about = folder.read(ABOUT)
+    if about is None:
+        return list(marks)
+    if not isinstance(about.get("url"), str) or not isinstance(about.get("model"), str):
+        raise InputError(f"{folder.path / ABOUT} has no url and model of a judge; put it back, or remove it")
+    name = Judge(about["url"], about["model"]).name
+    return _with(marks, verdicts.known(folder.path, {**name, "prompt": about.get("prompt", name["prompt"])}))
 
 
 def unjudged(marks: Sequence[Mark]) -> int:

@@ -104,8 +104,8 @@ def damages(text: str, rows: bool) -> Iterator[tuple[str, str]]:
     found: dict[str, Any] = json.loads(last)
     yield "an empty file", ""
     yield "half of it", text[: len(text) // 2]
-    for name, other in (("a list", []), ("an empty object", {}), ("null", None)):
-        yield name, "\n".join([*before, json.dumps(other)]) + "\n"
+    for other in ("[]", "{}", "null"):
+        yield other, "\n".join([*before, other]) + "\n"
     every = list(changes(found))
     for place, changed in every[:: len(every) // MOST + 1]:
         yield place, "\n".join([*before, json.dumps(changed)]) + "\n"

@@ -41,6 +41,7 @@ QUESTIONS = [
 ]
 EVENT = {"step": 1, "guard": "kl", "action": "warn", "value": 0.5, "limit": 0.1, "sentence": "KL is high"}
 
+OTHERS: tuple[Any, ...] = ("x", [[1]], {}, -1)
 MOST = 8  # changes of a document that are tried, over all of it
 
 RUN = (
@@ -115,7 +116,7 @@ def changes(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The tree with one value missing or of another type, in itself and in the tables in it."""
     for key, value in tree.items():
         yield f"no {key}", {name: tree[name] for name in tree if name != key}
-        for other in ("x", [[1]], {}, -1):
+        for other in OTHERS:
             if type(other) is not type(value):
                 yield f"{key} = {other!r}", {**tree, key: other}
         if isinstance(value, dict):

@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ SHARED = ROOT.parent / "shared"
 # Two processes share the cores: threads of one that wait for those of the other would take most of the time. Programs
 # that tests start inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A background job of a shell ignores Ctrl-C, and its children inherit that; tests of interrupts need it heard.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Imports make millions of objects and little garbage: looked through when they are all there, and then left alone.
 gc.disable()
 

@@ -172,7 +172,7 @@ def test_figures_alone_leave_nothing_else(home: Path, whole: Path, ask: Any) -> 
 def test_a_context_that_no_prompt_fits_is_an_error(home: Path, ask: Any) -> None:
     ended = ask("--set", "agent.context_tokens=5", "--out", "tight")
     assert ended.returncode == 2
-    assert "the prompt did not fit for any question" in ended.stderr.splitlines()[-1]
+    assert "agent.context_tokens = 5" in ended.stderr.splitlines()[-1]
     assert not (home / "tight" / "results.json").exists()
 
 

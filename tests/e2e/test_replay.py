@@ -188,7 +188,7 @@ def test_the_same_index_by_another_name_gives_the_same_run(
 def test_the_same_index_on_a_server_gives_the_same_run(
     nursery: Nursery, train: Train, place: Bench, recorded: Path, address: str
 ) -> None:
-    succeeded(train("named.toml", "served", f"retrieval.index={address}", "retrieval.cache=100"))
+    succeeded(train("named.toml", "served", f"retrieval.index={address}", "retrieval.cache=100", "engine.lockstep=on"))
     assert place.metrics("served") == place.metrics("recorded")
     ended = nursery.sleuth(place.path, "ask", "served", "Who wrote the book?")
     assert ended.returncode == 0, ended.stderr

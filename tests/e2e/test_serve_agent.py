@@ -158,7 +158,7 @@ def test_64_streaming_clients_then_those_who_leave_then_the_end(home: Path, ques
         assert asyncio.run(all_at_once(address, questions)) == expected
         list(clients.map(left, [address] * CLIENTS, questions))
         eventually_idle(address)
-        assert health(address) == {"status": "ok", "under_way": 0, "places": CLIENTS}
+        assert health(address) == {"status": "ok", "under_way": 0, "waiting": 0, "places": CLIENTS}
         assert "sleuth_disconnects_total 0.0" not in figures(address)
         assert asyncio.run(all_at_once(address, questions)) == expected
         all_began = Barrier(9)

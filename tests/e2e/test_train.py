@@ -137,7 +137,7 @@ def test_finished_run_goes_on_with_more_steps(bench: Bench, finished: Ended) -> 
     assert manifest["config"]["train"]["steps"] == 6
     found = json.loads((bench.path / "longer" / "summary.json").read_text())
     assert ("em_before" in found, "em_after" in found, found["steps"]) == (True, False, 6)
-    assert "exact match before training, held-out questions, greedy:" in ended.stderr
+    assert "exact match before training, 5 held-out questions, greedy:" in ended.stderr
 
 
 AHEAD = ("train.mode=ahead", "algorithm.correction.level=token", "evaluate.every=2")

@@ -127,3 +127,31 @@ def test_unusable_samples_are_recorded_without_a_score(trajectory: Callable[...,
     assert [(each is lost, score is None) for each, score in harvest.scored()] == [(True, True), (False, False)]
     assert harvest.metrics()["stop/search_unavailable"] == 0.5
     assert sum(harvest.metrics()[f"stop/{reason.value}"] for reason in StopReason) == 1.0
+
+
+@pytest.mark.parametrize(("advantage", "kept"), [("grpo", [1]), ("reinforce", [0, 1])])
+def test_a_group_with_one_usable_sample_teaches_only_without_groups(
+    advantage: str, kept: list[int], parts: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "judge_of_first_samples.py").write_text(
+        "def one(question, trajectory):\n    return 1 / (trajectory.group or trajectory.sample == 0)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = {"reward": {"answer": "import:judge_of_first_samples.one"}, "algorithm": {"advantage": advantage}}
+    harvest = harvested(parts(tmp_path / "run", train=settings(), **chosen))
+    assert [len(each.trajectories) for each in harvest.groups] == [1, 3]
+    assert [harvest.groups.index(each) for each in harvest.kept] == kept
+    assert harvest.metrics()["group/dropped"] == 2 - len(kept)
+
+
+def test_another_seed_samples_other_episodes_of_the_same_questions(parts: Making, tmp_path: Path) -> None:
+    made = parts(tmp_path / "run", train=settings())
+    seeded = made.config.model_copy(update={"train": made.config.train.model_copy(update={"seed": 7})})
+    with asyncio.Runner() as runner:
+        once, again, other = (
+            runner.run(replace(made.asker, config=config).harvest(0, 0))
+            for config in (made.config, made.config, seeded)
+        )
+    assert ids(once) == ids(again) == ids(other)
+    sampled = [[each.ids for each in harvest.trajectories] for harvest in (once, again, other)]
+    assert sampled[0] == sampled[1] != sampled[2]

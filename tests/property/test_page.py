@@ -16,11 +16,32 @@ from sleuth.page.transcript import transcript
 QUICK = settings(max_examples=80, deadline=None)
 
 scraps = st.sampled_from(
-    ["<", ">", "</", "'", '"', "&", "&lt;", "<script>", "</style>", "<!--", "-->", "]]>", "onload=", "x", " "]
+    [
+        "<",
+        ">",
+        "</",
+        "'",
+        '"',
+        "&",
+        "\r",
+        "\r\n",
+        "\u202e",
+        "&lt;",
+        "<script>",
+        "</style>",
+        "<!--",
+        "-->",
+        "]]>",
+        "onload=",
+        "x",
+        " ",
+    ]
 )
 texts = st.one_of(st.text(max_size=30), st.lists(scraps, max_size=8).map("".join))
 numbers = st.one_of(st.none(), st.floats(), st.floats(-10, 10), st.integers(-3, 3).map(float))
-FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]|\r(?!\n)"
+)
 
 
 class Reader(HTMLParser):

@@ -440,3 +440,13 @@ def test_a_model_in_training_is_left_as_the_trainer_had_it(
     before = [module.training for module in model.modules()]
     asyncio.run(engine.generate(prompt, Sampling(3)))
     assert [module.training for module in model.modules()] == before
+
+
+def test_every_token_is_drawn_with_a_random_number_of_its_own(
+    engine: Paged, model: PreTrainedModel, prompt: list[int]
+) -> None:
+    with torch.no_grad():
+        model.get_output_embeddings().weight.zero_()  # all tokens are equally likely, whatever came before
+    engine.publish(None, 1)
+    found = asyncio.run(engine.generate(prompt, Sampling(12, seed=4)))
+    assert len(set(found.ids)) > 6

@@ -147,7 +147,7 @@ def family(request: pytest.FixtureRequest) -> str:
 def tokens() -> "Tokens":
     """Every word of a few texts is a token, the tags of the grammar too; other text falls into bytes."""
     from sleuth.model.tokens import Tokens
-    from sleuth.train.vocabulary import tokenizer
+    from sleuth.sft.quickstart_tokenizer import tokenizer
 
     return Tokens(tokenizer(TEXTS))
 

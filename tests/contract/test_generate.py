@@ -17,14 +17,14 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from sleuth.agent import prompts
 from sleuth.agent.tags import Tags
+from sleuth.config.recipe import resolve_policy
 from sleuth.corpus.questions import stream
-from sleuth.corpus.world.world import World
 from sleuth.engines.base import Completion, Finish, Sampling
 from sleuth.engines.paged.engine import Paged
 from sleuth.model.load import load
 from sleuth.model.tokens import Tokens
-from sleuth.recipe import resolve_policy
 from sleuth.records import Question
+from sleuth.synthesis.world.world import World
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "hotpotqa.questions.test.jsonl.gz"
 NAMED = [os.environ["SLEUTH_TEST_MODEL"]] if "SLEUTH_TEST_MODEL" in os.environ else []

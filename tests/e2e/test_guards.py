@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sleuth import recipe
+from sleuth.config import recipe
 from sleuth.runs.run import Run
 
 pytestmark = pytest.mark.e2e

@@ -9,16 +9,16 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from sleuth import recipe
 from sleuth.agent.tags import Tags
 from sleuth.cli.main import app
+from sleuth.config import recipe
 from sleuth.config.tree import Config
-from sleuth.corpus.world import folder as world_folder
-from sleuth.corpus.world.world import World
 from sleuth.retrieval import index
 from sleuth.retrieval.settings import Plan
 from sleuth.runs.run import Run
-from sleuth.train.vocabulary import tokenizer
+from sleuth.sft.quickstart_tokenizer import tokenizer
+from sleuth.synthesis.world import folder as world_folder
+from sleuth.synthesis.world.world import World
 
 pytestmark = pytest.mark.e2e
 

@@ -22,11 +22,11 @@ import pytest
 
 from sleuth.agent.episode import Task
 from sleuth.agent.tools import SearchTool
-from sleuth.corpus.world import folder as world_folder
-from sleuth.corpus.world.world import World
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Question, Trajectory
 from sleuth.retrieval.index import build
+from sleuth.synthesis.world import folder as world_folder
+from sleuth.synthesis.world.world import World
 from sleuth.train.candidates import Wish, named
 
 pytestmark = pytest.mark.e2e

@@ -10,8 +10,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sleuth.model.tokens import Tokens
+from sleuth.sft.quickstart_tokenizer import tokenizer
 from sleuth.train.policy import Policy
-from sleuth.train.vocabulary import tokenizer
 
 pytestmark = pytest.mark.e2e
 

@@ -5,12 +5,12 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.corpus.cloze.excluded import Excluded
-from sleuth.corpus.cloze.making import Terms, make
 from sleuth.corpus.datasets.merge import key
-from sleuth.corpus.world.world import World
 from sleuth.records import Passage, Question
 from sleuth.reward.answers import cover_em
+from sleuth.synthesis.cloze.excluded import Excluded
+from sleuth.synthesis.cloze.making import Terms, make
+from sleuth.synthesis.world.world import World
 
 COMPARED = ("comparison", "bridge comparison")
 WORLD = list(World(300, 5).passages())

@@ -1,11 +1,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.corpus.world.census import Census
-from sleuth.corpus.world.entities import Entities
-from sleuth.corpus.world.permutation import Permutation, mix
-from sleuth.corpus.world.relations import RELATIONS
-from sleuth.corpus.world.world import World
+from sleuth.synthesis.world.census import Census
+from sleuth.synthesis.world.entities import Entities
+from sleuth.synthesis.world.permutation import Permutation, mix
+from sleuth.synthesis.world.relations import RELATIONS
+from sleuth.synthesis.world.world import World
 
 sizes = st.integers(100, 3000)
 seeds = st.integers(0, 2**32)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth import recipe
+from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.credentials import is_masked, redacted, redacted_tree
 from sleuth.errors import ConfigError

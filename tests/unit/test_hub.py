@@ -6,9 +6,10 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from sleuth import hub, recipe
+from sleuth import hub
+from sleuth.config import recipe
+from sleuth.config.recipe import anchored, composed, resolve_policy
 from sleuth.errors import InputError
-from sleuth.recipe import anchored, composed, resolve_policy
 
 MODEL = "somebody/small-model"
 WHOLE = ("config.json", "tokenizer.json", "model.safetensors")

@@ -10,8 +10,8 @@ from sleuth.agent.episode import Agent, Method, searched
 from sleuth.agent.single import Single
 from sleuth.agent.user_method import CONTRACT, UserMethod
 from sleuth.config.agent import AgentConfig
+from sleuth.config.hooks import IMPORT, chosen
 from sleuth.errors import ConfigError
-from sleuth.hooks import IMPORT, chosen
 from sleuth.records import Question
 
 METHODS: dict[str, Method] = {

@@ -8,8 +8,8 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.template import Function
 from sleuth.agent.tool_calls import Tools
 from sleuth.agent.user_protocol import UserProtocol
+from sleuth.config.hooks import IMPORT, Contract, call, chosen
 from sleuth.errors import ConfigError
-from sleuth.hooks import IMPORT, Contract, call, chosen
 from sleuth.model.tokens import Tokens
 from sleuth.records import Access, Action, Answer, Hit, Malformed, Search
 

@@ -5,9 +5,9 @@ from math import isfinite
 
 from sleuth.agent.episode import Agent, Method, Task
 from sleuth.agent.speech import TextListener
+from sleuth.config.hooks import Contract, raised
 from sleuth.engines.base import Seat
 from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable, UserError
-from sleuth.hooks import Contract, raised
 from sleuth.records import StopReason, Trajectory, Turn
 
 CONTRACT = Contract(("agent", "task", "seat", "hear"), "a Trajectory", awaited=True)

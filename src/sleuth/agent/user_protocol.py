@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sleuth.agent.observation import Observation
 from sleuth.agent.template import Function
+from sleuth.config.hooks import call
 from sleuth.errors import ConfigError, FunctionFailed
-from sleuth.hooks import call
 from sleuth.records import Access, Action, Answer, Hit, Malformed, Search
 
 if TYPE_CHECKING:

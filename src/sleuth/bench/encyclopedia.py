@@ -8,13 +8,13 @@ from tempfile import TemporaryDirectory
 
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.corpus import questions
-from sleuth.corpus.world import folder
-from sleuth.corpus.world.world import World
 from sleuth.records import Question
 from sleuth.retrieval import index
 from sleuth.retrieval.base import Retriever
 from sleuth.retrieval.opened import opened
 from sleuth.retrieval.settings import Plan
+from sleuth.synthesis.world import folder
+from sleuth.synthesis.world.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from sleuth import recipe
 from sleuth.bench.engine import drawn
+from sleuth.config import recipe
 from sleuth.errors import InputError
 from sleuth.model import alike, head, lora
 from sleuth.model.exactness import exact_sums

@@ -82,8 +82,8 @@ def _material(corpus: Path | None, questions: list[Path], passages: int, scratch
     """What is searched, as a plain corpus, and what is asked: the user's own, or a generated world."""
     from sleuth.corpus import sources
     from sleuth.corpus.questions import load
-    from sleuth.corpus.world import folder
-    from sleuth.corpus.world.world import World
+    from sleuth.synthesis.world import folder
+    from sleuth.synthesis.world.world import World
 
     if corpus is not None:
         asked = [question.question for path in questions for question in load(path)]

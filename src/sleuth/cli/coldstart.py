@@ -21,7 +21,7 @@ def coldstart(
     if out.exists():
         raise InputError(f"{out} exists already and is left as it is; choose another folder")
     from sleuth.cli.quiet import quiet
-    from sleuth.train.coldstart import Plan, make
+    from sleuth.sft.quickstart_policy import Plan, make
 
     quiet()
     console = Terminal(stderr=True, markup=False, highlight=False)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sleuth import recipe
 from sleuth.cli.printed import printed, say
+from sleuth.config import recipe
 
 if TYPE_CHECKING:
     import torch

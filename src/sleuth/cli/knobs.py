@@ -3,8 +3,8 @@
 import json
 from collections.abc import Iterator
 
-from sleuth import recipe
 from sleuth.cli.printed import say
+from sleuth.config import recipe
 
 
 def knobs() -> None:

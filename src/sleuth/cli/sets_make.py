@@ -14,9 +14,9 @@ from sleuth.cli.printed import printed, say
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
-    from sleuth.corpus.cloze.making import Made
     from sleuth.corpus.passages import PassageStore
     from sleuth.records import Question
+    from sleuth.synthesis.cloze.making import Made
 
 EXAMPLES = 10
 
@@ -56,10 +56,10 @@ def make(
         raise InputError(f"{out} exists already and is left as it is; choose another file")
     if not name.strip():
         raise InputError("--name is empty; give the set a name, such as cloze")
-    from sleuth.corpus.cloze.excluded import excluded
-    from sleuth.corpus.cloze.making import Terms
-    from sleuth.corpus.cloze.making import make as make_questions
     from sleuth.corpus.questions import write
+    from sleuth.synthesis.cloze.excluded import excluded
+    from sleuth.synthesis.cloze.making import Terms
+    from sleuth.synthesis.cloze.making import make as make_questions
 
     left_out = excluded(without or ())
     terms = Terms(questions, seed, per_passage, name, hops_share)
@@ -77,9 +77,9 @@ def make(
 @contextmanager
 def _passages(source: Path, meter: Meter) -> "Iterator[PassageStore]":
     """The passages of an index folder, which knows where its corpus lies, or of any other source."""
-    from sleuth.corpus.cloze.store import opened
     from sleuth.retrieval import manifest
     from sleuth.retrieval.index import open_passages
+    from sleuth.synthesis.cloze.store import opened
 
     if (source / manifest.NAME).is_file():
         yield open_passages(source)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth import recipe
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
+from sleuth.config import recipe
 from sleuth.errors import ConfigError, InputError, Interrupted
 from sleuth.runs.interruption import INTERRUPTION
-from sleuth.train.sft_settings import SFTConfig, explained, settled
+from sleuth.sft.settings import SFTConfig, explained, settled
 
 if TYPE_CHECKING:
-    from sleuth.train.sft_run import Schooled
+    from sleuth.sft.run import Schooled
 
 
 def sft(
@@ -65,7 +65,7 @@ def sft(
     begun, taken = _model(name, model)
     settings = settled(taken | {key: value for key, value in options.items() if value is not None})
     from sleuth.cli.quiet import quiet
-    from sleuth.train.sft_run import refuse_existing, run
+    from sleuth.sft.run import refuse_existing, run
 
     refuse_existing(out)
     quiet()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sleuth.config.tree import Config
     from sleuth.model.tokens import Tokens
     from sleuth.records import Question
-    from sleuth.train.gold import Demonstration, Gold
-    from sleuth.train.rejection import Harvest
+    from sleuth.sft.gold import Demonstration, Gold
+    from sleuth.sft.rejection import Harvest
 
 app = typer.Typer(no_args_is_help=True, help="Write traces for a cold start: sleuth sft learns from them.")
 app.command()(answers)
@@ -79,8 +79,8 @@ def gold(
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
     from sleuth.retrieval.opened import named, require_ready
-    from sleuth.train.gold import Gold
-    from sleuth.train.gold_passages import finder
+    from sleuth.sft.gold import Gold
+    from sleuth.sft.gold_passages import finder
 
     if prompt in SINGLE or prompts.DOCUMENTS in prompts.named(prompt):
         raise ConfigError(
@@ -139,12 +139,12 @@ def sample(
     if prefer not in ("first", "searches", "tokens"):
         raise ConfigError(f"--prefer {prefer!r} is unknown; expected first, searches or tokens")
     from sleuth.cli.quiet import quiet
+    from sleuth.config.recipe import resolved
     from sleuth.corpus.questions import load
-    from sleuth.recipe import resolved
     from sleuth.reward.rubric import Rubric
     from sleuth.runs.provenance import fingerprint, outline
-    from sleuth.train import rejection
-    from sleuth.train.rejection import Journal, Terms
+    from sleuth.sft import rejection
+    from sleuth.sft.rejection import Journal, Terms
 
     quiet()
     asked = load(questions)
@@ -183,15 +183,15 @@ def _tokens(model: str | None, protocol: str) -> "Tokens | None":
         return None
     if protocol == "tags":
         raise ConfigError("--model has no effect with --protocol tags, which every model speaks; remove it")
+    from sleuth.config.recipe import resolve_policy
     from sleuth.model.tokens import Tokens
-    from sleuth.recipe import resolve_policy
 
     return Tokens.load(resolve_policy(model))
 
 
 def _weights(source: str) -> Path:
     """The model folder that a run or a model names."""
-    from sleuth.recipe import resolve_policy
+    from sleuth.config.recipe import resolve_policy
     from sleuth.runs.run import Run
     from sleuth.train import finished
 
@@ -215,7 +215,7 @@ def _agent(source: str, questions: Path, index: str | None, settings: list[str])
 async def _demonstrated(
     writer: "Gold", asked: "list[Question]", live: Live
 ) -> "tuple[list[Demonstration], Counter[str]]":
-    from sleuth.train.gold import LeftOut
+    from sleuth.sft.gold import LeftOut
 
     live.begin("writing demonstrations", len(asked))
     made: list[Demonstration] = []
@@ -265,6 +265,6 @@ def _refuse_existing(out: Path) -> None:
 
 
 def _write(out: Path, rows: list[dict[str, Any]]) -> None:
-    from sleuth.train.traces import write
+    from sleuth.sft.traces import write
 
     write(out, rows)

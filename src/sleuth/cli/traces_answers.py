@@ -15,7 +15,7 @@ from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from sleuth.records import Question
-    from sleuth.train.gold_answers import Answers
+    from sleuth.sft.gold_answers import Answers
 
 
 def answers(
@@ -49,8 +49,8 @@ def answers(
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
     from sleuth.retrieval.opened import named, require_ready
-    from sleuth.train.gold_answers import Answers
-    from sleuth.train.traces import write
+    from sleuth.sft.gold_answers import Answers
+    from sleuth.sft.traces import write
 
     config = AgentConfig(method=method, prompt=prompt)
     methods.fitting(config)

@@ -10,11 +10,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sleuth import recipe
 from sleuth.cli.bounds import PROCESSES
 from sleuth.cli.launch import launch, rank
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
+from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError, Interrupted
 from sleuth.page.change import estimate, losses, over

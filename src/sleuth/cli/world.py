@@ -11,9 +11,9 @@ from rich.progress import Progress
 
 from sleuth.cli.bounds import MANY, SEED
 from sleuth.cli.printed import Terminal, say
-from sleuth.corpus.world.census import LARGEST, SMALLEST
-from sleuth.corpus.world.folder import write
-from sleuth.corpus.world.world import World
+from sleuth.synthesis.world.census import LARGEST, SMALLEST
+from sleuth.synthesis.world.folder import write
+from sleuth.synthesis.world.world import World
 
 EVERY = 1000  # rows between two looks at the bar: it costs more than making a row
 

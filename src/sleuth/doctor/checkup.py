@@ -9,10 +9,10 @@ import torch
 from sleuth.agent import prompts
 from sleuth.agent.tags import Tags
 from sleuth.config.engine import EngineConfig
-from sleuth.corpus.world.world import World
 from sleuth.doctor.environment import Finding, Verdict
 from sleuth.engines.paged.engine import Paged
 from sleuth.errors import ConfigError, EngineFailure, SleuthError
+from sleuth.synthesis.world.world import World
 from sleuth.train import parity
 from sleuth.train.parity import Parity
 from sleuth.train.policy import Policy

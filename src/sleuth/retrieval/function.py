@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from sleuth.config.hooks import Contract, raised
 from sleuth.errors import SearchUnavailable
-from sleuth.hooks import Contract, raised
 from sleuth.records import Hit
 from sleuth.retrieval.wire import hits_of
 

@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sleuth.config.hooks import IMPORT, imported
 from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.credentials import redacted
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
-from sleuth.hooks import IMPORT, imported
 from sleuth.retrieval import manifest
 from sleuth.retrieval.base import Retriever
 from sleuth.retrieval.cache import Cached

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import SupportsFloat
 
+from sleuth.config.hooks import IMPORT, Contract, call, chosen, imported
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import FunctionFailed
-from sleuth.hooks import IMPORT, Contract, call, chosen, imported
 from sleuth.records import Question, Score, StopReason, Trajectory, Turn
 from sleuth.reward.answers import ANSWERS, cover_em, exact_match, f1
 from sleuth.reward.shape import answer_tags, valid

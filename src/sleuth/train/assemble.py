@@ -10,24 +10,22 @@ from typing import Any
 import torch
 import transformers
 
-from sleuth import recipe
 from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.tools import SearchTool
+from sleuth.config import recipe
 from sleuth.config.agent import ACCESS, UNSEARCHED
+from sleuth.config.hooks import IMPORT, source_hash
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.config.track import TrackConfig
 from sleuth.config.tree import Config
 from sleuth.corpus import questions
-from sleuth.corpus.world import folder as world_folder
-from sleuth.corpus.world.world import World
 from sleuth.credentials import redacted
 from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import Paged
 from sleuth.engines.paged.schedule import Tally
 from sleuth.errors import InputError, UserError
 from sleuth.evaluate.folder import leaves
-from sleuth.hooks import IMPORT, source_hash
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 from sleuth.retrieval import index, manifest
@@ -42,6 +40,8 @@ from sleuth.reward.rubric import Rubric
 from sleuth.runs import checkpoints
 from sleuth.runs.provenance import code_hash, code_version, fingerprint
 from sleuth.runs.run import Run, step_of
+from sleuth.synthesis.world import folder as world_folder
+from sleuth.synthesis.world.world import World
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
 from sleuth.train.engines import Lockstep, learning

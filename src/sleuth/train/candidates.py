@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from sleuth import recipe
 from sleuth.agent import methods, prompts, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import Protocol
+from sleuth.config import recipe
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.engine import STARTED, EngineConfig
+from sleuth.config.hooks import IMPORT, imported
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
-from sleuth.hooks import IMPORT, imported
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 from sleuth.retrieval.opened import PATIENCE, SERVERS, WEB, identity_of, server_token

@@ -6,15 +6,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sleuth import recipe
+from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.corpus import questions
-from sleuth.corpus.world import folder as world_folder
-from sleuth.corpus.world.world import World
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.documents import read_json
+from sleuth.synthesis.world import folder as world_folder
+from sleuth.synthesis.world.world import World
 from sleuth.train.assemble import SEARCHES, agent_of, index_plan
 from sleuth.train.engines import embedded
 from sleuth.train.policy import Policy

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
-from sleuth import recipe
+from sleuth.config import recipe
+from sleuth.config.hooks import IMPORT
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import Paged
@@ -19,7 +20,6 @@ from sleuth.engines.vllm.engine import Vllm
 from sleuth.engines.vllm.launch import Started
 from sleuth.engines.vllm.push import Way
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
-from sleuth.hooks import IMPORT
 from sleuth.model.tokens import Tokens
 from sleuth.runs import checkpoints
 from sleuth.train.learners import device_of, dtype_of, engine_policy

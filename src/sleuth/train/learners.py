@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from sleuth import recipe
+from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import Paged
 from sleuth.errors import ConfigError

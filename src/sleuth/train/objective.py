@@ -9,8 +9,8 @@ from torch import Tensor
 from sleuth.algorithms import advantage, loss
 from sleuth.algorithms.loss import Bounds, Sampled, TokenLoss
 from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.hooks import IMPORT, Contract, call, chosen
 from sleuth.errors import FunctionFailed
-from sleuth.hooks import IMPORT, Contract, call, chosen
 
 ADVANTAGE = Contract(("rewards_N", "groups_N"), "a Tensor of shape (N,)")
 LOSS = Contract(("sampled", "bounds"), "a TokenLoss")

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import zip_longest
 from typing import Any
 
-from sleuth import recipe
+from sleuth.config import recipe
 from sleuth.evaluate.compare import em_by_hops, gain, searches_by_hops
 from sleuth.evaluate.kinds import kind
 from sleuth.evaluate.suite import Asked, Evaluation

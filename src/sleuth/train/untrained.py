@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from sleuth import recipe
 from sleuth.agent.episode import Agent
+from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError
 from sleuth.train.assemble import SEARCHES, agent_of, require_search

@@ -34,7 +34,7 @@ from sleuth.records import (
 from sleuth.reward.rubric import measure
 from sleuth.runs.run import Run
 from sleuth.runs.trajectory import row
-from sleuth.train.vocabulary import tokenizer
+from sleuth.sft.quickstart_tokenizer import tokenizer
 
 WORKSHOPS = ("Juniper Workshop", "Corvid Press", "Saltmarsh Foundry", "Larkspur Mills", "Ember Quay", "Thistle Works")
 CITIES = ("Hestor Crossing", "Dunvar Hill", "Port Ailsa", "Marrow Bay", "Oldbridge", "Kestrel Ford")

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from sleuth.cli.main import app
 from sleuth.corpus import questions
-from sleuth.corpus.world.world import World
 from sleuth.errors import InputError
+from sleuth.synthesis.world.world import World
 
 FILM = {"id": "film", "contents": '"Night Harbour"\nNight Harbour is a 1961 film directed by Anna Pell.'}
 PERSON = {"id": "person", "contents": '"Anna Pell"\nAnna Pell (born 12 March 1920) is a British film director.'}

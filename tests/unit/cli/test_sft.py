@@ -9,8 +9,8 @@ from sleuth.cli.sft import closing, sft
 from sleuth.cli.traces import gold, sample
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.runs.run import Run
-from sleuth.train.course import Course, Measured, Update
-from sleuth.train.sft_run import Schooled
+from sleuth.sft.loop import Course, Measured, Update
+from sleuth.sft.run import Schooled
 
 TALK = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]}
 

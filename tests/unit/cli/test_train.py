@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from sleuth.cli.main import main
 from sleuth.cli.train import closing, closing_table
+from sleuth.config.recipe import anchored, load
 from sleuth.model.tokens import Tokens
-from sleuth.recipe import anchored, load
 from sleuth.runs.run import Run
 from sleuth.train.assemble import begin
 from sleuth.train.policy import Policy

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.recipe import anchored, resolved, restore
 from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.config.tree import Config
-from sleuth.recipe import anchored, resolved, restore
 
 Knobs = dict[str, Any]
 

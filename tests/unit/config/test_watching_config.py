@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from sleuth.config.guards import WATCHED, GuardsConfig
+from sleuth.config.recipe import resolved, restore
 from sleuth.config.track import TrackConfig
 from sleuth.config.tree import Config
-from sleuth.recipe import resolved, restore
 
 QUESTIONS = {"train": "a.jsonl", "test": "b.jsonl", "corpus": "c.jsonl"}
 

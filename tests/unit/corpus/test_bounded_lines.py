@@ -20,7 +20,7 @@ from sleuth.corpus.datasets import lines as question_lines
 from sleuth.corpus.sources import plain
 from sleuth.errors import InputError
 from sleuth.retrieval.index import build
-from sleuth.train import traces
+from sleuth.sft import traces
 
 ROW = {"id": "1", "contents": "a"}
 

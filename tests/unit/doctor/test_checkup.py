@@ -110,6 +110,6 @@ def test_report_for_people_and_for_programs() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_shipped_policy_agrees_on_a_gpu(dtype: torch.dtype) -> None:
-    from sleuth import recipe
+    from sleuth.config import recipe
 
     assert finding(check(recipe.resolve_policy("quickstart"), GPU, dtype)).verdict is Verdict.OK

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sleuth import recipe
 from sleuth.agent import methods
+from sleuth.config import recipe
 from sleuth.config.engine import EngineConfig
 from sleuth.engines.paged.engine import Paged
 from sleuth.errors import ConfigError, InputError, UserError

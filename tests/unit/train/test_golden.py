@@ -32,11 +32,11 @@ from sleuth.config.train import TrainConfig
 from sleuth.model.attention import NAME
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
+from sleuth.sft.quickstart_tokenizer import tokenizer
 from sleuth.train.critic import Critic
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.policy import Policy
 from sleuth.train.step import Learner, Pace
-from sleuth.train.vocabulary import tokenizer
 
 RECORD = Path(__file__).with_name("golden.json")
 KERNELS = {

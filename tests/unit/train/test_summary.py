@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth import recipe
+from sleuth.config import recipe
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import InputError
 from sleuth.evaluate.suite import Evaluation, asked

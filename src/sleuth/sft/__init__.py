@@ -1,0 +1,1 @@
+"""Cold start: demonstrations, rejection sampling and supervised training."""

@@ -1,0 +1,93 @@
+"""Law 1: imports go down the layers, siblings never import each other, and every import is absolute."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "sleuth"
+
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"credentials", "errors", "records"}),
+    frozenset({"hub", "recipes"}),
+    frozenset({"config", "runs", "page", "http"}),
+    frozenset({"corpus", "reward", "algorithms", "model"}),
+    frozenset({"retrieval", "engines"}),
+    frozenset({"agent"}),
+    frozenset({"evaluate", "synthesis", "serve", "view"}),
+    frozenset({"train"}),
+    frozenset({"sft"}),
+    frozenset({"bench", "doctor"}),
+    frozenset({"cli"}),
+)
+RANK = {room: rank for rank, layer in enumerate(LAYERS) for room in layer}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    """The room a file of the package lies in; "" for the package's own `__init__.py`."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py").removesuffix("__init__")
+
+
+def imported_rooms(tree: ast.AST) -> Iterator[str]:
+    """Rooms of the package that a module imports anywhere, inside functions too."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                dotted = [name.name for name in names]
+            case ast.ImportFrom(module="sleuth", names=names):
+                dotted = [f"sleuth.{name.name}" for name in names if not name.name.startswith("__")]
+            case ast.ImportFrom(module=str(module)):
+                dotted = [module]
+            case _:
+                continue
+        yield from (name.split(".")[1] for name in dotted if name.startswith("sleuth."))
+
+
+def offences(room: str, source: str) -> list[str]:
+    """What a module of that room imports against the layers."""
+    tree = ast.parse(source)
+    relative = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
+    upward = [other for other in imported_rooms(tree) if other != room and not _below(other, room)]
+    return [f"relative import in line {node.lineno}" for node in relative] + [f"{room} -> {other}" for other in upward]
+
+
+def _below(other: str, room: str) -> bool:
+    return room != "" and RANK[other] < RANK[room]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down(path: Path) -> None:
+    assert offences(room_of(path), path.read_text()) == []
+
+
+def test_every_room_has_a_layer() -> None:
+    rooms = {room_of(path) for path in MODULES} - {""}
+    assert sorted(rooms - set(RANK)) == [], "add the new room to LAYERS, and say why in docs/decisions"
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "offence"),
+    [
+        ("corpus", "from sleuth.reward.answers import em", "corpus -> reward"),
+        ("records", "import sleuth.config", "records -> config"),
+        ("train", "def f():\n    from sleuth import cli", "train -> cli"),
+        ("", "from sleuth import records", " -> records"),
+        ("agent", "from .ledger import Ledger", "relative import in line 1"),
+    ],
+)
+def test_law_catches(room: str, source: str, offence: str) -> None:
+    assert offences(room, source) == [offence]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from sleuth.agent.ledger import Ledger",
+        "from sleuth import __version__, errors",
+        "import torch, sleuth.engines",
+    ],
+)
+def test_law_allows(source: str) -> None:
+    assert offences("agent", source) == []

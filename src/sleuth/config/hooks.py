@@ -20,7 +20,7 @@ from sleuth.errors import ConfigError, FunctionFailed
 
 IMPORT = "import:"
 EXPECTED = "expected import:package.function, a function that Python can import from here"
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 LONGEST = 500  # characters of what a function raised, in a sentence
 
 Entry = TypeVar("Entry")

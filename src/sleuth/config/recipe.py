@@ -22,7 +22,7 @@ Tree = dict[str, object]
 
 SHOWN = 200  # characters of a value in an error
 
-SHIPPED = Path(__file__).parent / "recipes"
+SHIPPED = Path(__file__).parents[1] / "recipes"
 DATA_FILES = ("corpus", "train", "test")
 # What does not make another run of one that goes on; a name that ends in a dot stands for its whole table.
 MAY_CHANGE = (

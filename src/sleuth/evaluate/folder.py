@@ -5,7 +5,6 @@ order in which they finished, and `trajectories.offsets` where the row of each q
 measured of each question; `results.json`, `.md` and `.html` the figures.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,6 +25,7 @@ from sleuth.errors import InputError
 from sleuth.records import Question, StopReason
 from sleuth.runs.documents import read_json
 from sleuth.runs.failures import explained
+from sleuth.runs.lock import locked
 from sleuth.runs.replacing import PRIVATE, replacing, write_private
 from sleuth.runs.rows import read_rows
 from sleuth.runs.shape import first_problem
@@ -92,20 +92,8 @@ class Folder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps other processes from asking here; the lock ends with the process, however that ends."""
-        with self._lock() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(f"another process is asking in {self.path}; wait for it, or end it first") from error
+        with locked(self.path / "lock", f"another process is evaluating in {self.path}; wait for it, or end it first"):
             yield
-
-    def _lock(self) -> TextIO:
-        try:
-            return (self.path / "lock").open("w")
-        except OSError as error:
-            raise InputError(
-                f"{self.path} cannot be written ({error.strerror}); make it writable, or copy it"
-            ) from error
 
     def forsake(self) -> None:
         """Removes a folder in which nothing was ever answered, and no other."""

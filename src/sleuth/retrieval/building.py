@@ -1,7 +1,6 @@
 """A folder under construction: kept when the work is killed, continued when it is begun again, renamed when whole."""
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -14,6 +13,7 @@ from typing import Any
 from sleuth.corpus.sources import files_of
 from sleuth.errors import InputError, UserError
 from sleuth.runs.failures import explained
+from sleuth.runs.lock import locked
 from sleuth.runs.replacing import replacing, sync_tree
 from sleuth.runs.temporaries import remove_leftovers
 
@@ -31,7 +31,8 @@ def building(out: Path, order: Mapping[str, Any], *, kept_on_error: bool = False
     """
     refuse_existing(out)
     folder = out.with_name(f".building-{out.name}")
-    with explained(out), _made(folder), _held(folder):
+    busy = f"another process is building in {folder}; wait for it, or end it first"
+    with explained(out), _made(folder), locked(folder / LOCK, busy):
         _begin(folder, order)
         remove_leftovers(folder)
         with nullcontext() if kept_on_error else _judged(folder):
@@ -81,17 +82,6 @@ def _judged(folder: Path) -> Iterator[None]:
         if not (isinstance(cause, OSError) and cause.errno in NO_ROOM):
             shutil.rmtree(folder)
         raise
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keeps a second process from building the same; the lock ends with the process, however that ends."""
-    with (folder / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"another process is building in {folder}; wait for it, or end it first") from error
-        yield
 
 
 def _begin(folder: Path, order: Mapping[str, Any]) -> None:

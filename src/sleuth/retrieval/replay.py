@@ -1,6 +1,5 @@
 """Searches on file: every query of a run with its outcome, recorded, and answered again without the index."""
 
-import fcntl
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from sleuth.errors import InputError, ReplayMiss, SearchUnavailable
 from sleuth.records import Hit
 from sleuth.retrieval.base import Retriever
 from sleuth.retrieval.wire import hits_of, scored
+from sleuth.runs.lock import acquire
 
 Outcome = list[Hit] | SearchUnavailable
 Row = dict[str, Any]
@@ -71,10 +71,7 @@ class Recorded:
 
     def _continue(self, index: str) -> None:
         """Reads what was recorded before, and drops a torn end."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{self._path} is being recorded to already; choose another file") from None
+        acquire(self._file, f"another process is recording to {self._path}; choose another file")
         header = _line({"format": FORMAT, "kind": KIND, "index": index})
         size = os.fstat(self._file).st_size
         if size < len(header) and header.startswith(os.pread(self._file, size, 0)):

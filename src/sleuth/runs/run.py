@@ -1,17 +1,17 @@
 """The run folder: manifest, metrics, trajectories, checkpoints; whatever bears its final name is complete."""
 
-import fcntl
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from sleuth.errors import InputError
 from sleuth.runs.documents import FORMAT, Row, document, read_json
 from sleuth.runs.failures import explained
+from sleuth.runs.lock import locked
 from sleuth.runs.replacing import PRIVATE, replacing, write_private
 from sleuth.runs.rows import append_row, read_rows, rewrite_rows, write_rows
 from sleuth.runs.temporaries import TEMPORARY, remove, remove_leftovers
@@ -63,24 +63,12 @@ class Run:
 
         The lock ends with the process, however that ends.
         """
-        with self._lock() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(f"another process is training in {self.path}; wait for it, or end it first") from error
+        with locked(self.path / "lock", f"another process is training in {self.path}; wait for it, or end it first"):
             for folder in (self.path, self.path / "trajectories", self.path / "checkpoints"):
                 with explained(folder):
                     folder.mkdir(exist_ok=True)
                     remove_leftovers(folder)
             yield
-
-    def _lock(self) -> TextIO:
-        try:
-            return (self.path / "lock").open("w")
-        except OSError as error:
-            raise InputError(
-                f"the run {self.path} cannot be written ({error.strerror}); make it writable, or copy it"
-            ) from error
 
     def manifest(self) -> Row:
         return read_json(self.path / "manifest.json")

@@ -1,6 +1,5 @@
 """Rejection sampling: a model's own episodes, those kept that ended well."""
 
-import fcntl
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from sleuth.errors import InputError
 from sleuth.records import Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.failures import explained
+from sleuth.runs.lock import acquire
 from sleuth.runs.rows import append_row, read_rows
 from sleuth.runs.trajectory import row
 
@@ -105,10 +105,7 @@ class Journal:
             with explained(out):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = kept.enter_context(path.open("ab"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise InputError(f"another process samples for {out}; wait for it, or end it first") from error
+            acquire(file, f"another process is sampling for {out}; wait for it, or end it first")
             # Half a line, written when a process was killed, would spoil the next.
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
             cls(path)._begin(json.loads(json.dumps({"order": order})))

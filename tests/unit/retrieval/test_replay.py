@@ -208,7 +208,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
 
 def test_two_do_not_record_to_one_file(tmp_path: Path) -> None:
     first = Recorded(Script([HIT]), tmp_path / "r", "abc")
-    with pytest.raises(InputError, match="being recorded to already"):
+    with pytest.raises(InputError, match="another process"):
         Recorded(Script([HIT]), tmp_path / "r", "abc")
     del first
     gc.collect()

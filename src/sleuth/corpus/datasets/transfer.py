@@ -1,6 +1,5 @@
 """One file brought from the hub: it goes on where it broke off, and bears its name only when its bytes are right."""
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ import httpx
 from sleuth.corpus.datasets.hub import Hub, HubFile
 from sleuth.errors import InputError
 from sleuth.runs.failures import explained
+from sleuth.runs.lock import acquire
 
 PARTIAL = ".partial"
 CHUNK = 1 << 20  # bytes read at a time of what is there
@@ -149,8 +149,5 @@ def _chunks(file: BinaryIO, start: int, size: int) -> Iterator[bytes]:
 def held(partial: Path) -> Iterator[BinaryIO]:
     """The unfinished file, kept from other processes as long as this one writes it."""
     with open(os.open(partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:  # noqa: PTH123  made where missing, kept where not
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"another process is downloading {partial}; wait for it, or end it first") from error
+        acquire(file, f"another process is downloading {partial}; wait for it, or end it first")
         yield file

@@ -263,7 +263,7 @@ def tiny(tokens: "Tokens") -> "Callable[..., PreTrainedModel]":
             "num_attention_heads": 4,
             "max_position_embeddings": 512,
             "bos_token_id": None,
-            "eos_token_id": tokens.end,
+            "eos_token_id": tokens.eos_id,
         }
         config = AutoConfig.for_model(**usual | changes)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
@@ -295,7 +295,7 @@ def reciter() -> "Callable[[Tokens, Sequence[Sequence[str]]], PreTrainedModel]":
             num_attention_heads=1,
             head_dim=32,  # the least that vLLM computes on a CPU
             bos_token_id=None,
-            eos_token_id=tokens.end,
+            eos_token_id=tokens.eos_id,
         )
         model = LlamaForCausalLM(config)
         model.set_attn_implementation(NAME)

@@ -18,7 +18,7 @@ from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, Passage
@@ -56,7 +56,7 @@ class House:
         return int(httpx.get(f"{self.url}/health").json()["under_way"])
 
 
-def spoken(tokens: Tokens) -> Scripted:
+def spoken(tokens: Tokens) -> ScriptedEngine:
     """Searches once and answers, in words that would like to run; `babble` never answers."""
 
     def script(ids: Sequence[int]) -> list[int]:
@@ -67,7 +67,7 @@ def spoken(tokens: Tokens) -> Scripted:
             return tokens.encode(f"<think> I need {HOSTILE} Emma. </think> <search> Emma {HOSTILE} </search>")
         return tokens.encode(f"<think> It is there. </think> <answer> Jane Austen {HOSTILE} </answer>")
 
-    return Scripted(script)
+    return ScriptedEngine(script)
 
 
 @contextmanager

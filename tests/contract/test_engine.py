@@ -15,12 +15,12 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.engines.base import Completion, Engine, Finish, Sampling
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.pages import PAGE
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.engines.vllm.device import ENVIRONMENT, OPTIONS, Device
 from sleuth.engines.vllm.disk import Disk
-from sleuth.engines.vllm.engine import Vllm
+from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.engines.vllm.launch import start
 from sleuth.errors import EngineFailure
 from sleuth.model.load import load
@@ -53,7 +53,7 @@ class Home(NamedTuple):
 
 
 Opener = Callable[[Path, int, int], AbstractAsyncContextManager[Engine]]
-PagedOpener = Callable[[Path, int, int], AbstractAsyncContextManager[Paged]]
+PagedOpener = Callable[[Path, int, int], AbstractAsyncContextManager[PagedEngine]]
 
 
 @asynccontextmanager
@@ -67,15 +67,15 @@ async def scripted(folder: Path, slots: int, context: int) -> AsyncIterator[Engi
             line.append(int(model(torch.tensor([[*ids, *line]])).logits[0, -1].argmax()))
         return line
 
-    yield Scripted(script)
+    yield ScriptedEngine(script)
 
 
 @asynccontextmanager
 async def paged(
     folder: Path, slots: int, context: int, *, device: str = "cpu", **settings: Any
-) -> AsyncIterator[Paged]:
+) -> AsyncIterator[PagedEngine]:
     model = load(folder, torch.device(device), torch.float32)
-    engine = Paged(model, Tokens.load(folder), slots=slots, context=context, **settings)
+    engine = PagedEngine(model, Tokens.load(folder), slots=slots, context=context, **settings)
     yield engine
     await engine.close()
 
@@ -123,13 +123,13 @@ def no_server_is_left() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def vllm(folder: Path, slots: int, context: int, *, by_device: bool = False) -> AsyncIterator[Vllm]:
+async def vllm(folder: Path, slots: int, context: int, *, by_device: bool = False) -> AsyncIterator[VllmEngine]:
     if not SERVERS:
         SERVERS.append(Servers())
     address = SERVERS[0].address(folder, by_device)
     with tempfile.TemporaryDirectory() as exchange:
         way = Device() if by_device else Disk(Path(exchange))
-        engine = await Vllm.connect([address], Tokens.load(folder), context=context, slots=slots, way=way)
+        engine = await VllmEngine.connect([address], Tokens.load(folder), context=context, slots=slots, transport=way)
         try:
             yield engine
         finally:
@@ -285,10 +285,10 @@ def test_the_listener_hears_every_token_in_order(opener: Opener, home: Home) -> 
 def test_a_seat_serves_turn_after_turn(opener: Opener, home: Home) -> None:
     async def main() -> list[str]:
         async with opener(home.folder, 1, 64) as engine:
-            with engine.seat(3) as seat:
+            with engine.session(3) as session:
                 ids, texts = home.ids("I "), []
                 for _ in range(2):
-                    completion = await engine.generate(ids, Sampling(1), seat)
+                    completion = await engine.generate(ids, Sampling(1), session)
                     texts.append(home.tokens.decode(completion.ids))
                     ids = [*ids, *completion.ids]
                 return texts
@@ -354,7 +354,7 @@ def test_without_stops_nothing_stops(opener: Opener, home: Home) -> None:
 @sampling_engine
 def test_the_end_token_ends_and_is_kept(opener: Opener, home: Home) -> None:
     completion = said(opener, home, home.ids("Say:"), Sampling(9))
-    assert completion.ids == (*home.ids("bye"), home.tokens.end)
+    assert completion.ids == (*home.ids("bye"), home.tokens.eos_id)
     assert completion.finish is Finish.END
 
 
@@ -552,7 +552,7 @@ def test_keys_of_older_weights_are_kept_where_that_is_asked_for(
     async def main() -> tuple[Completion, int]:
         async with opener(endless.folder, 2, 64) as engine:
             publish = partial(engine.publish, keep_cache=True)
-            return await changed_on_the_way(engine, prompt, new, publish), engine.tally.prefilled
+            return await changed_on_the_way(engine, prompt, new, publish), engine.stats.prefilled
 
     completion, prefilled = asyncio.run(main())
     assert prefilled == len(prompt)
@@ -570,7 +570,7 @@ def test_a_group_computes_its_prompt_once(opener: PagedOpener, wild: Home, lengt
     async def main() -> tuple[list[Completion], int, int]:
         async with opener(wild.folder, 8, 64) as engine:
             calls = [engine.generate(prompt, Sampling(6, seed=seed)) for seed in range(8)]
-            return await asyncio.gather(*calls), engine.tally.prefilled, engine.tally.reused
+            return await asyncio.gather(*calls), engine.stats.prefilled, engine.stats.reused
 
     completions, prefilled, reused = asyncio.run(main())
     alone = together(paged, wild, [(prompt, Sampling(6, seed=seed)) for seed in range(8)], slots=1)
@@ -587,12 +587,12 @@ def test_the_next_turn_pays_only_for_its_new_tokens(opener: PagedOpener, wild: H
     async def main() -> list[tuple[int, int]]:
         async with opener(wild.folder, 2, 256) as engine:
             paid: list[tuple[int, int]] = []
-            with engine.seat(0) as seat:
+            with engine.session(0) as session:
                 ids = prompt
                 for turn in range(3):
-                    before = engine.tally.prefilled
-                    completion = await engine.generate(ids, Sampling(7, seed=turn), seat)
-                    paid.append((engine.tally.prefilled - before, len(ids)))
+                    before = engine.stats.prefilled
+                    completion = await engine.generate(ids, Sampling(7, seed=turn), session)
+                    paid.append((engine.stats.prefilled - before, len(ids)))
                     ids = [*ids, *completion.ids, *observation]
             return paid
 
@@ -607,8 +607,8 @@ def test_lower_orders_are_served_first(opener: Opener, home: Home) -> None:
     finished: list[int] = []
 
     async def call(engine: Engine, order: int) -> None:
-        with engine.seat(order) as seat:
-            await engine.generate(home.ids("tick "), Sampling(8), seat)
+        with engine.session(order) as session:
+            await engine.generate(home.ids("tick "), Sampling(8), session)
             finished.append(order)
 
     async def main() -> None:

@@ -20,7 +20,7 @@ from sleuth.agent.tags import Tags
 from sleuth.config.recipe import resolve_policy
 from sleuth.corpus.questions import stream
 from sleuth.engines.base import Completion, Finish, Sampling
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.model.load import load
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
@@ -66,7 +66,7 @@ def _to_the_end(ids: list[int], ends: Sequence[int]) -> list[int]:
 def _ends(model: PreTrainedModel, tokens: Tokens) -> list[int]:
     named: Any = getattr(model.generation_config, "eos_token_id", None)
     listed = named if isinstance(named, list) else [named]
-    return sorted({token for token in (*listed, tokens.end) if token is not None})
+    return sorted({token for token in (*listed, tokens.eos_id) if token is not None})
 
 
 def _is_tie(model: PreTrainedModel, ids: Sequence[int], tokens: set[int]) -> bool:
@@ -84,7 +84,7 @@ def test_greedy_tokens_are_those_of_hugging_face(name: str, device: str) -> None
     count, most = (10, 16) if few else (100, 32)
     tokens = Tokens.load(folder)
     given = asked(name, count, tokens)
-    engine = Paged(
+    engine = PagedEngine(
         load(folder, torch.device(device), torch.float32), tokens, slots=32, context=max(map(len, given)) + most + 1
     )
 

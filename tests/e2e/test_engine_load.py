@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Finish, Sampling
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.pages import PAGE
 from sleuth.model.shape import Shape
 from sleuth.model.tokens import Tokens
@@ -56,7 +56,7 @@ def calls(dice: random.Random, vocabulary: int) -> list[Call]:
 class Crowd:
     """Everybody asks at once. Whenever somebody is served, another may be sent away, or weights are published."""
 
-    engine: Paged
+    engine: PagedEngine
     dice: random.Random
     tasks: list["asyncio.Task[Completion]"] = field(default_factory=list)
     heard: dict[int, list[int]] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class Crowd:
 
     async def _call(self, number: int, call: Call) -> Completion:
         listen = self.heard.setdefault(number, []).extend if number % 5 == 0 else None
-        with self.engine.seat(number // 8) as seat:
-            completion = await self.engine.generate(*call, seat if number % 3 else None, listen)
+        with self.engine.session(number // 8) as session:
+            completion = await self.engine.generate(*call, session if number % 3 else None, listen)
         self._served()
         return completion
 
@@ -95,7 +95,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-async def emptied(engine: Paged) -> None:
+async def emptied(engine: PagedEngine) -> None:
     while engine.pages_held:  # noqa: ASYNC110  nobody is told when the last page is given back
         await asyncio.sleep(0.01)
 
@@ -106,7 +106,9 @@ async def emptied(engine: Paged) -> None:
 def test_ten_thousand_requests_on_a_tenth_of_the_pages(tiny: Tiny, tokens: Tokens, device: str) -> None:
     model = tiny()
     torch.nn.Module.to(model, device)
-    engine = Paged(model, tokens, slots=SLOTS, context=CONTEXT, memory=share_of(NEED // 10, model), prefill_tokens=256)
+    engine = PagedEngine(
+        model, tokens, slots=SLOTS, context=CONTEXT, memory=share_of(NEED // 10, model), prefill_tokens=256
+    )
     asked = calls(random.Random(0), model.config.vocab_size)
     crowd = Crowd(engine, random.Random(1))
 
@@ -123,15 +125,15 @@ def test_ten_thousand_requests_on_a_tenth_of_the_pages(tiny: Tiny, tokens: Token
     assert len(crowd.left) > REQUESTS / 50
     assert crowd.version > 2
     assert engine.pages_held == 0
-    assert engine.tally.preempted > 50
-    assert engine.tally.reused > 10_000
+    assert engine.stats.preempted > 50
+    assert engine.stats.reused > 10_000
     for number, completion in served.items():
         _, sampling = asked[number]
         assert list(completion.versions) == sorted(completion.versions)
         if completion.finish is Finish.LENGTH:
             assert len(completion.ids) == sampling.max_tokens
         assert tuple(crowd.heard.get(number, completion.ids)) == completion.ids
-    unhurried = Paged(model, tokens, slots=16, context=CONTEXT)
+    unhurried = PagedEngine(model, tokens, slots=16, context=CONTEXT)
     sample = random.Random(2).sample(sorted(served), 100)
 
     async def again() -> list[Completion]:

@@ -54,7 +54,7 @@ def _model(traces: Path) -> Policy:
         num_key_value_heads=2,
         max_position_embeddings=256,
         bos_token_id=None,
-        eos_token_id=tokens.end,
+        eos_token_id=tokens.eos_id,
     )
     return Policy(LlamaForCausalLM(config), tokens)
 

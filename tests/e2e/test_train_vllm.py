@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sleuth.engines.base import Completion, Sampling
-from sleuth.engines.vllm.engine import Vllm
+from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.engines.vllm.launch import Started, start
 from sleuth.runs.rows import read_rows
 from sleuth.runs.run import Run
@@ -63,7 +63,7 @@ def settings(*knobs: str) -> list[str]:
 
 def sampled(address: str, policy: Policy, prompt: list[int]) -> Completion:
     async def main() -> Completion:
-        engine = await Vllm.connect([address], policy.tokens, context=160)
+        engine = await VllmEngine.connect([address], policy.tokens, context=160)
         completion = await engine.generate(prompt, Sampling(40, seed=1))
         await engine.close()
         return completion

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.vllm.disk import Disk
-from sleuth.engines.vllm.engine import Vllm
+from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.engines.vllm.launch import Started, start
 from sleuth.model.tokens import Tokens
 
@@ -78,7 +78,9 @@ def test_weights_pushed_step_after_step_sample_what_comes_after_them(
 
     async def main() -> list[Completion]:
         with started(folder, "one") as server:
-            engine = await Vllm.connect([server.address], tokens, context=512, way=Disk(tmp_path / "weights"))
+            engine = await VllmEngine.connect(
+                [server.address], tokens, context=512, transport=Disk(tmp_path / "weights")
+            )
             completions, heard = [], asyncio.Event()
             for step in (1, 2, 3):
                 heard.clear()
@@ -108,11 +110,11 @@ def test_all_episodes_finish_once_when_one_of_two_servers_is_killed(
     folder, finished = saved(tmp_path / "model", model, tokens), list[tuple[int, list[int], list[float]]]()
     prompts = [tokens.encode(f"Who wrote the book {number}?") for number in range(EPISODES)]
 
-    async def episode(engine: Vllm, number: int, quarter: asyncio.Event) -> None:
+    async def episode(engine: VllmEngine, number: int, quarter: asyncio.Event) -> None:
         ids, sampled = list(prompts[number]), list[float]()
-        with engine.seat(number) as seat:
+        with engine.session(number) as session:
             for turn in range(TURNS):
-                completion = await engine.generate(ids, Sampling(LENGTH, seed=turn), seat)
+                completion = await engine.generate(ids, Sampling(LENGTH, seed=turn), session)
                 ids, sampled = [*ids, *completion.ids], [*sampled, *completion.logprobs]
         finished.append((number, ids, sampled))
         if len(finished) >= EPISODES // 4:
@@ -121,7 +123,7 @@ def test_all_episodes_finish_once_when_one_of_two_servers_is_killed(
     async def main() -> None:
         with started(folder, "one") as one, started(folder, "two") as two:
             both = [one, two]
-            engine = await Vllm.connect([server.address for server in both], tokens, context=512, slots=16)
+            engine = await VllmEngine.connect([server.address for server in both], tokens, context=512, slots=16)
             quarter = asyncio.Event()
             episodes = [asyncio.create_task(episode(engine, number, quarter)) for number in range(EPISODES)]
             await quarter.wait()

@@ -13,7 +13,7 @@ from sleuth.agent.episode import Agent, Task
 from sleuth.agent.tool_calls import Tools
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Access, Answer, Hit, Malformed, Passage, Question, Search
@@ -131,7 +131,7 @@ def test_episodes_are_exact(model: Tokens, tools: Tools, lines: list[list[str] |
         return next(played, model.encode("<answer> Oslo </answer>"))
 
     config = AgentConfig(prompt="brief", searches=9, observation_tokens=budget, context_tokens=50_000)
-    agent = Agent(Scripted(script), model, tools, SearchTool(Echo(), 2), config)
+    agent = Agent(ScriptedEngine(script), model, tools, SearchTool(Echo(), 2), config)
     trajectory = asyncio.run(agent.run(Task(Question("q", "Who", ("x",), "test"))))
     place = 0
     for turn, (prompt, following) in zip(

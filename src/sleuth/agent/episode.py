@@ -13,7 +13,7 @@ from sleuth.agent.protocol import Protocol
 from sleuth.agent.speech import Speech, TextListener
 from sleuth.agent.tools import Found, SearchTool
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.base import Completion, Engine, Finish, Listener, Sampling, Seat
+from sleuth.engines.base import Completion, Engine, Finish, OnTokens, Sampling, Session
 from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Access, Action, Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
@@ -55,12 +55,12 @@ class Task:
         )
 
 
-Method = Callable[["Agent", Task, Seat, TextListener | None], Awaitable[Trajectory]]
+Method = Callable[["Agent", Task, Session, TextListener | None], Awaitable[Trajectory]]
 
 
-async def searched(agent: "Agent", task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
+async def searched(agent: "Agent", task: Task, session: Session, hear: TextListener | None) -> Trajectory:
     """The method of searching: thought, search and observation in turns, until there is an answer."""
-    return await Episode(agent, task, seat, hear).run()
+    return await Episode(agent, task, session, hear).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ class Agent:
     async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
         """Runs the episode to its end; a failure that is not the model's ends it as unusable."""
         try:
-            with self.engine.seat(order) as seat:
-                seat.in_tool = lambda: self.tool.waits.any_under_way
-                return await self.method(self, task, seat, hear)
+            with self.engine.session(order) as session:
+                session.in_tool = lambda: self.tool.waits.any_under_way
+                return await self.method(self, task, session, hear)
         except FunctionFailed as failure:
             return task.trajectory(StopReason.FUNCTION_FAILED, failure=str(failure))
 
@@ -97,7 +97,7 @@ class Episode:
 
     agent: Agent
     task: Task
-    seat: Seat
+    session: Session
     hear: TextListener | None
     opening: Sequence[int] | None = None
     ledger: Ledger = field(default_factory=Ledger)
@@ -175,9 +175,9 @@ class Episode:
             stops=self.agent.protocol.stops,
             seed=self.task.turn_seed(len(self.turns)),
         )
-        return await self.agent.engine.generate(self.ledger.ids, sampling, self.seat, self._listener())
+        return await self.agent.engine.generate(self.ledger.ids, sampling, self.session, self._listener())
 
-    def _listener(self) -> Listener | None:
+    def _listener(self) -> OnTokens | None:
         return None if self.hear is None else Speech(self.agent.tokens, self.hear).listen
 
     def _room(self) -> int:
@@ -204,4 +204,4 @@ class Episode:
 def _ended(completion: Completion, tokens: Tokens) -> bool:
     """Whether the model ended its turn itself: the token that does so is the last of those it sampled."""
     by_itself = completion.finish in (Finish.STOP, Finish.END)
-    return by_itself and bool(completion.ids) and completion.ids[-1] in tokens.special
+    return by_itself and bool(completion.ids) and completion.ids[-1] in tokens.special_ids

@@ -23,7 +23,7 @@ METHODS: dict[str, Method] = {
 
 
 def named(name: str) -> Method:
-    """A method by name, or by `import:package.function`, a coroutine function of agent, task, seat and listener."""
+    """A method by name, or by `import:package.function`, a coroutine function of agent, task, session and listener."""
     method = chosen("agent.method", name, METHODS, CONTRACT)
     return UserMethod(name, method) if name.startswith(IMPORT) else method
 

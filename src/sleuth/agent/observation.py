@@ -76,4 +76,4 @@ class Fitted(NamedTuple):
 
 def after_end(ids: list[int], tokens: Tokens) -> list[int]:
     """What follows the first special token: the one that ends a turn."""
-    return ids[next((place + 1 for place, token in enumerate(ids) if token in tokens.special), 0) :]
+    return ids[next((place + 1 for place, token in enumerate(ids) if token in tokens.special_ids), 0) :]

@@ -62,7 +62,7 @@ def require_spoken(questions: Iterable[Question], protocol: Protocol) -> None:
 def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function] = ()) -> list[int]:
     """The ids of messages up to where the model speaks: through its chat template, or their text alone."""
     if tokens.tokenizer.chat_template is None:
-        return [*tokens.opening, *tokens.encode("\n".join(message["content"] for message in messages))]
+        return [*tokens.prefix_ids, *tokens.encode("\n".join(message["content"] for message in messages))]
     return _chat(messages, tokens, functions)
 
 

@@ -8,7 +8,7 @@ from sleuth.agent.episode import Agent, Episode, Task
 from sleuth.agent.protocol import Protocol
 from sleuth.agent.speech import TextListener
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.base import Seat
+from sleuth.engines.base import Session
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.model.tokens import BROKEN, Tokens
 from sleuth.records import Answer, Hit, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
@@ -42,13 +42,13 @@ class Single:
                 f"the prompt {name!r} has no {prompts.EXAMPLES}, so examples have no effect with it; {remedy}"
             )
 
-    async def __call__(self, agent: Agent, task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
+    async def __call__(self, agent: Agent, task: Task, session: Session, hear: TextListener | None) -> Trajectory:
         found = await agent.tool.search(task.question.question) if self.retrieves else ()
         if isinstance(found, SearchUnavailable):
             return task.trajectory(StopReason.SEARCH_UNAVAILABLE, failure=str(found))
         alone = replace(agent, config=agent.config.model_copy(update={"searches": 0}))
         opening, documents = self._fitted(task.question, found, agent)
-        answered = await Episode(alone, task, seat, hear, opening).run()
+        answered = await Episode(alone, task, session, hear, opening).run()
         seen = None if not found or documents == worded(found, agent.protocol) else documents
         turns = [
             replace(turn, hits=found, formed=formed(turn, agent.config.template, agent.protocol), shown=seen)

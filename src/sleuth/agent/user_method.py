@@ -6,11 +6,11 @@ from math import isfinite
 from sleuth.agent.episode import Agent, Method, Task
 from sleuth.agent.speech import TextListener
 from sleuth.config.hooks import Contract, raised
-from sleuth.engines.base import Seat
+from sleuth.engines.base import Session
 from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable, UserError
 from sleuth.records import StopReason, Trajectory, Turn
 
-CONTRACT = Contract(("agent", "task", "seat", "hear"), "a Trajectory", awaited=True)
+CONTRACT = Contract(("agent", "task", "session", "hear"), "a Trajectory", awaited=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class UserMethod:
     name: str
     function: Method
 
-    async def __call__(self, agent: Agent, task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
+    async def __call__(self, agent: Agent, task: Task, session: Session, hear: TextListener | None) -> Trajectory:
         try:
-            found = await self.function(agent, task, seat, hear)
+            found = await self.function(agent, task, session, hear)
         except EngineFailure as failure:
             return task.trajectory(StopReason.ENGINE_FAILED, failure=str(failure))
         except SearchUnavailable as failure:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from sleuth.bench.workloads import Episode
 from sleuth.engines.base import Engine, Sampling
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import EngineFailure
 from sleuth.model.attention import NAME
 
@@ -43,7 +43,7 @@ def opened(
 ) -> Iterator[Ours]:
     """The engine over a new model; the memory of both is free again afterwards."""
     with asyncio.Runner() as loop:
-        ours = Ours(Paged(drawn(shape, device), None, slots=slots, context=context, **settings), loop)
+        ours = Ours(PagedEngine(drawn(shape, device), None, slots=slots, context=context, **settings), loop)
         try:
             yield ours
         finally:
@@ -78,11 +78,11 @@ async def _all(engine: Engine, episodes: Sequence[Episode]) -> float:
 
 async def _played(engine: Engine, number: int, episode: Episode) -> None:
     ids: list[int] = []
-    with engine.seat(number) as seat:
+    with engine.session(number) as session:
         for order, turn in enumerate(episode):
             ids += turn.given
             sampling = Sampling(turn.sampled, seed=number * len(episode) + order)
-            completion = await engine.generate(ids, sampling, seat)
+            completion = await engine.generate(ids, sampling, session)
             if len(completion.logprobs) != turn.sampled:
                 raise EngineFailure(f"{len(completion.logprobs)} tokens were sampled, {turn.sampled} were asked for")
             ids += completion.ids

@@ -10,7 +10,7 @@ from sleuth.bench.engine import drawn
 from sleuth.config import recipe
 from sleuth.errors import InputError
 from sleuth.model import alike, head, lora
-from sleuth.model.exactness import exact_sums
+from sleuth.model.exactness import disable_split_k
 from sleuth.model.lora import LoRA
 from sleuth.model.recompute import recomputed
 from sleuth.model.tokens import Tokens
@@ -22,7 +22,7 @@ def policy(
     shape: PretrainedConfig, tokens: Tokens, device: torch.device, *, rank: int = 0, recompute: float = 0.0
 ) -> Policy:
     """A policy to train: the whole of it, or with a rank an adapter; a share of its layers computes itself again."""
-    exact_sums()
+    disable_split_k()
     model = drawn(shape, device)
     head.projection(model)
     adapter = LoRA(rank, alpha=2.0 * rank) if rank else None

@@ -28,7 +28,7 @@ from sleuth.config.agent import AgentConfig
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.config.kl import KLConfig
 from sleuth.config.train import TrainConfig
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, Trajectory
@@ -49,7 +49,7 @@ class Rig:
     plan: Plan
     learner: Learner
     agent: Agent
-    engine: Paged
+    engine: PagedEngine
     loop: asyncio.Runner
 
     def step(self, questions: Sequence[Question], number: int) -> list[Trajectory]:
@@ -94,7 +94,7 @@ def forced(shape: PretrainedConfig, tokens: Tokens, plan: Plan, encyclopedia: En
 
 def seated(
     policy: Policy, plan: Plan, encyclopedia: Encyclopedia, protocol: Forced, context: int
-) -> tuple[Paged, Agent]:
+) -> tuple[PagedEngine, Agent]:
     """The policy in the embedded engine, and the agent that speaks with it."""
     engine = _engine(policy, plan, context)
     tool = SearchTool(encyclopedia.retriever, HITS)
@@ -134,8 +134,8 @@ def _learner(shape: PretrainedConfig, tokens: Tokens, plan: Plan, context: int, 
     )
 
 
-def _engine(policy: Policy, plan: Plan, context: int) -> Paged:
-    return Paged(
+def _engine(policy: Policy, plan: Plan, context: int) -> PagedEngine:
+    return PagedEngine(
         policy.model,
         None,  # without a tokenizer it knows no end of a text
         slots=plan.slots,

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import AutoConfig, PretrainedConfig
 
 from sleuth.errors import InputError
-from sleuth.model.load import unservable
+from sleuth.model.load import unsupported_reason
 
 
 def _rotary(theta: float, **scaling: Any) -> dict[str, Any]:
@@ -101,6 +101,6 @@ def of_folder(folder: Path) -> PretrainedConfig:
         settings: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}/config.json cannot be read ({error}); save the model again") from error
-    if reason := unservable(settings.to_dict()):
+    if reason := unsupported_reason(settings.to_dict()):
         raise InputError(f"{folder} cannot be served exactly: {reason}; choose a model with plain causal attention")
     return settings

@@ -10,7 +10,7 @@ from sleuth.agent import prompts
 from sleuth.agent.tags import Tags
 from sleuth.config.engine import EngineConfig
 from sleuth.doctor.environment import Finding, Verdict
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError, EngineFailure, SleuthError
 from sleuth.synthesis.world.world import World
 from sleuth.train import parity
@@ -63,7 +63,7 @@ def check(folder: Path, device: torch.device, dtype: torch.dtype, tokens: int = 
 def _measured(policy: Policy, tokens: int) -> Parity:
     """Measured on questions of a generated world."""
     context = min(CONTEXT, policy.model.config.max_position_embeddings)
-    engine = Paged(policy.model, policy.tokens, slots=SLOTS, context=context + 1, lockstep=True)
+    engine = PagedEngine(policy.model, policy.tokens, slots=SLOTS, context=context + 1, lockstep=True)
     asked = [posed.question for posed in World(100, 0).pose("train", parity.PROMPTS)]
     rendered = [prompts.render(question, "instruct", Tags(), policy.tokens) for question in asked]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-Listener = Callable[[Sequence[int]], None]
+OnTokens = Callable[[Sequence[int]], None]
 
 
 class Finish(StrEnum):
@@ -82,27 +82,31 @@ NOT_FINITE = "the weights, or what they computed, are not finite"  # in the text
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
-    """A caller that comes back for its next turn; lower orders are served first.
+class Session:
+    """A caller that comes back for its next turn; lower priorities are served first.
 
     `in_tool` says whether a tool call is under way that the caller may be waiting for.
     """
 
-    order: int
+    priority: int
     in_tool: Callable[[], bool] = lambda: False
 
 
 class Engine(Protocol):
     """Generates from token ids; stateless for the caller."""
 
-    def seat(self, order: int) -> AbstractContextManager[Seat]:
+    def session(self, priority: int) -> AbstractContextManager[Session]:
         """Announces a caller for the length of an episode; an engine may wait for it, or keep its cache by that."""
         ...
 
     async def generate(
-        self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        session: Session | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
-        """Samples after `ids`; raises EngineFailure when it cannot. `listen` hears new tokens as they come."""
+        """Samples after `ids`; raises EngineFailure when it cannot. `on_tokens` hears new tokens as they come."""
         ...
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:

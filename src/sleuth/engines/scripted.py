@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from sleuth.engines.base import Completion, Finish, Listener, Sampling, Seat
+from sleuth.engines.base import Completion, Finish, OnTokens, Sampling, Session
 from sleuth.errors import EngineFailure
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Script = Callable[[Sequence[int]], Sequence[int] | Completion]
 
 
-class Scripted:
+class ScriptedEngine:
     """Answers each call with what its script says for those ids; every logprob is 0, a certainty."""
 
     def __init__(self, script: Script) -> None:
@@ -21,7 +21,7 @@ class Scripted:
         self._version = 0
 
     @classmethod
-    def playing(cls, *lines: Sequence[int]) -> "Scripted":
+    def playing(cls, *lines: Sequence[int]) -> "ScriptedEngine":
         """Plays the lines one after the other, whatever it is asked; a call after the last is an EngineFailure."""
         remaining = iter(lines)
 
@@ -34,22 +34,22 @@ class Scripted:
         return cls(script)
 
     @contextmanager
-    def seat(self, order: int) -> Iterator[Seat]:
-        yield Seat(order)
+    def session(self, priority: int) -> Iterator[Session]:
+        yield Session(priority)
 
     async def generate(
         self,
         ids: Sequence[int],
         sampling: Sampling,
-        seat: Seat | None = None,  # noqa: ARG002  a script has no cache to keep
-        listen: Listener | None = None,
+        session: Session | None = None,  # noqa: ARG002  a script has no cache to keep
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         if not ids:
             raise EngineFailure("a prompt of 0 tokens; expected 1 or more")
         line = self._script(ids)
         completion = line if isinstance(line, Completion) else self._played(line, sampling.max_tokens)
-        if listen is not None:
-            listen(completion.ids)
+        if on_tokens is not None:
+            on_tokens(completion.ids)
         return completion
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:  # noqa: ARG002

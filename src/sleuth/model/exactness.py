@@ -3,7 +3,7 @@
 import torch
 
 
-def exact_sums() -> None:
+def disable_split_k() -> None:
     """Matrix products in half precision are never summed in parts, whose number depends on how many rows there are.
 
     A row of a product then has the same bits in a decode step of a few lanes and in a training pass of thousands.

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.errors import InputError
 from sleuth.model import alike, attention, head, lora, probe
-from sleuth.model.exactness import exact_sums
+from sleuth.model.exactness import disable_split_k
 from sleuth.model.lora import LoRA
 
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
@@ -27,9 +27,9 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, adapter: LoRA |
 
     An adapter is put in here, before anyone reads the storage of the weights.
     """
-    if reason := unservable(_settings(folder)):
+    if reason := unsupported_reason(_settings(folder)):
         raise _refusal(folder, reason)
-    exact_sums()
+    disable_split_k()
     model = _read(folder, dtype)
     head.projection(model)
     if adapter is not None:
@@ -42,7 +42,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, adapter: LoRA |
     return model
 
 
-def unservable(settings: Mapping[str, object]) -> str | None:
+def unsupported_reason(settings: Mapping[str, object]) -> str | None:
     """Why our attention and head would not compute what this model means, or None where they do."""
     if settings.get("sliding_window") and settings.get("use_sliding_window", True):
         return f"it slides a window of {settings['sliding_window']} tokens"

@@ -70,7 +70,7 @@ def _settings(lora: LoRA) -> Any:
 
 
 @contextmanager
-def without(model: PreTrainedModel) -> Iterator[None]:
+def disabled(model: PreTrainedModel) -> Iterator[None]:
     """The model as it was before its adapter; gradients cannot be taken through this."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -84,7 +84,7 @@ def without(model: PreTrainedModel) -> Iterator[None]:
             layer.enable_adapters(True)
 
 
-def merged(weights: Mapping[str, Tensor], lora: LoRA) -> dict[str, Tensor]:
+def merge(weights: Mapping[str, Tensor], lora: LoRA) -> dict[str, Tensor]:
     """The weights of the plain model that computes what the adapted one does, named as before the adapter."""
     plain = {}
     for name, weight in weights.items():

@@ -61,19 +61,19 @@ class Tokens:
         return text
 
     @cached_property
-    def opening(self) -> list[int]:
+    def prefix_ids(self) -> list[int]:
         """The ids this tokenizer puts before every text: its begin token, or nothing."""
         ids: list[int] = self.tokenizer("")["input_ids"]
         return [token for token in ids if token == self.tokenizer.bos_token_id]
 
     @property
-    def end(self) -> int | None:
+    def eos_id(self) -> int | None:
         """The id that ends a text."""
         end = self.tokenizer.eos_token_id
         return end if isinstance(end, int) else None
 
     @cached_property
-    def special(self) -> frozenset[int]:
+    def special_ids(self) -> frozenset[int]:
         """The ids that no text from outside can become."""
         return frozenset(token for token, name in self.tokenizer.added_tokens_decoder.items() if name.special)
 

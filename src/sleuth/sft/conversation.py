@@ -129,8 +129,8 @@ class Conversations:
             )
         yield Piece(prompts.encode(messages[:place], self.tokens), Voice.GIVEN)
         yield from self._spoken(messages[place]["content"])
-        if self.tokens.end is not None:
-            yield Piece([self.tokens.end], Voice.SPOKEN)
+        if self.tokens.eos_id is not None:
+            yield Piece([self.tokens.eos_id], Voice.SPOKEN)
 
     def _frame(self, messages: Sequence[Message], *, opening: bool) -> str:
         """What the chat template writes around the contents, each of which is a numbered gap."""
@@ -166,7 +166,7 @@ class Conversations:
     def _closing(self, text: str) -> Iterator[Piece]:
         """The end of a turn: the assistant says it up to its special token, and the template writes the rest."""
         ids = self.tokens.encode_trusted(text)
-        end = next((place + 1 for place, token in enumerate(ids) if token in self.tokens.special), len(ids))
+        end = next((place + 1 for place, token in enumerate(ids) if token in self.tokens.special_ids), len(ids))
         return self._worded([(ids[:end], Voice.SPOKEN), (ids[end:], Voice.GIVEN)])
 
     def _parted(self, content: str, voice: Voice) -> Iterator[Piece]:

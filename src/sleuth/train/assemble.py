@@ -22,8 +22,8 @@ from sleuth.config.tree import Config
 from sleuth.corpus import questions
 from sleuth.credentials import redacted
 from sleuth.engines.base import Engine
-from sleuth.engines.paged.engine import Paged
-from sleuth.engines.paged.schedule import Tally
+from sleuth.engines.paged.engine import PagedEngine
+from sleuth.engines.paged.schedule import EngineStats
 from sleuth.errors import InputError, UserError
 from sleuth.evaluate.folder import leaves
 from sleuth.model.tokens import Tokens
@@ -265,9 +265,9 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
     )
 
 
-def _tally(engine: Engine) -> Callable[[], Tally]:
+def _tally(engine: Engine) -> Callable[[], EngineStats]:
     """What an engine tells of its work, where it does."""
-    return (lambda: engine.tally) if isinstance(engine, Paged) else Tally
+    return (lambda: engine.stats) if isinstance(engine, PagedEngine) else EngineStats
 
 
 def index_plan(config: RetrievalConfig) -> Plan:

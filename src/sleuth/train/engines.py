@@ -11,12 +11,12 @@ from sleuth.config import recipe
 from sleuth.config.hooks import IMPORT
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.vllm import device as shared_memory
 from sleuth.engines.vllm import launch
 from sleuth.engines.vllm.device import Device
 from sleuth.engines.vllm.disk import Disk
-from sleuth.engines.vllm.engine import Vllm
+from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.engines.vllm.launch import Started
 from sleuth.engines.vllm.push import Way
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
@@ -109,9 +109,9 @@ def standing(config: Config, weights: Path, *, lockstep: bool | None = None) -> 
     return servers, tokens
 
 
-def embedded(config: Config, policy: Policy, *, lockstep: bool | None = None) -> Paged:
+def embedded(config: Config, policy: Policy, *, lockstep: bool | None = None) -> PagedEngine:
     """The policy in the embedded engine; `lockstep` decides in place of the settings, where it is given."""
-    return Paged(
+    return PagedEngine(
         policy.model,
         policy.tokens,
         slots=config.engine.slots,
@@ -143,14 +143,14 @@ def _limits(config: Config) -> Sequence[str]:
     return ("--gpu-memory-utilization", str(config.engine.memory), *batched)
 
 
-def _connected(config: Config, tokens: Tokens, own: Started | None, way: Way | None) -> Vllm:
-    connecting = Vllm.connect(
+def _connected(config: Config, tokens: Tokens, own: Started | None, way: Way | None) -> VllmEngine:
+    connecting = VllmEngine.connect(
         config.engine.addresses if own is None else [own.address],
         tokens,
         context=config.agent.context_tokens,
         slots=config.engine.slots,
-        ends=[] if tokens.end is None else [tokens.end],
-        way=way,
+        ends=[] if tokens.eos_id is None else [tokens.eos_id],
+        transport=way,
         in_flight=config.engine.in_flight,
         own=own,
     )
@@ -160,7 +160,7 @@ def _connected(config: Config, tokens: Tokens, own: Started | None, way: Way | N
         raise InputError(str(failure)) from failure
 
 
-def _require_head(servers: Vllm, policy: Policy) -> None:
+def _require_head(servers: VllmEngine, policy: Policy) -> None:
     """A head that is the embedding itself must change with it."""
     if not policy.model.config.tie_word_embeddings:
         return

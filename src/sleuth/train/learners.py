@@ -7,7 +7,7 @@ import torch
 
 from sleuth.config import recipe
 from sleuth.config.tree import Config
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError
 from sleuth.model.lora import LoRA
 from sleuth.model.recompute import recomputed
@@ -65,7 +65,7 @@ def learner_of(config: Config, ranks: Ranks) -> Learner:
     return Learner(policy, optimiser, config.algorithm, train, context, reference, critic, ranks)
 
 
-def engine_policy(config: Config, learner: Learner) -> tuple[Policy, Callable[[Paged], Publisher]]:
+def engine_policy(config: Config, learner: Learner) -> tuple[Policy, Callable[[PagedEngine], Publisher]]:
     """The policy that generates: the learning one itself, or a copy where the two do not keep in step."""
     if config.train.mode == "sync" and learner.ranks.world == 1:
         return learner.policy, Shared

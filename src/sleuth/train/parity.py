@@ -177,7 +177,7 @@ async def _sampled(
 async def _held(engine: Engine, talk: Talk, number: int, context: int, sampling: Sampling) -> Row:
     """One talk, each part of it cut to leave room for tokens sampled after it."""
     ledger = Ledger()
-    with engine.seat(number) as seat:
+    with engine.session(number) as session:
         for turn, given in enumerate(talk.given):
             room = context - len(ledger) - sampling.max_tokens
             if turn and room < 1:
@@ -188,5 +188,5 @@ async def _held(engine: Engine, talk: Talk, number: int, context: int, sampling:
                 temperature=sampling.temperature,
                 seed=talk.seed + turn,
             )
-            ledger.sampled(await engine.generate(ledger.ids, drawn, seat))
+            ledger.sampled(await engine.generate(ledger.ids, drawn, session))
     return row(ledger.ids, tuple(map(float, ledger.origin)), old=ledger.logprobs)

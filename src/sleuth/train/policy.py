@@ -80,7 +80,7 @@ class Policy:
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
         """The policy as it was before training, for as long as this is open; no gradients are recorded."""
-        with torch.no_grad(), lora.without(self.model):
+        with torch.no_grad(), lora.disabled(self.model):
             yield
 
     def weights(self, host: Host | None) -> Weights:
@@ -97,7 +97,7 @@ class Policy:
 
     def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """Writes such copies as an ordinary Hugging Face folder, an adapter merged, and beside them the adapter."""
-        plain = dict(weights) if self.adapter is None else lora.merged(weights, self.adapter)
+        plain = dict(weights) if self.adapter is None else lora.merge(weights, self.adapter)
         self.model.save_pretrained(folder, state_dict=plain)
         self.tokens.tokenizer.save_pretrained(folder)
         if self.adapter is not None:

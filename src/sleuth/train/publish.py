@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from sleuth.engines.base import Engine
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import EngineFailure, TrainingStopped
 
 
@@ -21,7 +21,7 @@ class Publisher(Protocol):
 class Shared:
     """Engine and trainer have the same parameters."""
 
-    def __init__(self, engine: Paged) -> None:
+    def __init__(self, engine: PagedEngine) -> None:
         self._engine = engine
 
     def publish(self, version: int, *, keep_cache: bool = False) -> None:
@@ -31,7 +31,7 @@ class Shared:
 class Copied:
     """The engine has parameters of its own, into which the trainer's are copied."""
 
-    def __init__(self, engine: Paged, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+    def __init__(self, engine: PagedEngine, weights: Callable[[], Mapping[str, Tensor]]) -> None:
         self._engine, self._weights = engine, weights
 
     def publish(self, version: int, *, keep_cache: bool = False) -> None:

@@ -12,7 +12,7 @@ from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
-from sleuth.engines.paged.schedule import Tally
+from sleuth.engines.paged.schedule import EngineStats
 from sleuth.evaluate import suite
 from sleuth.evaluate.suite import Asked
 from sleuth.records import Group, Malformed, Question, Score, Trajectory
@@ -64,7 +64,7 @@ class Asker:
     stream: QuestionStream
     config: Config
     ranks: Ranks = ALONE
-    tally: Callable[[], Tally] = Tally
+    tally: Callable[[], EngineStats] = EngineStats
 
     async def harvest(self, step: int, asked: int) -> Harvest:
         """The episodes of a step whose first question is the one at place `asked` of the stream."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sleuth.agent.tools import Waits
-from sleuth.engines.paged.schedule import Tally
+from sleuth.engines.paged.schedule import EngineStats
 from sleuth.train.ranks import Ranks
 
 
@@ -13,10 +13,10 @@ class Spent:
     """The counters of searches and engine at a moment."""
 
     waits: Waits
-    tally: Tally
+    tally: EngineStats
 
     @classmethod
-    def so_far(cls, waits: Waits, tally: Callable[[], Tally]) -> "Spent":
+    def so_far(cls, waits: Waits, tally: Callable[[], EngineStats]) -> "Spent":
         return cls(replace(waits), replace(tally()))
 
     def since(self, before: "Spent", scoring: float, ranks: Ranks) -> dict[str, float]:

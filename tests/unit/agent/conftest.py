@@ -10,7 +10,7 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Engine
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.model.tokens import Tokens
 from sleuth.retrieval.base import Retriever
 from sleuth.retrieval.index import build, load
@@ -39,7 +39,7 @@ def agent(tokens: Tokens, retriever: Retriever) -> Callable[..., Agent]:
 
     def make(*lines: str, engine: Engine | None = None, search: Retriever | None = None, **knobs: object) -> Agent:
         config = AgentConfig.model_validate({"prompt": "brief", **knobs})
-        played = Scripted.playing(*map(tokens.encode, lines))
+        played = ScriptedEngine.playing(*map(tokens.encode, lines))
         return Agent(engine or played, tokens, Tags(), SearchTool(search or retriever, 2), config)
 
     return make

@@ -8,7 +8,7 @@ import pytest
 
 from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, Question, Trajectory
@@ -46,7 +46,7 @@ def repeating(agent: MakesAgent, tokens: Tokens) -> Callable[[Busy], Agent]:
         asked = text.removeprefix("Question: ").partition("?")[0]
         return tokens.encode(f"<answer>{asked}</answer>" if "<information>" in text else f"<search>{asked}</search>")
 
-    return lambda search: agent(engine=Scripted(script), search=search)
+    return lambda search: agent(engine=ScriptedEngine(script), search=search)
 
 
 @pytest.mark.parametrize("concurrent", [1, 3, 8, 100])

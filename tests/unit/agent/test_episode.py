@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from sleuth.agent.episode import Agent, Task
 from sleuth.engines.base import Completion, Finish, Sampling
-from sleuth.engines.paged.engine import Paged
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.paged.engine import PagedEngine
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import ConfigError, EngineFailure, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import (
@@ -219,7 +219,7 @@ def test_any_other_error_is_not_taken_for_a_failure(agent: MakesAgent) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        play(agent(engine=Scripted(script)))
+        play(agent(engine=ScriptedEngine(script)))
 
 
 def test_documents_do_not_speak_for_the_model(agent: MakesAgent, tokens: Tokens) -> None:
@@ -241,7 +241,7 @@ def test_text_after_a_stop_is_nobodys_action(agent: MakesAgent, tokens: Tokens) 
     def script(_ids: Sequence[int]) -> Sequence[int] | Completion:
         return next(lines)
 
-    trajectory = play(agent(engine=Scripted(script)))
+    trajectory = play(agent(engine=ScriptedEngine(script)))
     assert trajectory.turns[0].text == "<search> Ada </search>"
     assert trajectory.versions[: len(line) + 1] == (4,) * (len(line) + 1)
     assert trajectory.logprobs[0] == -0.5
@@ -252,7 +252,7 @@ def test_a_straddling_token_is_trained_whole_and_read_up_to_the_stop(
 ) -> None:
     pieces = ["<|end|>", "<answer>rome</answer", ">\n\n", "<search>x</search>", "?", *map(chr, range(32, 127)), "\n"]
     tokens = spelled(list(dict.fromkeys(pieces)))
-    made = replace(agent(), tokens=tokens, engine=Scripted(lambda _ids: [1, 2]))
+    made = replace(agent(), tokens=tokens, engine=ScriptedEngine(lambda _ids: [1, 2]))
     trajectory = play(made)
     assert trajectory.ids[-2:] == (1, 2)
     assert trajectory.turns[0].text == "<answer>rome</answer>"
@@ -270,10 +270,10 @@ def test_tokens_past_a_stop_are_never_shown_nor_trained(agent: MakesAgent, token
 
 
 def test_a_turn_that_ends_the_text_without_acting_is_corrected(agent: MakesAgent, tokens: Tokens) -> None:
-    end = tokens.end
+    end = tokens.eos_id
     assert end is not None
     lines = iter([[*tokens.encode("I give up."), end], tokens.encode(LAST)])
-    trajectory = play(agent(engine=Scripted(lambda _ids: next(lines))))
+    trajectory = play(agent(engine=ScriptedEngine(lambda _ids: next(lines))))
     assert trajectory.turns[0].outcome is Outcome.CORRECTED
     assert trajectory.stop is StopReason.ANSWERED
     assert end in trajectory.ids
@@ -297,7 +297,7 @@ def test_every_turn_of_every_sample_has_a_seed_of_its_own() -> None:
 def test_the_engine_is_asked_with_the_budget_that_is_left(agent: MakesAgent, tokens: Tokens) -> None:
     asked: list[Sampling] = []
 
-    class Listening(Scripted):
+    class Listening(ScriptedEngine):
         async def generate(self, ids: Sequence[int], sampling: Sampling, *rest: Any) -> Completion:
             asked.append(sampling)
             assert len(ids) + sampling.max_tokens <= 60
@@ -329,7 +329,7 @@ def test_the_embedded_engine_plays_an_episode(
     agent: MakesAgent, tokens: Tokens, tiny: Callable[..., PreTrainedModel]
 ) -> None:
     """A model with random weights does nothing sensible, but all budgets and accounts hold."""
-    engine = Paged(tiny(), tokens, slots=1, context=129)
+    engine = PagedEngine(tiny(), tokens, slots=1, context=129)
     made = agent(engine=engine, context_tokens=128, turn_tokens=16, observation_tokens=12, searches=9)
     trajectory = play(made)
     assert trajectory.stop in (StopReason.OUT_OF_TOKENS, StopReason.OUT_OF_TURNS)
@@ -344,7 +344,7 @@ def test_the_embedded_engine_plays_an_episode(
 def test_a_prompt_longer_than_the_engine_holds_is_the_engines_failure(
     agent: MakesAgent, tokens: Tokens, tiny: Callable[..., PreTrainedModel]
 ) -> None:
-    engine = Paged(tiny(), tokens, slots=1, context=4)
+    engine = PagedEngine(tiny(), tokens, slots=1, context=4)
     assert play(agent(engine=engine)).stop is StopReason.ENGINE_FAILED
     with pytest.raises(EngineFailure):
         asyncio.run(engine.generate(tokens.encode(PROMPT), Sampling(1)))

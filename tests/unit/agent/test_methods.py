@@ -15,7 +15,7 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.agent.user_protocol import UserProtocol
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import ConfigError, ReplayMiss, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Malformed, Outcome, Question, Search, StopReason, Trajectory, run_lengths
@@ -207,23 +207,23 @@ from dataclasses import replace
 from sleuth.agent.episode import searched
 from sleuth.errors import EngineFailure, ReplayMiss, SearchUnavailable
 
-async def fails(agent, task, seat, hear):
+async def fails(agent, task, session, hear):
     return {}["nothing"]
-async def none(agent, task, seat, hear): pass
-async def another(agent, task, seat, hear):
-    return replace(await searched(agent, task, seat, hear), group=7)
-async def cut(agent, task, seat, hear):
-    found = await searched(agent, task, seat, hear)
+async def none(agent, task, session, hear): pass
+async def another(agent, task, session, hear):
+    return replace(await searched(agent, task, session, hear), group=7)
+async def cut(agent, task, session, hear):
+    found = await searched(agent, task, session, hear)
     return replace(found, logprobs=found.logprobs[1:])
-async def infinite(agent, task, seat, hear):
-    found = await searched(agent, task, seat, hear)
+async def infinite(agent, task, session, hear):
+    found = await searched(agent, task, session, hear)
     return replace(found, logprobs=(float("-inf"), *found.logprobs[1:]))
-async def odd(agent, task, seat, hear):
-    return replace(await searched(agent, task, seat, hear), stop="done")
-async def broken(agent, task, seat, hear): raise EngineFailure("out of order")
-async def unanswered(agent, task, seat, hear): raise SearchUnavailable("oslo", "refused")
-async def unrecorded(agent, task, seat, hear): raise ReplayMiss("searches.jsonl", "oslo", 3)
-def plain(agent, task, seat, hear): pass
+async def odd(agent, task, session, hear):
+    return replace(await searched(agent, task, session, hear), stop="done")
+async def broken(agent, task, session, hear): raise EngineFailure("out of order")
+async def unanswered(agent, task, session, hear): raise SearchUnavailable("oslo", "refused")
+async def unrecorded(agent, task, session, hear): raise ReplayMiss("searches.jsonl", "oslo", 3)
+def plain(agent, task, session, hear): pass
 async def short(agent, task): pass
 """
 
@@ -275,7 +275,7 @@ def test_a_recording_without_a_search_of_a_users_method_ends_the_run(agent: Make
 
 @pytest.mark.parametrize(("name", "says"), [("plain", "is not async"), ("short", "cannot be called with 4 arguments")])
 def test_a_method_that_cannot_be_called_is_refused_before_the_run(mine: str, name: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{says}.*expected async def \(agent, task, seat, hear\)"):
+    with pytest.raises(ConfigError, match=rf"{says}.*expected async def \(agent, task, session, hear\)"):
         methods.fitting(AgentConfig(method=f"{mine}.{name}"))
 
 
@@ -304,7 +304,7 @@ def test_a_model_of_function_calls_is_told_of_none(
 ) -> None:
     tokens = speaker(kind)
     config = AgentConfig(method="rag", protocol="tools")
-    engine = Scripted.playing(tokens.encode(SAID))
+    engine = ScriptedEngine.playing(tokens.encode(SAID))
     tool = SearchTool(retriever, 2)
     agent = Agent(engine, tokens, named("tools", tokens), tool, config, methods.fitting(config))
     found = asyncio.run(agent.run(Task(QUESTION)))
@@ -339,7 +339,7 @@ def test_a_prompt_of_the_row_in_another_grammar_is_refused(
 ) -> None:
     tokens = speaker("hermes")
     config = AgentConfig(method=method, protocol=protocol)
-    engine, tool = Scripted.playing(), SearchTool(retriever, 2)
+    engine, tool = ScriptedEngine.playing(), SearchTool(retriever, 2)
     made = Agent(engine, tokens, named(protocol, tokens), tool, config, methods.fitting(config))
     rows = [SHOT, replace(QUESTION, prompt=({"role": "user", "content": own},))]
     if sentence is None:

@@ -13,8 +13,8 @@ from sleuth.agent.template import written
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Completion, Finish, Sampling
-from sleuth.engines.paged.engine import Paged
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.paged.engine import PagedEngine
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import (
@@ -69,7 +69,7 @@ class Stage:
             return self.sampled[-1]
 
         tool = SearchTool(self.retriever, 2, pages=Shelf())
-        return Agent(Scripted(script), self.tokens, named(protocol, self.tokens), tool, config)
+        return Agent(ScriptedEngine(script), self.tokens, named(protocol, self.tokens), tool, config)
 
     def play(self, *lines: str | list[int], **knobs: object) -> Trajectory:
         return asyncio.run(self.agent(*lines, **knobs).run(Task(QUESTION)))  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_a_special_token_at_the_limit_ends_no_turn(speaker: Speaker, retriever: 
     cut = Completion(tuple(tag), (0.0,), (0,), Finish.LENGTH)
     lines: Iterator[Sequence[int] | Completion] = iter([cut, stage.tokens.encode(LAST)])
     agent = stage.agent()
-    engine = Scripted(lambda _ids: next(lines))
+    engine = ScriptedEngine(lambda _ids: next(lines))
     made = Agent(engine, agent.tokens, agent.protocol, agent.tool, agent.config)
     trajectory = asyncio.run(made.run(Task(QUESTION)))
     assert "<|python_tag|><|eot|>" in stage.text(trajectory.ids)
@@ -184,7 +184,7 @@ def test_the_embedded_engine_ends_a_turn_at_any_of_the_models_ends(
     assert model.generation_config is not None
     model.generation_config.eos_token_id = [stage.tokens.encode_trusted(name)[0] for name in ("<|eot|>", "<|eom|>")]
     agent = stage.agent(searches=1, context_tokens=2000)
-    engine = Paged(model, stage.tokens, slots=1, context=2001)
+    engine = PagedEngine(model, stage.tokens, slots=1, context=2001)
     made = Agent(engine, agent.tokens, agent.protocol, agent.tool, agent.config)
     trajectory = asyncio.run(made.run(Task(QUESTION, temperature=0.0)))
     said = [stage.text(trajectory.ids[place - 2 : place + 1]) for place in _ends(trajectory)]
@@ -307,7 +307,7 @@ def test_the_prompt_tells_the_model_of_its_functions(stage: Stage) -> None:
 def test_generation_stops_after_the_first_call(stage: Stage, kind: str) -> None:
     asked: list[Sampling] = []
 
-    class Listening(Scripted):
+    class Listening(ScriptedEngine):
         async def generate(self, ids: Sequence[int], sampling: Sampling, *rest: object) -> Completion:
             asked.append(sampling)
             return await super().generate(ids, sampling, *rest)  # type: ignore[arg-type]

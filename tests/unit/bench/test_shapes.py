@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from sleuth.bench.shapes import SHAPES, named, of_folder
 from sleuth.errors import InputError
-from sleuth.model.load import unservable
+from sleuth.model.load import unsupported_reason
 
 PARAMETERS = {
     "tiny": 205_120,
@@ -34,7 +34,7 @@ def test_parameters(name: str) -> None:
         model = AutoModelForCausalLM.from_config(shape)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
     assert shape.architectures == [type(model).__name__]
-    assert unservable(shape.to_dict()) is None
+    assert unsupported_reason(shape.to_dict()) is None
 
 
 def test_an_unknown_shape_is_refused_with_those_known() -> None:

@@ -75,7 +75,7 @@ def test_samples_of_a_question_share_its_prompt_and_every_version_is_told(rig: R
     first, again = (rig.step(encyclopedia.questions[:1], number) for number in (0, 1))
     assert {version for each in first for version in each.versions} == {0}
     assert {version for each in again for version in each.versions} == {1}
-    assert rig.engine.tally.reused > 2 * 48  # the whole pages of a prompt, once more in each step
+    assert rig.engine.stats.reused > 2 * 48  # the whole pages of a prompt, once more in each step
 
 
 def test_the_policy_moves_and_the_reference_does_not(rig: Rig, encyclopedia: Encyclopedia) -> None:

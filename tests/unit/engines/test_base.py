@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.engines.base import Sampling, Seat
+from sleuth.engines.base import Sampling, Session
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_sampling_at_its_bounds_is_allowed(bounds: dict[str, Any]) -> None:
     assert sampling == Sampling(1, **bounds)
 
 
-def test_two_seats_of_one_order_are_two() -> None:
-    assert len({Seat(0), Seat(0)}) == 2
+def test_two_sessions_of_one_order_are_two() -> None:
+    assert len({Session(0), Session(0)}) == 2

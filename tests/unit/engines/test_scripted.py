@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from sleuth.engines.base import Completion, Finish, Sampling
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure
 
 
 def test_lines_are_played_one_after_the_other_and_then_no_more() -> None:
     async def main() -> None:
-        engine = Scripted.playing([1, 2, 3], [4])
+        engine = ScriptedEngine.playing([1, 2, 3], [4])
         assert (await engine.generate([9], Sampling(5))).ids == (1, 2, 3)
         assert (await engine.generate([9], Sampling(5))).ids == (4,)
         with pytest.raises(EngineFailure, match="script of 2 lines"):
@@ -22,7 +22,7 @@ def test_lines_are_played_one_after_the_other_and_then_no_more() -> None:
 
 def test_a_line_is_cut_at_max_tokens() -> None:
     async def main() -> list[tuple[tuple[int, ...], Finish]]:
-        engine = Scripted(lambda ids: [*ids, 7])
+        engine = ScriptedEngine(lambda ids: [*ids, 7])
         found = [await engine.generate([1, 2], Sampling(most)) for most in (2, 3)]
         return [(completion.ids, completion.finish) for completion in found]
 
@@ -32,6 +32,6 @@ def test_a_line_is_cut_at_max_tokens() -> None:
 def test_a_completion_is_played_as_it_is_and_heard() -> None:
     completion = Completion((5, 6), (-1.0, -2.0), (3, 4), Finish.END, None)
     heard: list[int] = []
-    engine = Scripted(lambda _ids: completion)
+    engine = ScriptedEngine(lambda _ids: completion)
     assert asyncio.run(engine.generate([1], Sampling(1), None, heard.extend)) is completion
     assert heard == [5, 6]

@@ -11,7 +11,7 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.evaluate.suite import Evaluation, asked
 from sleuth.model.tokens import Tokens
@@ -81,4 +81,4 @@ def agent(tokens: Tokens, shelf: Retriever) -> Agent:
             return tokens.encode(f"<search>{wish.removeprefix('search ')}</search>")
         return tokens.encode(f"<answer>{wish.removeprefix('search ')}</answer>")
 
-    return Agent(Scripted(script), tokens, Tags(), SearchTool(shelf, 3), AgentConfig(prompt="brief"))
+    return Agent(ScriptedEngine(script), tokens, Tags(), SearchTool(shelf, 3), AgentConfig(prompt="brief"))

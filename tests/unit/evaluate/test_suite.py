@@ -11,8 +11,8 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
-from sleuth.engines.base import Completion, Listener, Sampling, Seat
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.base import Completion, OnTokens, Sampling, Session
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.evaluate.intervals import estimate
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.model.tokens import Tokens
@@ -64,12 +64,16 @@ def test_failures_are_counted_and_never_scored(agent: Agent) -> None:
 def test_asking_is_greedy_unless_told_otherwise(tokens: Tokens, shelf: Retriever) -> None:
     asked: list[float] = []
 
-    class Listening(Scripted):
+    class Listening(ScriptedEngine):
         async def generate(
-            self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+            self,
+            ids: Sequence[int],
+            sampling: Sampling,
+            session: Session | None = None,
+            on_tokens: OnTokens | None = None,
         ) -> Completion:
             asked.append(sampling.temperature)
-            return await super().generate(ids, sampling, seat, listen)
+            return await super().generate(ids, sampling, session, on_tokens)
 
     line = tokens.encode("<answer>oslo</answer>")
     agent = Agent(Listening.playing(line, line), tokens, Tags(), SearchTool(shelf, 3), AgentConfig(prompt="brief"))

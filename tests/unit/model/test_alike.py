@@ -18,7 +18,7 @@ from sleuth.engines.paged.pages import PAGE
 from sleuth.model import fused
 from sleuth.model.alike import install
 from sleuth.model.attention import Packed
-from sleuth.model.exactness import exact_sums
+from sleuth.model.exactness import disable_split_k
 from sleuth.model.kernels import pointwise
 from sleuth.model.load import load
 
@@ -240,7 +240,7 @@ def test_layers_take_the_kernels_in_half_precision(tiny: Tiny, dtype: torch.dtyp
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_layers_have_the_bits_of_their_modules(tiny: Tiny, family: str, dtype: torch.dtype) -> None:
     """Norm by norm, product by product: without the layer's own forward the modules inside it compute."""
-    exact_sums()
+    disable_split_k()
     model = on_gpu(tiny(family), dtype)
     install(model)
     together = hidden(model)

@@ -10,7 +10,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from sleuth.errors import InputError
 from sleuth.model.attention import NAME
-from sleuth.model.load import load, unservable
+from sleuth.model.load import load, unsupported_reason
 
 Tiny = Callable[..., PreTrainedModel]
 CPU = torch.device("cpu")
@@ -74,7 +74,7 @@ def test_models_of_another_meaning_are_refused(folder: Path, settings: dict[str,
     ],
 )
 def test_models_of_plain_meaning_are_served(settings: dict[str, object]) -> None:
-    assert unservable(settings) is None
+    assert unsupported_reason(settings) is None
 
 
 @pytest.mark.parametrize("kind", ["mistral", "gemma2", "gemma3_text", "cohere", "granite", "gpt_oss"])
@@ -82,7 +82,7 @@ def test_families_known_to_differ_are_refused_by_their_own_settings(kind: str) -
     settings = AutoConfig.for_model(kind).to_dict()
     if kind == "granite":
         settings["logits_scaling"] = 16.0
-    assert unservable(settings)
+    assert unsupported_reason(settings)
 
 
 def test_no_model_folder(tmp_path: Path) -> None:

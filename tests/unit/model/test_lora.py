@@ -82,9 +82,9 @@ def test_without_it_the_model_is_the_one_it_was_even_after_an_error(folder: Path
     before = logits(load(folder, CPU, torch.float32))
     stir(model)
     adapted = logits(model)
-    with lora.without(model):
+    with lora.disabled(model):
         assert torch.equal(logits(model), before)
-    with pytest.raises(RuntimeError, match="mine"), lora.without(model):
+    with pytest.raises(RuntimeError, match="mine"), lora.disabled(model):
         raise RuntimeError("mine")
     assert torch.equal(logits(model), adapted)
     assert not torch.allclose(adapted, before, atol=1e-2)
@@ -95,7 +95,7 @@ def test_merged_weights_are_those_of_a_plain_model(folder: Path) -> None:
     adapter = LoRA(4, 6.0)
     model, plain = load(folder, CPU, torch.float32, adapter), load(folder, CPU, torch.float32)
     stir(model)
-    plain.load_state_dict(lora.merged(model.state_dict(), adapter))
+    plain.load_state_dict(lora.merge(model.state_dict(), adapter))
     assert torch.allclose(logits(plain), logits(model), rtol=1e-4, atol=1e-3)
 
 
@@ -106,5 +106,5 @@ def test_merging_halves_rounds_once(folder: Path) -> None:
     state = weights.state_dict()
     at = "model.layers.0.self_attn.o_proj"
     single = {name: tensor.float() for name, tensor in state.items()}
-    expected = lora.merged(single, adapter)[f"{at}.weight"]
-    assert torch.equal(lora.merged(state, adapter)[f"{at}.weight"], expected.bfloat16())
+    expected = lora.merge(single, adapter)[f"{at}.weight"]
+    assert torch.equal(lora.merge(state, adapter)[f"{at}.weight"], expected.bfloat16())

@@ -25,7 +25,7 @@ def test_special_tokens_in_outside_text_are_letters(tokens: Tokens, text: str) -
 def test_special_tokens_in_trusted_text_are_meant(tokens: Tokens) -> None:
     ids = tokens.encode_trusted("Who<|end|>Oslo<|pad|>")
     assert [token for token in ids if token in tokens.tokenizer.all_special_ids] == [
-        tokens.end,
+        tokens.eos_id,
         tokens.tokenizer.pad_token_id,
     ]
     assert tokens.decode(ids) == "WhoOslo"
@@ -33,7 +33,7 @@ def test_special_tokens_in_trusted_text_are_meant(tokens: Tokens) -> None:
 
 def test_one_does_not_change_the_other(tokens: Tokens) -> None:
     trusted = tokens.encode_trusted("<|end|>")
-    assert trusted == [tokens.end]
+    assert trusted == [tokens.eos_id]
     assert tokens.encode("<|end|>") != trusted
     assert tokens.encode_trusted("<|end|>") == trusted
 
@@ -85,20 +85,20 @@ def test_the_text_of_ids_after_a_gap() -> None:
 
 
 def test_the_end(tokens: Tokens, spelled: Callable[[Sequence[str]], Tokens]) -> None:
-    assert tokens.end == tokens.tokenizer.get_vocab()["<|end|>"]
+    assert tokens.eos_id == tokens.tokenizer.get_vocab()["<|end|>"]
     backend = Tokenizer(models.WordLevel({"a": 0}, "a"))
-    assert Tokens(PreTrainedTokenizerFast(tokenizer_object=backend)).end is None
+    assert Tokens(PreTrainedTokenizerFast(tokenizer_object=backend)).eos_id is None
 
 
 def test_the_begin_token_is_told_where_the_tokenizer_puts_one(tokens: Tokens) -> None:
-    assert tokens.opening == []
+    assert tokens.prefix_ids == []
     backend = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "a": 2}, "a"))
     backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
     backend.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
     )
     made = Tokens(PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>"))
-    assert made.opening == [0]
+    assert made.prefix_ids == [0]
     assert made.encode("a") == [2]
 
 
@@ -107,7 +107,7 @@ def test_saved_and_loaded_it_is_the_same(tokens: Tokens, tmp_path: Path) -> None
     loaded = Tokens.load(tmp_path)
     text = "Question: Who wrote it?\n<|end|> 東"
     assert loaded.encode(text) == tokens.encode(text)
-    assert loaded.end == tokens.end
+    assert loaded.end == tokens.eos_id
 
 
 def test_a_folder_without_tokenizer(tmp_path: Path) -> None:

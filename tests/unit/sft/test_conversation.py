@@ -12,7 +12,7 @@ from sleuth.agent.protocol import named
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question, Search
@@ -71,7 +71,7 @@ def test_trace_has_the_tokens_of_the_episode_it_tells(
     template: str | None, limit: int, tokens: Tokens, chatting: Callable[[str], Tokens], library: Retriever
 ) -> None:
     known = tokens if template is None else chatting(template)
-    engine = Scripted.playing(known.encode(SEARCHED), known.encode(ANSWERED))
+    engine = ScriptedEngine.playing(known.encode(SEARCHED), known.encode(ANSWERED))
     config = AgentConfig(prompt="brief", observation_tokens=limit)
     agent = Agent(engine, known, Tags(), SearchTool(library, 2), config)
     episode = asyncio.run(agent.run(Task(ASKED)))
@@ -99,7 +99,7 @@ def test_a_trace_of_calls_has_the_tokens_of_the_episode_it_tells(
     limit = sum(map(len, frame)) + 30 if cut else 2000
     call = f"<think> I look. </think> {tools.act(Search('book 1', 'book 2'))}"
     config = AgentConfig(prompt="brief", observation_tokens=limit, context_tokens=100_000)
-    engine = Scripted.playing(known.encode(call), known.encode(ANSWERED))
+    engine = ScriptedEngine.playing(known.encode(call), known.encode(ANSWERED))
     episode = asyncio.run(Agent(engine, known, tools, SearchTool(library, 2), config).run(Task(ASKED)))
     turn = episode.turns[0]
     assert isinstance(turn.action, Search)

@@ -15,7 +15,7 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.cli.traces_answers import answers
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, Passage, Question
@@ -39,7 +39,7 @@ def rows(template: str, retriever: Retriever | None, *asked: Question) -> list[d
 def test_the_prompt_is_that_of_an_evaluation(library: Retriever, tokens: Tokens, method: str) -> None:
     (row,) = rows(method, library if method == "rag" else None, ASKED)
     config = AgentConfig(method=method)
-    engine = Scripted.playing(tokens.encode("<answer> Ada </answer>"))
+    engine = ScriptedEngine.playing(tokens.encode("<answer> Ada </answer>"))
     agent = Agent(engine, tokens, Tags(), SearchTool(library, 2), config, methods.fitting(config))
     played = asyncio.run(agent.run(Task(ASKED)))
     pieces = list(Conversations(tokens, Tags(), 500).pieces(row["messages"]))

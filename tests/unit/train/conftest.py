@@ -16,7 +16,7 @@ from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.tree import Config
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.retrieval import index
@@ -131,7 +131,7 @@ def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Pa
         learned = learning or policy()
         together = config.train.mode == "sync" and not apart
         model = learned.model if together else deepcopy(learned.model)
-        engine = Paged(model, learned.tokens, slots=4, context=config.agent.context_tokens + 1, lockstep=True)
+        engine = PagedEngine(model, learned.tokens, slots=4, context=config.agent.context_tokens + 1, lockstep=True)
         train = config.train
         optimiser = Optimiser(learned.parameters(), learning_rate=train.learning_rate, weight_decay=train.weight_decay)
         reference = policy() if config.algorithm.kl.place != "none" else None
@@ -146,7 +146,7 @@ def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Pa
             learner=Learner(learned, optimiser, config.algorithm, config.train, context, reference, critic),
             engine=engine,
             publisher=Shared(engine) if together else Copied(engine, lambda: _beside(learned, apart)),
-            asker=Asker(agent, Rubric(config.reward), stream, config, tally=lambda: engine.tally),
+            asker=Asker(agent, Rubric(config.reward), stream, config, tally=lambda: engine.stats),
             held_out=QUESTIONS[:3],
             saver=Saver(run, config.train.keep, always=(0,)),
             trackers=Trackers([], Silent()),

@@ -309,11 +309,11 @@ import asyncio
 from sleuth.agent.episode import Episode
 pools = {}
 
-async def run(agent, task, seat, hear):
+async def run(agent, task, session, hear):
     workers = pools.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(2))
     await asyncio.wait_for(workers.acquire(), 20)
     try:
-        return await Episode(agent, task, seat, hear).run()
+        return await Episode(agent, task, session, hear).run()
     finally:
         workers.release()
 """

@@ -11,7 +11,7 @@ import pytest
 from sleuth.agent import methods
 from sleuth.config import recipe
 from sleuth.config.engine import EngineConfig
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.evaluate.folder import leaves
 from sleuth.retrieval import index
@@ -114,7 +114,7 @@ def test_a_run_is_not_asked_at_the_servers_it_was_trained_with(
     assert found.config.engine == EngineConfig(**expected)
     assert found.stamp()["model"]["on"] == ("vllm" if "kind" in expected else device_of(ALONE).type)
     # A single question is answered here.
-    assert isinstance(finished.agent(Run.open(home / "run")).engine, Paged)
+    assert isinstance(finished.agent(Run.open(home / "run")).engine, PagedEngine)
 
 
 def test_a_model_with_an_index_is_a_candidate(home: Path) -> None:
@@ -164,7 +164,7 @@ class Own(Tags):
 def spoken(tokens):
     return Own()
 
-async def answered(agent, task, seat, hear):
+async def answered(agent, task, session, hear):
     raise NotImplementedError
 
 def search(queries, k):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sleuth.config.tree import Config
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
 from sleuth.train.engines import Lockstep, embedded, learning, standing
 from sleuth.train.policy import Policy
@@ -18,7 +18,7 @@ from sleuth.train.publish import Sent
 NOWHERE = "http://127.0.0.1:9"
 
 
-class Far(Scripted):
+class Far(ScriptedEngine):
     """An engine that counts what it is sent, and may not get it."""
 
     def __init__(self) -> None:

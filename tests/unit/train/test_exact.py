@@ -10,9 +10,9 @@ from transformers import PreTrainedModel
 
 from sleuth.agent.ledger import Ledger
 from sleuth.engines.base import Sampling
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.model.alike import install
-from sleuth.model.exactness import exact_sums
+from sleuth.model.exactness import disable_split_k
 from sleuth.model.tokens import Tokens
 from sleuth.train.packing import Row, row
 from sleuth.train.parity import compare
@@ -39,22 +39,22 @@ def talk(tokens: Tokens, number: int) -> list[list[int]]:
     return [words[group % 7 :][: 1 + 7 * group % 90], words[: 1 + 5 * number % 30]]
 
 
-async def held(engine: Paged, given: Sequence[Sequence[int]], number: int) -> Row:
+async def held(engine: PagedEngine, given: Sequence[Sequence[int]], number: int) -> Row:
     ledger = Ledger()
-    with engine.seat(number) as seat:
+    with engine.session(number) as session:
         for turn, part in enumerate(given):
             ledger.given(part)
             sampling = Sampling(3 + number % 9, seed=2 * number + turn)
-            ledger.sampled(await engine.generate(ledger.ids, sampling, seat))
+            ledger.sampled(await engine.generate(ledger.ids, sampling, session))
     return row(ledger.ids, tuple(map(float, ledger.origin)), old=ledger.logprobs)
 
 
 @pytest.mark.gpu
 def test_engine_and_trainer(tiny: Tiny, family: str, tokens: Tokens) -> None:
-    exact_sums()
+    disable_split_k()
     policy = Policy(on_gpu(tiny(family), torch.bfloat16), tokens)
     install(policy.model)
-    engine = Paged(policy.model, tokens, slots=max(CONCURRENT), context=CONTEXT)
+    engine = PagedEngine(policy.model, tokens, slots=max(CONCURRENT), context=CONTEXT)
 
     async def together(count: int) -> list[Row]:
         return await asyncio.gather(*(held(engine, talk(tokens, number), number) for number in range(count)))
@@ -71,12 +71,12 @@ def test_engine_and_trainer(tiny: Tiny, family: str, tokens: Tokens) -> None:
 @pytest.mark.gpu
 def test_other_weights_are_far_away(tiny: Tiny, tokens: Tokens) -> None:
     """The comparison can fail: weights that differ by a bit or two of bf16 are found out."""
-    exact_sums()
+    disable_split_k()
     sampling, scoring = (on_gpu(tiny(), torch.bfloat16) for _ in range(2))
     install(scoring)
     with torch.no_grad():
         scoring.model.layers[0].mlp.down_proj.weight.mul_(1.01)
-    engine = Paged(sampling, tokens, slots=1, context=CONTEXT)
+    engine = PagedEngine(sampling, tokens, slots=1, context=CONTEXT)
     rows = [asyncio.run(held(engine, talk(tokens, number), number)) for number in range(3)]
     assert compare(Policy(scoring, tokens), rows, 1.0).maximum > 100 * CLOSE
 
@@ -84,7 +84,7 @@ def test_other_weights_are_far_away(tiny: Tiny, tokens: Tokens) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("width", "out"), [(576, 1536), (1536, 576), (2048, 11008), (11008, 2048)])
 def test_row_of_a_product_has_the_same_bits_alone_and_among_thousands(width: int, out: int) -> None:
-    exact_sums()
+    disable_split_k()
     dice = torch.Generator("cuda").manual_seed(0)
     states = torch.randn(4096, width, generator=dice, device="cuda").bfloat16()
     weight = torch.randn(out, width, generator=dice, device="cuda").bfloat16()

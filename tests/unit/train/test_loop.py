@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sleuth.config.reward import RewardConfig
-from sleuth.engines.base import NOT_FINITE, Completion, Engine, Listener, Sampling, Seat
+from sleuth.engines.base import NOT_FINITE, Completion, Engine, OnTokens, Sampling, Session
 from sleuth.errors import EngineFailure, InputError, SearchUnavailable, TrainingStopped
 from sleuth.evaluate import suite
 from sleuth.model.tokens import Tokens
@@ -680,7 +680,7 @@ def test_a_reward_that_always_raises_ends_the_first_evaluation(
 
 
 class Faulty:
-    """An engine that refuses the callers of every `every`th seat while it `fails`."""
+    """An engine that refuses the callers of every `every`th session while it `fails`."""
 
     def __init__(
         self,
@@ -690,14 +690,18 @@ class Faulty:
         fails: Callable[[], bool] = lambda: True,
     ) -> None:
         self._engine, self._failure, self._every, self._fails = engine, failure, every, fails
-        self.seat, self.publish, self.close = engine.seat, engine.publish, engine.close
+        self.session, self.publish, self.close = engine.session, engine.publish, engine.close
 
     async def generate(
-        self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        session: Session | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
-        if seat is not None and seat.order % self._every == self._every - 1 and self._fails():
+        if session is not None and session.priority % self._every == self._every - 1 and self._fails():
             raise EngineFailure(self._failure)
-        return await self._engine.generate(ids, sampling, seat, listen)
+        return await self._engine.generate(ids, sampling, session, on_tokens)
 
 
 def test_engine_failures_end_the_run_before_the_survivors_teach(parts: Making, tmp_path: Path, judged: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sleuth.engines.base import Completion, Sampling
-from sleuth.engines.paged.engine import Paged
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.paged.engine import PagedEngine
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, UserError
 from sleuth.train import parity
 from sleuth.train.assemble import Parts
@@ -41,8 +41,8 @@ def prompts(policy: Policy) -> list[list[int]]:
     return [policy.tokens.encode(text) for text in QUESTIONS]
 
 
-def engine(policy: Policy, slots: int = 4) -> Paged:
-    return Paged(policy.model, policy.tokens, slots=slots, context=201, lockstep=True)
+def engine(policy: Policy, slots: int = 4) -> PagedEngine:
+    return PagedEngine(policy.model, policy.tokens, slots=slots, context=201, lockstep=True)
 
 
 def found(sampling: Policy, scoring: Policy, slots: int = 4, temperature: float = 1.0) -> Parity:
@@ -129,7 +129,7 @@ def test_groups_share_prompts_and_second_turns_go_on_from_the_first(policy: Maki
         return [7]
 
     given = prompts(one)
-    asyncio.run(measure(Scripted(script), one, given, context=context, tokens=4))
+    asyncio.run(measure(ScriptedEngine(script), one, given, context=context, tokens=4))
     opening = [ids for ids in asked if any(ids == tuple(prompt[: len(ids)]) for prompt in given)]
     assert all(opening.count(ids) % parity.SAMPLES == 0 for ids in opening)
     assert len(opening) == parity.SAMPLES * len(given)
@@ -145,7 +145,7 @@ def test_groups_share_prompts_and_second_turns_go_on_from_the_first(policy: Maki
 def test_engine_that_breaks_raises_its_failure(policy: Making) -> None:
     one = policy()
     with pytest.raises(EngineFailure, match="at its end"):
-        asyncio.run(measure(Scripted.playing([7]), one, prompts(one), context=90))
+        asyncio.run(measure(ScriptedEngine.playing([7]), one, prompts(one), context=90))
 
 
 def test_engine_samples_afterwards_as_after_a_start(policy: Making) -> None:
@@ -154,7 +154,7 @@ def test_engine_samples_afterwards_as_after_a_start(policy: Making) -> None:
     asyncio.run(measure(checked, one, prompts(one), context=200))
     checked.publish(None, 0)
 
-    def sampled(by: Paged) -> list[Completion]:
+    def sampled(by: PagedEngine) -> list[Completion]:
         async def several() -> list[Completion]:
             asked = (by.generate(ids, Sampling(8, seed=seed)) for seed, ids in enumerate(prompts(one)))
             return list(await asyncio.gather(*asked))

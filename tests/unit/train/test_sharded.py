@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from sleuth.model.alike import install
-from sleuth.model.exactness import exact_sums
+from sleuth.model.exactness import disable_split_k
 from sleuth.model.recompute import recomputed
 from sleuth.model.tokens import Tokens
 from sleuth.train.optimiser import Optimiser
@@ -39,7 +39,7 @@ def on(tiny: Tiny, tokens: Tokens) -> Callable[..., Policy]:
     """Makes the small policy of a family on a device, in the dtype it is trained in there."""
 
     def make(device: str, family: str) -> Policy:
-        exact_sums()
+        disable_split_k()
         model = tiny(family)
         nn.Module.to(model, device, DTYPES[device])
         install(model)

@@ -24,7 +24,7 @@ from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.tree import Config
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import TrainingStopped
 from sleuth.records import Group, Question, Trajectory
 from sleuth.retrieval.absent import Absent
@@ -120,7 +120,7 @@ def published(folder: Path, ranks: Ranks, groups: list[Group]) -> bool:
     )
     copy, publisher = engine_policy(config, made)
     learn(made, groups)
-    publisher(Paged(copy.model, copy.tokens, slots=2, context=90)).publish(1)
+    publisher(PagedEngine(copy.model, copy.tokens, slots=2, context=90)).publish(1)
     expected = made.policy.weights(Host())
     return all(torch.equal(each, expected[name]) for name, each in copy.model.state_dict().items())
 
@@ -160,7 +160,7 @@ def asked(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
         }
     )
     copy, publisher = engine_policy(config, made)
-    engine = Paged(copy.model, copy.tokens, slots=4, context=91, lockstep=True)
+    engine = PagedEngine(copy.model, copy.tokens, slots=4, context=91, lockstep=True)
     publisher(engine).publish(0)
     agent = Agent(engine, copy.tokens, Tags(), SearchTool(Absent(), 1), config.agent)
     questions = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library") for n in range(12)]

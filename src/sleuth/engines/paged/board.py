@@ -45,7 +45,7 @@ class Board:
         self.drawn_S[slot] = self.seen_S[slot] = len(row.logprobs)
         self.given_S[slot], self.limit_S[slot] = row.given, row.limit
         self.seed_S[slot] = int(row.sampling.seed)
-        self.watch_S[slot], self.heard_S[slot] = row.watch, row.listen is not None
+        self.watch_S[slot], self.heard_S[slot] = row.watch, row.on_tokens is not None
 
     def move_out(self, row: Row) -> None:
         self.rows[row.slot] = None

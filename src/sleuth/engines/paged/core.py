@@ -14,7 +14,7 @@ from sleuth.engines.base import NOT_FINITE
 from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.paged.row import Row
 from sleuth.engines.paged.runner import Drawn, Runner
-from sleuth.engines.paged.schedule import Schedule, Shortage, Step, Tally
+from sleuth.engines.paged.schedule import EngineStats, Schedule, Shortage, Step
 from sleuth.engines.paged.watch import Watch
 from sleuth.errors import EngineFailure
 
@@ -47,8 +47,8 @@ class Core:
         self._flying: deque[Flight] = deque()
 
     @property
-    def tally(self) -> Tally:
-        return self.schedule.tally
+    def stats(self) -> EngineStats:
+        return self.schedule.stats
 
     @property
     def busy(self) -> bool:
@@ -76,7 +76,7 @@ class Core:
         while len(self._flying) > ahead:
             flight = self._flying.popleft()
             touched = self._take(flight, *flight.drawn.wait())
-            self._tell([row for row in touched if row.finish is not None or row.listen is not None])
+            self._tell([row for row in touched if row.finish is not None or row.on_tokens is not None])
             self.schedule.remove([row for row in touched if row.finish is not None])
 
     def reset(self) -> None:
@@ -84,8 +84,8 @@ class Core:
         for row in self.schedule.rows:
             row.slot = -1
         self._flying.clear()
-        tally, self.schedule = self.schedule.tally, self._fresh()
-        self.schedule.tally = tally
+        stats, self.schedule = self.schedule.stats, self._fresh()
+        self.schedule.stats = stats
         self.runner.clear()
 
     def _launch(self, step: Step) -> Flight:
@@ -98,7 +98,7 @@ class Core:
         board, slots_M = self.schedule.board, flight.slots_M
         there_M = board.tenant_S[slots_M] == flight.tenants_M
         if not there_M.all():
-            self.tally.past_stop += int((~there_M).sum())
+            self.stats.past_stop += int((~there_M).sum())
             slots_M, tokens_M, logprobs_M = slots_M[there_M], tokens_M[there_M], logprobs_M[there_M]
         if not np.isfinite(logprobs_M).all():
             broken = logprobs_M[~np.isfinite(logprobs_M)][0]

@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from sleuth.engines.base import Completion, Listener, Sampling, Seat
+from sleuth.engines.base import Completion, OnTokens, Sampling, Session
 from sleuth.engines.paged.budget import pages_for
 from sleuth.engines.paged.core import Core
 from sleuth.engines.paged.row import Row
 from sleuth.engines.paged.runner import Backend, Runner
-from sleuth.engines.paged.schedule import Schedule, Tally
+from sleuth.engines.paged.schedule import EngineStats, Schedule
 from sleuth.engines.paged.watch import Watch
 from sleuth.errors import ConfigError, EngineFailure
 from sleuth.model.exhausted import exhausted
@@ -85,7 +85,7 @@ class _Switching:
 SWITCHING = _Switching()
 
 
-class Paged:
+class PagedEngine:
     """Continuous batching over pages of cached keys and values.
 
     `memory` is the share of the device's memory that pages may take. With `lockstep`, steps go on only when every
@@ -130,16 +130,16 @@ class Paged:
         self._arrivals = 0
         self._arrived: deque[Row] = deque()
         self._left: deque[Row] = deque()
-        self._seats: set[Seat] = set()
+        self._sessions: set[Session] = set()
         self._changed = asyncio.Event()
         self._driver: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
         self._turn, self._steps = threading.Lock(), threading.Lock()
 
     @property
-    def tally(self) -> Tally:
+    def stats(self) -> EngineStats:
         """What was computed, reused, dropped and preempted so far."""
-        return self._core.tally
+        return self._core.stats
 
     @property
     def pages_held(self) -> int:
@@ -147,26 +147,30 @@ class Paged:
         return self._core.schedule.pages.held
 
     @contextmanager
-    def seat(self, order: int) -> Iterator[Seat]:
-        seat = Seat(order)
-        self._seats.add(seat)
+    def session(self, priority: int) -> Iterator[Session]:
+        session = Session(priority)
+        self._sessions.add(session)
         try:
-            yield seat
+            yield session
         finally:
-            self._seats.remove(seat)
+            self._sessions.remove(session)
             self._changed.set()
 
     async def generate(
-        self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        session: Session | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         ids = self._known(ids)
         limit = min(sampling.max_tokens, self._context - len(ids))
         self._start()
         self._arrivals += 1
-        order = (seat.order if seat is not None else 0, self._arrivals)
+        order = (session.priority if session is not None else 0, self._arrivals)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         kind = self._watch.kind(sampling.stops)
-        row = Row(ids, len(ids), sampling, limit, kind, order, seat, listen, future)
+        row = Row(ids, len(ids), sampling, limit, kind, order, session, on_tokens, future)
         self._arrived.append(row)
         self._changed.set()
         try:
@@ -267,30 +271,30 @@ class Paged:
     async def _everyone_here(self) -> None:
         """With lockstep, waits until every seated caller is asking for tokens; fails where some never will."""
         quiet = False
-        while self._lockstep and not self._seats <= self._asking():
+        while self._lockstep and not self._sessions <= self._asking():
             self._changed.clear()
             try:
                 async with asyncio.timeout(self._patience / 2):
                     await self._changed.wait()
                 quiet = False
             except TimeoutError:
-                idle = not any(seat.in_tool() for seat in self._seats)
+                idle = not any(session.in_tool() for session in self._sessions)
                 # Twice: an event loop that was held up lets everybody run before it looks again.
                 if idle and quiet:
                     self._stall()
                 quiet = idle
 
     def _stall(self) -> NoReturn:
-        missing = len(self._seats - self._asking())
+        missing = len(self._sessions - self._asking())
         self._stalled = (
-            f"in lockstep the engine waits for every episode, and {missing} of {len(self._seats)} have neither asked "
-            f"for tokens nor ended for {self._patience:g} s; give --set engine.lockstep=off"
+            f"in lockstep the engine waits for every episode, and {missing} of {len(self._sessions)} have neither "
+            f"asked for tokens nor ended for {self._patience:g} s; give --set engine.lockstep=off"
         )
         raise EngineFailure(self._stalled)
 
-    def _asking(self) -> set[Seat]:
+    def _asking(self) -> set[Session]:
         rows = (*self._arrived, *self._core.schedule.rows)
-        return {row.seat for row in rows if row.seat is not None and not row.over}
+        return {row.session for row in rows if row.session is not None and not row.over}
 
     def _burst(self, stopping: threading.Event) -> None:
         """Steps, with threads that take turns often; what no future can carry is told as another error."""

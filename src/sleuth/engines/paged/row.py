@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from sleuth.engines.base import Completion, Finish, Listener, Sampling, Seat
+from sleuth.engines.base import Completion, Finish, OnTokens, Sampling, Session
 
 
 @dataclass(slots=True, eq=False)
@@ -16,8 +16,8 @@ class Row:
     limit: int
     watch: int
     order: tuple[int, int]
-    seat: Seat | None
-    listen: Listener | None
+    session: Session | None
+    on_tokens: OnTokens | None
     future: "asyncio.Future[Completion]"
     slot: int = -1
     pages: list[int] = field(default_factory=list)
@@ -40,11 +40,11 @@ class Row:
     def tell(self) -> None:
         """Lets the listener hear what is new; its error is the caller's own and ends only this request."""
         new = self.sampled[self.heard :]
-        if self.listen is None or not new or self.future.done():
+        if self.on_tokens is None or not new or self.future.done():
             return
         self.heard += len(new)
         try:
-            self.listen(new)
+            self.on_tokens(new)
         except asyncio.CancelledError:
             self.future.cancel()
         except Exception as error:

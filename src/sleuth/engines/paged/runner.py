@@ -24,7 +24,7 @@ from sleuth.engines.paged.layout import Pagewise
 from sleuth.engines.paged.sampler import uniform
 from sleuth.engines.paged.schedule import Step
 from sleuth.model import head, line
-from sleuth.model.exactness import exact_sums
+from sleuth.model.exactness import disable_split_k
 from sleuth.model.shape import Shape
 from sleuth.model.tiles import Tiles
 
@@ -67,7 +67,7 @@ class Runner:
         backend: Backend,
         graphs: bool,
     ) -> None:
-        exact_sums()
+        disable_split_k()
         parameter = next(model.parameters())
         self.device = parameter.device
         self.shape = Shape.of(model.config, parameter.dtype)

@@ -48,7 +48,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Tally:
+class EngineStats:
     """What the engine has done so far, in tokens; preemptions in rows."""
 
     reused: int = 0
@@ -71,7 +71,7 @@ class Schedule:
     def __init__(self, pages: int, slots: int, prefill_tokens: int) -> None:
         self.pages = Pages(pages)
         self.board = Board(slots)
-        self.tally = Tally()
+        self.stats = EngineStats()
         self.waiting: list[Row] = []
         self.filling: list[Row] = []
         self.decoding: list[Row] = []
@@ -100,7 +100,7 @@ class Schedule:
             self._turn_page(slot)
         board.computed_S[lanes_B] += 1
         board.drawn_S[lanes_B] += 1
-        self.tally.sampled += len(lanes_B)
+        self.stats.sampled += len(lanes_B)
         step = Step(lanes_B)
         self._fill(step)
         step.placed = self._placed()
@@ -129,7 +129,7 @@ class Schedule:
     def give_way(self) -> None:
         """Takes the row with the highest order out of its slot; its tokens are computed again later."""
         last = max((*self.decoding, *self.filling), key=lambda row: row.order)
-        self.tally.preempted += 1
+        self.stats.preempted += 1
         self.board.catch_up(last)
         self._vacate(last, self.board.known(last))
         self._reseat()
@@ -197,7 +197,7 @@ class Schedule:
             return False
         row.slot, row.pages, row.cached = self._slots.pop(0), pages, found
         self.board.move_in(row)
-        self.tally.reused += found
+        self.stats.reused += found
         self._unplaced[row.slot] = 0
         step.opened.append(row)
         self.filling.append(row)
@@ -213,10 +213,10 @@ class Schedule:
         step.segments.append(segment)
         self.board.computed_S[row.slot] = segment.end
         self.settle(row)
-        self.tally.prefilled += count
+        self.stats.prefilled += count
         if segment.whole:
             self.board.drawn_S[row.slot] += 1
-            self.tally.sampled += 1
+            self.stats.sampled += 1
             self.filling.remove(row)
             self.decoding.append(row)
             self._lanes_B = None

@@ -84,5 +84,5 @@ def _end_ids(model: PreTrainedModel, tokens: Tokens | None) -> frozenset[int]:
     """The ids that end a text: those the model's generation settings name, and the tokenizer's own."""
     named = getattr(model.generation_config, "eos_token_id", None)
     listed = named if isinstance(named, list) else [named]
-    own = tokens.end if tokens is not None else None
+    own = tokens.eos_id if tokens is not None else None
     return frozenset(token for token in (*listed, own) if isinstance(token, int))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from sleuth.engines.base import Completion, Listener, Sampling, Seat
+from sleuth.engines.base import Completion, OnTokens, Sampling, Session
 from sleuth.engines.paged.stops import Stops
 from sleuth.engines.vllm import head
 from sleuth.engines.vllm.disk import reading
@@ -39,11 +39,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 8.0
 LOOK = 0.01
 
 
-class Vllm:
+class VllmEngine:
     """Asks one of several servers; made by `connect`.
 
-    `way` is how new weights travel; with None they cannot be published. `in_flight` says what becomes of requests under
-    way when they are: `finish` lets the old weights do so first; `pause` and `abort` have the new ones sample the rest
+    `transport` carries new weights to the servers; without one they cannot be published. `in_flight` says what becomes
+    of requests: `finish` lets the old weights do so first; `pause` and `abort` have the new ones sample the rest
     of our own, and `abort` ends those of others. `ends` are the ids that end a text, besides those the server knows.
     `own` is a server that is stopped when the engine is closed. A call that breaks off is sent again, for `patience`
     seconds without a token.
@@ -57,14 +57,14 @@ class Vllm:
         model: str,
         context: int,
         ends: Sequence[int] = (),
-        way: Way | None = None,
+        transport: Way | None = None,
         in_flight: InFlight = "pause",
         own: Started | None = None,
         patience: float = 240.0,
     ) -> None:
         self._fleet, self._stops = fleet, Stops(tokens)
         self._model, self._context, self._ends = model, context, tuple(ends)
-        self._way, self._in_flight, self._own = way, in_flight, own
+        self._transport, self._in_flight, self._own = transport, in_flight, own
         self._version, self._epoch, self._patience = 0, 0, patience
         self._publishing = threading.Lock()
         self._closed = False
@@ -79,7 +79,7 @@ class Vllm:
         slots: int = 256,
         silence: float = 120.0,
         ends: Sequence[int] = (),
-        way: Way | None = None,
+        transport: Way | None = None,
         in_flight: InFlight = "pause",
         own: Started | None = None,
     ) -> Self:
@@ -100,7 +100,7 @@ class Vllm:
             model=model,
             context=context,
             ends=ends,
-            way=way,
+            transport=transport,
             in_flight=in_flight,
             own=own,
             patience=2 * silence,
@@ -112,21 +112,25 @@ class Vllm:
         return dict(self._fleet.lost)
 
     @contextmanager
-    def seat(self, order: int) -> Iterator[Seat]:
-        seat = Seat(order)
+    def session(self, priority: int) -> Iterator[Session]:
+        session = Session(priority)
         try:
-            yield seat
+            yield session
         finally:
-            self._fleet.leave(seat)
+            self._fleet.leave(session)
 
     async def generate(
-        self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        session: Session | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         draft, breaks, ends = Draft(ids, sampling, context=self._context, stops=self._stops), 0, 0.0
         clock = asyncio.get_running_loop().time
         while draft.finish is None:
             before, began = len(draft.ids), clock()
-            reason = await self._go_on(draft, seat, listen)
+            reason = await self._go_on(draft, session, on_tokens)
             if len(draft.ids) > before or reason is None:
                 breaks = 0
                 continue
@@ -140,11 +144,11 @@ class Vllm:
         return draft.completion()
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
-        if weights is not None and self._way is None:
+        if weights is not None and self._transport is None:
             raise EngineFailure("weights were published to servers, and no way was named by which they go there")
         with self._publishing:
-            if weights is not None and self._way is not None:
-                self._replace(self._way.ready(weights, version))
+            if weights is not None and self._transport is not None:
+                self._replace(self._transport.ready(weights, version))
             self._version = version
 
     def require_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
@@ -168,20 +172,20 @@ class Vllm:
     async def close(self) -> None:
         self._closed = True
         await self._fleet.hang_up()
-        if self._way is not None:
-            self._way.close()
+        if self._transport is not None:
+            self._transport.close()
         if self._own is not None:
             self._own.stop()
 
-    async def _go_on(self, draft: Draft, seat: Seat | None, listen: Listener | None) -> str | None:
+    async def _go_on(self, draft: Draft, session: Session | None, on_tokens: OnTokens | None) -> str | None:
         """Adds to the draft until it ends, or breaks off; the reason if that is a failure."""
-        server = self._fleet.server_for(seat)
-        async with server.gate.place(0 if seat is None else seat.order):
+        server = self._fleet.server_for(session)
+        async with server.gate.place(0 if session is None else session.priority):
             epoch = await self._settled()
             if self._closed:
                 raise EngineFailure("the engine is closed; open a new one")
             try:
-                return await self._hear(server, epoch, draft, listen)
+                return await self._hear(server, epoch, draft, on_tokens)
             except Lost as lost:
                 if not self._closed and not await server.lives():
                     self._fleet.take_out(server, str(lost))
@@ -196,7 +200,7 @@ class Vllm:
             epoch = self._epoch
         return epoch
 
-    async def _hear(self, server: Server, epoch: int, draft: Draft, listen: Listener | None) -> str | None:
+    async def _hear(self, server: Server, epoch: int, draft: Draft, on_tokens: OnTokens | None) -> str | None:
         """Adds what the server streams; what comes after the weights of `epoch` were replaced is theirs no more."""
         version, begun = self._version, len(draft.ids)
         async with aclosing(server.stream(draft.request(self._model, self._ends))) as pieces:
@@ -211,8 +215,8 @@ class Vllm:
                     if epoch != self._epoch:
                         return None  # scored by the new weights, perhaps
                 fresh = draft.add(piece, version)
-                if fresh and listen is not None:
-                    listen(fresh)
+                if fresh and on_tokens is not None:
+                    on_tokens(fresh)
                 if draft.finish is not None:
                     return None
         return None if epoch != self._epoch else f"{server.address}: the stream ended before the completion"

@@ -10,7 +10,7 @@ from sleuth.agent.cut import up_to_stop
 from sleuth.agent.episode import Agent
 from sleuth.agent.speech import Speech
 from sleuth.agent.tools import Found, SearchTool
-from sleuth.engines.base import Completion, Listener, Sampling, Seat
+from sleuth.engines.base import Completion, OnTokens, Sampling, Session
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Access, Search
 from sleuth.serve.agent.account import Account
@@ -36,11 +36,15 @@ class HeardEngine:
     account: Account
     cuts: Mapping[str, Any]
 
-    def seat(self, order: int) -> AbstractContextManager[Seat]:
-        return self.agent.engine.seat(order)
+    def session(self, order: int) -> AbstractContextManager[Session]:
+        return self.agent.engine.session(order)
 
     async def generate(
-        self, ids: Sequence[int], sampling: Sampling, seat: Seat | None = None, listen: Listener | None = None
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        session: Session | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> Completion:
         agent, account = self.agent, self.account
         bounded = replace(sampling, max_tokens=account.turn(sampling.max_tokens), **self.cuts)
@@ -49,10 +53,10 @@ class HeardEngine:
 
         def heard(new: Sequence[int]) -> None:
             speech.listen(new)
-            if listen is not None:
-                listen(new)
+            if on_tokens is not None:
+                on_tokens(new)
 
-        completion = await agent.engine.generate(ids, bounded, seat, heard)
+        completion = await agent.engine.generate(ids, bounded, session, heard)
         account.sampled(len(completion.ids))
         _, text = up_to_stop(completion, sampling.stops, agent.tokens)
         account.think(thoughts.end(text))

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.runner import Backend
 from sleuth.errors import InputError
 from sleuth.model import head
@@ -69,10 +69,10 @@ def test_adapters_are_sampled_with_and_published_in_place(
     torch.nn.Module.to(base, device)
     redraw(base, 0)
     base.eval()
-    engine = Paged(base, tokens, slots=2, context=64, backend=backend)
+    engine = PagedEngine(base, tokens, slots=2, context=64, backend=backend)
     prompt = tokens.encode("Who wrote the book?")
     plain = asyncio.run(
-        Paged(plain_model, tokens, slots=2, context=64, backend=backend).generate(prompt, Sampling(count, seed=1))
+        PagedEngine(plain_model, tokens, slots=2, context=64, backend=backend).generate(prompt, Sampling(count, seed=1))
     )
     said = [plain]
     for version in range(2):
@@ -89,7 +89,7 @@ def test_adapters_can_be_trained_after_the_engine_has_sampled(tiny: Tiny, tokens
     base = adapted(tiny(), EVERYWHERE).get_base_model()
     assert isinstance(base, PreTrainedModel)
     base.train()
-    engine = Paged(base, tokens, slots=2, context=64, backend="triton")
+    engine = PagedEngine(base, tokens, slots=2, context=64, backend="triton")
     asyncio.run(engine.generate(tokens.encode("Who?"), Sampling(2)))
     assert base.training
     layout = Packed([3], torch.device("cpu"))
@@ -108,4 +108,4 @@ def test_a_head_with_an_adapter_is_refused(tiny: Tiny, tokens: Tokens) -> None:
     base = adapted(tiny(), ["lm_head"]).get_base_model()
     assert isinstance(base, PreTrainedModel)
     with pytest.raises(InputError, match="expected one linear layer"):
-        Paged(base, tokens, slots=2, context=64)
+        PagedEngine(base, tokens, slots=2, context=64)

@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.paged.budget import pages_for
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.pages import PAGE
 from sleuth.errors import ConfigError
 from sleuth.model.memory import of_host
@@ -40,7 +40,7 @@ def test_no_more_than_the_share_holds(tiny: Tiny, page_bytes: int, pages: int) -
 
 def test_a_share_too_small_for_one_context_is_refused(tiny: Tiny, page_bytes: int) -> None:
     with pytest.raises(ConfigError) as refused:
-        Paged(tiny(), None, slots=8, context=100, memory=6.5 * page_bytes / TOTAL)
+        PagedEngine(tiny(), None, slots=8, context=100, memory=6.5 * page_bytes / TOTAL)
     told = str(refused.value)
     assert "holds keys and values of 96 tokens, expected room for one context of 100" in told
     assert "raise it, or lower agent.context_tokens" in told

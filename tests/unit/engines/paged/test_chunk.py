@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.paged.chunk import Chunk, most_tiles
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.frame import frames, lanes_of
 from sleuth.engines.paged.graphs import filled_up
 from sleuth.engines.paged.pages import PAGE
@@ -95,7 +95,7 @@ def test_filled_up_steps_give_the_same(
     prompts = [tokens.encode("Who wrote the book that Ada read?" * n + " Oslo" * (n % 3)) for n in lengths]
 
     async def said(graphs: bool) -> list[Completion]:
-        engine = Paged(tiny(), tokens, slots=5, context=500, prefill_tokens=prefill_tokens, graphs=graphs)
+        engine = PagedEngine(tiny(), tokens, slots=5, context=500, prefill_tokens=prefill_tokens, graphs=graphs)
         calls = [engine.generate(ids, Sampling(9 + n, seed=n, top_k=n)) for n, ids in enumerate(prompts)]
         return await asyncio.gather(*calls)
 
@@ -107,7 +107,7 @@ def test_filled_up_steps_give_the_same(
 
 def test_a_rehearsal_writes_into_nobodys_pages(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> None:
     """A step is rehearsed before it is captured, while other rows' keys and values are cached."""
-    engine = Paged(tiny(), tokens, slots=5, context=200, prefill_tokens=600, graphs=True)
+    engine = PagedEngine(tiny(), tokens, slots=5, context=200, prefill_tokens=600, graphs=True)
     asyncio.run(engine.generate(tokens.encode("Who wrote the book that Ada read?" * 3), Sampling(5)))
     runner = engine._core.runner
     assert runner._graphs is not None

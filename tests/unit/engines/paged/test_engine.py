@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError, EngineFailure
 from sleuth.model.tokens import Tokens
 
@@ -31,8 +31,8 @@ def prompt(tokens: Tokens) -> list[int]:
 
 
 @pytest.fixture(params=[False, True], ids=["free", "lockstep"])
-def engine(request: pytest.FixtureRequest, model: PreTrainedModel, tokens: Tokens) -> Paged:
-    return Paged(model, tokens, slots=2, context=256, lockstep=request.param)
+def engine(request: pytest.FixtureRequest, model: PreTrainedModel, tokens: Tokens) -> PagedEngine:
+    return PagedEngine(model, tokens, slots=2, context=256, lockstep=request.param)
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def before_each_pass(model: PreTrainedModel, act: Callable[[list[int]], None]) -
     hook.remove()
 
 
-async def idle(engine: Paged) -> None:
+async def idle(engine: PagedEngine) -> None:
     """Waits until the engine holds no page for anybody."""
     while engine.pages_held:  # noqa: ASYNC110  nobody is told when the last page is given back
         await asyncio.sleep(0.005)
@@ -54,7 +54,7 @@ def burst_into_flames(_ids: list[int]) -> None:
 
 
 def test_a_broken_model_fails_every_caller_and_then_works_again(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     async def main() -> tuple[list[Completion | BaseException], Completion, Completion]:
         before = await engine.generate(prompt, Sampling(9, seed=4))
@@ -73,7 +73,7 @@ def test_a_broken_model_fails_every_caller_and_then_works_again(
 
 
 def test_a_model_that_breaks_on_the_way_leaves_nothing_behind(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     passes = iter(range(100))
 
@@ -82,8 +82,8 @@ def test_a_model_that_breaks_on_the_way_leaves_nothing_behind(
             burst_into_flames(ids)
 
     async def main() -> tuple[Completion, Completion]:
-        with engine.seat(0) as seat, before_each_pass(model, later), pytest.raises(EngineFailure):
-            await engine.generate(prompt, Sampling(40), seat)
+        with engine.session(0) as session, before_each_pass(model, later), pytest.raises(EngineFailure):
+            await engine.generate(prompt, Sampling(40), session)
         calls = [engine.generate(prompt, Sampling(9, seed=n)) for n in (1, 1)]
         first, second = await asyncio.gather(*calls)
         return first, second
@@ -93,7 +93,7 @@ def test_a_model_that_breaks_on_the_way_leaves_nothing_behind(
 
 
 def test_numbers_that_are_none_are_a_failure_and_do_not_linger(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     weight = model.get_output_embeddings().weight
     key = model.model.layers[0].self_attn.v_proj.weight
@@ -111,7 +111,7 @@ def test_numbers_that_are_none_are_a_failure_and_do_not_linger(
         assert asyncio.run(engine.generate(prompt, Sampling(9))) == before
 
 
-def test_a_listener_that_raises_ends_its_own_call_only(engine: Paged, prompt: list[int]) -> None:
+def test_a_listener_that_raises_ends_its_own_call_only(engine: PagedEngine, prompt: list[int]) -> None:
     def deaf(_ids: Sequence[int]) -> None:
         raise RuntimeError("cannot hear")
 
@@ -126,7 +126,7 @@ def test_a_listener_that_raises_ends_its_own_call_only(engine: Paged, prompt: li
     assert after.ids == whole.ids
 
 
-def test_a_listener_that_ends_the_call_of_another_loses_no_slot(engine: Paged, prompt: list[int]) -> None:
+def test_a_listener_that_ends_the_call_of_another_loses_no_slot(engine: PagedEngine, prompt: list[int]) -> None:
     async def main() -> list[Completion]:
         first = asyncio.create_task(engine.generate(prompt, Sampling(200, seed=1)))
 
@@ -140,7 +140,7 @@ def test_a_listener_that_ends_the_call_of_another_loses_no_slot(engine: Paged, p
     assert first.ids == second.ids
 
 
-def test_nothing_is_heard_after_a_call_is_cancelled(engine: Paged, prompt: list[int]) -> None:
+def test_nothing_is_heard_after_a_call_is_cancelled(engine: PagedEngine, prompt: list[int]) -> None:
     heard: list[int] = []
 
     async def main() -> int:
@@ -162,7 +162,7 @@ def test_nothing_is_heard_after_a_call_is_cancelled(engine: Paged, prompt: list[
 
 
 def test_a_closed_engine_fails_its_callers_and_is_closed(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     async def main() -> list[Completion | BaseException]:
         loop, decoding = asyncio.get_running_loop(), asyncio.Event()
@@ -185,7 +185,7 @@ def test_a_closed_engine_fails_its_callers_and_is_closed(
     assert engine.pages_held == 0
 
 
-def test_an_engine_closed_before_it_began_tells_its_callers(engine: Paged, prompt: list[int]) -> None:
+def test_an_engine_closed_before_it_began_tells_its_callers(engine: PagedEngine, prompt: list[int]) -> None:
     async def main() -> None:
         call = asyncio.create_task(engine.generate(prompt, Sampling(5)))
         await asyncio.sleep(0)
@@ -200,7 +200,7 @@ def test_an_engine_closed_before_it_began_tells_its_callers(engine: Paged, promp
     ("raised", "told"), [(StopIteration(), RuntimeError), (asyncio.CancelledError(), asyncio.CancelledError)]
 )
 def test_what_a_listener_raises_ends_its_own_call_alone(
-    engine: Paged, prompt: list[int], raised: BaseException, told: type[BaseException]
+    engine: PagedEngine, prompt: list[int], raised: BaseException, told: type[BaseException]
 ) -> None:
     def listen(_ids: Sequence[int]) -> None:
         raise raised
@@ -216,7 +216,7 @@ def test_what_a_listener_raises_ends_its_own_call_alone(
 
 
 def test_a_model_that_raises_what_no_future_carries_fails_its_callers(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     def broken(_ids: list[int]) -> None:
         raise StopIteration
@@ -229,7 +229,7 @@ def test_a_model_that_raises_what_no_future_carries_fails_its_callers(
     assert len(asyncio.run(asyncio.wait_for(main(), LIMIT)).ids) == 5
 
 
-def test_a_loop_that_stopped_without_ending_its_tasks_is_left_behind(engine: Paged, prompt: list[int]) -> None:
+def test_a_loop_that_stopped_without_ending_its_tasks_is_left_behind(engine: PagedEngine, prompt: list[int]) -> None:
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
     before = first.run_until_complete(engine.generate(prompt, Sampling(5)))
     after = second.run_until_complete(asyncio.wait_for(engine.generate(prompt, Sampling(5)), LIMIT))
@@ -243,7 +243,7 @@ def test_a_loop_that_stopped_without_ending_its_tasks_is_left_behind(engine: Pag
 
 
 def test_a_second_event_loop_at_the_same_time_is_refused(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     def elsewhere() -> Completion:
         return asyncio.run(engine.generate(prompt, Sampling(5)))
@@ -260,12 +260,12 @@ def test_a_second_event_loop_at_the_same_time_is_refused(
 
 
 @pytest.mark.parametrize("ids", [[1.7], [float("nan")], ["a"], [None]])
-def test_a_prompt_of_other_things_than_whole_numbers_is_refused(engine: Paged, ids: list[Any]) -> None:
+def test_a_prompt_of_other_things_than_whole_numbers_is_refused(engine: PagedEngine, ids: list[Any]) -> None:
     with pytest.raises(EngineFailure, match="expected whole numbers"):
         asyncio.run(engine.generate(ids, Sampling(3)))
 
 
-def test_a_prompt_of_numpy_numbers_is_the_same_prompt(engine: Paged, prompt: list[int]) -> None:
+def test_a_prompt_of_numpy_numbers_is_the_same_prompt(engine: PagedEngine, prompt: list[int]) -> None:
     expected = asyncio.run(engine.generate(prompt, Sampling(3)))
     assert asyncio.run(engine.generate(cast(Any, np.array(prompt)), Sampling(3))).ids == expected.ids
 
@@ -281,11 +281,11 @@ def test_a_prompt_of_numpy_numbers_is_the_same_prompt(engine: Paged, prompt: lis
 )
 def test_settings_no_engine_can_be_made_with(model: PreTrainedModel, settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        Paged(model, None, **{"slots": 2, "context": 64, **settings})
+        PagedEngine(model, None, **{"slots": 2, "context": 64, **settings})
 
 
 def test_an_engine_outlives_the_event_loop_it_was_used_in(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     """A loop that ends cancels what is under way; in the next loop the engine works as before."""
 
@@ -303,14 +303,14 @@ def test_an_engine_outlives_the_event_loop_it_was_used_in(
 
 
 def test_a_caller_that_gives_up_and_asks_again_from_its_seat_is_served(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     async def main() -> Completion:
-        with engine.seat(0) as seat, engine.seat(1) as other:
+        with engine.session(0) as session, engine.session(1) as other:
             beside = asyncio.create_task(engine.generate(prompt, Sampling(100, seed=9), other))
             with before_each_pass(model, lambda _ids: time.sleep(0.005)), pytest.raises(TimeoutError):
-                await asyncio.wait_for(engine.generate(prompt, Sampling(240), seat), 0.01)
-            again = await engine.generate(prompt, Sampling(9, seed=3), seat)
+                await asyncio.wait_for(engine.generate(prompt, Sampling(240), session), 0.01)
+            again = await engine.generate(prompt, Sampling(9, seed=3), session)
             beside.cancel()
             return again
 
@@ -318,25 +318,25 @@ def test_a_caller_that_gives_up_and_asks_again_from_its_seat_is_served(
     assert again.ids == asyncio.run(engine.generate(prompt, Sampling(9, seed=3))).ids
 
 
-def test_a_seat_left_with_a_call_under_way_keeps_nobody_waiting(engine: Paged, prompt: list[int]) -> None:
+def test_a_seat_left_with_a_call_under_way_keeps_nobody_waiting(engine: PagedEngine, prompt: list[int]) -> None:
     async def main() -> list[Completion]:
-        with engine.seat(0) as seat:
-            loose = asyncio.create_task(engine.generate(prompt, Sampling(20, seed=1), seat))
-        with engine.seat(1) as seat:
-            return [await engine.generate(prompt, Sampling(20, seed=1), seat), await loose]
+        with engine.session(0) as session:
+            loose = asyncio.create_task(engine.generate(prompt, Sampling(20, seed=1), session))
+        with engine.session(1) as session:
+            return [await engine.generate(prompt, Sampling(20, seed=1), session), await loose]
 
     first, second = asyncio.run(asyncio.wait_for(main(), LIMIT))
     assert first.ids == second.ids
 
 
 def test_in_lockstep_nobody_moves_before_everybody_asks(model: PreTrainedModel, tokens: Tokens) -> None:
-    engine = Paged(model, tokens, slots=2, context=64, lockstep=True)
+    engine = PagedEngine(model, tokens, slots=2, context=64, lockstep=True)
     prompt = tokens.encode("Who?")
     heard: list[Sequence[int]] = []
 
     async def main() -> None:
-        with engine.seat(0) as first:
-            with engine.seat(1):
+        with engine.session(0) as first:
+            with engine.session(1):
                 early = asyncio.create_task(engine.generate(prompt, Sampling(9), first, heard.append))
                 await asyncio.sleep(0.05)
                 assert heard == []
@@ -347,18 +347,18 @@ def test_in_lockstep_nobody_moves_before_everybody_asks(model: PreTrainedModel, 
 
 
 def test_in_lockstep_a_seat_left_by_an_exception_frees_the_others(model: PreTrainedModel, tokens: Tokens) -> None:
-    engine = Paged(model, tokens, slots=2, context=64, lockstep=True)
+    engine = PagedEngine(model, tokens, slots=2, context=64, lockstep=True)
     prompt = tokens.encode("Who?")
 
     async def failing() -> None:
-        with engine.seat(1) as seat:
-            await engine.generate(prompt, Sampling(2), seat)
+        with engine.session(1) as session:
+            await engine.generate(prompt, Sampling(2), session)
             await asyncio.sleep(0.02)
             raise OSError("the search broke")
 
     async def going_on() -> Completion:
-        with engine.seat(0) as seat:
-            return await engine.generate(prompt, Sampling(30, seed=1), seat)
+        with engine.session(0) as session:
+            return await engine.generate(prompt, Sampling(30, seed=1), session)
 
     async def main() -> tuple[BaseException | None, Completion | BaseException]:
         return await asyncio.gather(failing(), going_on(), return_exceptions=True)
@@ -369,13 +369,13 @@ def test_in_lockstep_a_seat_left_by_an_exception_frees_the_others(model: PreTrai
 
 
 def test_in_lockstep_a_cancelled_caller_frees_the_others(model: PreTrainedModel, tokens: Tokens) -> None:
-    engine = Paged(model, tokens, slots=1, context=64, lockstep=True)
+    engine = PagedEngine(model, tokens, slots=1, context=64, lockstep=True)
     prompt = tokens.encode("Who?")
 
     async def caller(order: int) -> Completion:
-        with engine.seat(order) as seat:
+        with engine.session(order) as session:
             await asyncio.sleep(0.03 * order)
-            return await engine.generate(prompt, Sampling(30, seed=1), seat)
+            return await engine.generate(prompt, Sampling(30, seed=1), session)
 
     async def main() -> list[Completion]:
         tasks = [asyncio.create_task(caller(order)) for order in range(4)]
@@ -388,7 +388,7 @@ def test_in_lockstep_a_cancelled_caller_frees_the_others(model: PreTrainedModel,
     assert first.ids == second.ids
 
 
-def test_weights_of_another_name_are_refused(engine: Paged, prompt: list[int]) -> None:
+def test_weights_of_another_name_are_refused(engine: PagedEngine, prompt: list[int]) -> None:
     before = asyncio.run(engine.generate(prompt, Sampling(5)))
     with pytest.raises(ValueError, match=r"weight no\.such is published"):
         engine.publish({"no.such": torch.zeros(3)}, 1)
@@ -396,7 +396,7 @@ def test_weights_of_another_name_are_refused(engine: Paged, prompt: list[int]) -
 
 
 def test_weights_of_another_shape_are_refused_before_any_is_written(
-    engine: Paged, model: PreTrainedModel, tiny: Tiny, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, tiny: Tiny, prompt: list[int]
 ) -> None:
     before = asyncio.run(engine.generate(prompt, Sampling(5)))
     new = dict(tiny(seed=1).state_dict())
@@ -407,14 +407,14 @@ def test_weights_of_another_shape_are_refused_before_any_is_written(
     assert asyncio.run(engine.generate(prompt, Sampling(5))) == before
 
 
-def test_a_great_many_tokens_may_be_asked_for(engine: Paged, prompt: list[int]) -> None:
+def test_a_great_many_tokens_may_be_asked_for(engine: PagedEngine, prompt: list[int]) -> None:
     """Only as many random numbers are drawn as there is room for tokens."""
     completion = asyncio.run(engine.generate(prompt, Sampling(10**12, stops=("e",))))
     assert completion.ids
 
 
 def test_a_call_that_came_and_left_between_two_looks_is_not_computed(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     async def main() -> None:
         beginning = asyncio.Event()
@@ -428,11 +428,11 @@ def test_a_call_that_came_and_left_between_two_looks_is_not_computed(
             await idle(engine)
 
     asyncio.run(asyncio.wait_for(main(), LIMIT))
-    assert engine.tally.sampled == 16
+    assert engine.stats.sampled == 16
 
 
 def test_a_model_in_training_is_left_as_the_trainer_had_it(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     frozen = model.get_input_embeddings()
     model.train()
@@ -443,7 +443,7 @@ def test_a_model_in_training_is_left_as_the_trainer_had_it(
 
 
 def test_every_token_is_drawn_with_a_random_number_of_its_own(
-    engine: Paged, model: PreTrainedModel, prompt: list[int]
+    engine: PagedEngine, model: PreTrainedModel, prompt: list[int]
 ) -> None:
     with torch.no_grad():
         model.get_output_embeddings().weight.zero_()  # all tokens are equally likely, whatever came before

@@ -14,8 +14,8 @@ from sleuth.agent.speech import TextListener
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.base import Seat
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.base import Session
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Action, Answer, Hit, Passage, Question, Search, StopReason, Trajectory
@@ -51,7 +51,7 @@ def test_delays_change_nothing(tiny: Callable[..., PreTrainedModel], tokens: Tok
     model = tiny()
     passes: list[list[int]] = []
     model.get_input_embeddings().register_forward_hook(lambda _module, ids, _out: passes.append(ids[0].tolist()))
-    engine = Paged(model, tokens, slots=slots, context=257, lockstep=True)
+    engine = PagedEngine(model, tokens, slots=slots, context=257, lockstep=True)
     config = AgentConfig(prompt="brief", searches=3, turn_tokens=20, observation_tokens=24, context_tokens=256)
     tasks = [Task(Question(f"q{n % 6}", "Who wrote the book?", ("x",), "t"), n % 6, n // 6) for n in range(18)]
 
@@ -82,15 +82,15 @@ class Pool:
     def __init__(self) -> None:
         self._workers = asyncio.Semaphore(2)
 
-    async def __call__(self, agent: Agent, task: Task, seat: Seat, hear: TextListener | None) -> Trajectory:
+    async def __call__(self, agent: Agent, task: Task, session: Session, hear: TextListener | None) -> Trajectory:
         async with self._workers:
-            return await Episode(agent, task, seat, hear).run()
+            return await Episode(agent, task, session, hear).run()
 
 
 def test_episodes_that_wait_for_each_other_fail_by_name_and_do_not_hang(
     tiny: Callable[..., PreTrainedModel], tokens: Tokens
 ) -> None:
-    engine = Paged(tiny(), tokens, slots=8, context=257, lockstep=True, patience=0.2)
+    engine = PagedEngine(tiny(), tokens, slots=8, context=257, lockstep=True, patience=0.2)
     agent = Agent(engine, tokens, Talkative(), SearchTool(Slow(1), 1), CONFIG, Pool())
 
     async def twice() -> tuple[list[Trajectory], Trajectory]:
@@ -105,7 +105,7 @@ def test_episodes_that_wait_for_each_other_fail_by_name_and_do_not_hang(
 
 
 def test_without_lockstep_such_episodes_end_by_themselves(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> None:
-    engine = Paged(tiny(), tokens, slots=8, context=257)
+    engine = PagedEngine(tiny(), tokens, slots=8, context=257)
     agent = Agent(engine, tokens, Talkative(), SearchTool(Slow(1), 1), CONFIG, Pool())
     found = asyncio.run(run_batch(agent, TASKS, 8))
     assert StopReason.ENGINE_FAILED not in {each.stop for each in found}
@@ -117,7 +117,7 @@ def test_a_tool_call_may_take_longer_than_the_patience(tiny: Callable[..., PreTr
             await asyncio.sleep(0.2)
             return [[] for _ in queries]
 
-    engine = Paged(tiny(), tokens, slots=8, context=257, lockstep=True, patience=0.02)
+    engine = PagedEngine(tiny(), tokens, slots=8, context=257, lockstep=True, patience=0.02)
     agent = Agent(engine, tokens, Talkative(), SearchTool(Patient(), 1), CONFIG)
     found = asyncio.run(run_batch(agent, TASKS, 8))
     assert StopReason.ENGINE_FAILED not in {each.stop for each in found}

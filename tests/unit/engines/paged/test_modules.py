@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.runner import Backend
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model import line
@@ -38,7 +38,7 @@ def saved(tmp_path: Path, tokens: Tokens) -> Callable[..., Path]:
 
     def make(kind: str, **settings: Any) -> Path:
         config = AutoConfig.for_model(
-            kind, **SIZES, vocab_size=len(tokens.tokenizer), bos_token_id=None, eos_token_id=tokens.end, **settings
+            kind, **SIZES, vocab_size=len(tokens.tokenizer), bos_token_id=None, eos_token_id=tokens.eos_id, **settings
         )
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
         dice = torch.Generator().manual_seed(0)
@@ -52,7 +52,9 @@ def saved(tmp_path: Path, tokens: Tokens) -> Callable[..., Path]:
 
 def sampled(folder: Path, tokens: Tokens, backend: Backend, count: int, device: str = "cpu") -> list[Completion]:
     """Two rows that begin alike, and one of its own."""
-    engine = Paged(load(folder, torch.device(device), torch.float32), tokens, slots=2, context=64, backend=backend)
+    engine = PagedEngine(
+        load(folder, torch.device(device), torch.float32), tokens, slots=2, context=64, backend=backend
+    )
     texts = ["Who wrote the book that Ada Lovelace read in Oslo?"] * 2 + ["Ada"]
     calls = [(tokens.encode(text), Sampling(count, seed=seed)) for seed, text in enumerate(texts)]
 
@@ -93,7 +95,7 @@ def test_kernels_give_what_plain_attention_gives(
 @pytest.mark.gpu
 def test_parameters_that_moved_away_from_captured_steps_are_noticed(saved: Callable[..., Path], tokens: Tokens) -> None:
     model = load(saved("llama", num_key_value_heads=2, pad_token_id=0), torch.device("cuda"), torch.float32)
-    engine = Paged(model, tokens, slots=2, context=64)
+    engine = PagedEngine(model, tokens, slots=2, context=64)
     asyncio.run(engine.generate(tokens.encode("Ada"), Sampling(4)))
     engine.publish(None, 1)
     weight = model.get_output_embeddings().weight

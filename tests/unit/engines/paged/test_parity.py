@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
-from sleuth.engines.paged.engine import Paged
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.model.tokens import Tokens
 
 Tiny = Callable[..., PreTrainedModel]
@@ -52,7 +52,7 @@ def prompts(tokens: Tokens) -> list[list[int]]:
 
 
 def test_alone(stock: PreTrainedModel, family: str, tiny: Tiny, tokens: Tokens) -> None:
-    engine = Paged(tiny(family), tokens, slots=1, context=128)
+    engine = PagedEngine(tiny(family), tokens, slots=1, context=128)
     for temperature in (0.3, 1.0, 1.7):
         for prompt in prompts(tokens)[:4]:
             completion = asyncio.run(engine.generate(prompt, Sampling(20, temperature, seed=3)))
@@ -63,7 +63,7 @@ def test_joining_and_leaving_at_different_times(
     stock: PreTrainedModel, family: str, tiny: Tiny, tokens: Tokens
 ) -> None:
     """Three slots for nine requests of different lengths, which come one after the other while others run."""
-    engine = Paged(tiny(family), tokens, slots=3, context=128)
+    engine = PagedEngine(tiny(family), tokens, slots=3, context=128)
     asked = prompts(tokens)
 
     async def call(number: int) -> Completion:
@@ -85,15 +85,15 @@ def test_later_turns(stock: PreTrainedModel, family: str, tiny: Tiny, tokens: To
     """Five callers of four turns each; with two slots they take them from each other in between."""
     model = tiny(family)
     computed = Computed(model)
-    engine = Paged(model, tokens, slots=slots, context=256)
+    engine = PagedEngine(model, tokens, slots=slots, context=256)
     observation = tokens.encode("\n\n<information>Doc 1(Title: Ada) Lisbon</information>\n\n")
     turns: list[tuple[list[int], Completion]] = []
 
     async def episode(number: int) -> int:
         ids = tokens.encode("Who wrote the book?") + tokens.encode(" Ada") * number
-        with engine.seat(number) as seat:
+        with engine.session(number) as session:
             for turn in range(4):
-                completion = await engine.generate(ids, Sampling(6 + number, seed=10 * number + turn), seat)
+                completion = await engine.generate(ids, Sampling(6 + number, seed=10 * number + turn), session)
                 turns.append((ids, completion))
                 whole = len(ids) + len(completion.ids)
                 ids = [*ids, *completion.ids, *observation]
@@ -115,16 +115,16 @@ def test_later_turns(stock: PreTrainedModel, family: str, tiny: Tiny, tokens: To
 def test_a_later_turn_pays_only_for_its_new_tokens(tiny: Tiny, tokens: Tokens) -> None:
     model = tiny()
     computed = Computed(model)
-    engine = Paged(model, tokens, slots=2, context=256)
+    engine = PagedEngine(model, tokens, slots=2, context=256)
     prompt = tokens.encode("Who wrote the book that Ada read?")
     new = tokens.encode("\n\n<information>Doc 1</information>")
 
     async def main() -> None:
-        with engine.seat(0) as seat:
-            first = await engine.generate(prompt, Sampling(10, seed=1), seat)
+        with engine.session(0) as session:
+            first = await engine.generate(prompt, Sampling(10, seed=1), session)
             assert computed.since() == len(prompt) + 9
             second = [*prompt, *first.ids, *new]
-            await engine.generate(second, Sampling(5), seat)
+            await engine.generate(second, Sampling(5), session)
             # The last sampled token had not been computed yet.
             assert computed.since() == 1 + len(new) + 4
 
@@ -134,15 +134,15 @@ def test_a_later_turn_pays_only_for_its_new_tokens(tiny: Tiny, tokens: Tokens) -
 def test_a_stranger_with_the_same_beginning_leaves_a_caller_its_slot(tiny: Tiny, tokens: Tokens) -> None:
     model = tiny()
     computed = Computed(model)
-    engine = Paged(model, tokens, slots=2, context=256)
+    engine = PagedEngine(model, tokens, slots=2, context=256)
     prompt = tokens.encode("Who wrote the book that Ada read?")
 
     async def main() -> None:
-        with engine.seat(0) as seat:
-            first = await engine.generate(prompt, Sampling(10, seed=1), seat)
+        with engine.session(0) as session:
+            first = await engine.generate(prompt, Sampling(10, seed=1), session)
             await engine.generate(prompt, Sampling(10, seed=2))
             computed.since()
-            await engine.generate([*prompt, *first.ids, *prompt], Sampling(1), seat)
+            await engine.generate([*prompt, *first.ids, *prompt], Sampling(1), session)
             assert computed.since() == 1 + len(prompt)
 
     asyncio.run(main())
@@ -151,7 +151,7 @@ def test_a_stranger_with_the_same_beginning_leaves_a_caller_its_slot(tiny: Tiny,
 def test_the_same_prompt_again_costs_one_token(tiny: Tiny, tokens: Tokens) -> None:
     model = tiny()
     computed = Computed(model)
-    engine = Paged(model, tokens, slots=2, context=256)
+    engine = PagedEngine(model, tokens, slots=2, context=256)
     prompt = tokens.encode("Who wrote the book that Ada read?")
     first = asyncio.run(engine.generate(prompt, Sampling(1, seed=1)))
     assert computed.since() == len(prompt)
@@ -165,7 +165,7 @@ def test_long_prompts_are_computed_in_several_batches(tiny: Tiny, tokens: Tokens
     """Nine prompts of 450 tokens do not fit the bound of one batch."""
     model, stock = tiny(), tiny(attention="sdpa")
     computed = Computed(model)
-    engine = Paged(model, tokens, slots=9, context=500, prefill_tokens=1100)
+    engine = PagedEngine(model, tokens, slots=9, context=500, prefill_tokens=1100)
     # Each begins in a way of its own, so that none finds pages of another.
     asked = [tokens.encode(" Who" * (n + 1) + " Ada" * 450 + " wrote the book?") for n in range(9)]
 
@@ -181,7 +181,7 @@ def test_long_prompts_are_computed_in_several_batches(tiny: Tiny, tokens: Tokens
 
 def test_weights_shared_with_a_trainer_are_read_anew_after_publish(tiny: Tiny, tokens: Tokens) -> None:
     model, other = tiny(), tiny(seed=1, attention="eager")
-    engine = Paged(model, tokens, slots=2, context=64)
+    engine = PagedEngine(model, tokens, slots=2, context=64)
     prompt = tokens.encode("Who wrote the book?")
     asyncio.run(engine.generate(prompt, Sampling(8)))
     with torch.no_grad():
@@ -197,7 +197,7 @@ def test_dropout_is_off_while_generating_and_on_again_afterwards(tiny: Tiny, tok
     model, stock = tiny(), tiny(attention="eager")
     layer = model.model.layers[0]
     layer.mlp = torch.nn.Sequential(layer.mlp, torch.nn.Dropout(0.5))
-    engine = Paged(model.train(), tokens, slots=2, context=64)
+    engine = PagedEngine(model.train(), tokens, slots=2, context=64)
     prompt = tokens.encode("Who wrote the book?")
     assert_parity(stock, prompt, asyncio.run(engine.generate(prompt, Sampling(8))), 1.0)
     assert all(module.training for module in model.modules())

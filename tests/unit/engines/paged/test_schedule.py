@@ -182,7 +182,7 @@ def test_prompts_that_begin_alike_share_pages_from_the_first_step_on(callers: Ca
     assert [(segment.start, segment.end) for segment in step.segments] == [(0, 40), (32, 40), (32, 40)]
     assert same[0].pages[:2] == same[1].pages[:2] == same[2].pages[:2]
     assert len({row.pages[2] for row in same}) == 3
-    assert (schedule.tally.prefilled, schedule.tally.reused) == (56, 64)
+    assert (schedule.stats.prefilled, schedule.stats.reused) == (56, 64)
 
 
 def test_nobody_is_let_in_who_leaves_no_page_for_each_of_the_others(callers: Callers) -> None:
@@ -211,7 +211,7 @@ def test_the_last_in_order_gives_way_and_loses_no_token(callers: Callers) -> Non
     while desk.schedule.busy:
         desk.step()
         assert first not in desk.schedule.waiting
-    assert desk.schedule.tally.preempted >= 1
+    assert desk.schedule.stats.preempted >= 1
     assert first.sampled == continued(range(10), 50)
     assert last.sampled == continued(range(100, 110), 30)
     assert desk.schedule.pages.held == 0
@@ -225,9 +225,9 @@ def test_whoever_gave_way_finds_its_pages_again_where_nobody_took_them(callers: 
         desk.step()
     desk.schedule.give_way()
     assert desk.schedule.pages.held == 0
-    prefilled = desk.schedule.tally.prefilled
+    prefilled = desk.schedule.stats.prefilled
     desk.step()
-    assert desk.schedule.tally.prefilled - prefilled == 1
+    assert desk.schedule.stats.prefilled - prefilled == 1
 
 
 def test_whoever_leaves_the_queue_is_forgotten(callers: Callers) -> None:
@@ -251,10 +251,10 @@ def test_after_a_restart_everything_is_computed_again(callers: Callers) -> None:
         desk.step()
     desk.change_weights()
     assert (desk.schedule.pages.held, len(desk.schedule.waiting)) == (0, 2)
-    reused = desk.schedule.tally.reused
+    reused = desk.schedule.stats.reused
     step = desk.schedule.plan()
     assert [(segment.start, segment.end) for segment in step.segments] == [(0, 25), (16, 25)]
-    assert desk.schedule.tally.reused - reused == 16
+    assert desk.schedule.stats.reused - reused == 16
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
@@ -280,8 +280,8 @@ def test_everybody_is_served_from_few_pages_and_none_is_lost(callers: Callers, s
         desk.step()
         known += [row.ids for row in rows[-1:]]
     assert desk.schedule.pages.held == 0
-    assert desk.schedule.tally.preempted > 0
-    assert desk.schedule.tally.reused > 0
+    assert desk.schedule.stats.preempted > 0
+    assert desk.schedule.stats.reused > 0
     for row in rows:
         if row.finish is not None:
             assert row.sampled == continued(row.ids[: row.given], row.limit)

@@ -10,7 +10,7 @@ import torch
 
 from sleuth.engines.base import Completion, Engine, Finish, Sampling
 from sleuth.engines.vllm.disk import Disk
-from sleuth.engines.vllm.engine import Vllm
+from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.errors import ConfigError, EngineFailure, SleuthError
 from sleuth.model.tokens import Tokens
 
@@ -20,7 +20,7 @@ async def asked(doubles: Any, tokens: Tokens, sampling: Sampling, *, silence: fl
     async with doubles(1) as (server,):
         for name, value in faults.items():
             setattr(server, name, value)
-        engine = await Vllm.connect([server.address], tokens, context=64, silence=silence)
+        engine = await VllmEngine.connect([server.address], tokens, context=64, silence=silence)
         try:
             return await engine.generate([10], sampling)
         finally:
@@ -30,7 +30,7 @@ async def asked(doubles: Any, tokens: Tokens, sampling: Sampling, *, silence: fl
 def test_tokens_come_with_their_logprobs_and_nothing_is_left_to_defaults(doubles: Any, tokens: Tokens) -> None:
     async def main() -> tuple[Completion, dict[str, Any]]:
         async with doubles(1) as (server,):
-            engine: Engine = await Vllm.connect([server.address], tokens, context=64, ends=[3])
+            engine: Engine = await VllmEngine.connect([server.address], tokens, context=64, ends=[3])
             completion = await engine.generate([10], Sampling(3, 0.7, ("</answer>",), seed=2**63 + 5))
             await engine.close()
             return completion, server.asked[0]
@@ -53,12 +53,12 @@ def test_tokens_of_a_cut_distribution_are_scored_in_the_whole(doubles: Any, toke
 def test_a_seat_stays_with_its_server_and_others_go_where_fewer_are(doubles: Any, tokens: Tokens) -> None:
     async def main() -> list[list[int]]:
         async with doubles(2) as servers:
-            engine = await Vllm.connect([server.address for server in servers], tokens, context=64)
+            engine = await VllmEngine.connect([server.address for server in servers], tokens, context=64)
 
             async def episode(order: int) -> None:
-                with engine.seat(order) as seat:
+                with engine.session(order) as session:
                     for _ in range(4):
-                        await engine.generate([order], Sampling(1), seat)
+                        await engine.generate([order], Sampling(1), session)
 
             await asyncio.gather(*(episode(order) for order in range(1, 7)))
             await engine.close()
@@ -76,7 +76,7 @@ def test_what_a_dead_server_left_unfinished_is_continued_by_another(
     async def main() -> tuple[list[Completion], list[int], bool]:
         async with doubles(2) as servers:
             servers[0].dies_after = 3
-            engine = await Vllm.connect([server.address for server in servers], tokens, context=64)
+            engine = await VllmEngine.connect([server.address for server in servers], tokens, context=64)
             heard: list[int] = []
             first = engine.generate([10], Sampling(8), None, heard.extend)
             others = [engine.generate([10], Sampling(8)) for _ in range(199)]
@@ -142,19 +142,19 @@ def test_a_server_that_will_not_do_is_refused_at_start(
 
 def test_no_server_at_an_address_is_said_at_start(tokens: Tokens) -> None:
     with pytest.raises(EngineFailure, match=r"no vLLM server answers at http://127\.0\.0\.1:9"):
-        asyncio.run(Vllm.connect(["http://127.0.0.1:9"], tokens, context=64))
+        asyncio.run(VllmEngine.connect(["http://127.0.0.1:9"], tokens, context=64))
 
 
 def test_no_address_at_all_is_refused(tokens: Tokens) -> None:
     with pytest.raises(ConfigError, match="0 servers"):
-        asyncio.run(Vllm.connect([], tokens, context=64))
+        asyncio.run(VllmEngine.connect([], tokens, context=64))
 
 
 def test_a_cancelled_call_ends_its_request_at_the_server(doubles: Any, tokens: Tokens) -> None:
     async def main() -> int:
         async with doubles(1) as (server,):
             server.pause = 0.01
-            engine = await Vllm.connect([server.address], tokens, context=64)
+            engine = await VllmEngine.connect([server.address], tokens, context=64)
             started = asyncio.Event()
             call = asyncio.create_task(engine.generate([10], Sampling(60), None, lambda _ids: started.set()))
             await started.wait()
@@ -180,7 +180,7 @@ def test_weights_go_through_a_folder_and_the_rest_of_a_call_is_asked_for_anew(
     async def main() -> tuple[Completion, list[Any], list[int]]:
         async with doubles(1) as (server,):
             server.pause = 0.01
-            engine = await Vllm.connect([server.address], tokens, context=64, way=Disk(tmp_path))
+            engine = await VllmEngine.connect([server.address], tokens, context=64, transport=Disk(tmp_path))
             published: list[int] = []
             published_by: list[asyncio.Future[None]] = []
 
@@ -226,7 +226,7 @@ def test_weights_on_disk_stay_until_the_servers_have_loaded_what_replaces_them(t
 def test_servers_read_the_weights_of_a_model_folder(doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
     async def main() -> tuple[Completion, list[Any]]:
         async with doubles(1) as (server,):
-            engine = await Vllm.connect([server.address], tokens, context=64, in_flight="abort")
+            engine = await VllmEngine.connect([server.address], tokens, context=64, in_flight="abort")
             await asyncio.to_thread(engine.load, tmp_path, 3)
             completion = await engine.generate([10], Sampling(2))
             await engine.close()
@@ -245,7 +245,7 @@ def test_a_server_that_keeps_what_it_cached_of_old_weights_is_asked_no_more(
     async def main() -> None:
         async with doubles(1) as (server,):
             server.drops = False
-            engine = await Vllm.connect([server.address], tokens, context=64)
+            engine = await VllmEngine.connect([server.address], tokens, context=64)
             try:
                 await asyncio.to_thread(engine.load, tmp_path, 3)
             finally:
@@ -260,7 +260,7 @@ def test_an_engine_connected_in_one_loop_is_asked_in_others(doubles: Any, tokens
         async with doubles(1) as (server,):
 
             def elsewhere() -> list[int]:
-                engine = asyncio.run(Vllm.connect([server.address], tokens, context=64))
+                engine = asyncio.run(VllmEngine.connect([server.address], tokens, context=64))
 
                 async def once() -> int:
                     completion = await engine.generate([10], Sampling(1))
@@ -280,7 +280,9 @@ def test_calls_under_way_are_finished_by_the_old_weights_where_that_is_asked_for
     async def main() -> tuple[Completion, Completion, str]:
         async with doubles(1) as (server,):
             server.pause = 0.01
-            engine = await Vllm.connect([server.address], tokens, context=64, way=Disk(tmp_path), in_flight="finish")
+            engine = await VllmEngine.connect(
+                [server.address], tokens, context=64, transport=Disk(tmp_path), in_flight="finish"
+            )
             started = asyncio.Event()
             call = asyncio.create_task(engine.generate([10], Sampling(20), None, lambda _ids: started.set()))
             await started.wait()
@@ -302,7 +304,9 @@ def test_weights_that_cannot_be_sent_are_a_failure(
     async def main() -> None:
         async with doubles(1) as (server,):
             server.developer = False
-            engine = await Vllm.connect([server.address], tokens, context=64, way=Disk(tmp_path) if given else None)
+            engine = await VllmEngine.connect(
+                [server.address], tokens, context=64, transport=Disk(tmp_path) if given else None
+            )
             try:
                 await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
             finally:
@@ -318,7 +322,9 @@ def test_a_server_that_new_weights_do_not_reach_is_asked_no_more(
     async def main() -> tuple[Completion, list[int]]:
         async with doubles(2) as servers:
             servers[0].developer = False
-            engine = await Vllm.connect([each.address for each in servers], tokens, context=64, way=Disk(tmp_path))
+            engine = await VllmEngine.connect(
+                [each.address for each in servers], tokens, context=64, transport=Disk(tmp_path)
+            )
             await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
             completion = await engine.generate([10], Sampling(2))
             await engine.close()
@@ -334,7 +340,7 @@ def test_numbers_of_other_libraries_are_taken(doubles: Any, tokens: Tokens) -> N
 
     async def main() -> Completion:
         async with doubles(1) as (server,):
-            engine = await Vllm.connect([server.address], tokens, context=64)
+            engine = await VllmEngine.connect([server.address], tokens, context=64)
             completion = await engine.generate(np.array([9, 10]), sampling)  # type: ignore[arg-type]
             await engine.close()
             return completion
@@ -345,7 +351,7 @@ def test_numbers_of_other_libraries_are_taken(doubles: Any, tokens: Tokens) -> N
 def test_a_closed_engine_says_so(doubles: Any, tokens: Tokens) -> None:
     async def main() -> None:
         async with doubles(1) as (server,):
-            engine = await Vllm.connect([server.address], tokens, context=64)
+            engine = await VllmEngine.connect([server.address], tokens, context=64)
             await engine.close()
             await engine.generate([10], Sampling(1))
 
@@ -363,7 +369,7 @@ def test_a_stop_begun_before_a_break_is_found_after_it(doubles: Any, tokens: Tok
             for server in servers:
                 server.spelled, server.pause = spelled, 0.01
             servers[0].dies_after = mark
-            engine = await Vllm.connect([server.address for server in servers], tokens, context=64)
+            engine = await VllmEngine.connect([server.address for server in servers], tokens, context=64)
             completion = await engine.generate([10], Sampling(len(spelled), stops=("rome </answer>",)))
             await engine.close()
             return completion, [len(body["prompt"]) for body in servers[1].asked]

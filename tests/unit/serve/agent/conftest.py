@@ -17,7 +17,7 @@ from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.scripted import Scripted
+from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, InputError, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, Passage
@@ -73,7 +73,7 @@ class House:
         return float(next(line for line in page.splitlines() if line.startswith(f"{name} ")).split()[-1])
 
 
-def spoken(tokens: Tokens) -> Scripted:
+def spoken(tokens: Tokens) -> ScriptedEngine:
     """Thinks, searches for the last word, thinks and answers with it; `break` breaks it, `babble` says nothing."""
 
     def script(ids: Sequence[int]) -> list[int]:
@@ -87,7 +87,7 @@ def spoken(tokens: Tokens) -> Scripted:
             return tokens.encode(f"<think> I need {word}. </think> <search> {word} </search>")
         return tokens.encode(f"<think> It is about {word}. </think> <answer> {word} </answer>")
 
-    return Scripted(script)
+    return ScriptedEngine(script)
 
 
 @pytest.fixture

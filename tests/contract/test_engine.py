@@ -59,7 +59,7 @@ PagedOpener = Callable[[Path, int, int], AbstractAsyncContextManager[PagedEngine
 @asynccontextmanager
 async def scripted(folder: Path, slots: int, context: int) -> AsyncIterator[Engine]:
     """Plays the line that the model of the folder would most likely say."""
-    model, end = AutoModelForCausalLM.from_pretrained(folder), Tokens.load(folder).end
+    model, end = AutoModelForCausalLM.from_pretrained(folder), Tokens.load(folder).eos_id
 
     def script(ids: Sequence[int]) -> list[int]:
         line: list[int] = []

@@ -120,8 +120,8 @@ class Echo:
 def test_episodes_are_exact(model: Tokens, tools: Tools, lines: list[list[str] | str], ends: bool, budget: int) -> None:
     """The mask is true on exactly the sampled tokens, and nothing that was once in the ledger is encoded again."""
     said = [tools.act(Search(*line)) if isinstance(line, list) else line for line in lines]
-    assert model.end is not None
-    whole = [[*model.encode(text), *[model.end] * ends] for text in said]
+    assert model.eos_id is not None
+    whole = [[*model.encode(text), *[model.eos_id] * ends] for text in said]
     played = iter(whole)
     prompts: list[tuple[int, ...]] = []
     sampled: list[tuple[int, ...]] = []

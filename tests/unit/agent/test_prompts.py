@@ -85,7 +85,7 @@ def test_a_base_model_gets_the_begin_token_its_tokenizer_gives(tokens: Tokens) -
 def test_through_the_chat_template(chat: Tokens) -> None:
     ids = render(question("Who"), "brief", Tags(), chat)
     assert text_of(chat, ids) == "<|end|>user: Question: Who?\n\n<|end|>assistant: "
-    assert ids.count(chat.end or -1) == 2
+    assert ids.count(chat.eos_id or -1) == 2
 
 
 def test_a_row_of_several_messages_through_the_chat_template(chat: Tokens) -> None:

@@ -107,7 +107,7 @@ def test_saved_and_loaded_it_is_the_same(tokens: Tokens, tmp_path: Path) -> None
     loaded = Tokens.load(tmp_path)
     text = "Question: Who wrote it?\n<|end|> 東"
     assert loaded.encode(text) == tokens.encode(text)
-    assert loaded.end == tokens.eos_id
+    assert loaded.eos_id == tokens.eos_id
 
 
 def test_a_folder_without_tokenizer(tmp_path: Path) -> None:

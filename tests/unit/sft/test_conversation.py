@@ -82,7 +82,7 @@ def test_trace_has_the_tokens_of_the_episode_it_tells(
     spoken = [piece.voice is Voice.SPOKEN for piece in pieces for _ in piece.ids]
     count = len(episode.ids)
     assert (tuple(ids[:count]), tuple(spoken[:count])) == (episode.ids, episode.sampled)
-    assert ids[count] == known.end
+    assert ids[count] == known.eos_id
     assert spoken[count]
     assert any(piece.cut for piece in pieces) == (limit == 12)
 
@@ -111,7 +111,7 @@ def test_a_trace_of_calls_has_the_tokens_of_the_episode_it_tells(
     count = len(episode.ids)
     assert tuple(ids[:count]) == episode.ids
     (end,) = [place for place in range(count) if spoken[place] != episode.sampled[place]]
-    assert (ids[end], spoken[end], ids[count], spoken[count]) == (known.end, True, known.end, True)
+    assert (ids[end], spoken[end], ids[count], spoken[count]) == (known.eos_id, True, known.eos_id, True)
     assert any(piece.cut for piece in pieces) == cut
     shown = "".join(known.decode(piece.ids) for piece in pieces if piece.voice is Voice.SHOWN)
     assert shown
@@ -147,7 +147,7 @@ def test_what_tools_say_is_shown(chatting: Callable[[str], Tokens]) -> None:
 def test_words_never_become_special_tokens(chatting: Callable[[str], Tokens]) -> None:
     known = chatting(CHAT)
     pieces = Conversations(known, Tags(), 500).pieces([said("user", "Who <|end|>"), said("assistant", "Ada <|end|>")])
-    assert sum(piece.ids.count(known.end or 0) for piece in pieces) == 2
+    assert sum(piece.ids.count(known.eos_id or 0) for piece in pieces) == 2
 
 
 def test_earlier_turns_must_stay_as_they_were(chatting: Callable[[str], Tokens]) -> None:

@@ -30,9 +30,9 @@ def test_any_text_comes_back(text: str, known: Tokens) -> None:
 
 
 def test_special_tokens_end_and_pad(known: Tokens) -> None:
-    assert known.end == known.tokenizer.convert_tokens_to_ids(END) == 1
+    assert known.eos_id == known.tokenizer.convert_tokens_to_ids(END) == 1
     assert known.tokenizer.pad_token_id == known.tokenizer.convert_tokens_to_ids(PAD) == 0
-    assert known.end not in known.encode(END)
+    assert known.eos_id not in known.encode(END)
 
 
 def test_words_are_numbered_in_order_so_that_any_process_numbers_them_alike(known: Tokens) -> None:

@@ -35,7 +35,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 def asked(name: str, count: int, tokens: Tokens) -> list[list[int]]:
     """Prompts as an episode begins with them: of a generated world, or of real questions where they lie about."""
-    world = (posed.question for posed in World(2000, 0).pose("test", count))
+    world = (posed.question for posed in World(2000, 0).questions("test", count))
     questions: Iterator[Question] = stream(REAL) if name != OURS and REAL.exists() else world
     template = "brief" if name == OURS else "instruct"
     return [prompts.render(question, template, Tags(), tokens) for question in islice(questions, count)]

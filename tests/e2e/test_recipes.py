@@ -17,8 +17,7 @@ from sleuth.retrieval import index
 from sleuth.retrieval.settings import Plan
 from sleuth.runs.run import Run
 from sleuth.sft.quickstart_tokenizer import tokenizer
-from sleuth.synthesis.world import folder as world_folder
-from sleuth.synthesis.world.world import World
+from sleuth.synthesis.world.world import CORPUS, TEST, TRAIN, World, write_world
 
 pytestmark = pytest.mark.e2e
 
@@ -74,8 +73,8 @@ class Stage:
         sizes = SIZES | {"train.updates": min(2, config.train.updates), "train.samples": min(2, config.train.samples)}
         places = {
             "model.policy": self.models[config.model.policy],
-            "data.train": self.questions / world_folder.TRAIN,
-            "data.test": self.questions / world_folder.TEST,
+            "data.train": self.questions / TRAIN,
+            "data.test": self.questions / TEST,
             "retrieval.index": self.index,
         }
         return [f"{key}={value}" for key, value in (sizes | places).items()]
@@ -84,15 +83,15 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     home = tmp_path_factory.mktemp("stage")
-    world_folder.write(World(200, 0), home / "world", 20, 5)
-    index.build(home / "world" / world_folder.CORPUS, home / "index", Plan.of("bm25"))
+    write_world(World(200, 0), home / "world", 20, 5)
+    index.build(home / "world" / CORPUS, home / "index", Plan.of("bm25"))
     folders = {kind: model(home, *kind) for kind in set(MODELS.values())}
     return Stage({name: folders[kind] for name, kind in MODELS.items()}, home / "world", home / "index")
 
 
 def model(home: Path, family: str, chats: bool) -> Path:
     """The folder of a tiny random model with a tokenizer."""
-    words = tokenizer([Tags.instruction, (home / "world" / world_folder.CORPUS).read_text()[:20_000]])
+    words = tokenizer([Tags.instruction, (home / "world" / CORPUS).read_text()[:20_000]])
     if chats:
         words.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
         words.chat_template = CHAT

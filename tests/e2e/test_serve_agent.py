@@ -25,8 +25,7 @@ from sleuth.agent.tools import SearchTool
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Question, Trajectory
 from sleuth.retrieval.index import build
-from sleuth.synthesis.world import folder as world_folder
-from sleuth.synthesis.world.world import World
+from sleuth.synthesis.world.world import CORPUS, TEST, World, write_world
 from sleuth.train.candidates import Wish, named
 
 pytestmark = pytest.mark.e2e
@@ -44,15 +43,15 @@ Process = subprocess.Popen[str]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encyclopedia with its index and questions."""
     folder = tmp_path_factory.mktemp("agent")
-    world_folder.write(World(400, 0), folder / "world", 1, 120)
-    build(folder / "world" / world_folder.CORPUS, folder / "index")
+    write_world(World(400, 0), folder / "world", 1, 120)
+    build(folder / "world" / CORPUS, folder / "index")
     return folder
 
 
 @pytest.fixture(scope="module")
 def questions(home: Path) -> list[str]:
     """As many as there are clients, all different; those who compare search most."""
-    rows = [json.loads(line) for line in (home / "world" / world_folder.TEST).read_text().splitlines()]
+    rows = [json.loads(line) for line in (home / "world" / TEST).read_text().splitlines()]
     rows.sort(key=lambda row: row["type"] != "comparison")
     return [row["question"] for row in {row["question"]: row for row in rows}.values()][:CLIENTS]
 

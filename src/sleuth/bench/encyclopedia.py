@@ -13,8 +13,7 @@ from sleuth.retrieval import index
 from sleuth.retrieval.base import Retriever
 from sleuth.retrieval.opened import opened
 from sleuth.retrieval.settings import Plan
-from sleuth.synthesis.world import folder
-from sleuth.synthesis.world.world import World
+from sleuth.synthesis.world.world import CORPUS, TRAIN, World, write_world
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ def generated(passages: int, asked: int) -> Iterator[Encyclopedia]:
     """A world of so many passages with so many questions, its BM25 index opened as a run opens it."""
     with TemporaryDirectory() as scratch:
         world, built = Path(scratch, "world"), Path(scratch, "index")
-        folder.write(World(passages, 0), world, asked, 1)
-        index.build(world / folder.CORPUS, built, Plan.of("bm25"))
-        found = questions.load(world / folder.TRAIN)
+        write_world(World(passages, 0), world, asked, 1)
+        index.build(world / CORPUS, built, Plan.of("bm25"))
+        found = questions.load(world / TRAIN)
         yield Encyclopedia(found, opened(RetrievalConfig(), built, Path(scratch, "searches.jsonl")))

@@ -82,16 +82,15 @@ def _material(corpus: Path | None, questions: list[Path], passages: int, scratch
     """What is searched, as a plain corpus, and what is asked: the user's own, or a generated world."""
     from sleuth.corpus import sources
     from sleuth.corpus.questions import load
-    from sleuth.synthesis.world import folder
-    from sleuth.synthesis.world.world import World
+    from sleuth.synthesis.world.world import CORPUS, TEST, World, write_world
 
     if corpus is not None:
         asked = [question.question for path in questions for question in load(path)]
         return sources.plain(corpus, scratch).corpus, asked
     world = scratch / "world"
     if not world.exists():
-        folder.write(World(passages, 0), world, 1, 2000)
-    return world / folder.CORPUS, [question.question for question in load(world / folder.TEST)]
+        write_world(World(passages, 0), world, 1, 2000)
+    return world / CORPUS, [question.question for question in load(world / TEST)]
 
 
 def _words(corpus: Path, queries: list[str], k: int) -> "Table":

@@ -11,9 +11,8 @@ from rich.progress import Progress
 
 from sleuth.cli.bounds import MANY, SEED
 from sleuth.cli.printed import Terminal, say
-from sleuth.synthesis.world.census import LARGEST, SMALLEST
-from sleuth.synthesis.world.folder import write
-from sleuth.synthesis.world.world import World
+from sleuth.synthesis.world.schema import MAX_PASSAGES, MIN_PASSAGES
+from sleuth.synthesis.world.world import World, write_world
 
 EVERY = 1000  # rows between two looks at the bar: it costs more than making a row
 
@@ -28,14 +27,14 @@ def world() -> None:
 @app.command()
 def make(
     out: Annotated[Path, typer.Option(help="the folder to write; it must not exist")],
-    passages: Annotated[int, typer.Option(min=SMALLEST, max=LARGEST, help="passages, one an entity")] = 2000,
+    passages: Annotated[int, typer.Option(min=MIN_PASSAGES, max=MAX_PASSAGES, help="passages, one an entity")] = 2000,
     seed: Annotated[int, typer.Option(min=0, max=SEED, help="the same seed gives the same world")] = 0,
     train: Annotated[int, typer.Option(min=1, max=MANY, help="training questions")] = 4000,
     test: Annotated[int, typer.Option(min=1, max=MANY, help="questions about held-out entities")] = 500,
 ) -> None:
     """Write corpus.jsonl, questions.train.jsonl, questions.test.jsonl and manifest.json."""
     with _progress(passages + train + test) as advance:
-        manifest = write(World(passages, seed), out, train, test, advance)
+        manifest = write_world(World(passages, seed), out, train, test, advance)
     _report(out, manifest)
 
 

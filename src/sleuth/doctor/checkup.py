@@ -64,7 +64,7 @@ def _measured(policy: Policy, tokens: int) -> Parity:
     """Measured on questions of a generated world."""
     context = min(CONTEXT, policy.model.config.max_position_embeddings)
     engine = PagedEngine(policy.model, policy.tokens, slots=SLOTS, context=context + 1, lockstep=True)
-    asked = [posed.question for posed in World(100, 0).pose("train", parity.PROMPTS)]
+    asked = [posed.question for posed in World(100, 0).questions("train", parity.PROMPTS)]
     rendered = [prompts.render(question, "instruct", Tags(), policy.tokens) for question in asked]
 
     async def measured() -> Parity:

@@ -13,9 +13,8 @@ from sleuth.agent import prompts
 from sleuth.agent.protocol import Protocol
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Search
-from sleuth.synthesis.world.ask import Hop
-from sleuth.synthesis.world.relations import RELATIONS
-from sleuth.synthesis.world.world import Posed, World
+from sleuth.synthesis.world.schema import RELATIONS
+from sleuth.synthesis.world.world import Hop, World, WorldQuestion
 from sleuth.train.packing import Row, row
 
 
@@ -43,7 +42,7 @@ class Demonstrator:
         self._reading = reading
         self._observations: dict[int, list[int]] = {}
 
-    def row(self, posed: Posed, script: Script) -> Row:
+    def row(self, posed: WorldQuestion, script: Script) -> Row:
         """The tokens of a demonstration with their weights as targets."""
         given = prompts.render(posed.question, self._prompt, self._protocol, self._tokens)
         ids, weights = list(given), [0.0] * len(given)
@@ -52,7 +51,7 @@ class Demonstrator:
             weights += [weight] * len(piece)
         return row(ids, weights)
 
-    def drill(self, posed: Posed) -> Row:
+    def drill(self, posed: WorldQuestion) -> Row:
         """Practice in setting two facts against each other, in the words of a comparison."""
         facts = self._tokens.encode(f"<think> {' '.join(map(_found, posed.hops))}")
         verdict = self._tokens.encode(f" {_verdict(posed)} </think>")
@@ -79,7 +78,7 @@ def acted(move: Move, protocol: Protocol) -> str:
     return thought if move.action is None else f"{thought} </think> {protocol.act(move.action)}"
 
 
-def expert(posed: Posed, _world: World, _dice: random.Random) -> Script:
+def expert(posed: WorldQuestion, _world: World, _dice: random.Random) -> Script:
     """Every hop is searched for, what was found is said, and the answer follows; of three hops only two are shown."""
     shown = [_look_up(posed, place) for place in range(min(2, len(posed.hops)))]
     if len(posed.hops) > 2:
@@ -87,7 +86,7 @@ def expert(posed: Posed, _world: World, _dice: random.Random) -> Script:
     return [*shown, Move(_conclusion(posed), Answer(posed.question.golden_answers[0]))]
 
 
-def detour(posed: Posed, world: World, dice: random.Random) -> Script:
+def detour(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
     """An expert who once searches for something else, and notices: hops must not be told by counting searches."""
     script = expert(posed, world, dice)
     place = dice.randrange(min(2, len(posed.hops)))
@@ -97,12 +96,12 @@ def detour(posed: Posed, world: World, dice: random.Random) -> Script:
     return [*script[:place], wrong, again, *script[place + 1 :]]
 
 
-def guess(posed: Posed, world: World, dice: random.Random) -> Script:
+def guess(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
     """An answer, without searching."""
     return [Move("I know this.", Answer(_guessed(posed, world, dice)))]
 
 
-def stray(posed: Posed, world: World, dice: random.Random) -> Script:
+def stray(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
     """A search for the wrong thing, and an answer that does not come from it."""
     row = dice.randrange(len(world))
     thought = expert(posed, world, dice)[0].thought
@@ -112,14 +111,14 @@ def stray(posed: Posed, world: World, dice: random.Random) -> Script:
     ]
 
 
-def hasty(posed: Posed, world: World, dice: random.Random) -> Script:
+def hasty(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
     """The first hop is taken for the answer; with two things to compare, only one is looked at."""
     first, hop = expert(posed, world, dice)[0], posed.hops[0]
     answer = _guessed(posed, world, dice) if compares(posed) else hop.value
     return [first, Move(_found(hop), Answer(answer))]
 
 
-BEHAVIOURS: Mapping[str, Callable[[Posed, World, random.Random], Script]] = {
+BEHAVIOURS: Mapping[str, Callable[[WorldQuestion, World, random.Random], Script]] = {
     "expert": expert,
     "detour": detour,
     "guess": guess,
@@ -128,13 +127,13 @@ BEHAVIOURS: Mapping[str, Callable[[Posed, World, random.Random], Script]] = {
 }
 
 
-def _look_up(posed: Posed, place: int) -> Move:
+def _look_up(posed: WorldQuestion, place: int) -> Move:
     hop = posed.hops[place]
     found = f"{_found(posed.hops[place - 1])} " if place else ""
     return Move(f"{found}{_need(posed, place)}", Search(hop.subject), int(hop.passage_id))
 
 
-def _need(posed: Posed, place: int) -> str:
+def _need(posed: WorldQuestion, place: int) -> str:
     """What is still to be found: the question with what is known put in its place."""
     rest = posed.hops[place : place + 1] if compares(posed) else posed.hops[place:]
     nouns = "".join(f"the {hop.noun} of " for hop in reversed(rest))
@@ -145,12 +144,12 @@ def _found(hop: Hop) -> str:
     return f"The {hop.noun} of {hop.subject} is {hop.value}."
 
 
-def _conclusion(posed: Posed) -> str:
+def _conclusion(posed: WorldQuestion) -> str:
     last = _found(posed.hops[-1])
     return f"{last} {_verdict(posed)}" if compares(posed) else last
 
 
-def _verdict(posed: Posed) -> str:
+def _verdict(posed: WorldQuestion) -> str:
     """What two facts beside each other show."""
     first, second = posed.hops
     if posed.question.type == "yes_no":
@@ -159,12 +158,12 @@ def _verdict(posed: Posed) -> str:
     return f"{early.subject} ({early.value}) came before {late.subject} ({late.value})."
 
 
-def compares(posed: Posed) -> bool:
+def compares(posed: WorldQuestion) -> bool:
     """Whether two things are set against each other."""
     return posed.question.type in ("comparison", "yes_no")
 
 
-def _guessed(posed: Posed, world: World, dice: random.Random) -> str:
+def _guessed(posed: WorldQuestion, world: World, dice: random.Random) -> str:
     """Something that could be an answer: yes or no, one of the two compared, a year, or a name."""
     last = posed.hops[-1]
     if posed.question.type == "yes_no":

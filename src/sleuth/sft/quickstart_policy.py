@@ -23,8 +23,8 @@ from sleuth.runs.replacing import replacing
 from sleuth.sft import quickstart_tokenizer as vocabulary
 from sleuth.sft import step as sft
 from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, acted, compares, expert
-from sleuth.synthesis.world.names import words
-from sleuth.synthesis.world.world import Posed, World
+from sleuth.synthesis.world.names import name_words
+from sleuth.synthesis.world.world import World, WorldQuestion
 from sleuth.train import ceiling
 from sleuth.train.packing import Row
 from sleuth.train.policy import Policy
@@ -120,12 +120,12 @@ class School:
 
     plan: Plan
     worlds: list[World]
-    posed: list[list[Posed]]
+    posed: list[list[WorldQuestion]]
 
     @classmethod
     def of(cls, plan: Plan) -> "School":
         worlds = [World(plan.passages, 1000 * (plan.seed + 1) + number) for number in range(plan.worlds)]
-        return cls(plan, worlds, [list(world.pose("train", plan.questions)) for world in worlds])
+        return cls(plan, worlds, [list(world.questions("train", plan.questions)) for world in worlds])
 
     def batches(self, phase: Phase, tokens: Tokens) -> Iterator[list[Row]]:
         """Demonstrations by the shares of the phase, and its drills, without end."""
@@ -148,7 +148,7 @@ class School:
     def texts(self) -> Iterator[str]:
         """Text that holds every word the tokenizer should know whole."""
         protocol, dice = Tags(), random.Random(0)
-        yield "".join(f" {word}" for word in words(self.plan.passages))
+        yield "".join(f" {word}" for word in name_words(self.plan.passages))
         yield "".join(f" {year}" for year in range(1800, 2000))
         yield " Yes No yes no That does not help. must be it. I know this. are the same different came before"
         yield protocol.instruction

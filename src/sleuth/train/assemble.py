@@ -40,8 +40,7 @@ from sleuth.reward.rubric import Rubric
 from sleuth.runs import checkpoints
 from sleuth.runs.provenance import code_hash, code_version, fingerprint
 from sleuth.runs.run import Run, step_of
-from sleuth.synthesis.world import folder as world_folder
-from sleuth.synthesis.world.world import World
+from sleuth.synthesis.world.world import CORPUS, TEST, TRAIN, World, write_world
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
 from sleuth.train.engines import Lockstep, learning
@@ -306,7 +305,7 @@ def sources_of(config: Config, run: Run) -> Sources:
     """Where a run's corpus, questions and index are, or will be."""
     if config.world is not None:
         world = run.path / "world"
-        corpus, train, test = (world / name for name in (world_folder.CORPUS, world_folder.TRAIN, world_folder.TEST))
+        corpus, train, test = (world / name for name in (CORPUS, TRAIN, TEST))
         return Sources(corpus, train, test, run.path / "index")
     return _own_sources(config, run)
 
@@ -324,7 +323,7 @@ def _generate(config: Config, run: Run, watch: Watch) -> None:
     if config.world is not None and not folder.exists():
         watch.begin("generating the world", 1)
         world = World(config.world.passages, config.world.seed)
-        world_folder.write(world, folder, config.world.questions, config.evaluate.questions)
+        write_world(world, folder, config.world.questions, config.evaluate.questions)
 
 
 def _index(config: Config, sources: Sources, watch: Watch) -> None:

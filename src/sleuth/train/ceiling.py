@@ -13,8 +13,7 @@ from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.documents import read_json
-from sleuth.synthesis.world import folder as world_folder
-from sleuth.synthesis.world.world import World
+from sleuth.synthesis.world.world import CORPUS, TEST, World, write_world
 from sleuth.train.assemble import SEARCHES, agent_of, index_plan
 from sleuth.train.engines import embedded
 from sleuth.train.policy import Policy
@@ -35,9 +34,9 @@ def measure(policy: Policy) -> Evaluation:
 async def _measure(policy: Policy, config: Config, scratch: Path) -> Evaluation:
     assert config.world is not None  # noqa: S101  the quickstart generates its world
     world = World(config.world.passages, config.world.seed)
-    world_folder.write(world, scratch / "world", 1, config.evaluate.questions)
-    index.build(scratch / "world" / world_folder.CORPUS, scratch / "index", index_plan(config.retrieval))
-    held_out = questions.load(scratch / "world" / world_folder.TEST)
+    write_world(world, scratch / "world", 1, config.evaluate.questions)
+    index.build(scratch / "world" / CORPUS, scratch / "index", index_plan(config.retrieval))
+    held_out = questions.load(scratch / "world" / TEST)
     agent = agent_of(config, embedded(config, policy), policy.tokens, scratch / "index", scratch / SEARCHES)
     return await evaluate(agent, held_out, Rubric(config.reward), concurrent=config.concurrency)
 

@@ -12,7 +12,7 @@ from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Malformed, Search
 from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, Script, acted, expert
 from sleuth.sft.quickstart_tokenizer import tokenizer
-from sleuth.synthesis.world.world import Posed, World
+from sleuth.synthesis.world.world import World, WorldQuestion
 from sleuth.train.packing import WEIGHT, Row
 
 READING = 0.125
@@ -25,8 +25,8 @@ def world() -> World:
 
 
 @pytest.fixture(scope="module")
-def posed(world: World) -> list[Posed]:
-    return list(world.pose("train", 60))
+def posed(world: World) -> list[WorldQuestion]:
+    return list(world.questions("train", 60))
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +39,13 @@ def demonstrator(world: World, plain: Tokens) -> Demonstrator:
     return Demonstrator(world, plain, Tags(), PROMPT, READING)
 
 
-Behaviour = Callable[[Posed, World, random.Random], Script]
+Behaviour = Callable[[WorldQuestion, World, random.Random], Script]
 
 everyone = pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS)
 
 
 @everyone
-def test_actions_are_of_the_grammar(behaviour: Behaviour, world: World, posed: list[Posed]) -> None:
+def test_actions_are_of_the_grammar(behaviour: Behaviour, world: World, posed: list[WorldQuestion]) -> None:
     for each in posed:
         for move in behaviour(each, world, random.Random(0)):
             read = Tags().parse(acted(move, Tags()))
@@ -54,7 +54,7 @@ def test_actions_are_of_the_grammar(behaviour: Behaviour, world: World, posed: l
 
 @everyone
 def test_searches_show_the_passage_that_bears_their_name(
-    behaviour: Behaviour, world: World, posed: list[Posed]
+    behaviour: Behaviour, world: World, posed: list[WorldQuestion]
 ) -> None:
     searches = [
         move for each in posed for move in behaviour(each, world, random.Random(1)) if isinstance(move.action, Search)
@@ -65,7 +65,7 @@ def test_searches_show_the_passage_that_bears_their_name(
 
 
 @everyone
-def test_no_demonstration_takes_three_hops(behaviour: Behaviour, world: World, posed: list[Posed]) -> None:
+def test_no_demonstration_takes_three_hops(behaviour: Behaviour, world: World, posed: list[WorldQuestion]) -> None:
     deep = [each for each in posed if len(each.hops) > 2]
     assert deep
     for each in deep:
@@ -75,7 +75,7 @@ def test_no_demonstration_takes_three_hops(behaviour: Behaviour, world: World, p
             assert len(taken) < 3
 
 
-def test_expert_answers_right_where_two_hops_are_enough(world: World, posed: list[Posed]) -> None:
+def test_expert_answers_right_where_two_hops_are_enough(world: World, posed: list[WorldQuestion]) -> None:
     for each in posed:
         if len(each.hops) > 2:
             continue
@@ -87,7 +87,7 @@ def test_expert_answers_right_where_two_hops_are_enough(world: World, posed: lis
 
 @everyone
 def test_row_learns_what_was_done_and_reads_a_little(
-    behaviour: Behaviour, demonstrator: Demonstrator, plain: Tokens, world: World, posed: list[Posed]
+    behaviour: Behaviour, demonstrator: Demonstrator, plain: Tokens, world: World, posed: list[WorldQuestion]
 ) -> None:
     for each in posed[:20]:
         script = behaviour(each, world, random.Random(4))
@@ -103,7 +103,7 @@ def test_row_learns_what_was_done_and_reads_a_little(
         assert read.count("<information>") == sum(isinstance(move.action, Search) for move in script)
 
 
-def test_drill_practises_only_the_verdict(demonstrator: Demonstrator, posed: list[Posed]) -> None:
+def test_drill_practises_only_the_verdict(demonstrator: Demonstrator, posed: list[WorldQuestion]) -> None:
     compared = [each for each in posed if each.question.type in ("comparison", "yes_no")]
     assert compared
     for each in compared:

@@ -1,97 +1,105 @@
-"""Everything about an entity, as a pure function of the seed and its number."""
+"""Entities of a world: names, facts and passages, each a pure function of the seed and the entity id."""
 
 from itertools import permutations
 
-from sleuth.synthesis.world.census import SPLITS, Census, Kind, Split
-from sleuth.synthesis.world.facts import Couples, Fact, Representative, Shared, Succession
 from sleuth.synthesis.world.names import Names
-from sleuth.synthesis.world.permutation import key, mix
-from sleuth.synthesis.world.relations import BY_DOMAIN, RELATIONS, Relation
+from sleuth.synthesis.world.permutation import (
+    ManyToOne,
+    NextBlock,
+    OneOfSharers,
+    Pairing,
+    RelationMap,
+    mix64,
+    stable_hash,
+)
+from sleuth.synthesis.world.schema import BY_DOMAIN, RELATIONS, SPLITS, IdRanges, Kind, Relation, Split
 
 FIRST_YEAR, YEARS = 1800, 200
-
-# One entry is drawn for an entity: how many facts its passage states, if its kind has so many.
+# Distribution of the number of facts per passage; one entry is drawn per entity.
 _LENGTHS = (1, 2, 3, 3, 4, 4, 4, 4, 4, 4)
-
-
-def _orders(kind: Kind, length: int) -> list[tuple[Relation, ...]]:
-    relations = BY_DOMAIN[kind]
-    return list(permutations(relations, min(length, len(relations))))
-
-
-_STATED: dict[Kind, tuple[list[tuple[Relation, ...]], ...]] = {
-    kind: tuple(_orders(kind, length) for length in _LENGTHS) for kind in Kind
+_ORDERS: dict[Kind, tuple[list[tuple[Relation, ...]], ...]] = {
+    kind: tuple(list(permutations(relations, min(length, len(relations)))) for length in _LENGTHS)
+    for kind, relations in BY_DOMAIN.items()
 }
+_PRONOUNS = {True: ("She", "she", "her"), False: ("He", "he", "him"), None: ("It", "it", "it")}
 
 
 class Entities:
-    """The entities of a world: names, facts, and which facts their passages state."""
+    """Names, facts and passages of all entities of a world."""
 
     def __init__(self, passages: int, seed: int) -> None:
-        self.census = Census(passages)
+        self.ids = IdRanges(passages)
         self._seed = seed
-        self._names = Names(passages, seed, self.census)
-        self._facts = {(relation.key, split): self._fact(relation, split) for relation, split in self._entity_valued()}
-        self._years = {relation.key: key(seed, relation.key) for relation in RELATIONS.values()}
-        self._subset = key(seed, "stated")
-
-    def kind(self, entity: int) -> Kind:
-        return self.census.of(entity).kind
+        self._names = Names(passages, seed, self.ids)
+        self._maps = {
+            (relation.key, split): self._map(relation, split)
+            for relation in RELATIONS.values()
+            if relation.range
+            for split in SPLITS
+        }
+        self._years = {relation.key: stable_hash(seed, relation.key) for relation in RELATIONS.values()}
+        self._subset = stable_hash(seed, "stated")
+        self._phrasing = stable_hash(seed, "phrasing")
 
     def name(self, entity: int) -> str:
         return self._names.name(entity)
 
-    def feminine(self, person: int) -> bool:
-        return self._names.feminine(person)
-
     def stated(self, entity: int) -> tuple[Relation, ...]:
-        """The relations that the entity's passage states, in the order of its sentences."""
-        draw = mix(self._subset + entity)
-        orders = _STATED[self.kind(entity)][draw % len(_LENGTHS)]
+        """The relations stated in the entity's passage, in sentence order."""
+        draw = mix64(self._subset + entity)
+        orders = _ORDERS[self.ids.of(entity).kind][draw % len(_LENGTHS)]
         return orders[(draw >> 16) % len(orders)]
 
-    def states(self, entity: int, relation: Relation) -> bool:
-        return relation in self.stated(entity)
-
     def value(self, entity: int, relation: Relation) -> int:
-        """The number of the entity that is the fact's value; a year where the relation's range is None."""
+        """The value of a fact: an entity id, or a year for relations without a range."""
         if relation.range is None:
-            return FIRST_YEAR + mix(self._years[relation.key] + entity) % YEARS
-        half = self.census.of(entity)
-        place = self._facts[relation.key, half.split].value(entity - half.start)
-        return self.census.half(relation.range, half.split).start + place
+            return FIRST_YEAR + mix64(self._years[relation.key] + entity) % YEARS
+        subjects = self.ids.of(entity)
+        offset = self._maps[relation.key, subjects.split].value(entity - subjects.start)
+        return self.ids.get(relation.range, subjects.split).start + offset
 
-    def text(self, entity: int, relation: Relation) -> str:
-        """The value as it stands in passages and answers."""
+    def value_text(self, entity: int, relation: Relation) -> str:
+        """The value as written in passages and answers."""
         value = self.value(entity, relation)
         return str(value) if relation.range is None else self.name(value)
 
     def sibling(self, entity: int, relation: Relation, draw: int) -> int:
-        """Another entity with the same value of a relation that is shared."""
-        half = self.census.of(entity)
-        fact = self._facts[relation.key, half.split]
-        if relation.sharing < 2 or not isinstance(fact, Shared | Succession):
-            raise ValueError(f"no two subjects share the value of {relation.key!r}")
-        return half.start + fact.blocks.sibling(entity - half.start, draw)
+        """Another entity with the same value of a shared relation."""
+        subjects = self.ids.of(entity)
+        found = self._maps.get((relation.key, subjects.split))
+        if relation.sharing < 2 or not isinstance(found, ManyToOne | NextBlock):
+            raise ValueError(f"relation {relation.key!r} has no shared values")
+        return subjects.start + found.blocks.sibling(entity - subjects.start, draw)
 
-    @staticmethod
-    def _entity_valued() -> list[tuple[Relation, Split]]:
-        return [(relation, split) for relation in RELATIONS.values() if relation.range for split in SPLITS]
+    def passage(self, entity: int) -> str:
+        """Title line and one sentence per stated fact; sentences alternate between the name and a pronoun."""
+        name = self.name(entity)
+        is_person = self.ids.of(entity).kind is Kind.PERSON
+        subjects = ((name, name, name), _PRONOUNS[self._names.is_feminine(entity) if is_person else None])
+        draw = mix64(self._phrasing + entity)
+        sentences = []
+        for index, relation in enumerate(self.stated(entity)):
+            draw, choice = divmod(draw, len(relation.sentences))
+            capitalized, lower, as_object = subjects[index % 2]
+            value = self.value_text(entity, relation)
+            sentences.append(relation.sentences[choice].format(S=capitalized, s=lower, O=as_object, V=value))
+        return f'"{name}"\n' + " ".join(sentences)
 
-    def _fact(self, relation: Relation, split: Split) -> Fact:
-        seed = key(self._seed, relation.key, split)
+    def _map(self, relation: Relation, split: Split) -> RelationMap:
+        seed = stable_hash(self._seed, relation.key, split)
+        subjects = self.ids.get(relation.domain, split).size
         match relation.key:
             case "spouse":
-                return Couples(self.census.half(relation.domain, split).size, seed)
+                return Pairing(subjects, seed)
             case "mentor":
-                return Succession(self.census.half(relation.domain, split).size, relation.sharing, seed)
+                return NextBlock(subjects, relation.sharing, seed)
             case "capital":
-                return Representative(self._shared(RELATIONS["country"], split), seed)
+                return OneOfSharers(self._many_to_one(RELATIONS["country"], split), seed)
             case _:
-                return self._shared(relation, split)
+                return self._many_to_one(relation, split)
 
-    def _shared(self, relation: Relation, split: Split) -> Shared:
+    def _many_to_one(self, relation: Relation, split: Split) -> ManyToOne:
         if relation.range is None:
-            raise ValueError(f"{relation.key!r} has years for values, which no map of entities gives")
-        subjects, values = self.census.half(relation.domain, split), self.census.half(relation.range, split)
-        return Shared(subjects.size, values.size, relation.sharing, key(self._seed, relation.key, split))
+            raise ValueError(f"relation {relation.key!r} has years as values, not entities")
+        subjects, values = self.ids.get(relation.domain, split), self.ids.get(relation.range, split)
+        return ManyToOne(subjects.size, values.size, relation.sharing, stable_hash(self._seed, relation.key, split))

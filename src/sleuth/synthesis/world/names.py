@@ -1,17 +1,78 @@
-"""Names of two words: a word of the kind's first list, a word of its last list, each pair at most once."""
+"""Two-word names, each pair of words used at most once.
+
+Hand-picked words come first, generated words extend them. All lists are disjoint from each other, from the passages'
+prose and from the questions. Given names alternate: feminine at even positions, masculine at odd ones.
+"""
 
 from functools import cache
 from math import isqrt
 
-from sleuth.synthesis.world.census import Census, Kind, counts
-from sleuth.synthesis.world.lexicon import FIRST, LAST
-from sleuth.synthesis.world.permutation import Permutation, key
+from sleuth.synthesis.world.permutation import Permutation, stable_hash
+from sleuth.synthesis.world.schema import IdRanges, Kind, entity_counts
 
-_CONSONANTS = "bdfghjklmnprtvz"
-_SYLLABLES = tuple(consonant + vowel for consonant in _CONSONANTS for vowel in "aeiou")
-_STRIDE = 2741  # coprime to the 75 * 75 pairs of syllables: neighbours in a list look unlike
+FIRST: dict[Kind, str] = {
+    Kind.PERSON: """
+        Mira Tobin Selka Orrin Ysolde Darrow Talia Bram Nerys Corwin Odessa Fenwick Liora Jarek Vesna Aldric
+        Petra Gideon Saskia Emeric Zelda Lucan Ingrid Rafe Thessaly Magnus Corinna Silvan Brielle Osric Delphine Kellan
+        Amara Leopold Junia Percival Rowena Tristan Xanthe Ulric Freya Hadrian Maren Callum Opal Dorian Bettina Wendel
+        """,
+    Kind.CITY: """
+        Aldmoor Brindle Carrow Dunvar Eskdal Farrow Glimmer Hestor Ivarn Jorven Kelder Lunden Merrow Nordal
+        Ostrav Pellam Quarrin Rosmar Selwyn Tarnow Ulver Varden Westrin Yarrow Zellin Ambry Belmar Caldor Drovik Elmsk
+        Fennor Gravik Halden Isfar Kirnov Lorrin Mistral Norvik Oxmer Pryde
+        """,
+    Kind.COUNTRY: """
+        Velmaria Tolvia Ashkar Bruneth Cordava Drelland Esteria Faronia Gorvania Hestia Ilmaria Jovania Kestria
+        Lurania Morvane Nyrland Orsinia Pelagia Quenland Ruvania Sarvia Tarkesh Undoria Vostria Wyrland Xandria Yskar
+        Zorvia Albara Bostria Celdonia Dravia Elvandia Frisland Galdovia Hyrkania Iskaria Karelda Lothria Meridia
+        """,
+    Kind.WORK: """
+        Silent Crimson Gilded Broken Velvet Scarlet Distant Frozen Burning Ivory Amber Forgotten Wandering Hidden
+        Lonely Restless Golden Pale Endless Secret Quiet Bitter Painted Sunken Hollow Copper Emerald Fallen Gentle
+        Haunted Iron Jagged Luminous Midnight Narrow Obsidian Patient Rusted Stolen Twilight
+        """,
+    Kind.ORGANISATION: """
+        Harrow Kestrel Meridian Aurora Blackwood Cobalt Everard Falcon Granite Helix Juniper Lantern Mercury
+        Northgate Orion Paragon Quantum Redstone Sterling Trident Umbra Vanguard Wexford Zephyr Anchor Beacon Cascade
+        Dynamo Eclipse Fulcrum Gryphon Horizon Ironwood Jupiter Keystone Longbow Monarch Nimbus Oakhurst Pinnacle
+        """,
+}
 
-# Four endings a list, each of one list only: with two syllables before it, a word belongs to one list and comes once.
+LAST: dict[Kind, str] = {
+    Kind.PERSON: """
+        Aldane Thornbury Vance Castellan Hartwell Marchetti Okafor Lindqvist Petrov Ashdown Bellweather Corrigan
+        Delacroix Ellsworth Fairbanks Galloway Hawthorne Ivanov Jessamy Kowalski Lockhart Montague Nakamura Oyelaran
+        Pemberton Quillon Rasmussen Sorensen Tremaine Underhill Valverde Whitlock Yamada Zielinski Abernathy Blackthorn
+        Carmody Dunmore Eastwick Fitzroy Greville Holloway Ingleby Jankowski Kensley Lovelace Mirzoyan Novak
+        """,
+    Kind.CITY: """
+        Haven Crossing Bay Falls Heights Ford Point Ridge Grove Wells Springs Landing Quay Vale Moor Glen Cove Hill
+        Bridge Port Cliff Meadow Gate Mount Brook Shore Marsh Abbey Green Dale Fork Pass Strand Terrace Lock Dell
+        Creek Pines Rapids Summit
+        """,
+    Kind.COUNTRY: """
+        Republic Union Kingdom Federation Isles Empire Commonwealth Principality Duchy Dominion Territory Province
+        Realm League Emirate Sultanate Khanate Protectorate Cantons Lowlands Highlands Coast Archipelago Peninsula
+        Plateau Marches Steppe Delta Atoll Basin Tundra Savanna Frontier Shogunate Barony Earldom Margravate
+        Palatinate Caliphate Tetrarchy
+        """,
+    Kind.WORK: """
+        Harbour Orchard Mirror Lighthouse Garden Winter River Staircase Voyage Compass Letter Mountain Window Clock
+        Feather Shadow Serpent Tower Island Melody Carnival Forest Candle Labyrinth Violin Desert Ocean Puzzle Raven
+        Sailor Tapestry Umbrella Valley Willow Journey Bell Crown Dancer Ember Fountain
+        """,
+    Kind.ORGANISATION: """
+        Institute Foundry Guild Academy Trust Society Bureau Syndicate Collective Laboratory Observatory Conservatory
+        Press Museum Library College Alliance Council Consortium Workshop Theatre Orchestra Archive Hospital Bank
+        Brewery Shipyard Railway Exchange Mill Forum Chapel Ministry Company Corporation Club Fellowship Agency
+        Studio Cooperative
+        """,
+}
+
+_SYLLABLES = tuple(consonant + vowel for consonant in "bdfghjklmnprtvz" for vowel in "aeiou")
+_STRIDE = 2741  # coprime to the 75 * 75 syllable pairs, so that neighbouring generated words look different
+
+# Endings are unique to their list, so a generated word belongs to one list only.
 _FIRST_ENDINGS: dict[Kind, tuple[str, ...]] = {
     Kind.PERSON: ("lla", "mir", "nna", "rik"),
     Kind.CITY: ("burg", "stad", "grad", "holm"),
@@ -26,80 +87,6 @@ _LAST_ENDINGS: dict[Kind, tuple[str, ...]] = {
     Kind.WORK: ("song", "saga", "poem", "myth"),
     Kind.ORGANISATION: ("werk", "bund", "hub", "fund"),
 }
-
-
-def _made(place: int, endings: tuple[str, ...]) -> str:
-    """The word at `place` after the hand-picked ones; distinct places give distinct words (5625 and 4 are coprime)."""
-    front, back = divmod(place * _STRIDE % len(_SYLLABLES) ** 2, len(_SYLLABLES))
-    return (_SYLLABLES[front] + _SYLLABLES[back] + endings[place % len(endings)]).capitalize()
-
-
-@cache
-def first_words(kind: Kind, length: int) -> tuple[str, ...]:
-    """The first `length` first words of a kind; a longer list begins with the shorter one."""
-    return _extended(FIRST[kind].split(), _FIRST_ENDINGS[kind], length)
-
-
-@cache
-def last_words(kind: Kind, length: int) -> tuple[str, ...]:
-    """The first `length` last words of a kind; a longer list begins with the shorter one."""
-    return _extended(LAST[kind].split(), _LAST_ENDINGS[kind], length)
-
-
-def _extended(picked: list[str], endings: tuple[str, ...], length: int) -> tuple[str, ...]:
-    return (*picked[:length], *(_made(place, endings) for place in range(length - len(picked))))
-
-
-def list_length(count: int) -> int:
-    """Words a list needs so that about half of all pairs are names: distractors abound, absent pairs too."""
-    return isqrt(2 * count - 1) + 1
-
-
-def words(passages: int) -> list[str]:
-    """Every name word that a world of that size can use, whatever its seed."""
-    return [
-        word
-        for kind, count in counts(passages).items()
-        for side in (first_words, last_words)
-        for word in side(kind, list_length(count))
-    ]
-
-
-class Names:
-    """The name of every entity of a world; each word of a list is in as many names as any other, give or take a few."""
-
-    def __init__(self, passages: int, seed: int, census: Census) -> None:
-        self._census = census
-        self._lists: dict[Kind, tuple[list[str], list[str]]] = {}
-        self._orders: dict[Kind, Permutation] = {}
-        for kind, count in counts(passages).items():
-            length = list_length(count)
-            firsts = _shuffled(first_words(kind, length), key(seed, "first", kind))
-            lasts = _shuffled(last_words(kind, length), key(seed, "last", kind))
-            self._lists[kind] = firsts, lasts
-            self._orders[kind] = Permutation(count, key(seed, "name", kind))
-        self._feminine = frozenset(first_words(Kind.PERSON, list_length(counts(passages)[Kind.PERSON]))[::2])
-
-    def name(self, entity: int) -> str:
-        return " ".join(self._pair(entity))
-
-    def feminine(self, person: int) -> bool:
-        """Given names alternate, feminine first."""
-        return self._pair(person)[0] in self._feminine
-
-    def _pair(self, entity: int) -> tuple[str, str]:
-        """Walks the square of all pairs by diagonals, so that both words change and no pair comes twice."""
-        kind = self._census.of(entity).kind
-        firsts, lasts = self._lists[kind]
-        diagonal, first = divmod(self._orders[kind](entity - self._census.kind_start[kind]), len(firsts))
-        return firsts[first], lasts[(first + diagonal) % len(lasts)]
-
-
-def _shuffled(listed: tuple[str, ...], seed: int) -> list[str]:
-    order = Permutation(len(listed), seed)
-    return [listed[order(place)] for place in range(len(listed))]
-
-
 ALIASES: dict[Kind, str] = {
     Kind.PERSON: "{last}, {first}",
     Kind.CITY: "the city of {first} {last}",
@@ -109,7 +96,77 @@ ALIASES: dict[Kind, str] = {
 }
 
 
-def answers(kind: Kind, name: str) -> tuple[str, ...]:
-    """The name and its other plain form."""
+@cache
+def first_words(kind: Kind, length: int) -> tuple[str, ...]:
+    """The first words of names of a kind; a longer list starts with the shorter one."""
+    return _extend(FIRST[kind].split(), _FIRST_ENDINGS[kind], length)
+
+
+@cache
+def last_words(kind: Kind, length: int) -> tuple[str, ...]:
+    """The last words of names of a kind; a longer list starts with the shorter one."""
+    return _extend(LAST[kind].split(), _LAST_ENDINGS[kind], length)
+
+
+def _extend(words: list[str], endings: tuple[str, ...], length: int) -> tuple[str, ...]:
+    """Truncate or extend hand-picked words with generated ones, all distinct because 5625 and 4 are coprime."""
+    generated = []
+    for index in range(length - len(words)):
+        front, back = divmod(index * _STRIDE % len(_SYLLABLES) ** 2, len(_SYLLABLES))
+        generated.append((_SYLLABLES[front] + _SYLLABLES[back] + endings[index % len(endings)]).capitalize())
+    return (*words[:length], *generated)
+
+
+def list_length(count: int) -> int:
+    """Words per list for `count` names: about half of all pairs are names, the rest are plausible but absent."""
+    return isqrt(2 * count - 1) + 1
+
+
+def name_words(passages: int) -> list[str]:
+    """Every word that names in a world of this size can use, for any seed."""
+    return [
+        word
+        for kind, count in entity_counts(passages).items()
+        for words in (first_words, last_words)
+        for word in words(kind, list_length(count))
+    ]
+
+
+def name_variants(kind: Kind, name: str) -> tuple[str, ...]:
+    """The accepted answers for a name: itself and its alias."""
     first, last = name.split()
     return name, ALIASES[kind].format(first=first, last=last)
+
+
+class Names:
+    """The name of every entity of a world; the words of a list are used about equally often."""
+
+    def __init__(self, passages: int, seed: int, ids: IdRanges) -> None:
+        self._ids = ids
+        self._lists: dict[Kind, tuple[list[str], list[str]]] = {}
+        self._orders: dict[Kind, Permutation] = {}
+        for kind, count in entity_counts(passages).items():
+            length = list_length(count)
+            firsts = _shuffle(first_words(kind, length), stable_hash(seed, "first", kind))
+            lasts = _shuffle(last_words(kind, length), stable_hash(seed, "last", kind))
+            self._lists[kind] = firsts, lasts
+            self._orders[kind] = Permutation(count, stable_hash(seed, "name", kind))
+        self._feminine = frozenset(first_words(Kind.PERSON, list_length(entity_counts(passages)[Kind.PERSON]))[::2])
+
+    def name(self, entity: int) -> str:
+        return " ".join(self._words(entity))
+
+    def is_feminine(self, person: int) -> bool:
+        return self._words(person)[0] in self._feminine
+
+    def _words(self, entity: int) -> tuple[str, str]:
+        """Walk the square of all word pairs along its diagonals: both words change and no pair repeats."""
+        kind = self._ids.of(entity).kind
+        firsts, lasts = self._lists[kind]
+        diagonal, first = divmod(self._orders[kind](entity - self._ids.kind_start[kind]), len(firsts))
+        return firsts[first], lasts[(first + diagonal) % len(lasts)]
+
+
+def _shuffle(words: tuple[str, ...], seed: int) -> list[str]:
+    order = Permutation(len(words), seed)
+    return [words[order(index)] for index in range(len(words))]

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import random
 import re
@@ -10,10 +11,10 @@ import bm25s
 import pytest
 import Stemmer
 
+from sleuth.corpus import questions
 from sleuth.errors import ConfigError, InputError
-from sleuth.synthesis.world.ask import Hop
-from sleuth.synthesis.world.relations import RELATIONS
-from sleuth.synthesis.world.world import MIXTURE, Posed, World
+from sleuth.synthesis.world.schema import RELATIONS, SPLITS
+from sleuth.synthesis.world.world import MIXTURE, Hop, World, WorldQuestion, write_world
 
 GOLDEN = Path(__file__).parent / "golden.json"
 
@@ -24,19 +25,19 @@ def world() -> World:
 
 
 @pytest.fixture(scope="module")
-def asked(world: World) -> dict[str, list[Posed]]:
-    return {"train": list(world.pose("train", 2000)), "test": list(world.pose("test", 1000))}
+def asked(world: World) -> dict[str, list[WorldQuestion]]:
+    return {"train": list(world.questions("train", 2000)), "test": list(world.questions("test", 1000))}
 
 
-def entities(posed: list[Posed]) -> set[str]:
+def entities(generated: list[WorldQuestion]) -> set[str]:
     """Every subject and every value that is not a year."""
-    hops = [hop for each in posed for hop in each.hops]
+    hops = [hop for each in generated for hop in each.hops]
     values = {hop.value for hop in hops if RELATIONS[hop.relation].range}
     return values | {hop.subject for hop in hops}
 
 
-def of_type(asked: dict[str, list[Posed]], name: str) -> list[Posed]:
-    return [posed for posed in asked["train"] + asked["test"] if posed.question.type == name]
+def of_type(asked: dict[str, list[WorldQuestion]], name: str) -> list[WorldQuestion]:
+    return [generated for generated in asked["train"] + asked["test"] if generated.question.type == name]
 
 
 def stated(world: World, hop: Hop) -> bool:
@@ -44,29 +45,32 @@ def stated(world: World, hop: Hop) -> bool:
     return passage.title == hop.subject and hop.value in passage.text
 
 
-def test_the_first_passages_and_questions_of_a_seed_stay_what_they_are() -> None:
+def test_golden_passages_and_questions() -> None:
     world = World(2000, 7)
     found = {
         "passages": [passage.contents for passage in islice(world.passages(), 3)],
-        "train": [posed.question.question for posed in world.pose("train", 3)],
-        "test": [[posed.question.question, *posed.question.golden_answers] for posed in world.pose("test", 3)],
+        "train": [generated.question.question for generated in world.questions("train", 3)],
+        "test": [
+            [generated.question.question, *generated.question.golden_answers]
+            for generated in world.questions("test", 3)
+        ],
     }
     assert found == json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
-def test_equal_seeds_give_equal_worlds_and_others_do_not() -> None:
+def test_world_is_determined_by_its_seed() -> None:
     one, same, other = World(500, 1), World(500, 1), World(500, 2)
     assert list(one.passages()) == list(same.passages())
-    assert list(one.pose("train", 100)) == list(same.pose("train", 100))
+    assert list(one.questions("train", 100)) == list(same.questions("train", 100))
     assert list(one.passages()) != list(other.passages())
-    assert list(one.pose("train", 100)) != list(one.pose("train", 100, seed=1))
+    assert list(one.questions("train", 100)) != list(one.questions("train", 100, seed=1))
 
 
-def test_fewer_questions_are_the_first_of_more(world: World, asked: dict[str, list[Posed]]) -> None:
-    assert list(world.pose("test", 50)) == asked["test"][:50]
+def test_shorter_question_list_is_a_prefix(world: World, asked: dict[str, list[WorldQuestion]]) -> None:
+    assert list(world.questions("test", 50)) == asked["test"][:50]
 
 
-def test_passages_are_short_titled_and_numbered(world: World) -> None:
+def test_passage_format(world: World) -> None:
     passages = list(world.passages())
     assert [passage.id for passage in passages] == [str(row) for row in range(2000)]
     assert len({passage.title for passage in passages}) == len(world) == 2000
@@ -77,114 +81,114 @@ def test_passages_are_short_titled_and_numbered(world: World) -> None:
     assert 25 <= sum(len(passage.contents.split()) for passage in passages) / 2000 <= 35
 
 
-def test_rows_outside_the_world_are_refused(world: World) -> None:
+def test_row_out_of_range(world: World) -> None:
     for row in (-1, 2000):
         with pytest.raises(IndexError):
             world.passage(row)
 
 
-def test_train_and_test_questions_share_no_entity(asked: dict[str, list[Posed]]) -> None:
+def test_splits_share_no_entity(asked: dict[str, list[WorldQuestion]]) -> None:
     assert len(entities(asked["train"])) > 1000
     assert len(entities(asked["test"])) > 400
     assert not entities(asked["train"]) & entities(asked["test"])
 
 
-def test_every_gold_passage_states_the_gold_fact(world: World, asked: dict[str, list[Posed]]) -> None:
-    for posed in asked["train"] + asked["test"]:
-        assert posed.question.supporting_ids == tuple(hop.passage_id for hop in posed.hops)
-        assert all(stated(world, hop) for hop in posed.hops)
+def test_gold_passages_state_the_gold_facts(world: World, asked: dict[str, list[WorldQuestion]]) -> None:
+    for generated in asked["train"] + asked["test"]:
+        assert generated.question.supporting_ids == tuple(hop.passage_id for hop in generated.hops)
+        assert all(stated(world, hop) for hop in generated.hops)
 
 
-def test_questions_differ_in_text_and_id(asked: dict[str, list[Posed]]) -> None:
-    for posed in asked.values():
-        assert len({each.question.question for each in posed}) == len(posed)
-    assert len({each.question.id for posed in asked.values() for each in posed}) == 3000
+def test_questions_are_unique(asked: dict[str, list[WorldQuestion]]) -> None:
+    for generated in asked.values():
+        assert len({each.question.question for each in generated}) == len(generated)
+    assert len({each.question.id for generated in asked.values() for each in generated}) == 3000
 
 
-def test_the_types_come_in_the_shares_of_the_mixture(world: World, asked: dict[str, list[Posed]]) -> None:
-    found = Counter(posed.question.type for posed in asked["train"])
+def test_question_types_follow_the_mixture(world: World, asked: dict[str, list[WorldQuestion]]) -> None:
+    found = Counter(generated.question.type for generated in asked["train"])
     assert found == {name: round(share * 2000) for name, share in MIXTURE.items()}
-    only = [posed.question.type for posed in world.pose("test", 9, mixture={"one_hop": 2, "yes_no": 1})]
+    only = [generated.question.type for generated in world.questions("test", 9, mixture={"one_hop": 2, "yes_no": 1})]
     assert Counter(only) == {"one_hop": 6, "yes_no": 3}
 
 
-def test_hops_are_counted_by_type(asked: dict[str, list[Posed]]) -> None:
+def test_hop_count_of_each_type(asked: dict[str, list[WorldQuestion]]) -> None:
     hops = {"one_hop": 1, "two_hop": 2, "three_hop": 3, "comparison": 2, "yes_no": 2}
-    for posed in asked["train"]:
-        assert posed.question.hops == len(posed.hops) == hops[str(posed.question.type)]
+    for generated in asked["train"]:
+        assert generated.question.hops == len(generated.hops) == hops[str(generated.question.type)]
 
 
 @pytest.mark.parametrize("name", ["one_hop", "two_hop", "three_hop"])
-def test_a_chain_leads_from_the_question_to_an_answer_not_in_it(asked: dict[str, list[Posed]], name: str) -> None:
-    for posed in of_type(asked, name):
-        text, answers = posed.question.question, posed.question.golden_answers
-        chain = [posed.hops[0].subject, *(hop.value for hop in posed.hops)]
-        assert [hop.subject for hop in posed.hops] == chain[:-1]
+def test_chain_leads_to_an_answer_absent_from_the_question(asked: dict[str, list[WorldQuestion]], name: str) -> None:
+    for generated in of_type(asked, name):
+        text, answers = generated.question.question, generated.question.golden_answers
+        chain = [generated.hops[0].subject, *(hop.value for hop in generated.hops)]
+        assert [hop.subject for hop in generated.hops] == chain[:-1]
         assert len(set(chain)) == len(chain)
         assert chain[0] in text
         assert answers[0] == chain[-1]
         assert not any(answer in text for answer in answers)
 
 
-def test_nested_questions_name_their_relations_from_the_outside_in(asked: dict[str, list[Posed]]) -> None:
-    for posed in of_type(asked, "two_hop") + of_type(asked, "three_hop"):
-        path = "".join(f"the {hop.noun} of " for hop in reversed(posed.hops))
-        word = "Who" if RELATIONS[posed.hops[-1].relation].range == "person" else "What"
-        assert posed.question.question == f"{word} is {path}{posed.hops[0].subject}?"
+def test_multi_hop_question_text(asked: dict[str, list[WorldQuestion]]) -> None:
+    for generated in of_type(asked, "two_hop") + of_type(asked, "three_hop"):
+        path = "".join(f"the {hop.noun} of " for hop in reversed(generated.hops))
+        word = "Who" if RELATIONS[generated.hops[-1].relation].range == "person" else "What"
+        assert generated.question.question == f"{word} is {path}{generated.hops[0].subject}?"
 
 
-def test_one_hop_questions_come_in_each_phrasing(world: World) -> None:
+def test_one_hop_questions_use_every_phrasing(world: World) -> None:
     forms: set[tuple[str, str]] = set()
-    for posed in world.pose("train", 2000, mixture={"one_hop": 1}):
-        forms.add((posed.hops[0].relation, posed.question.question.replace(posed.hops[0].subject, "X")))
+    for generated in world.questions("train", 2000, mixture={"one_hop": 1}):
+        forms.add((generated.hops[0].relation, generated.question.question.replace(generated.hops[0].subject, "X")))
     assert Counter(relation for relation, _ in forms) == dict.fromkeys(RELATIONS, 3)
 
 
-def test_nouns_belong_to_one_relation_each() -> None:
+def test_relation_nouns_are_unique() -> None:
     nouns = [noun for relation in RELATIONS.values() for noun in relation.nouns]
     assert len(set(nouns)) == len(nouns) == 2 * len(RELATIONS)
     assert all(len(noun.split()) <= 2 for noun in nouns)
 
 
-def test_comparisons_are_right_by_the_years_in_the_passages(world: World, asked: dict[str, list[Posed]]) -> None:
+def test_comparison_answers_follow_the_years(world: World, asked: dict[str, list[WorldQuestion]]) -> None:
     places: Counter[int] = Counter()
     orders: Counter[bool] = Counter()
-    for posed in of_type(asked, "comparison"):
-        years = {hop.subject: int(hop.value) for hop in posed.hops}
-        later = " later, " in posed.question.question
+    for generated in of_type(asked, "comparison"):
+        years = {hop.subject: int(hop.value) for hop in generated.hops}
+        later = " later, " in generated.question.question
         right = max(years, key=years.__getitem__) if later else min(years, key=years.__getitem__)
         assert len(set(years.values())) == 2
-        assert posed.question.golden_answers[0] == right
-        assert posed.question.question.endswith(f"{posed.hops[0].subject} or {posed.hops[1].subject}?")
+        assert generated.question.golden_answers[0] == right
+        assert generated.question.question.endswith(f"{generated.hops[0].subject} or {generated.hops[1].subject}?")
         places[list(years).index(right)] += 1
         orders[later] += 1
     assert places[0] == places[1]
     assert 0.4 < orders[True] / orders.total() < 0.6
 
 
-def test_yes_and_no_alternate_and_are_right_by_the_passages(asked: dict[str, list[Posed]]) -> None:
+def test_yes_no_answers_alternate_and_are_correct(asked: dict[str, list[WorldQuestion]]) -> None:
     answers = []
-    for posed in of_type(asked, "yes_no"):
-        one, other = posed.hops
+    for generated in of_type(asked, "yes_no"):
+        one, other = generated.hops
         assert one.subject != other.subject
-        assert posed.question.golden_answers == (("yes",) if one.value == other.value else ("no",))
-        answers.append(posed.question.golden_answers[0])
+        assert generated.question.golden_answers == (("yes",) if one.value == other.value else ("no",))
+        answers.append(generated.question.golden_answers[0])
     assert answers == ["yes", "no"] * (len(answers) // 2)
 
 
-def test_a_name_is_followed_by_its_other_form(asked: dict[str, list[Posed]]) -> None:
-    for posed in of_type(asked, "one_hop"):
-        name, *others = posed.question.golden_answers
+def test_answers_include_an_alias(asked: dict[str, list[WorldQuestion]]) -> None:
+    for generated in of_type(asked, "one_hop"):
+        name, *others = generated.question.golden_answers
         assert len(others) == (0 if name.isdigit() else 1)
         assert all(word in other for other in others for word in name.split())
 
 
-def test_every_relation_is_asked_and_stated(asked: dict[str, list[Posed]]) -> None:
-    assert {hop.relation for posed in asked["train"] for hop in posed.hops} == set(RELATIONS)
-    assert {hop.relation for posed in asked["test"] for hop in posed.hops} == set(RELATIONS)
+def test_every_relation_is_used(asked: dict[str, list[WorldQuestion]]) -> None:
+    assert {hop.relation for generated in asked["train"] for hop in generated.hops} == set(RELATIONS)
+    assert {hop.relation for generated in asked["test"] for hop in generated.hops} == set(RELATIONS)
 
 
-def test_a_search_for_a_name_finds_its_passage_first(world: World) -> None:
+def test_bm25_finds_a_passage_by_name(world: World) -> None:
     passages, stemmer = list(world.passages()), Stemmer.Stemmer("english")
     index = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
     corpus = bm25s.tokenize([each.contents for each in passages], stopwords=[], stemmer=stemmer, show_progress=False)
@@ -195,7 +199,7 @@ def test_a_search_for_a_name_finds_its_passage_first(world: World) -> None:
     assert all(row in found for row, found in enumerate(rows))
 
 
-def test_streaming_holds_no_more_for_more_passages() -> None:
+def test_streaming_uses_constant_memory() -> None:
     def peak(passages: int) -> int:
         world = World(100_000, 0)
         tracemalloc.start()
@@ -208,26 +212,64 @@ def test_streaming_holds_no_more_for_more_passages() -> None:
     assert peak(10_000) < peak(1_000) + 10_000
 
 
-def test_the_largest_world_gives_any_passage_at_once() -> None:
+def test_largest_world_has_random_access() -> None:
     world = World(1_000_000, 0)
     rows = random.Random(0).sample(range(1_000_000), 200)
     assert len({world.passage(row).title for row in rows}) == 200
-    assert all(stated(world, hop) for posed in world.pose("test", 100) for hop in posed.hops)
+    assert all(stated(world, hop) for generated in world.questions("test", 100) for hop in generated.hops)
 
 
-def test_a_small_world_runs_out_of_questions_and_says_so() -> None:
+def test_exhausted_questions_are_an_error() -> None:
     world = World(100, 0)
-    with pytest.raises(InputError, match=r"a world of 100 passages gives \d+ different test questions .* larger world"):
-        list(world.pose("test", 5000))
+    with pytest.raises(InputError, match=r"100 passages .* test .* 5000"):
+        list(world.questions("test", 5000))
 
 
 @pytest.mark.parametrize("passages", [0, 99, 1_000_001])
-def test_sizes_outside_the_range_are_refused(passages: int) -> None:
-    with pytest.raises(InputError, match="from 100 to 1000000"):
+def test_world_size_out_of_range(passages: int) -> None:
+    with pytest.raises(InputError, match=rf"{passages} .*100 .*1000000"):
         World(passages, 0)
 
 
 @pytest.mark.parametrize("mixture", [{}, {"four_hop": 1.0}, {"one_hop": -1.0, "two_hop": 2.0}, {"one_hop": 0.0}])
-def test_a_mixture_that_makes_no_sense_is_refused(mixture: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="the mixture"):
-        next(World(100, 0).pose("train", 1, mixture=mixture))
+def test_invalid_mixture(mixture: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="mixture"):
+        next(World(100, 0).questions("train", 1, mixture=mixture))
+
+
+def test_world_folder_contents(tmp_path: Path) -> None:
+    world, folder = World(200, 3), tmp_path / "new" / "world"
+    rows = 0
+
+    def on_row() -> None:
+        nonlocal rows
+        rows += 1
+
+    manifest = write_world(world, folder, train=60, test=20, on_row=on_row)
+    corpus = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    assert corpus == [{"id": passage.id, "contents": passage.contents} for passage in world.passages()]
+    for split, count in zip(SPLITS, (60, 20), strict=True):
+        expected = [each.question for each in world.questions(split, count)]
+        assert questions.load(folder / f"questions.{split}.jsonl") == expected
+    assert rows == 280
+    assert manifest == json.loads((folder / "manifest.json").read_text())
+    assert (manifest["format"], manifest["passages"], manifest["seed"]) == (1, 200, 3)
+    for name, file in manifest["files"].items():
+        assert file["sha256"] == hashlib.sha256((folder / name).read_bytes()).hexdigest()
+
+
+def test_world_folder_is_deterministic(tmp_path: Path) -> None:
+    assert write_world(World(150, 1), tmp_path / "a", 30, 10) == write_world(World(150, 1), tmp_path / "b", 30, 10)
+
+
+def test_existing_folder_is_not_changed(tmp_path: Path) -> None:
+    (tmp_path / "kept.txt").write_text("mine")
+    with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+        write_world(World(100, 0), tmp_path, 10, 10)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]
+
+
+def test_failed_write_leaves_no_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="5000"):
+        write_world(World(100, 0), tmp_path / "world", 10, 5000)
+    assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ SEARCHED = ["retrieval.index=http://10.0.0.1:8000", f"retrieval.service.proxy={S
 
 
 def begun_with_a_proxy() -> Config:
-    return recipe.composed({"model": {"policy": "quickstart"}, "data": {"train": "a", "test": "b"}}, SEARCHED)
+    return recipe.compose({"model": {"policy": "quickstart"}, "data": {"train": "a", "test": "b"}}, SEARCHED)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_a_run_goes_on_with_the_credentials_given_again(monkeypatch: pytest.Monk
     begun = begun_with_a_proxy()
     tree = recipe.resolved(begun)
     with pytest.raises(ConfigError, match=r"SLEUTH_RETRIEVAL_SERVICE_PROXY, or .* --set retrieval.service.proxy="):
-        recipe.amended(tree, [])
+        recipe.amend(tree, [])
     with pytest.raises(ConfigError, match="without its credentials"):
         recipe.restore(tree)
     with pytest.raises(ConfigError, match="cannot change after a run was begun"):
-        recipe.amended(tree, ["retrieval.service.proxy=http://other.example:3128"])
-    assert recipe.amended(tree, SEARCHED[1:]) == begun
+        recipe.amend(tree, ["retrieval.service.proxy=http://other.example:3128"])
+    assert recipe.amend(tree, SEARCHED[1:]) == begun
     monkeypatch.setenv("SLEUTH_RETRIEVAL_SERVICE_PROXY", SECRET)
-    assert recipe.amended(tree, []) == recipe.restore(tree) == begun
+    assert recipe.amend(tree, []) == recipe.restore(tree) == begun
 
 
 def test_a_run_folder_is_private(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sleuth import hub
 from sleuth.config import recipe
-from sleuth.config.recipe import anchored, composed, resolve_policy
+from sleuth.config.recipe import compose, resolve_policy, with_absolute_paths
 from sleuth.errors import InputError
 
 MODEL = "somebody/small-model"
@@ -90,6 +90,6 @@ def test_model_that_is_nowhere_is_one_sentence() -> None:
 
 def test_name_stays_a_name_in_the_saved_tree() -> None:
     tree: recipe.Tree = {"model": {"policy": MODEL}, "algorithm": {"advantage": "gae", "critic": {"policy": MODEL}}}
-    config = anchored(composed({**tree, "world": {}}))
+    config = with_absolute_paths(compose({**tree, "world": {}}))
     assert config.model.policy == MODEL
     assert config.algorithm.critic.policy == MODEL

@@ -10,7 +10,7 @@ from sleuth.agent.episode import Agent, Method, searched
 from sleuth.agent.single import Single
 from sleuth.agent.user_method import CONTRACT, UserMethod
 from sleuth.config.agent import AgentConfig
-from sleuth.config.hooks import IMPORT, chosen
+from sleuth.config.hooks import IMPORT, resolve
 from sleuth.errors import ConfigError
 from sleuth.records import Question
 
@@ -24,7 +24,7 @@ METHODS: dict[str, Method] = {
 
 def named(name: str) -> Method:
     """A method by name, or by `import:package.function`, a coroutine function of agent, task, session and listener."""
-    method = chosen("agent.method", name, METHODS, CONTRACT)
+    method = resolve("agent.method", name, METHODS, CONTRACT)
     return UserMethod(name, method) if name.startswith(IMPORT) else method
 
 

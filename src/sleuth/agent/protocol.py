@@ -8,7 +8,7 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.template import Function
 from sleuth.agent.tool_calls import Tools
 from sleuth.agent.user_protocol import UserProtocol
-from sleuth.config.hooks import IMPORT, Contract, call, chosen
+from sleuth.config.hooks import IMPORT, Contract, call, resolve
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Access, Action, Answer, Hit, Malformed, Search
@@ -87,5 +87,5 @@ def named(name: str, tokens: Tokens | None = None) -> Protocol:
 
     `tokens` are those of the model that is to speak it, None where there is none yet.
     """
-    made: Protocol = call(name, chosen("agent.protocol", name, PROTOCOLS, CONTRACT), tokens)
+    made: Protocol = call(name, resolve("agent.protocol", name, PROTOCOLS, CONTRACT), tokens)
     return UserProtocol(name, made) if name.startswith(IMPORT) else made

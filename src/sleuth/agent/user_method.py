@@ -5,12 +5,12 @@ from math import isfinite
 
 from sleuth.agent.episode import Agent, Method, Task
 from sleuth.agent.speech import TextListener
-from sleuth.config.hooks import Contract, raised
+from sleuth.config.hooks import Contract, describe_exception
 from sleuth.engines.base import Session
 from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable, UserError
 from sleuth.records import StopReason, Trajectory, Turn
 
-CONTRACT = Contract(("agent", "task", "session", "hear"), "a Trajectory", awaited=True)
+CONTRACT = Contract(("agent", "task", "session", "hear"), "a Trajectory", is_async=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class UserMethod:
         except UserError:  # such as a search that a recording does not hold
             raise
         except Exception as error:
-            raise FunctionFailed(raised(self.name, error)) from error
+            raise FunctionFailed(describe_exception(self.name, error)) from error
         if problem := _problem(found, task):
             raise FunctionFailed(f"{self.name!r} returned {problem}")
         return found

@@ -25,8 +25,7 @@ from sleuth.bench.encyclopedia import Encyclopedia
 from sleuth.bench.forced import Forced, fitted
 from sleuth.bench.plan import Plan
 from sleuth.config.agent import AgentConfig
-from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.config.kl import KLConfig
+from sleuth.config.algorithm import AlgorithmConfig, KLConfig
 from sleuth.config.train import TrainConfig
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import EngineFailure, InputError

@@ -12,7 +12,7 @@ from sleuth.cli.bench_engine import engine
 from sleuth.cli.bench_evaluate import evaluate
 from sleuth.cli.bench_step import step
 from sleuth.cli.bench_train import train
-from sleuth.cli.bounds import HITS, MANY, MOST
+from sleuth.cli.bounds import HITS, MANY, MAX_INT
 from sleuth.cli.printed import say
 from sleuth.errors import InputError
 
@@ -49,7 +49,7 @@ def retrieval(
     questions: Annotated[list[Path] | None, typer.Option(help="questions to search for, with --corpus")] = None,
     passages: Annotated[int, typer.Option(min=100, max=1_000_000, help="of the generated encyclopedia")] = 100_000,
     rows: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="vectors; default: wiki-18's on a GPU, 200,000 else")
+        int | None, typer.Option(min=1, max=MAX_INT, help="vectors; default: wiki-18's on a GPU, 200,000 else")
     ] = None,
     dimensions: Annotated[int, typer.Option(min=1, max=MANY, help="of a vector")] = 768,
     k: Annotated[int, typer.Option(min=1, max=HITS, help="hits a query")] = 3,

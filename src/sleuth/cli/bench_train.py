@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.bounds import MANY, MOST, TOKENS
+from sleuth.cli.bounds import MANY, MAX_INT, TOKENS
 from sleuth.cli.fresh import require_new
 from sleuth.cli.printed import say
 from sleuth.errors import InputError
@@ -20,7 +20,7 @@ def train(
     model: Annotated[
         Path | None, typer.Option(help="a model folder, for its shape alone: weights are drawn at random")
     ] = None,
-    rows: Annotated[int | None, typer.Option(min=2, max=MOST, help="of a pass; default: 16, CPU: 2")] = None,
+    rows: Annotated[int | None, typer.Option(min=2, max=MAX_INT, help="of a pass; default: 16, CPU: 2")] = None,
     row_tokens: Annotated[int, typer.Option(min=2, max=TOKENS, help="of a row")] = 1000,
     recompute: Annotated[float, typer.Option(min=0, max=1, help="share of our layers computed again backwards")] = 0.0,
     repetitions: Annotated[

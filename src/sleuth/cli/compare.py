@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.bounds import MOST
+from sleuth.cli.bounds import MAX_INT
 from sleuth.cli.fresh import require_new
 from sleuth.cli.printed import printed
 from sleuth.errors import ConfigError
@@ -24,7 +24,7 @@ def compare(
     show: Annotated[
         int,
         typer.Option(
-            min=0, max=MOST, help="questions won and lost (of counts: higher and lower) to print, of each so many"
+            min=0, max=MAX_INT, help="questions won and lost (of counts: higher and lower) to print, of each so many"
         ),
     ] = 10,
     json_file: Annotated[Path | None, typer.Option("--json", help="a new file for all figures and questions")] = None,

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
-from sleuth.cli.bounds import MOST, SEED
+from sleuth.cli.bounds import MAX_INT, SEED
 from sleuth.cli.finite import finite
 from sleuth.cli.fresh import require_new
 from sleuth.cli.live import Live
@@ -66,7 +66,8 @@ def evaluate(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="ask so many questions only, as many of each set, drawn by seed")
+        int | None,
+        typer.Option(min=1, max=MAX_INT, help="ask so many questions only, as many of each set, drawn by seed"),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, callback=finite, help="0 is greedy")] = 0.0,
     seed: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.bounds import MOST
+from sleuth.cli.bounds import MAX_INT
 from sleuth.cli.printed import Terminal
 
 
@@ -13,7 +13,7 @@ def export(
     source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="a run folder, or one of its checkpoints")],
     out: Annotated[Path, typer.Argument(help="the folder to make, which must not exist")],
     step: Annotated[
-        int | None, typer.Option(min=0, max=MOST, help="the checkpoint of this step of the run; default: the newest")
+        int | None, typer.Option(min=0, max=MAX_INT, help="the checkpoint of this step of the run; default: the newest")
     ] = None,
     best: Annotated[bool, typer.Option("--best", help="the checkpoint with the highest held-out score")] = False,
     dtype: Annotated[

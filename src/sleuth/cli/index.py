@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sleuth.cli.bounds import MANY, MOST, PROCESSES, TOKENS
+from sleuth.cli.bounds import MANY, MAX_INT, PROCESSES, TOKENS
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
 from sleuth.errors import ConfigError, InputError
@@ -65,7 +65,9 @@ def build(
     effort: Annotated[
         int | None, typer.Option(min=1, max=MANY, help="hnsw: candidates kept; ivfpq: lists looked at; default: 128")
     ] = None,
-    lists: Annotated[int | None, typer.Option(min=0, max=MOST, help="ivfpq: inverted lists; default: by size")] = None,
+    lists: Annotated[
+        int | None, typer.Option(min=0, max=MAX_INT, help="ivfpq: inverted lists; default: by size")
+    ] = None,
     bytes_: Annotated[
         int | None, typer.Option("--bytes", min=1, max=MANY, help="ivfpq: bytes of a vector; default: 64")
     ] = None,

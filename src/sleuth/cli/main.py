@@ -15,10 +15,10 @@ from sleuth.cli.compare import compare
 from sleuth.cli.doctor import doctor
 from sleuth.cli.evaluate import evaluate
 from sleuth.cli.export import export
-from sleuth.cli.knobs import knobs
 from sleuth.cli.launch import BROKEN, end_with_launcher, leave, several, take_gpu
 from sleuth.cli.printed import say
 from sleuth.cli.search import search
+from sleuth.cli.settings import knobs, settings
 from sleuth.cli.sft import sft
 from sleuth.cli.train import train
 from sleuth.cli.view import view
@@ -44,7 +44,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     export,
     search,
     doctor,
-    knobs,
+    settings,
     coldstart,
 )
 
@@ -62,6 +62,7 @@ for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 for _command in COMMANDS:
     app.command()(_command)
+app.command(hidden=True)(knobs)
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.bearer import bearer
-from sleuth.cli.bounds import MOST
+from sleuth.cli.bounds import MAX_INT
 from sleuth.cli.printed import say
 from sleuth.cli.serve_agent import agent
 from sleuth.cli.serve_mcp import mcp
@@ -31,7 +31,7 @@ def retriever(
         typer.Option(metavar="MODEL", help="a cross-encoder that orders the best hits anew", show_default="none"),
     ] = None,
     device: Annotated[str, typer.Option(help="where vectors are searched: auto, cpu, cuda, cuda:1, ...")] = "auto",
-    cache: Annotated[int, typer.Option(min=0, max=MOST, help="searches whose hits are kept, the last ones")] = 0,
+    cache: Annotated[int, typer.Option(min=0, max=MAX_INT, help="searches whose hits are kept, the last ones")] = 0,
     pages: Annotated[
         Path | None, typer.Option(help="whole pages for /access: JSONL with url and contents", show_default="none")
     ] = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sleuth.cli.bounds import MOST, SEED
+from sleuth.cli.bounds import MAX_INT, SEED
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
 from sleuth.cli.sets_make import make
@@ -58,7 +58,7 @@ def prepare(
     seed: Annotated[
         int | None, typer.Option(min=0, max=SEED, help="shuffle by this seed (default: the files' order)")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, max=MOST, help="keep so many at most, drawn by seed")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=MAX_INT, help="keep so many at most, drawn by seed")] = None,
     answerable: Annotated[bool, typer.Option(help="drop questions that are marked as not answerable")] = False,
     duplicates: Annotated[
         Literal["drop", "keep"] | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.bounds import MANY, MOST, SEED
+from sleuth.cli.bounds import MANY, MAX_INT, SEED
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
 from sleuth.errors import InputError
@@ -30,7 +30,7 @@ def make(
     ],
     out: Annotated[Path, typer.Option(help="the question file to write (.jsonl or .jsonl.gz); it must not exist")],
     questions: Annotated[
-        int, typer.Option(min=1, max=MOST, help="how many; fewer where the passages give no more")
+        int, typer.Option(min=1, max=MAX_INT, help="how many; fewer where the passages give no more")
     ] = 10_000,
     seed: Annotated[int, typer.Option(min=0, max=SEED, help="the same seed gives the same file")] = 0,
     without: Annotated[

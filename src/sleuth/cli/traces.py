@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sleuth.cli.bounds import HITS, MANY, MOST, SEED
+from sleuth.cli.bounds import HITS, MANY, MAX_INT, SEED
 from sleuth.cli.finite import finite
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
@@ -64,7 +64,9 @@ def gold(
     guesses: Annotated[
         bool, typer.Option("--guesses", help="questions whose answer no search shows are answered all the same")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, max=MOST, help="questions at most, the first of the file")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=MAX_INT, help="questions at most, the first of the file")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=SEED, help="of the wording")] = 0,
 ) -> None:
     """Demonstrations from gold passages: the question is searched for, then what that did not show, and answered."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sleuth.cli.bounds import HITS, MOST, SEED
+from sleuth.cli.bounds import HITS, MAX_INT, SEED
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
@@ -31,7 +31,9 @@ def answers(
     prompt: Annotated[
         str | None, typer.Option(help="the prompt, as agent.prompt of a recipe; default: that of the method")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, max=MOST, help="questions at most, the first of the file")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=MAX_INT, help="questions at most, the first of the file")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=SEED, help="of the wording")] = 0,
 ) -> None:
     """Gold answers as direct, cot or rag would give them, with the documents of the search: traces for RAG-SFT."""

@@ -85,7 +85,7 @@ def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Pat
 
     match begun:
         case Run():
-            config, where = recipe.amended(begun.begun_with()[0], settings), ["--resume", str(begun.path)]
+            config, where = recipe.amend(begun.begun_with()[0], settings), ["--resume", str(begun.path)]
         case Config():
             config, where = begun, [str(name), "--out", str(out or fresh(RUNS, begun.name))]
     require(config, nproc)

@@ -1,1 +1,1 @@
-"""Every knob of a training run, declared once, a table a file; strict and frozen."""
+"""All settings of a run, declared once, and the recipes that set them."""

@@ -1,111 +1,109 @@
-"""What samples the episodes: the embedded engine, or servers of vLLM."""
+"""Settings of the rollout engine: embedded (paged), or vLLM servers."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.section import Factor, Section, TokenCount
+from sleuth.config.section import PositiveFloat, Section, TokenCount
 
-STARTED = ("command", "memory", "prefill_tokens")  # settings of a server of vLLM that the run starts itself
-APART = {"paged": 0.02, "vllm": 0.1}  # nats in the mean between logprobs of engine and trainer that a run starts with
+OWN_SERVER_SETTINGS = ("command", "memory", "prefill_tokens")  # of a vLLM server that the run starts itself
+PARITY_LIMITS = {"paged": 0.02, "vllm": 0.1}  # mean |logprob difference| in nats, engine against trainer
 
 
 class EngineConfig(Section):
     kind: Annotated[
-        Literal["paged", "vllm"], Field(description="paged: the embedded engine; vllm: servers of vLLM (docs/vllm.md)")
+        Literal["paged", "vllm"], Field(description="paged: the embedded engine. vllm: vLLM servers (docs/vllm.md).")
     ] = "paged"
     url: Annotated[
         str | None,
-        Field(
-            description="vllm: addresses of servers, by commas; absent: one is started beside the trainer, and ended"
-        ),
+        Field(description="vllm: server addresses, separated by commas. Default: the run starts and stops its own."),
     ] = None
     command: Annotated[
-        str, Field(description="vllm without url: what starts a server; after serve options of your own")
+        str, Field(description="vllm without url: command that starts a server; add options after serve.")
     ] = "vllm serve"
     weights: Annotated[
         Literal["disk", "device"],
-        Field(
-            description="vllm: new weights go through a folder, or the memory of a GPU that trainer and servers share"
-        ),
+        Field(description="vllm: weight sync through a shared folder, or through the memory of a shared GPU."),
     ] = "disk"
     exchange: Annotated[
         str | None,
-        Field(description="vllm: that folder, which all servers read by the same name; absent: one in the run folder"),
+        Field(description="vllm: the shared folder, at the same path for all servers. Default: inside the run folder."),
     ] = None
     in_flight: Annotated[
         Literal["finish", "pause", "abort"],
         Field(
-            description="vllm: requests of others at its servers when new weights come are finished by the old, wait "
-            "and are gone on with by the new, or are ended"
+            description="vllm: other clients' in-flight requests at a weight update: finish on the old weights, pause "
+            "and resume on the new ones, or abort."
         ),
     ] = "pause"
-    slots: Annotated[int, Field(gt=0, le=65_536, description="sequences computed at once; vllm: by each server")] = 128
+    slots: Annotated[
+        int, Field(gt=0, le=65_536, description="Sequences decoded at the same time; vllm: per server.")
+    ] = 128
     memory: Annotated[
         float,
         Field(
             gt=0,
             lt=1,
-            description="share of the device's memory for keys and values at most, taken at the start; vllm: for all "
-            "that its server holds",
+            description="Maximum fraction of device memory for the KV cache, allocated at the start; vllm: for the "
+            "whole server.",
         ),
     ] = 0.3
     prefill_tokens: Annotated[
         TokenCount | None,
-        Field(description="given tokens computed in one step at most; none: 16,384 on a GPU, 2,048 on a CPU"),
+        Field(description="Maximum prefill tokens per step. Default: 16,384 on a GPU, 2,048 on a CPU."),
     ] = None
     lockstep: Annotated[
         Literal["auto", "on", "off"],
         Field(
-            description="on: steps wait until every episode asks for tokens, so that a run on a CPU repeats bit for "
-            "bit; auto: on for a CPU where every tool answers in this process"
+            description="on: decode only when every episode is waiting for tokens, so that CPU runs are bit-exact; "
+            "auto: on for a CPU if all tools run in this process."
         ),
     ] = "auto"
     stale_cache: Annotated[
         Literal["drop", "keep"],
-        Field(description="keys and values of older weights: drop and compute again, or keep, which is not exact"),
+        Field(description="KV cache after a weight update: drop and recompute, or keep (faster, not exact)."),
     ] = "drop"
     parity: Annotated[
-        Factor | None,
+        PositiveFloat | None,
         Field(
-            description="mean difference between logprobs of engine and trainer above which no run starts; absent: "
-            "0.02, vllm: 0.1, for it is corrected",
+            description="Maximum mean |logprob difference| between engine and trainer at the start. Default: 0.02; "
+            "vllm: 0.1, which is then corrected.",
         ),
     ] = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The servers named, in order; an API's own path behind them is not part of their address."""
-        named = (each.strip().rstrip("/") for each in (self.url or "").split(","))
-        return tuple(dict.fromkeys(each.removesuffix("/v1") for each in named if each))
+        """Server addresses in order, without duplicates, trailing slashes and `/v1`."""
+        stripped = (address.strip().rstrip("/") for address in (self.url or "").split(","))
+        return tuple(dict.fromkeys(address.removesuffix("/v1") for address in stripped if address))
 
     @property
-    def apart(self) -> float:
-        """How far apart logprobs may be in the mean."""
-        return self.parity if self.parity is not None else APART[self.kind]
+    def parity_limit(self) -> float:
+        return self.parity if self.parity is not None else PARITY_LIMITS[self.kind]
 
     @model_validator(mode="after")
-    def _effective(self) -> Self:
+    def _check_unused(self) -> Self:
         if self.kind == "paged":
-            self._without_effect("engine.kind = paged", "url", "command", "weights", "exchange", "in_flight")
+            self._reject_unused("engine.kind = paged", "url", "command", "weights", "exchange", "in_flight")
             return self
-        self._without_effect("engine.kind = vllm, which always drops them", "stale_cache")
-        self._without_effect("engine.kind = vllm, which never waits for callers", "lockstep")
+        self._reject_unused("engine.kind = vllm, which always drops its cache", "stale_cache")
+        self._reject_unused("engine.kind = vllm, which never waits for callers", "lockstep")
         if self.weights == "device":
-            self._without_effect("engine.weights = device", "exchange")
+            self._reject_unused("engine.weights = device", "exchange")
         if self.url is None:
-            self._without_effect("a server of the run's own, which serves nobody else", "in_flight")
+            self._reject_unused("a server that the run starts, which has no other clients", "in_flight")
         else:
-            self._without_effect("engine.url, whose servers were started with their own", *STARTED)
+            self._reject_unused("engine.url, because those servers are already running", *OWN_SERVER_SETTINGS)
         return self
 
     @model_validator(mode="after")
-    def _addressed(self) -> Self:
+    def _check_addresses(self) -> Self:
+        example = "write it like http://127.0.0.1:8000"
         if self.url is not None and not self.addresses:
-            raise ValueError(f"url = {self.url!r} names no address; write it like http://127.0.0.1:8000, or remove it")
+            raise ValueError(f"url = {self.url!r} holds no address; {example}, or remove it")
+        for address in self.addresses:
+            if not address.startswith(("http://", "https://")):
+                raise ValueError(f"url = {address!r} is not an HTTP address; {example}")
         if "serve" not in self.command.split():
-            raise ValueError(f"command = {self.command!r} has no word serve; write it like env/bin/vllm serve")
-        for each in self.addresses:
-            if not each.startswith(("http://", "https://")):
-                raise ValueError(f"url = {each!r} is no address; write it like http://127.0.0.1:8000")
+            raise ValueError(f"command = {self.command!r} lacks the word serve; write it like env/bin/vllm serve")
         return self

@@ -1,4 +1,4 @@
-"""Recipes: a TOML tree with overrides becomes a Config, and whatever is wrong with it becomes one line."""
+"""Recipes: TOML files with overrides become a Config; any problem becomes a one-line ConfigError."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from sleuth import hub
+from sleuth.config.data import FILES
 from sleuth.config.section import Section
 from sleuth.config.tree import Config
 from sleuth.credentials import is_masked, redacted, redacted_tree
@@ -20,11 +21,9 @@ from sleuth.errors import ConfigError, InputError
 
 Tree = dict[str, object]
 
-SHOWN = 200  # characters of a value in an error
-
+MAX_SHOWN = 200  # characters of a value in an error message
 SHIPPED = Path(__file__).parents[1] / "recipes"
-DATA_FILES = ("corpus", "train", "test")
-# What does not make another run of one that goes on; a name that ends in a dot stands for its whole table.
+# Settings that a resumed run may change; a trailing dot stands for the whole table.
 MAY_CHANGE = (
     "train.steps",
     "train.save_every",
@@ -41,13 +40,13 @@ MAY_CHANGE = (
     "guards.",
     "track.",
 )
-MAY_BE_EMPTY = ("name", "track.to")  # the first is refused where it is declared
+MAY_BE_EMPTY = ("name", "track.to")  # Config itself rejects an empty name
 BASE = "base"
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
-    """One setting: its dotted key, type, default (None for absent) and meaning."""
+class Setting:
+    """One setting: dotted key, type, default (None if absent) and description."""
 
     key: str
     type: str
@@ -56,106 +55,15 @@ class Knob:
 
 
 def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
-    """The recipe of that name, or in that file, on its base, with `key=value` overrides applied in order."""
-    return composed(_based(_locate(name_or_path)), overrides)
+    """Load a shipped recipe by name, or a TOML file, and apply `key=value` overrides in order."""
+    return compose(_read_with_base(_locate(name_or_path)), overrides)
 
 
-def composed(tree: Tree, overrides: Sequence[str] = ()) -> Config:
-    """The config of a tree that a command made, with `key=value` overrides applied in order."""
+def compose(tree: Tree, overrides: Sequence[str] = ()) -> Config:
+    """Build a Config from a tree and `key=value` overrides."""
     for override in overrides:
         _apply(tree, override)
     return _validate(tree)
-
-
-def anchored(config: Config) -> Config:
-    """The config with its paths made absolute, so that a run is found again from any folder."""
-    algorithm = config.algorithm
-    critic = algorithm.critic.model_copy(
-        update={"policy": algorithm.critic.policy and _anchored(algorithm.critic.policy)}
-    )
-    files = {name: path and str(Path(path).absolute()) for name, path in config.data if name in DATA_FILES}
-    searched = config.retrieval
-    here = {"index": searched.index if searched.local else None, "replay": searched.replay, "pages": searched.pages}
-    here |= {name: path for name in ("encoder", "rerank") if (path := _folder(searched, name)) is not None}
-    exchange = {"exchange": str(Path(path).absolute())} if (path := config.engine.exchange) else {}
-    anchored_search = {name: str(Path(path).absolute()) for name, path in here.items() if path is not None}
-    return config.model_copy(
-        update={
-            "model": config.model.model_copy(update={"policy": _anchored(config.model.policy)}),
-            "algorithm": algorithm.model_copy(update={"critic": critic}),
-            "data": config.data.model_copy(update=files),
-            "agent": config.agent.model_copy(update={"prompt": _prompt(config.agent.prompt)}),
-            "retrieval": searched.model_copy(update=anchored_search),
-            "engine": config.engine.model_copy(update=exchange),
-        }
-    )
-
-
-def _prompt(prompt: str | None) -> str | None:
-    """A prompt of the user's own with the whole path of its file."""
-    file, colon, name = (prompt or "").rpartition(":")
-    return f"{Path(file).absolute()}:{name}" if colon else prompt
-
-
-def _anchored(policy: str) -> str:
-    _refuse_address(policy)
-    return policy if policy in _packaged() or hub.named(policy) else str(Path(policy).absolute())
-
-
-def resolved(config: Config) -> Tree:
-    """The whole tree with every default filled in and without credentials, as it is saved with a run."""
-    tree: Tree = redacted_tree(config.model_dump(mode="json"))
-    return tree
-
-
-def restore(tree: Mapping[str, object]) -> Config:
-    """The Config whose `resolved` tree this is."""
-    defaults = {knob.key: knob.default for knob in knobs()}
-    return _validate(_with_credentials(_without_defaults(tree, defaults, "")))
-
-
-def amended(tree: Mapping[str, object], overrides: Sequence[str]) -> Config:
-    """The Config whose `resolved` tree this is, with what a run that goes on may change changed."""
-    known = {knob.key for knob in knobs()}
-    changed = _without_defaults(tree, {knob.key: knob.default for knob in knobs()}, "")
-    masked = dict(_masked(changed))
-    for override in overrides:
-        key, _, value = override.partition("=")
-        key = key.strip()
-        if key in masked and redacted(value.strip()) == masked[key]:  # the same address, with its credentials again
-            _apply(changed, override)
-            continue
-        table = f"{key}."
-        named = key if key in known else table
-        if (key in known or any(each.startswith(table) for each in known)) and not named.startswith(MAY_CHANGE):
-            may = ", ".join(f"{name}*" if name.endswith(".") else name for name in MAY_CHANGE)
-            raise ConfigError(f"{key} cannot change after a run was begun; what may: {may}; begin a new run")
-        _apply(changed, override)
-    return _validate(_with_credentials(changed))
-
-
-def _masked(tree: Tree) -> Iterator[tuple[str, object]]:
-    """The settings of a saved tree whose credentials were left out, with what was saved."""
-    return ((key, value) for key, value in _leaves(tree, {knob.key for knob in knobs()}, "") if is_masked(value))
-
-
-def _with_credentials(tree: Tree) -> Tree:
-    """The tree with the credentials that were left out of it taken from the environment."""
-    for key, value in list(_masked(tree)):
-        variable = f"SLEUTH_{key.upper().replace('.', '_')}"
-        given = os.environ.get(variable, "")
-        if redacted(given) != value:
-            raise ConfigError(
-                f"{key} = {value} was saved without its credentials; give the whole address in the environment "
-                f"variable {variable}, or to a run that goes on with: --set {key}=ADDRESS"
-            )
-        _apply(tree, f"{key}={given}")
-    return tree
-
-
-def knobs() -> Iterator[Knob]:
-    """Every setting of the tree, in the order of declaration."""
-    return _knobs(Config, "")
 
 
 def shipped() -> list[str]:
@@ -163,51 +71,132 @@ def shipped() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
+def settings() -> Iterator[Setting]:
+    """Every setting of the tree, in the order of declaration."""
+    return _settings(Config, "")
+
+
+def with_absolute_paths(config: Config) -> Config:
+    """Make every path absolute, so that the run can be resumed from any folder."""
+    retrieval, critic = config.retrieval, config.algorithm.critic
+    paths = {
+        "index": retrieval.index if retrieval.local else None,
+        "replay": retrieval.replay,
+        "pages": retrieval.pages,
+    }
+    for name in ("encoder", "rerank"):
+        model = getattr(retrieval, name)
+        is_given = model != type(retrieval).model_fields[name].default
+        paths[name] = model if is_given and Path(model).is_dir() else None
+    file, colon, prompt = (config.agent.prompt or "").rpartition(":")
+    updates: dict[str, dict[str, object]] = {
+        "model": {"policy": _absolute_policy(config.model.policy)},
+        "algorithm": {
+            "critic": critic.model_copy(update={"policy": critic.policy and _absolute_policy(critic.policy)})
+        },
+        "data": {name: _absolute(getattr(config.data, name)) for name in FILES},
+        "agent": {"prompt": f"{_absolute(file)}:{prompt}"} if colon else {},
+        "retrieval": {name: _absolute(path) for name, path in paths.items() if path is not None},
+        "engine": {"exchange": _absolute(config.engine.exchange)} if config.engine.exchange else {},
+    }
+    return config.model_copy(
+        update={name: getattr(config, name).model_copy(update=update) for name, update in updates.items()}
+    )
+
+
+def resolved(config: Config) -> Tree:
+    """The tree with all defaults and without credentials, as saved with a run."""
+    tree: Tree = redacted_tree(config.model_dump(mode="json"))
+    return tree
+
+
+def restore(tree: Mapping[str, object]) -> Config:
+    """The Config of a `resolved` tree."""
+    return _validate(_with_credentials(_without_defaults(tree)))
+
+
+def amend(tree: Mapping[str, object], overrides: Sequence[str]) -> Config:
+    """The Config of a `resolved` tree with the overrides that a resumed run allows."""
+    keys = {setting.key for setting in settings()}
+    changed = _without_defaults(tree)
+    masked = dict(_masked(changed))
+    for override in overrides:
+        key, _, value = (part.strip() for part in override.partition("="))
+        table = f"{key}."
+        is_known = key in keys or any(each.startswith(table) for each in keys)
+        same_address = key in masked and redacted(value) == masked[key]  # the credentials are given again
+        if is_known and not same_address and not (key if key in keys else table).startswith(MAY_CHANGE):
+            allowed = ", ".join(f"{name}*" if name.endswith(".") else name for name in MAY_CHANGE)
+            raise ConfigError(f"{key} cannot change when a run is resumed; allowed: {allowed}; or start a new run")
+        _apply(changed, override)
+    return _validate(_with_credentials(changed))
+
+
 def resolve_policy(name: str) -> Path:
-    """The folder a policy names: one shipped in the package, the user's own, or one of the hub, fetched at need."""
-    _refuse_address(name)
+    """Folder of a policy: shipped, the user's own, or downloaded from the hub."""
+    _reject_address(name)
     if hub.named(name):
         return hub.policy(
             name,
-            f"fetch it where there is a network (hf download {name}; one with a licence to accept needs hf auth login "
-            "before), or give a folder that is here",
+            f"download it on a machine with network access (hf download {name}; a gated model needs hf auth login "
+            "first), or give a local folder",
         )
-    folder = SHIPPED / name if name in _packaged() else Path(name)
+    folder = SHIPPED / name if name in _shipped_models() else Path(name)
     if not folder.is_dir():
         raise InputError(
-            f"no model folder at {folder}; expected 'quickstart', a Hugging Face model folder, or a name on the hub "
-            "such as Qwen/Qwen2.5-3B"
+            f"no model folder at {folder}; expected 'quickstart', a Hugging Face model folder, or a hub name such as "
+            "Qwen/Qwen2.5-3B"
         )
     if (folder / "checkpoints").is_dir():
-        raise InputError(f"{folder} is a run; take its policy with: sleuth export {folder} FOLDER")
+        raise InputError(f"{folder} is a run folder; export its policy with: sleuth export {folder} FOLDER")
     if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} holds no config.json; expected a Hugging Face model folder")
+        raise InputError(f"{folder} has no config.json; expected a Hugging Face model folder")
     if not any((folder / vocabulary).is_file() for vocabulary in hub.VOCABULARIES):
-        raise InputError(
-            f"model folder without tokenizer: {folder} holds no tokenizer.json; save the model's tokenizer there"
-        )
+        raise InputError(f"{folder} is a model folder without tokenizer: save the model's tokenizer.json there")
     return folder
 
 
-def _refuse_address(policy: str) -> None:
-    """Refuses a model behind an address where weights are needed."""
+def _absolute(path: str | list[str] | None) -> str | list[str] | None:
+    if isinstance(path, list):
+        return [str(Path(each).absolute()) for each in path]
+    return path and str(Path(path).absolute())
+
+
+def _absolute_policy(policy: str) -> str:
+    _reject_address(policy)
+    return policy if policy in _shipped_models() or hub.named(policy) else str(Path(policy).absolute())
+
+
+def _reject_address(policy: str) -> None:
     if policy.startswith(("http://", "https://")):
         raise ConfigError(
-            f"{policy} is an address, which gives no logprobs of its own tokens and no weights to update; sleuth "
-            "evaluate and sleuth ask can use it, here give a folder or a name on the hub"
+            f"{policy} is a server address, which has no weights to train; sleuth evaluate and sleuth ask accept it, "
+            "here give a model folder or a hub name"
         )
 
 
-def _folder(section: Section, name: str) -> str | None:
-    """The folder that a knob names; None where it is its default, or a name on the hub."""
-    named = getattr(section, name)
-    default = type(section).model_fields[name].default
-    return named if named != default and Path(named).is_dir() else None
-
-
-def _packaged() -> set[str]:
-    """Names of the model folders in the package."""
+def _shipped_models() -> set[str]:
     return {path.name for path in SHIPPED.iterdir() if path.is_dir()}
+
+
+def _masked(tree: Tree) -> Iterator[tuple[str, object]]:
+    """Settings of a saved tree whose credentials were removed, with the saved value."""
+    keys = {setting.key for setting in settings()}
+    return ((key, value) for key, value in _leaves(tree, keys, "") if is_masked(value))
+
+
+def _with_credentials(tree: Tree) -> Tree:
+    """Take removed credentials from environment variables."""
+    for key, value in list(_masked(tree)):
+        variable = f"SLEUTH_{key.upper().replace('.', '_')}"
+        given = os.environ.get(variable, "")
+        if redacted(given) != value:
+            raise ConfigError(
+                f"{key} = {value} was saved without its credentials; set the full address in the environment variable "
+                f"{variable}, or resume with: --set {key}=ADDRESS"
+            )
+        _apply(tree, f"{key}={given}")
+    return tree
 
 
 def _locate(name_or_path: str) -> Path:
@@ -219,44 +208,39 @@ def _locate(name_or_path: str) -> Path:
     nearest = max(shipped(), key=lambda name: _similarity(name, path.stem))
     problem = f"no recipe file at {path}" if path.suffix == ".toml" else f"unknown recipe {name_or_path!r}"
     raise ConfigError(
-        f"{problem}; the nearest is {nearest!r} (shipped: {', '.join(shipped())}), or give the path of a TOML file"
+        f"{problem}; did you mean {nearest!r}? (shipped: {', '.join(shipped())}), or give the path of a TOML file"
     )
 
 
-def _based(path: Path) -> Tree:
-    """The tree of a file, laid over that of the one recipe its `base` names."""
+def _read_with_base(path: Path) -> Tree:
+    """Read a recipe, merged over the one recipe that its `base` names."""
     tree = _read(path)
     if BASE not in tree:
         return tree
-    named = tree.pop(BASE)
-    base = _base(path, named)
+    name = tree.pop(BASE)
+    if isinstance(name, str) and name in shipped():
+        base = SHIPPED / f"{name}.toml"
+    elif isinstance(name, str) and (path.parent / name).is_file():
+        base = path.parent / name
+    else:
+        raise ConfigError(
+            f"{path}: base = {_shown(name)} is not a recipe; expected the path of a TOML file, or one of "
+            f"{', '.join(shipped())}"
+        )
     below = _read(base)
     if BASE in below:
-        problem = "names itself" if base.samefile(path) else f"has a base of its own, {_shown(below[BASE])}"
-        raise ConfigError(f"{path}: base = {_shown(named)} {problem}; a base must stand on nothing else")
-    return _laid(tree, below)
+        problem = "names itself" if base.samefile(path) else f"has its own base, {_shown(below[BASE])}"
+        raise ConfigError(f"{path}: base = {_shown(name)} {problem}; a base must not have a base")
+    return _merge(tree, below)
 
 
-def _base(path: Path, named: object) -> Path:
-    """The file of a base: a shipped recipe by name, or a path from the folder of the file that names it."""
-    if isinstance(named, str) and named in shipped():
-        return SHIPPED / f"{named}.toml"
-    if isinstance(named, str) and (path.parent / named).is_file():
-        return path.parent / named
-    raise ConfigError(
-        f"{path}: base = {_shown(named)} is no recipe; expected the path of a TOML file, or one of "
-        f"{', '.join(shipped())}"
-    )
-
-
-def _laid(above: Tree, below: Tree) -> Tree:
-    """Both trees as one; where both have a value, that of the upper."""
-    laid = {**below, **above}
+def _merge(above: Tree, below: Tree) -> Tree:
+    merged = {**below, **above}
     for name, upper in above.items():
         lower = below.get(name)
         if isinstance(upper, dict) and isinstance(lower, dict):
-            laid[name] = _laid(upper, lower)
-    return laid
+            merged[name] = _merge(upper, lower)
+    return merged
 
 
 def _read(path: Path) -> Tree:
@@ -267,76 +251,62 @@ def _read(path: Path) -> Tree:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text, as TOML must be: {_one_line(error)}") from error
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _apply(tree: Tree, override: str) -> None:
-    """Sets one `key=value` in the tree, making the tables on the way; a key without a value is taken out of it."""
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
+    """Set one `key=value` in the tree; an empty value removes the key."""
+    key, equals, text = (part.strip() for part in override.partition("="))
+    if not equals or not key:
         raise ConfigError(f"--set {override!r} is not key=value; write it like --set train.steps=10")
-    *tables, name = key.strip().split(".")
+    *tables, name = key.split(".")
     for table in tables:
         inner = tree.setdefault(table, {})
         if not isinstance(inner, dict):
-            raise _unknown(key.strip())
+            raise _unknown(key)
         tree = inner
-    if text.strip():
-        tree[name] = _value(text.strip())
-    else:
+    if not text:
         tree.pop(name, None)
-
-
-def _value(text: str) -> object:
-    """A TOML value; what is not TOML is text that lost its quotes to the shell."""
+        return
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        tree[name] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text
+        tree[name] = text  # a string whose quotes the shell removed
 
 
 def _validate(tree: Tree) -> Config:
-    keys = {knob.key for knob in knobs()}
+    keys = {setting.key for setting in settings()}
     for key, value in _leaves(tree, keys, ""):
         if key in _tables(keys):
-            example = min(knob for knob in keys if knob.startswith(f"{key}."))
-            raise ConfigError(f"{key} = {_shown(value)} should be a table of knobs, such as {example}")
+            example = min(each for each in keys if each.startswith(f"{key}."))
+            raise ConfigError(f"{key} = {_shown(value)} should be a table of settings, such as {example}")
         if key not in keys:
             raise _unknown(key)
         if isinstance(value, str) and "\0" in value:
-            raise ConfigError(f"{key} = {_shown(value)} holds a NUL character; remove it")
+            raise ConfigError(f"{key} = {_shown(value)} contains a NUL character; remove it")
         if isinstance(value, str) and not value.strip() and key not in MAY_BE_EMPTY:
-            raise ConfigError(f"{key} = {_shown(value)} is empty; give a value, or take the setting out: --set {key}=")
+            raise ConfigError(f"{key} = {_shown(value)} is empty; give a value, or remove the setting: --set {key}=")
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_sentence(error)) from error
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first problem pydantic found, with key, value and expectation."""
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "value_error":
-        return f"{key}." * bool(key) + str(first["ctx"]["error"])
-    expectation = first["msg"].removeprefix("Input should be ")
-    return f"{key} = {_shown(first['input'])} should be {expectation}"
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "value_error":
+            raise ConfigError(f"{key}." * bool(key) + str(first["ctx"]["error"])) from error
+        expectation = first["msg"].removeprefix("Input should be ")
+        raise ConfigError(f"{key} = {_shown(first['input'])} should be {expectation}") from error
 
 
 def _unknown(key: str) -> ConfigError:
-    nearest = _nearest(key, [knob.key for knob in knobs()])
-    return ConfigError(f"unknown key {key}; the nearest is {nearest} (sleuth knobs lists them all)")
+    """An error that suggests the most similar key."""
 
-
-def _nearest(key: str, keys: Sequence[str]) -> str:
-    """The key most like this one: as a whole and in its last part, or in its first, of which a table has no more."""
-
-    def likeness(candidate: str) -> float:
+    def similarity(candidate: str) -> float:
         first = ".".join(candidate.split(".")[: key.count(".") + 1])
         last = _similarity(candidate.rpartition(".")[2], key.rpartition(".")[2])
         return max(_similarity(candidate, key) + last, 2 * _similarity(first, key))
 
-    return max(keys, key=likeness)
+    nearest = max((setting.key for setting in settings()), key=similarity)
+    return ConfigError(f"unknown setting {key}; did you mean {nearest}? (sleuth settings lists all)")
 
 
 def _similarity(first: str, second: str) -> float:
@@ -344,7 +314,7 @@ def _similarity(first: str, second: str) -> float:
 
 
 def _leaves(tree: Mapping[str, object], keys: set[str], prefix: str) -> Iterator[tuple[str, object]]:
-    """Dotted keys with their values; a known table may be empty, an unknown one is a leaf then."""
+    """Dotted keys with their values; an unknown empty table counts as a leaf."""
     for name, value in tree.items():
         key = prefix + name
         if isinstance(value, dict) and key not in keys and (value or key in _tables(keys)):
@@ -357,48 +327,47 @@ def _tables(keys: set[str]) -> set[str]:
     return {key.rpartition(".")[0] for key in keys} - {""}
 
 
-def _without_defaults(tree: Mapping[str, object], defaults: Mapping[str, object], prefix: str) -> Tree:
-    """The tree less what is default: a default that was written down must not count as a knob the user set."""
+def _without_defaults(tree: Mapping[str, object], prefix: str = "") -> Tree:
+    """Remove defaults: a saved default must not count as a setting that the user gave."""
+    defaults = {setting.key: setting.default for setting in settings()}
     kept: Tree = {}
     for name, value in tree.items():
         key = prefix + name
-        if isinstance(value, dict):
-            kept[name] = _without_defaults(value, defaults, f"{key}.")
+        if isinstance(value, dict) and key not in defaults:
+            kept[name] = _without_defaults(value, f"{key}.")
         elif value is not None and (key not in defaults or value != defaults[key]):
             kept[name] = value
     return kept
 
 
-def _knobs(section: type[Section], prefix: str) -> Iterator[Knob]:
+def _settings(section: type[Section], prefix: str) -> Iterator[Setting]:
     for name, field in section.model_fields.items():
-        inner = _section_of(field)
+        options = get_args(field.annotation) or (field.annotation,)
+        inner = next((each for each in options if isinstance(each, type) and issubclass(each, Section)), None)
         if inner is not None:
-            yield from _knobs(inner, f"{prefix}{name}.")
+            yield from _settings(inner, f"{prefix}{name}.")
         else:
-            yield Knob(prefix + name, _type_of(field), field.default, field.description or "")
+            yield Setting(prefix + name, _type_name(field), field.default, field.description or "")
 
 
-def _section_of(field: FieldInfo) -> type[Section] | None:
-    options = get_args(field.annotation) or (field.annotation,)
-    return next((option for option in options if isinstance(option, type) and issubclass(option, Section)), None)
+def _type_name(field: FieldInfo) -> str:
+    whole = get_origin(field.annotation) in (Literal, list, dict, tuple)
+    options = (field.annotation,) if whole else get_args(field.annotation) or (field.annotation,)
+    return " | ".join(name for option in options if option is not type(None) for name in _option_names(option))
 
 
-def _type_of(field: FieldInfo) -> str:
-    literal = get_origin(field.annotation) is Literal
-    options = (field.annotation,) if literal else get_args(field.annotation) or (field.annotation,)
-    return " | ".join(name for option in options if option is not type(None) for name in _names_of(option))
-
-
-def _names_of(option: Any) -> list[str]:
-    """A type by its name, a literal by its choices."""
+def _option_names(option: Any) -> list[str]:
+    """A type by its name, a Literal by its values."""
     if get_origin(option) is Literal:
         return list(map(str, get_args(option)))
+    if get_origin(option) in (list, dict, tuple):
+        return [str(option)]
     return [(get_args(option)[0] if get_origin(option) is Annotated else option).__name__]
 
 
 def _shown(value: object) -> str:
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters)"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text):,} characters)"
 
 
 def _one_line(error: Exception) -> str:

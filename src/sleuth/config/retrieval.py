@@ -1,106 +1,105 @@
-"""What is searched and how, in this process or by a service."""
+"""Settings of retrieval: which index or service to search, and how."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.section import LARGEST, Factor, NonNegative, Section, Share
+from sleuth.config.section import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, Section
 
 
 class ServiceConfig(Section):
     concurrency: Annotated[
-        int, Field(gt=0, le=10_000, description="requests, or calls of a function, in flight at most")
+        int, Field(gt=0, le=10_000, description="Maximum requests, or calls of a function, in flight.")
     ] = 64
-    rate: Annotated[Factor | None, Field(description="requests a second at most; absent for no limit")] = None
-    deadline: Annotated[Factor, Field(description="seconds of one search, retries and waiting included")] = 60.0
+    rate: Annotated[PositiveFloat | None, Field(description="Maximum requests per second. Default: no limit.")] = None
+    deadline: Annotated[PositiveFloat, Field(description="Seconds per search, including retries and queueing.")] = 60.0
     token_env: Annotated[
-        str | None, Field(description="environment variable with the bearer token of a retrieval server")
+        str | None, Field(description="Environment variable that holds the bearer token of a retrieval server.")
     ] = None
-    proxy: Annotated[str | None, Field(description="URL of a proxy")] = None
-    language: Annotated[str | None, Field(description="web search: language of the results, such as en")] = None
-    country: Annotated[str | None, Field(description="web search: country it is made from, such as us")] = None
-    pages: Annotated[bool, Field(description="web search: the text of the page around the snippet")] = False
+    proxy: Annotated[str | None, Field(description="Proxy URL.")] = None
+    language: Annotated[str | None, Field(description="Web search: language of the results, such as en.")] = None
+    country: Annotated[str | None, Field(description="Web search: country of the search, such as us.")] = None
+    pages: Annotated[bool, Field(description="Web search: show page text around the snippet.")] = False
 
 
 class RetrievalConfig(Section):
     index: Annotated[
         str | None,
         Field(
-            description="an index folder, the http:// address of a retrieval server, web:serper (serpapi, google, "
-            "brave), or import:package.function; built from the corpus when absent"
+            description="An index folder, the http:// address of a retrieval server, web:serper (serpapi, google, "
+            "brave), or import:package.function. Default: built from the corpus."
         ),
     ] = None
-    k: Annotated[int, Field(gt=0, le=10_000, description="passages shown for a search")] = 3
+    k: Annotated[int, Field(gt=0, le=10_000, description="Passages per search.")] = 3
     kind: Annotated[
-        Literal["bm25", "dense", "ann", "hybrid"], Field(description="of the index, when it is built here")
+        Literal["bm25", "dense", "ann", "hybrid"], Field(description="Kind of an index that the run builds.")
     ] = "bm25"
-    k1: Annotated[float, Field(ge=0, le=LARGEST, description="BM25 term saturation, when the index is built here")] = (
-        0.9
-    )
-    b: Annotated[Share, Field(description="BM25 length normalisation, when the index is built here")] = 0.4
-    stemmer: Annotated[str, Field(description="BM25 language of stems, or none, when the index is built here")] = (
+    k1: Annotated[NonNegativeFloat, Field(description="BM25 term saturation of an index that the run builds.")] = 0.9
+    b: Annotated[Fraction, Field(description="BM25 length normalisation of an index that the run builds.")] = 0.4
+    stemmer: Annotated[str, Field(description="BM25 stemmer language, or none, of an index that the run builds.")] = (
         "english"
     )
     encoder: Annotated[
-        str, Field(description="sentence encoder, when the index is built here: minilm, a folder, or a hub name")
+        str, Field(description="Sentence encoder of an index that the run builds: minilm, a folder, or a hub name.")
     ] = "minilm"
-    device: Annotated[str, Field(description="where vectors are searched: auto, cpu, cuda (all GPUs), cuda:0")] = "auto"
-    rerank: Annotated[str | None, Field(description="a cross-encoder that orders the hits anew: folder or name")] = None
-    rerank_depth: Annotated[int, Field(gt=0, le=10_000, description="hits it is shown")] = 10
-    cache: Annotated[NonNegative, Field(description="answers kept in memory; 0 for none")] = 0
-    record: Annotated[bool, Field(description="write every search and its answer to searches.jsonl of the run")] = False
-    replay: Annotated[str | None, Field(description="answer from such a file instead of searching")] = None
+    device: Annotated[str, Field(description="Device of the vector search: auto, cpu, cuda (all GPUs), or cuda:0.")] = (
+        "auto"
+    )
+    rerank: Annotated[str | None, Field(description="Cross-encoder that reranks the hits: folder or hub name.")] = None
+    rerank_depth: Annotated[int, Field(gt=0, le=10_000, description="Hits passed to the reranker.")] = 10
+    cache: Annotated[NonNegativeInt, Field(description="Search results kept in memory; 0 disables the cache.")] = 0
+    record: Annotated[bool, Field(description="Record every search and its results in searches.jsonl.")] = False
+    replay: Annotated[str | None, Field(description="Answer searches from such a recording instead.")] = None
     pages: Annotated[
         str | None,
-        Field(description="what tools-access opens: JSONL with url and contents; absent: the pages of the server"),
+        Field(description="Pages the access tool opens: JSONL with url and contents. Default: the server's pages."),
     ] = None
     service: ServiceConfig = ServiceConfig()
 
     @property
     def remote(self) -> bool:
-        """Whether searches leave this process: to a server, or to the web."""
+        """Whether searches go to a server or the web."""
         return self.index is not None and self.index.startswith(("http://", "https://", "web:"))
 
     @property
     def local(self) -> bool:
-        """Whether the index is a folder, of the user's own or built here."""
+        """Whether the index is a folder, given or built by the run."""
         return not self.remote and not (self.index or "").startswith("import:")
 
     @model_validator(mode="after")
-    def _built(self) -> Self:
-        words, vectors = ("k1", "b", "stemmer"), ("encoder",)
+    def _check_build_settings(self) -> Self:
+        bm25, dense = ("k1", "b", "stemmer"), ("encoder",)
         if self.index is not None:
-            self._without_effect("retrieval.index, which was built with its own", "kind", *words, *vectors)
+            self._reject_unused("retrieval.index, which is already built", "kind", *bm25, *dense)
         elif self.replay is not None:
-            self._without_effect("retrieval.replay, for which no index is built", "kind", *words, *vectors)
+            self._reject_unused("retrieval.replay, which needs no index", "kind", *bm25, *dense)
         elif self.kind == "bm25":
-            self._without_effect("retrieval.kind = bm25", *vectors, *(("device",) if self.rerank is None else ()))
+            self._reject_unused("retrieval.kind = bm25", *dense, *(("device",) if self.rerank is None else ()))
         elif self.kind != "hybrid":
-            self._without_effect(f"retrieval.kind = {self.kind}", *words)
+            self._reject_unused(f"retrieval.kind = {self.kind}", *bm25)
         return self
 
     @model_validator(mode="after")
-    def _searched(self) -> Self:
+    def _check_search_settings(self) -> Self:
         if self.replay is not None:
-            self._without_effect("retrieval.replay", "device", "rerank", "rerank_depth", "cache", "record")
+            self._reject_unused("retrieval.replay", "device", "rerank", "rerank_depth", "cache", "record")
         if not self.local:
-            self._without_effect(f"retrieval.index = {self.index}", "device", "rerank", "rerank_depth")
+            self._reject_unused(f"retrieval.index = {self.index}", "device", "rerank", "rerank_depth")
         if self.rerank is None:
-            self._without_effect("no retrieval.rerank", "rerank_depth")
+            self._reject_unused("no retrieval.rerank", "rerank_depth")
         return self
 
     @model_validator(mode="after")
-    def _served(self) -> Self:
-        when = f"retrieval.index = {self.index}" if self.index else "an index that is built here"
-        if self.replay is not None:
-            useless, when = tuple(ServiceConfig.model_fields), "retrieval.replay"
-        elif self.local:
-            useless = tuple(ServiceConfig.model_fields)
-        elif str(self.index).startswith("import:"):
-            useless = tuple(ServiceConfig.model_fields.keys() - {"concurrency", "deadline"})
-        elif str(self.index).startswith("web:"):
-            useless = ("token_env",)
-        else:
-            useless = ("language", "country", "pages")
-        self.service._without_effect(when, *useless, table="service.")
+    def _check_service_settings(self) -> Self:
+        index = str(self.index)
+        unused = set(ServiceConfig.model_fields)
+        if not self.local and self.replay is None:
+            if index.startswith("import:"):
+                unused -= {"concurrency", "deadline"}
+            else:
+                unused = {"token_env"} if index.startswith("web:") else {"language", "country", "pages"}
+        condition = "an index that the run builds" if self.index is None else f"retrieval.index = {index}"
+        self.service._reject_unused(
+            "retrieval.replay" if self.replay is not None else condition, *sorted(unused), table="service."
+        )
         return self

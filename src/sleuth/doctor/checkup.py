@@ -78,7 +78,7 @@ def _measured(policy: Policy, tokens: int) -> Parity:
 
 def finding(found: Parity, limit: float | None = None) -> Finding:
     """A parity as a row: bad where no run would start, a warning where rounding does not explain it."""
-    limit = EngineConfig().apart if limit is None else limit
+    limit = EngineConfig().parity_limit if limit is None else limit
     explained = ROUNDING[found.dtype]
     what = f"{found.dtype} on {found.device}"
     figures = f"mean {found.mean:.2g}, max {found.maximum:.2g}, k3 {found.k3:.2g} over {found.tokens:,} tokens"

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sleuth.config.hooks import Contract, raised
+from sleuth.config.hooks import Contract, describe_exception
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit
 from sleuth.retrieval.wire import hits_of
@@ -16,7 +16,7 @@ from sleuth.retrieval.wire import hits_of
 DEADLINE, CONCURRENCY = 60.0, 64  # seconds of one call, and calls at once
 
 Found = list[Hit] | SearchUnavailable
-CONTRACT = Contract(("queries", "k"), "one list of rows a query", awaited=None)
+CONTRACT = Contract(("queries", "k"), "one list of rows a query", is_async=None)
 
 
 class Function:
@@ -52,7 +52,11 @@ class Function:
                 answer = await self._called(list(queries), k)
         except Exception as error:  # it is not our code, and whatever it raises concerns these queries only
             late = isinstance(error, TimeoutError) and limit.expired()
-            told = f"{self._name!r} gave no answer within {self._deadline:g} s" if late else raised(self._name, error)
+            told = (
+                f"{self._name!r} gave no answer within {self._deadline:g} s"
+                if late
+                else describe_exception(self._name, error)
+            )
             return [SearchUnavailable(query, told) for query in queries]
         try:
             if not isinstance(answer, Sequence) or len(answer) != len(queries):

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sleuth.config.hooks import IMPORT, imported
+from sleuth.config.hooks import IMPORT, import_function
 from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.credentials import redacted
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
@@ -43,7 +43,7 @@ def named(name: str, service: ServiceConfig | None = None, device: str = "auto")
     if name.startswith(WEB):
         return _web(name.removeprefix(WEB), service)
     if name.startswith(IMPORT):
-        return Function(imported(name, CONTRACT), name, service.deadline, service.concurrency)
+        return Function(import_function(name, CONTRACT), name, service.deadline, service.concurrency)
     return _index(Path(name), device)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import SupportsFloat
 
-from sleuth.config.hooks import IMPORT, Contract, call, chosen, imported
+from sleuth.config.hooks import IMPORT, Contract, call, import_function, resolve
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import FunctionFailed
 from sleuth.records import Question, Score, StopReason, Trajectory, Turn
@@ -103,8 +103,8 @@ def _seen(turn: Turn, golds: Sequence[str]) -> bool:
 
 def _judge(answer: str) -> Judge:
     if answer.startswith(IMPORT):
-        return imported(answer, CONTRACT)
-    metric = chosen("reward.answer", answer, ANSWERS, CONTRACT)
+        return import_function(answer, CONTRACT)
+    metric = resolve("reward.answer", answer, ANSWERS, CONTRACT)
     return lambda question, trajectory: metric(trajectory.answer, question.golden_answers)
 
 

@@ -6,7 +6,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from sleuth.config.section import LARGEST, Episodes, Factor, NonNegative, Section, Seed, Share, TokenCount
+from sleuth.config.section import (
+    MAX_FLOAT,
+    EpisodeCount,
+    Fraction,
+    NonNegativeInt,
+    PositiveFloat,
+    Section,
+    Seed,
+    TokenCount,
+)
 from sleuth.errors import ConfigError
 
 
@@ -15,30 +24,31 @@ class SFTConfig(Section):
 
     epochs: Annotated[int, Field(gt=0, le=10_000, description="times every trace is seen")] = 3
     steps: Annotated[int | None, Field(gt=0, le=10_000_000, description="updates, instead of epochs")] = None
-    batch_rows: Annotated[Episodes, Field(description="traces an update")] = 32
+    batch_rows: Annotated[EpisodeCount, Field(description="traces an update")] = 32
     batch_tokens: Annotated[TokenCount | None, Field(description="tokens an update at most, instead of traces")] = None
-    learning_rate: Annotated[Factor, Field(description="of AdamW, at its highest")] = 1e-5
-    warmup: Annotated[Share, Field(description="share of the updates over which the rate rises")] = 0.03
+    learning_rate: Annotated[PositiveFloat, Field(description="of AdamW, at its highest")] = 1e-5
+    warmup: Annotated[Fraction, Field(description="share of the updates over which the rate rises")] = 0.03
     decay: Annotated[
         Literal["cosine", "linear", "none"], Field(description="how the rate falls to zero towards the last update")
     ] = "cosine"
-    weight_decay: Annotated[float, Field(ge=0, le=LARGEST, description="of AdamW")] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, le=MAX_FLOAT, description="of AdamW")] = 0.01
     optimiser: Annotated[Literal["adamw", "adamw8bit"], Field(description="adamw8bit keeps its moments in 8 bits")] = (
         "adamw"
     )
     offload: Annotated[bool, Field(description="masters and moments of the optimiser in host memory")] = False
     recompute: Annotated[
-        Share, Field(description="share of the layers whose states are computed again backwards, to save memory")
+        Fraction, Field(description="share of the layers whose states are computed again backwards, to save memory")
     ] = 0.0
     gradient_clip: Annotated[float, Field(gt=0, le=1e12, description="norm the gradient is scaled down to")] = 1.0
     held_out: Annotated[
         float, Field(ge=0, lt=1, description="share of the questions that is only measured; 0 for none")
     ] = 0.05
     evaluate_every: Annotated[
-        NonNegative, Field(description="updates between measurements of the held-out loss; 0: after each epoch")
+        NonNegativeInt, Field(description="updates between measurements of the held-out loss; 0: after each epoch")
     ] = 0
     patience: Annotated[
-        NonNegative, Field(description="measurements without a better one after which it ends; 0: it never ends early")
+        NonNegativeInt,
+        Field(description="measurements without a better one after which it ends; 0: it never ends early"),
     ] = 2
     keep: Annotated[
         Literal["best", "last"],
@@ -55,7 +65,8 @@ class SFTConfig(Section):
         TokenCount, Field(description="tokens of one such observation at most, cut as the agent cuts them")
     ] = 500
     observation_weight: Annotated[
-        Share, Field(description="weight in the loss of what the search engine showed; 1 is as the model's own words")
+        Fraction,
+        Field(description="weight in the loss of what the search engine showed; 1 is as the model's own words"),
     ] = 0.0
     min_reward: Annotated[
         float | None, Field(description="trajectories that were paid less are left out; absent: all are taken")
@@ -63,20 +74,20 @@ class SFTConfig(Section):
     pack_tokens: Annotated[TokenCount, Field(description="tokens of one packed forward pass")] = 16384
     save_minutes: Annotated[
         float,
-        Field(ge=0, le=LARGEST, description="minutes between checkpoints, from which the same command continues"),
+        Field(ge=0, le=MAX_FLOAT, description="minutes between checkpoints, from which the same command continues"),
     ] = 10.0
     seed: Annotated[Seed, Field(description="of the order of the traces, and of what is held out")] = 0
 
     @model_validator(mode="after")
     def _effective(self) -> Self:
         if self.steps is not None:
-            self._without_effect("--steps", "epochs")
+            self._reject_unused("--steps", "epochs")
         if self.batch_tokens is not None:
-            self._without_effect("--batch-tokens", "batch_rows")
+            self._reject_unused("--batch-tokens", "batch_rows")
         if not self.held_out:
-            self._without_effect("--held-out 0", "evaluate_every", "patience", "keep")
+            self._reject_unused("--held-out 0", "evaluate_every", "patience", "keep")
         if self.keep == "last":
-            self._without_effect("--keep last", "patience")
+            self._reject_unused("--keep last", "patience")
         if self.batch_tokens is not None and self.batch_tokens < self.row_tokens:
             raise ValueError(
                 f"batch_tokens {self.batch_tokens} is less than row_tokens {self.row_tokens}; raise it, or lower that"

@@ -17,7 +17,7 @@ from sleuth.config import recipe
 from sleuth.config.agent import ACCESS, UNSEARCHED
 from sleuth.config.hooks import IMPORT, source_hash
 from sleuth.config.retrieval import RetrievalConfig
-from sleuth.config.track import TrackConfig
+from sleuth.config.train import TrackConfig
 from sleuth.config.tree import Config
 from sleuth.corpus import questions
 from sleuth.credentials import redacted
@@ -148,7 +148,7 @@ class Parts:
 
 def start(config: Config, folder: Path, watch: Watch, ranks: Ranks = ALONE) -> Parts:
     """The parts of a new run; one that cannot start for a fault of its input leaves no folder behind."""
-    config = recipe.anchored(config)
+    config = recipe.with_absolute_paths(config)
     run = begin(config, folder) if ranks.rank == 0 else Run(folder)
     ranks.barrier("the run folder")
     try:
@@ -162,7 +162,7 @@ def start(config: Config, folder: Path, watch: Watch, ranks: Ranks = ALONE) -> P
 def proceed(run: Run, watch: Watch, changes: Sequence[str] = (), ranks: Ranks = ALONE) -> Parts:
     """The parts of a run that was interrupted; it goes on only with the inputs it began with."""
     begun, inputs = run.begun_with()
-    config = recipe.amended(begun, changes)
+    config = recipe.amend(begun, changes)
     for knob, found in _inputs(config).items():
         if found != inputs.get(knob):
             raise InputError(

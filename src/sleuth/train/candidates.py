@@ -15,8 +15,8 @@ from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import Protocol
 from sleuth.config import recipe
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
-from sleuth.config.engine import STARTED, EngineConfig
-from sleuth.config.hooks import IMPORT, imported
+from sleuth.config.engine import OWN_SERVER_SETTINGS, EngineConfig
+from sleuth.config.hooks import IMPORT, import_function
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
@@ -177,7 +177,7 @@ def _elsewhere(config: Config, wish: Wish) -> Config:
     if _names(wish, "engine.kind"):
         dropped |= {"kind", "command"}
     if _names(wish, "engine.url"):
-        dropped |= set(STARTED)
+        dropped |= set(OWN_SERVER_SETTINGS)
     kept = config.engine.model_dump(exclude_defaults=True, exclude=dropped)
     return config.model_copy(update={"engine": EngineConfig(**kept)})
 
@@ -230,7 +230,7 @@ def composed(tree: dict[str, Any], wish: Wish) -> Config:
             agent.pop(name, None)
     if method in UNSEARCHED:
         tree["retrieval"] = {}
-    return recipe.composed(tree, [*settings, *([] if wish.method is None else [f'agent.method="{wish.method}"'])])
+    return recipe.compose(tree, [*settings, *([] if wish.method is None else [f'agent.method="{wish.method}"'])])
 
 
 def _default_prompt(method: str | None) -> str:
@@ -266,7 +266,7 @@ def _known(name: str, searched: RetrievalConfig) -> Mapping[str, Any]:
 
 def _source(name: str) -> str | None:
     """The hash of the source of the module in which an imported function stands."""
-    module = inspect.getmodule(imported(name)) or sys.modules[name.removeprefix(IMPORT).rpartition(".")[0]]
+    module = inspect.getmodule(import_function(name)) or sys.modules[name.removeprefix(IMPORT).rpartition(".")[0]]
     try:
         return _digest(inspect.getsource(module))
     except (OSError, TypeError):  # it is compiled, or made at run time

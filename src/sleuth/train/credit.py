@@ -75,4 +75,4 @@ def _by_critic(
 
 
 def _divergence(row: Row, algorithm: AlgorithmConfig) -> Tensor:
-    return kl.ESTIMATORS[algorithm.kl.named](row.columns["old"], row.columns["reference"])
+    return kl.ESTIMATORS[algorithm.kl.resolved_estimator](row.columns["old"], row.columns["reference"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from sleuth.config.critic import CriticConfig
+from sleuth.config.algorithm import CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.packing import Pack

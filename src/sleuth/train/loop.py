@@ -209,7 +209,7 @@ def _prove(parts: Parts, watch: Watch, coming: Upcoming, step: int) -> Parity:
     if parts.ranks.rank == 0:
         parts.run.write_json(parity.FILE, {"step": step, **found.as_json()})
     watch.tell(found.line())
-    parity.require(found, parts.config.engine.apart, parts.config.model.policy)
+    parity.require(found, parts.config.engine.parity_limit, parts.config.model.policy)
     return found
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from sleuth.algorithms import advantage, loss
 from sleuth.algorithms.loss import Bounds, Sampled, TokenLoss
 from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.config.hooks import IMPORT, Contract, call, chosen
+from sleuth.config.hooks import IMPORT, Contract, call, resolve
 from sleuth.errors import FunctionFailed
 
 ADVANTAGE = Contract(("rewards_N", "groups_N"), "a Tensor of shape (N,)")
@@ -18,14 +18,14 @@ LOSS = Contract(("sampled", "bounds"), "a TokenLoss")
 
 def require(algorithm: AlgorithmConfig) -> None:
     """Refuses names and functions that cannot be used, before the first episode."""
-    chosen("algorithm.advantage", algorithm.advantage, {**advantage.ADVANTAGES, "gae": None}, ADVANTAGE)
-    chosen("algorithm.loss", algorithm.loss, loss.LOSSES, LOSS)
+    resolve("algorithm.advantage", algorithm.advantage, {**advantage.ADVANTAGES, "gae": None}, ADVANTAGE)
+    resolve("algorithm.loss", algorithm.loss, loss.LOSSES, LOSS)
 
 
 def advantages(algorithm: AlgorithmConfig, rewards_N: Tensor, groups_N: Tensor) -> Tensor:
     """The advantage of each trajectory."""
     name = algorithm.advantage
-    function = chosen("algorithm.advantage", name, advantage.ADVANTAGES, ADVANTAGE)
+    function = resolve("algorithm.advantage", name, advantage.ADVANTAGES, ADVANTAGE)
     found_N: Tensor = call(name, function, rewards_N, groups_N)
     _require_vector(name, "", found_N, rewards_N)
     return found_N.detach() if name.startswith(IMPORT) else found_N
@@ -34,7 +34,7 @@ def advantages(algorithm: AlgorithmConfig, rewards_N: Tensor, groups_N: Tensor) 
 def policy_loss(algorithm: AlgorithmConfig, sampled: Sampled, bounds: Bounds) -> TokenLoss:
     """The loss of each sampled token, and what to record of it."""
     name = algorithm.loss
-    found: TokenLoss = call(name, chosen("algorithm.loss", name, loss.LOSSES, LOSS), sampled, bounds)
+    found: TokenLoss = call(name, resolve("algorithm.loss", name, loss.LOSSES, LOSS), sampled, bounds)
     if not name.startswith(IMPORT):
         return found
     if not isinstance(found, TokenLoss) or not isinstance(found.metrics, dict):

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from sleuth.agent.ledger import Ledger
-from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.config.correction import CorrectionConfig
+from sleuth.config.algorithm import AlgorithmConfig, CorrectionConfig
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine, Sampling
 from sleuth.errors import UserError

@@ -17,8 +17,7 @@ from sleuth.algorithms.correction import correct
 from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
 from sleuth.algorithms.value import clipped_value
-from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.config.critic import CriticConfig
+from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.records import Group, Trajectory
 from sleuth.train import objective
@@ -237,7 +236,7 @@ class Learner:
         if settings.entropy:
             value_T = value_T - settings.entropy * entropy_T
         if self.reference is not None:
-            distance = kl.ESTIMATORS[settings.kl.named]
+            distance = kl.ESTIMATORS[settings.kl.resolved_estimator]
             kl_T = distance(logprob_T, columns["reference"])
             # Recorded is the distance before the first update, which the adaptive coefficient reads.
             metrics["kl"] = kl_T if self.train.updates == 1 else distance(columns["old"], columns["reference"])

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Self
 
-from sleuth.config.track import TrackConfig
+from sleuth.config.train import TrackConfig
 from sleuth.errors import MissingExtra
 from sleuth.runs.run import Run
 from sleuth.train.tracking.session import Session, Tracker
@@ -64,11 +64,11 @@ class Trackers:
     @classmethod
     def of(cls, config: TrackConfig, run: Run, watch: Watch) -> Self:
         """The trackers asked for; a library that is not installed is told before anything begins."""
-        for name in config.named:
+        for name in config.trackers:
             if find_spec(name) is None:
                 raise MissingExtra(name, name)
         session = Session(run, config.project)
-        return cls([Courier(name, partial(OPEN[name], session)) for name in config.named], watch)
+        return cls([Courier(name, partial(OPEN[name], session)) for name in config.trackers], watch)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Sends the metrics of a step on their way."""

@@ -20,7 +20,7 @@ def agent(model: str, questions: Path, index: str | None, settings: list[str]) -
     for each in settings:
         if not each.strip().startswith(TABLES):
             raise ConfigError(f"--set {each} has no effect here; only settings of {', '.join(TABLES)} have one")
-    config = recipe.composed(
+    config = recipe.compose(
         {
             "model": {"policy": model},
             "data": {"train": str(questions), "test": str(questions)},

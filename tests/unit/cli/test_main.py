@@ -69,11 +69,34 @@ def test_unknown_command_exits_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "trian" in capsys.readouterr().err
 
 
-def test_knobs_are_printed_one_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert leave(monkeypatch, "knobs") == 0
+def test_settings_are_listed_one_per_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave(monkeypatch, "settings") == 0
     words = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
     assert ["train.steps", "int", "100"] in words
     assert ["data.corpus", "str", "-"] in words
+    assert leave(monkeypatch, "settings", "algorithm.kl") == 0
+    group = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in group] == [
+        f"algorithm.kl.{name}" for name in ("place", "estimator", "coefficient", "target", "horizon")
+    ]
+
+
+def test_an_unknown_settings_group_suggests_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, "settings", "trian") == 2
+    message = capsys.readouterr().err
+    assert "'trian'" in message
+    assert "'train'" in message
+
+
+def test_the_old_name_of_settings_still_works(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, "knobs") == 0
+    printed = capsys.readouterr()
+    assert "train.steps" in printed.out
+    assert "sleuth settings" in printed.err
 
 
 @pytest.mark.parametrize(

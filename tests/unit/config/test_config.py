@@ -1,5 +1,6 @@
 """The knobs of search and training: each that another makes meaningless is refused, and all others go together."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.config.recipe import anchored, resolved, restore
+from sleuth.config.recipe import resolved, restore, with_absolute_paths
 from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.config.tree import Config
 
@@ -21,12 +22,17 @@ SERVICE: Knobs = {"concurrency": 1, "rate": 1.0, "deadline": 1.0, "token_env": "
 OF_THE_WEB: Knobs = {"language": "en", "country": "us", "pages": True}
 
 
+def facts(sentence: str) -> list[str]:
+    """The setting, names and values in a message: what a test may rely on, unlike its wording."""
+    return [sentence.split()[0], *re.findall(r"[\w.-]*[._\d][\w.-]*\w", sentence)]
+
+
 def refusals() -> list[tuple[Knobs, str]]:
     """Knobs that do not go together, and how that is said."""
     found: list[tuple[Knobs, str]] = []
     for index in (FOLDER, SERVER, WEB, FUNCTION):
         found += [
-            ({"index": index, name: value}, f"{name} has no effect with retrieval.index, which was built with its own")
+            ({"index": index, name: value}, f"{name} has no effect with retrieval.index")
             for name, value in BUILT.items()
         ]
     found += [({"kind": "bm25", "encoder": "e5"}, "encoder has no effect with retrieval.kind = bm25")]
@@ -48,12 +54,11 @@ def refusals() -> list[tuple[Knobs, str]]:
         for name, value in searching.items()
     ]
     found += [
-        ({"replay": "f", name: value}, f"{name} has no effect with retrieval.replay, for which no index is built")
-        for name, value in BUILT.items()
+        ({"replay": "f", name: value}, f"{name} has no effect with retrieval.replay") for name, value in BUILT.items()
     ]
     for name, value in (SERVICE | OF_THE_WEB).items():
         service = {"service": {name: value}}
-        found += [(service, f"service.{name} has no effect with an index that is built here")]
+        found += [(service, f"service.{name} has no effect with")]
         found += [
             ({"index": index, **service}, f"service.{name} has no effect with retrieval.index = {index}")
             for index in (FOLDER, *([] if name in OF_FUNCTIONS else [FUNCTION]))
@@ -74,8 +79,7 @@ def test_a_knob_without_effect_is_refused(knobs: Knobs, sentence: str) -> None:
     with pytest.raises(ValidationError) as refused:
         RetrievalConfig.model_validate(knobs)
     (problem,) = refused.value.errors()
-    assert str(problem["ctx"]["error"]).startswith(sentence)
-    assert str(problem["ctx"]["error"]).endswith("; remove it")
+    assert [fact for fact in facts(sentence) if fact not in str(problem["ctx"]["error"])] == []
 
 
 TOGETHER: dict[str, Knobs] = {
@@ -100,9 +104,9 @@ def test_knobs_that_go_together_are_saved_and_restored(
     monkeypatch.chdir(tmp_path)
     corpus = {} if "index" in knobs or "replay" in knobs else {"corpus": "c.jsonl"}
     config = Config.model_validate({"data": {"train": "t", "test": "e", **corpus}, "retrieval": knobs})
-    kept = anchored(config)
+    kept = with_absolute_paths(config)
     assert restore(resolved(kept)) == kept
-    assert anchored(restore(resolved(kept))) == kept
+    assert with_absolute_paths(restore(resolved(kept))) == kept
     index, given = kept.retrieval.index, knobs.get("index")
     assert index == (str(tmp_path / FOLDER) if given == FOLDER else given)
     assert kept.retrieval.replay == (str(tmp_path / "searches.jsonl") if "replay" in knobs else None)
@@ -116,7 +120,7 @@ def test_models_that_are_folders_are_found_from_anywhere(tmp_path: Path, monkeyp
     data = {"train": "t", "test": "e", "corpus": "c"}
 
     def kept(**knobs: Any) -> RetrievalConfig:
-        return anchored(Config.model_validate({"data": data, "retrieval": knobs})).retrieval
+        return with_absolute_paths(Config.model_validate({"data": data, "retrieval": knobs})).retrieval
 
     own = kept(kind="dense", encoder="my-e5", rerank="my-e5")
     assert (own.encoder, own.rerank) == (str(tmp_path / "my-e5"), str(tmp_path / "my-e5"))
@@ -161,7 +165,7 @@ def sources(**tables: Any) -> Knobs:
         ),
         (
             {"world": {}, "retrieval": {"pages": "p", "record": True}, "agent": {"protocol": "tools-access"}},
-            "retrieval.record knows searches alone, and agent.protocol = tools-access opens pages too",
+            "agent.protocol = tools-access",
         ),
     ],
 )
@@ -287,7 +291,7 @@ USELESS: dict[str, tuple[Knobs, str]] = {
     ),
     "engine.stale_cache, vllm": (
         {"engine": {"kind": "vllm", "stale_cache": "keep"}},
-        "stale_cache has no effect with engine.kind = vllm, which always drops them; remove it",
+        "stale_cache has no effect with engine.kind = vllm",
     ),
     "engine.lockstep, vllm": (
         {"engine": {"kind": "vllm", "lockstep": "on"}},
@@ -339,7 +343,7 @@ def test_a_knob_of_training_without_effect_is_refused(tables: Knobs, sentence: s
     with pytest.raises(ValidationError) as refused:
         Config.model_validate({"world": {}, **tables})
     (problem,) = refused.value.errors()
-    assert str(problem["ctx"]["error"]).startswith(sentence)
+    assert [fact for fact in facts(sentence) if fact not in str(problem["ctx"]["error"])] == []
 
 
 @pytest.mark.parametrize("section", ["train", "world"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.config.hooks import Contract, call, chosen, imported, raised
+from sleuth.config.hooks import Contract, call, describe_exception, import_function, resolve
 from sleuth.errors import ConfigError, FunctionFailed
 
 TABLE = {"em": str.lower, "f1": str.upper}
@@ -13,43 +13,43 @@ ONE = Contract(("text",), "text")
 
 
 def test_a_name_of_the_table_is_its_entry() -> None:
-    assert chosen("reward.answer", "f1", TABLE, ONE) is str.upper
+    assert resolve("reward.answer", "f1", TABLE, ONE) is str.upper
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"reward\.answer = 'emm' is unknown, expected em, f1 or import:.*'em'"):
-        chosen("reward.answer", "emm", TABLE, ONE)
+    with pytest.raises(ConfigError, match=r"reward\.answer = 'emm' .*em, f1 or import:.*'em'"):
+        resolve("reward.answer", "emm", TABLE, ONE)
 
 
 def test_an_import_stands_in_for_an_entry() -> None:
-    assert chosen("reward.answer", "import:textwrap.dedent", TABLE, ONE)(" a") == "a"
+    assert resolve("reward.answer", "import:textwrap.dedent", TABLE, ONE)(" a") == "a"
 
 
 def test_a_function_in_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "reward_of_a_user.py").write_text("def brevity(question, trajectory):\n    return 0.5\n")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
-    assert imported("import:reward_of_a_user.brevity")(None, None) == 0.5
+    assert import_function("import:reward_of_a_user.brevity")(None, None) == 0.5
 
 
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("textwrap.dedent", "names no function"),
-        ("import:dedent", "names no function"),
+        ("textwrap.dedent", "not a function path"),
+        ("import:dedent", "not a function path"),
         ("import:textwrap:dedent", "write it import:textwrap.dedent"),
-        ("import:", "names no function"),
-        ("import:textwrap.", "names no function"),
-        ("import:..dedent", "names no function"),
-        ("import:no_such_package.function", "'no_such_package' cannot be imported"),
+        ("import:", "not a function path"),
+        ("import:textwrap.", "not a function path"),
+        ("import:..dedent", "not a function path"),
+        ("import:no_such_package.function", "cannot import the module 'no_such_package'"),
         ("import:textwrap.dedant", "did you mean 'dedent'"),
         ("import:textwrap.zzz", "'textwrap' has no 'zzz'; expected import:package.function"),
-        ("import:math.pi", "is of type float and cannot be called"),
+        ("import:math.pi", "not callable: it is a float"),
     ],
 )
 def test_a_name_that_leads_to_no_function_is_refused(spec: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        imported(spec)
+        import_function(spec)
 
 
 CODE = """
@@ -91,7 +91,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )  # fmt: skip
 def test_a_function_that_can_be_called_is_taken(mine: str, name: str, awaited: bool | None) -> None:
-    assert callable(imported(f"{mine}.{name}", Contract(("question", "trajectory"), "a number", awaited)))
+    assert callable(import_function(f"{mine}.{name}", Contract(("question", "trajectory"), "a number", awaited)))
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,15 @@ def test_a_function_that_can_be_called_is_taken(mine: str, name: str, awaited: b
 )  # fmt: skip
 def test_a_signature_that_does_not_fit_is_refused(mine: str, name: str, awaited: bool | None, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        imported(f"{mine}.{name}", Contract(("question", "trajectory"), "a number", awaited))
+        import_function(f"{mine}.{name}", Contract(("question", "trajectory"), "a number", awaited))
 
 
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("x = 1\nraise OSError('no disk')", r"it raised OSError: no disk \(.*broken_0.py:2\)"),
-        ("def f(:\n    pass", r"it raised SyntaxError: .*broken_1.py:1"),
-        ("import sys\nsys.exit(3)", r"it raised SystemExit: 3 \(.*broken_2.py:2\)"),
+        ("x = 1\nraise OSError('no disk')", r"raised OSError: no disk \(.*broken_0.py:2\)"),
+        ("def f(:\n    pass", r"raised SyntaxError: .*broken_1.py:1"),
+        ("import sys\nsys.exit(3)", r"raised SystemExit: 3 \(.*broken_2.py:2\)"),
     ],
 )
 def test_a_module_that_raises_is_one_sentence(
@@ -127,13 +127,13 @@ def test_a_module_that_raises_is_one_sentence(
     (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=says):
-        imported(f"import:{name}.f")
+        import_function(f"import:{name}.f")
 
 
 def test_what_a_function_raises_names_it_and_its_line(mine: str) -> None:
     spec = f"{mine}.fails"
     with pytest.raises(FunctionFailed, match=rf"'{spec}' raised TypeError: .*functions_of_a_user.py:21\)"):
-        call(spec, imported(spec), None, None)
+        call(spec, import_function(spec), None, None)
 
 
 def test_what_our_own_function_raises_is_left_alone() -> None:
@@ -142,10 +142,10 @@ def test_what_our_own_function_raises_is_left_alone() -> None:
 
 
 def test_an_error_without_words_or_place_is_still_named() -> None:
-    assert raised("import:a.b", ValueError()) == "'import:a.b' raised ValueError"
+    assert describe_exception("import:a.b", ValueError()) == "'import:a.b' raised ValueError"
 
 
 def test_a_long_error_of_many_lines_is_one_sentence() -> None:
-    said = raised("import:a.b", RuntimeError("CUDA error\nCompile with\n" + "x" * 10_000))
+    said = describe_exception("import:a.b", RuntimeError("CUDA error\nCompile with\n" + "x" * 10_000))
     assert said.startswith("'import:a.b' raised RuntimeError: CUDA error Compile with xxx")
     assert len(said) < 600

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from sleuth.config.guards import WATCHED, GuardsConfig
 from sleuth.config.recipe import resolved, restore
-from sleuth.config.track import TrackConfig
+from sleuth.config.train import TrackConfig
 from sleuth.config.tree import Config
 
 QUESTIONS = {"train": "a.jsonl", "test": "b.jsonl", "corpus": "c.jsonl"}
@@ -42,14 +42,14 @@ def test_what_is_no_number_is_never_let_pass(action: Any) -> None:
 
 
 def test_trackers_are_named_by_commas() -> None:
-    assert TrackConfig().named == ()
-    assert TrackConfig(to="wandb, mlflow", project="mine").named == ("wandb", "mlflow")
+    assert TrackConfig().trackers == ()
+    assert TrackConfig(to="wandb, mlflow", project="mine").trackers == ("wandb", "mlflow")
 
 
 @pytest.mark.parametrize(
     ("knobs", "refusal"),
     [
-        ({"to": "wandb,neptune"}, "to = 'neptune' is no tracker; expected some of wandb, tensorboard"),
+        ({"to": "wandb,neptune"}, "to = 'neptune' .*wandb, tensorboard"),
         ({"to": "wandb,wandb"}, "names a tracker twice"),
         ({"project": "mine"}, "project has no effect with track.to = ''"),
         ({"to": "tensorboard", "project": "mine"}, "project has no effect with track.to = 'tensorboard'"),

@@ -32,7 +32,7 @@ def home(tmp_path: Path, policy: Callable[..., Policy]) -> Path:
     (tmp_path / "corpus.jsonl").write_text('{"id": "p", "contents": "\\"Ada\\"\\nAda wrote it."}\n')
     index.build(tmp_path / "corpus.jsonl", tmp_path / "index")
     policy(0).save(tmp_path / "model")
-    config = recipe.composed(
+    config = recipe.compose(
         {
             "model": {"policy": str(tmp_path / "model")},
             "data": {"train": str(tmp_path / "asked.jsonl"), "test": str(tmp_path / "asked.jsonl")},

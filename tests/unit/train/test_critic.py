@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.config.critic import CriticConfig
+from sleuth.config.algorithm import CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.train.critic import Critic
 from sleuth.train.packing import Pack, pack, row

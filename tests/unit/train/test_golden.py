@@ -26,8 +26,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.config.critic import CriticConfig
+from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.model.attention import NAME
 from sleuth.model.tokens import Tokens

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.config.critic import CriticConfig
+from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.config.track import TRACKERS, TrackConfig
+from sleuth.config.train import TRACKERS, TrackConfig
 from sleuth.errors import MissingExtra
 from sleuth.runs.documents import read_json
 from sleuth.runs.run import Run

@@ -1,0 +1,39 @@
+"""sleuth settings: every setting of a recipe with its type, default and description."""
+
+import json
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Annotated
+
+import typer
+
+from sleuth.cli.printed import say
+from sleuth.config import recipe
+from sleuth.errors import ConfigError
+
+
+def settings(
+    group: Annotated[str | None, typer.Argument(help="A table such as train or algorithm.kl. Default: all.")] = None,
+) -> None:
+    """List the settings of a recipe: key, type, default ("-" if absent) and description."""
+    for line in lines(group):
+        say(line)
+
+
+def knobs() -> None:
+    """List the settings (old name of `sleuth settings`)."""
+    say("sleuth knobs is now called sleuth settings", err=True)
+    settings()
+
+
+def lines(group: str | None = None) -> Iterator[str]:
+    """One line per setting; fixed widths, so that a new setting changes no other line."""
+    every = list(recipe.settings())
+    chosen = [each for each in every if group is None or each.key == group or each.key.startswith(f"{group}.")]
+    if not chosen:
+        tables = sorted({each.key.rpartition(".")[0] for each in every} - {""})
+        near = get_close_matches(str(group), tables, n=1, cutoff=0.0)[0]
+        raise ConfigError(f"no settings group {group!r}; did you mean {near!r}? (groups: {', '.join(tables)})")
+    for each in chosen:
+        default = "-" if each.default is None else json.dumps(each.default)
+        yield f"{each.key:<28} {each.type:<27} {default:<12} {each.description}"

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.model.tokens import Tokens
-from sleuth.runs.rows import read_rows
+from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
 from sleuth.train.policy import Policy
 

@@ -422,8 +422,8 @@ BAD_BUILDS = {
         ("--out", "new", "--kind", "dense", "--passage-tokens", "9999"),
         "passage_tokens is 9999, and minilm reads",
     ),
-    "in the way": (("--out", "folder"), "folder exists already and is left as it is; choose another folder"),
-    "below a file": (("--out", "bad.jsonl/new"), "a file stands where a folder should be; choose another folder"),
+    "in the way": (("--out", "folder"), "folder already exists"),
+    "below a file": (("--out", "bad.jsonl/new"), "cannot be written: "),
     "where nothing can be": (("--out", "/proc/new"), "cannot be made: No such file or directory; choose another"),
 }
 
@@ -463,7 +463,7 @@ HARMS: dict[str, tuple[str, Harm, str, tuple[str, ...]]] = {
     "no manifest": (
         "words",
         lambda home: (home / "words" / "manifest.json").unlink(),
-        "words is no index folder: it holds no manifest.json; make one with: sleuth index build",
+        "words is no index folder: it has no manifest.json; make one with: sleuth index build",
         tuple(COMMANDS),
     ),
     "manifest cut short": (
@@ -560,7 +560,7 @@ def test_an_index_is_checked(nursery: Nursery, towns: Path, tmp_path: Path) -> N
     page = (tmp_path / "checked" / "report.html").read_text()
     assert str(towns / "words") in page
     assert "What glows?" in page
-    refused(nursery.sleuth(tmp_path, *check), "checked exists already and is left as it is; choose another folder")
+    refused(nursery.sleuth(tmp_path, *check), "checked already exists")
     again = (*check[:-2], "--questions", "questions.jsonl")
     refused(nursery.sleuth(tmp_path, *again), "3 questions come twice")
 

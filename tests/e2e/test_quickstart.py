@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.runs.rows import read_rows
+from sleuth.runs.json_files import read_rows
 
 pytestmark = pytest.mark.e2e
 

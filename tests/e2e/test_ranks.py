@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sleuth.model.tokens import Tokens
-from sleuth.runs.rows import read_rows
+from sleuth.runs.json_files import read_rows
 from sleuth.train.policy import Policy
 
 pytestmark = pytest.mark.e2e

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sleuth.runs.rows import read_rows
+from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
 from sleuth.train.policy import Policy
 
@@ -105,7 +105,7 @@ def test_full_disk_and_torn_file_lose_nothing(bench: Bench, finished: Ended) -> 
     assert bench.sleuth(*start, moment=("os.mkdir", ".tmp-step-4/trainer", 1)).returncode == KILLED
 
     stopped = bench.sleuth(*again, largest_file=200_000)
-    refused(stopped, "full/checkpoints/step-4 cannot be written: it is larger than files may be here")
+    refused(stopped, "full/checkpoints/step-4 cannot be written: it exceeds the file size limit")
     assert "(continue with: sleuth train --resume full)" in stopped.stderr
     kept = bench.path / "full" / "checkpoints" / "step-2"
     assert names(kept.parent) == ["step-0", "step-2"]

@@ -13,7 +13,7 @@ import torch
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.engines.vllm.launch import Started, start
-from sleuth.runs.rows import read_rows
+from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
 from sleuth.train.packing import row
 from sleuth.train.parity import compare

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from sleuth.runs.provenance import code_version
+from sleuth.runs.checksums import code_version
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import typer
 from sleuth.cli.bounds import SEED
 from sleuth.cli.live import Live
 from sleuth.cli.printed import Terminal
-from sleuth.errors import InputError
+from sleuth.runs.atomic import require_new
 
 
 def coldstart(
@@ -18,8 +18,7 @@ def coldstart(
     ] = 2,
 ) -> None:
     """Train the small policy the quickstart begins with, from nothing, on demonstrations of mixed quality."""
-    if out.exists():
-        raise InputError(f"{out} exists already and is left as it is; choose another folder")
+    require_new(out)
     from sleuth.cli.quiet import quiet
     from sleuth.sft.quickstart_policy import Plan, make
 

@@ -119,7 +119,7 @@ def evaluate(
     from sleuth.cli.quiet import quiet
     from sleuth.evaluate import benchmarks
     from sleuth.evaluate.benchmarks import SUITES
-    from sleuth.runs.replacing import replacing
+    from sleuth.runs.atomic import atomic_write
     from sleuth.train.candidates import Wish
 
     if data != PREPARED and not SUITES.keys() & set(suite or ()):
@@ -142,7 +142,7 @@ def evaluate(
         _ask(folder, candidate, examples, temperature, seed, console)
         _finished(folder, wanted, console)
         if alone and out is not None:
-            with replacing(out) as temporary:
+            with atomic_write(out) as temporary:
                 temporary.write_bytes((folder.path / "results.json").read_bytes())
         console.print(f"figures      {out if alone else folder.path / 'results.json'}", soft_wrap=True)
         if not alone:
@@ -161,7 +161,7 @@ def _stamp(
 ) -> dict[str, Any]:
     """All that the figures depend on."""
     from sleuth.evaluate.folder import hashed
-    from sleuth.runs.provenance import code_version
+    from sleuth.runs.checksums import code_version
 
     return {
         **candidate.stamp(),
@@ -238,7 +238,7 @@ def _ask(
         folder.forsake()
         raise
     try:
-        with Live(console) as live, INTERRUPTION.handled():
+        with Live(console) as live, INTERRUPTION.handle_signals():
             live.begin(f"asking {total - there:,} questions", total - there)
             asking = ask(
                 agent, folder, RUBRIC, temperature=temperature, seed=seed, concurrent=concurrent,

@@ -12,6 +12,7 @@ from sleuth.cli.bounds import MANY, MAX_INT, PROCESSES, TOKENS
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
 from sleuth.errors import ConfigError, InputError
+from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
     from sleuth.retrieval.manifest import Manifest
@@ -150,8 +151,8 @@ def check(
     device: Annotated[str, typer.Option(help="where vectors are searched: auto, cpu, cuda, cuda:0")] = "auto",
 ) -> None:
     """Measure an index: are the answers in the corpus, does the search find them, what is empty or repeated?"""
-    if out is not None and out.exists():
-        raise InputError(f"{out} exists already and is left as it is; choose another folder")
+    if out is not None:
+        require_new(out)
     from sleuth.corpus import questions as question_files
     from sleuth.corpus.passages import stream
     from sleuth.evaluate import corpus_check, index_check, index_report

@@ -11,6 +11,7 @@ from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
 from sleuth.cli.sets_make import make
 from sleuth.errors import InputError
+from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
     from sleuth.corpus.datasets.folder import Source
@@ -75,8 +76,7 @@ def prepare(
     from sleuth.corpus.questions import stream
     from sleuth.reward.answers import wordless
 
-    if out.exists():  # before anything is fetched
-        raise InputError(f"{out} exists already and is left as it is; choose another folder")
+    require_new(out)
     _require_effect(sources, split)
     with Meter() as meter:
         learned = [_source(each, split or "train", folder, meter) for each in sources]

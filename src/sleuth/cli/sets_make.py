@@ -12,6 +12,7 @@ from sleuth.cli.bounds import MANY, MAX_INT, SEED
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
 from sleuth.errors import InputError
+from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
     from sleuth.corpus.passages import PassageStore
@@ -52,8 +53,7 @@ def make(
     name: Annotated[str, typer.Option(help="the name of the set, as data_source and before each id")] = "cloze",
 ) -> None:
     """Make questions about the passages of a corpus, each with its answer and the passage that holds it."""
-    if out.exists():
-        raise InputError(f"{out} exists already and is left as it is; choose another file")
+    require_new(out)
     if not name.strip():
         raise InputError("--name is empty; give the set a name, such as cloze")
     from sleuth.corpus.questions import write

@@ -65,13 +65,14 @@ def sft(
     begun, taken = _model(name, model)
     settings = settled(taken | {key: value for key, value in options.items() if value is not None})
     from sleuth.cli.quiet import quiet
-    from sleuth.sft.run import refuse_existing, run
+    from sleuth.runs.atomic import require_new
+    from sleuth.sft.run import run
 
-    refuse_existing(out)
+    require_new(out)
     quiet()
     console = Terminal(stderr=True, markup=False, highlight=False)
     try:
-        with Live(console) as live, INTERRUPTION.handled():
+        with Live(console) as live, INTERRUPTION.handle_signals():
             schooled = run(begun, traces, out, settings, live)
     except Interrupted:
         console.print("interrupted; give the same command again to continue", soft_wrap=True)

@@ -19,6 +19,7 @@ from sleuth.cli.traces_answers import answers
 from sleuth.config.agent import SINGLE, AgentConfig
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.errors import ConfigError, InputError, Interrupted
+from sleuth.runs.atomic import require_new
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def gold(
     seed: Annotated[int, typer.Option(min=0, max=SEED, help="of the wording")] = 0,
 ) -> None:
     """Demonstrations from gold passages: the question is searched for, then what that did not show, and answered."""
-    _refuse_existing(out)
+    require_new(out)
     if index is None and corpus is None:
         raise InputError("neither an index nor a corpus given; name one with --index or --corpus")
     if index is None and k is not None:
@@ -137,14 +138,14 @@ def sample(
     seed: Annotated[int, typer.Option(min=0, max=SEED, help="of sampling")] = 0,
 ) -> None:
     """Rejection sampling: a model answers every question several times, and what was right is kept token by token."""
-    _refuse_existing(out)
+    require_new(out)
     if prefer not in ("first", "searches", "tokens"):
         raise ConfigError(f"--prefer {prefer!r} is unknown; expected first, searches or tokens")
     from sleuth.cli.quiet import quiet
     from sleuth.config.recipe import resolved
     from sleuth.corpus.questions import load
     from sleuth.reward.rubric import Rubric
-    from sleuth.runs.provenance import fingerprint, outline
+    from sleuth.runs.checksums import fingerprint, folder_stamp
     from sleuth.sft import rejection
     from sleuth.sft.rejection import Journal, Terms
 
@@ -154,13 +155,13 @@ def sample(
     terms = Terms(samples, min_reward, per_question, prefer, temperature, seed)  # type: ignore[arg-type]  # checked above
     console = Terminal(stderr=True, markup=False, highlight=False)
     order = {
-        "weights": outline(_weights(source)),
+        "weights": folder_stamp(_weights(source)),
         "questions": fingerprint(questions),
         "terms": asdict(terms),
         "config": resolved(config),
     }
     try:
-        with Live(console) as live, INTERRUPTION.handled(), Journal.held(out, order) as journal:
+        with Live(console) as live, INTERRUPTION.handle_signals(), Journal.held(out, order) as journal:
             live.begin("sampling", len(asked) * samples)
             live.advance(journal.harvest().asked.total() * samples)
             rubric, at_once = Rubric(config.reward), config.concurrency
@@ -259,11 +260,6 @@ def _next(console: Console, out: Path) -> None:
 
 def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} {why}" for why, count in counts.most_common())
-
-
-def _refuse_existing(out: Path) -> None:
-    if out.exists():
-        raise InputError(f"{out} exists already and is left as it is; choose another file")
 
 
 def _write(out: Path, rows: list[dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ from sleuth.cli.printed import Terminal
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.errors import ConfigError, InputError
+from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
     from sleuth.records import Question
@@ -37,8 +38,7 @@ def answers(
     seed: Annotated[int, typer.Option(min=0, max=SEED, help="of the wording")] = 0,
 ) -> None:
     """Gold answers as direct, cot or rag would give them, with the documents of the search: traces for RAG-SFT."""
-    if out.exists():
-        raise InputError(f"{out} exists already and is left as it is; choose another file")
+    require_new(out)
     if not out.name.endswith((".jsonl", ".jsonl.gz")):
         raise InputError(f"--out {out} is no name of a trace file; it must end in .jsonl or .jsonl.gz")
     if method not in SINGLE:

@@ -19,7 +19,7 @@ from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError, Interrupted
 from sleuth.page.change import estimate, losses, over
 from sleuth.runs.interruption import INTERRUPTION
-from sleuth.runs.run import Run, fresh, step_of
+from sleuth.runs.run import Run, next_run_path, step_of
 
 if TYPE_CHECKING:
     from sleuth.train.assemble import Parts
@@ -87,7 +87,7 @@ def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Pat
         case Run():
             config, where = recipe.amend(begun.begun_with()[0], settings), ["--resume", str(begun.path)]
         case Config():
-            config, where = begun, [str(name), "--out", str(out or fresh(RUNS, begun.name))]
+            config, where = begun, [str(name), "--out", str(out or next_run_path(RUNS, begun.name))]
     require(config, nproc)
     require_gpus(nproc)
     launch(nproc, ["train", *where, *(word for each in settings for word in ("--set", each))])
@@ -105,7 +105,7 @@ def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Con
     ranks = here()
     parts: Parts
     with Live(console) as live, INTERRUPTION.handled():
-        chosen = begun.path if isinstance(begun, Run) else out or fresh(RUNS, begun.name)
+        chosen = begun.path if isinstance(begun, Run) else out or next_run_path(RUNS, begun.name)
         ((folder,), *_) = ranks.gather([chosen], "the name of the run")
         try:
             match begun:

@@ -13,7 +13,7 @@ from sleuth.corpus.pieces import unpacked_lines
 from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
 from sleuth.records import Passage
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 
 # Digests stand for ids and contents, so that memory holds 24 bytes a passage.
 DIGESTS = np.dtype([("high", "<u8"), ("low", "<u8"), ("contents", "<u8")])
@@ -36,7 +36,7 @@ def merge(files: Sequence[Path], out: Path, progress: Progress) -> None:
             ends.append(len(digests) // DIGESTS.itemsize)
     repeated = _repeated(np.frombuffer(digests, DIGESTS), files, ends)
     if len(repeated):
-        with replacing(out) as shorter, shorter.open("wb") as file:
+        with atomic_write(out) as shorter, shorter.open("wb") as file:
             file.writelines(_without(out, repeated))
 
 

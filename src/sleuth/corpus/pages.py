@@ -15,7 +15,7 @@ from sleuth.corpus.arrays import open_array
 from sleuth.corpus.passages import lines, parse_object
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 
 EXPECTED = 'a JSON object with the strings "url" and "contents"'
 ENDING = ".urls.npy"
@@ -82,7 +82,7 @@ def _table(path: Path, progress: Progress) -> Table:
         return kept
     table = np.append(stamp, _read(path, progress))
     try:
-        with replacing(beside) as temporary, temporary.open("wb") as file:
+        with atomic_write(beside) as temporary, temporary.open("wb") as file:
             np.save(file, table)
     except (InputError, OSError):  # a folder of someone else's: what is known stays in memory
         return table

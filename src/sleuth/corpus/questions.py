@@ -10,7 +10,7 @@ from sleuth.corpus.datasets.lines import clean, opened
 from sleuth.corpus.datasets.rows import EXPECTED, read
 from sleuth.errors import InputError
 from sleuth.records import Question
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 
 NAMES = tuple(field.name for field in fields(Question))
 
@@ -31,7 +31,7 @@ def load(path: Path) -> list[Question]:
 def write(path: Path, questions: Iterable[Question]) -> int:
     """Writes a question file, whole or not at all, compressed where its name ends in .gz; returns how many."""
     count = 0
-    with replacing(path) as temporary, opened(temporary, "w") as file:
+    with atomic_write(path) as temporary, opened(temporary, "w") as file:
         for question in questions:
             if not any(answer.strip() for answer in question.golden_answers):
                 raise InputError(f"the question {question.id!r} has no answer; give it one golden answer at least")

@@ -15,8 +15,8 @@ from sleuth.corpus.merging import merge
 from sleuth.corpus.pieces import unpacked
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.runs.documents import read_json
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
+from sleuth.runs.json_files import read_json
 
 CORPUS = "corpus.jsonl"
 ORIGIN = "source.json"  # what corpus.jsonl was made of, so that a build that was stopped does not make it again
@@ -50,10 +50,10 @@ def plain(source: Path, folder: Path, progress: Progress = silent, words: int = 
     finished = _finished(folder, origin)
     if finished is not None:
         return finished
-    with replacing(folder / CORPUS) as corpus:
+    with atomic_write(folder / CORPUS) as corpus:
         skipped = _write(kind, source, files, corpus, progress, words)
         size = corpus.stat().st_size
-    with replacing(folder / ORIGIN) as path:
+    with atomic_write(folder / ORIGIN) as path:
         path.write_text(json.dumps({"origin": origin, "bytes": size, "skipped": skipped}), encoding="utf-8")
     return Plain(folder / CORPUS, tuple(skipped))
 

@@ -14,7 +14,7 @@ from sleuth.corpus.ids import Ids, RepeatedId
 from sleuth.corpus.passages import EXPECTED, OFFSETS, ORDER, RANKS, parse_row
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 
 BATCH = 1 << 22  # bytes
 
@@ -45,7 +45,7 @@ def _read(corpus: Path, folder: Path, ids: Ids, called: Path, progress: Progress
     """Writes the offsets and gathers the ids."""
     total = corpus.stat().st_size if corpus.is_file() else 0
     digest, number, done = hashlib.sha256(), 1, 0
-    with replacing(folder / OFFSETS) as path, GrowingArray(path) as offsets:
+    with atomic_write(folder / OFFSETS) as path, GrowingArray(path) as offsets:
         for lines in _batches(corpus, called):
             digest.update(b"".join(lines))
             names = [_id(line, number + place, called) for place, line in enumerate(lines)]
@@ -92,5 +92,5 @@ def _write_order(ids: Ids, folder: Path, called: Path) -> None:
     ranks = np.empty(len(order), np.uint32)
     ranks[order] = np.arange(len(order), dtype=np.uint32)
     for name, values in ((RANKS, ranks), (ORDER, order)):
-        with replacing(folder / name) as path, path.open("wb") as file:
+        with atomic_write(folder / name) as path, path.open("wb") as file:
             np.save(file, values)

@@ -23,12 +23,10 @@ from pydantic import TypeAdapter, ValidationError
 from sleuth.corpus import questions as question_files
 from sleuth.errors import InputError
 from sleuth.records import Question, StopReason
-from sleuth.runs.documents import read_json
-from sleuth.runs.failures import explained
+from sleuth.runs.atomic import PRIVATE, atomic_write, explain_write_errors, write_private
+from sleuth.runs.json_files import read_json, read_rows
 from sleuth.runs.lock import locked
-from sleuth.runs.replacing import PRIVATE, replacing, write_private
-from sleuth.runs.rows import read_rows
-from sleuth.runs.shape import first_problem
+from sleuth.runs.trajectory import first_problem
 
 FORMAT = 1
 KIND = "evaluation"
@@ -78,7 +76,7 @@ class Folder:
     def begun(cls, path: Path, manifest: Row, questions: Sequence[Question]) -> "Folder":
         """A new evaluation, or the one of the same stamp that is there already; one of another stamp is refused."""
         if not path.exists():
-            with replacing(path) as temporary:
+            with atomic_write(path) as temporary:
                 temporary.mkdir(mode=PRIVATE)
                 question_files.write(temporary / QUESTIONS, questions)
                 whole = {"format": FORMAT, "kind": KIND, **manifest}
@@ -134,7 +132,7 @@ class Folder:
         """Takes rows; each is out of this process when the call returns, so that a kill loses none."""
         path = self.path / TRAJECTORIES
         whole = sum(len(line) for line, _ in _lines(path)) if path.exists() else 0
-        with explained(path), path.open("ab") as file:
+        with explain_write_errors(path), path.open("ab") as file:
             file.truncate(whole)
 
             def write(row: Row) -> None:
@@ -159,12 +157,12 @@ class Folder:
         starts = array("Q", [place.start for _, place in sorted(self.places().items())])
         if sys.byteorder == "big":
             starts.byteswap()
-        with replacing(self.path / OFFSETS) as path:
+        with atomic_write(self.path / OFFSETS) as path:
             path.write_bytes(starts.tobytes())
 
     def write(self, name: str, text: str) -> Path:
         """Writes one document into the folder, whole or not at all."""
-        with replacing(self.path / name) as path:
+        with atomic_write(self.path / name) as path:
             path.write_text(text, encoding="utf-8")
         return self.path / name
 

@@ -10,7 +10,7 @@ from sleuth.evaluate.index_check import DEPTHS, IndexCheck
 from sleuth.page.index import index_page
 from sleuth.page.number import ABSENT
 from sleuth.records import Estimate
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 
 _NOTE = (
     "Coverage: an answer stands in the corpus. Recall: share of the gold passages among the best k. Hit: an answer "
@@ -47,7 +47,7 @@ def write(checked: IndexCheck, out: Path, name: str, manifest: Mapping[str, Any]
     """Writes check.json and report.html into a new folder."""
     # Through JSON, so that the page is made from what a reader of the file sees.
     text = json.dumps(checked.as_json(), indent=2, allow_nan=False) + "\n"
-    with replacing(out) as folder:
+    with atomic_write(out) as folder:
         folder.mkdir()
         (folder / "check.json").write_text(text, encoding="utf-8")
         page = index_page(name, manifest, json.loads(text))

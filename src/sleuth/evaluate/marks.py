@@ -13,8 +13,8 @@ from sleuth.evaluate.folder import MARKS, QUESTIONS, RESULTS, TRAJECTORIES, Fold
 from sleuth.evaluate.saved import restored
 from sleuth.records import Question, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
-from sleuth.runs.rows import read_rows
-from sleuth.runs.shape import first_problem
+from sleuth.runs.json_files import read_rows
+from sleuth.runs.trajectory import first_problem
 
 
 def _sampled(trajectory: Trajectory) -> float | None:

@@ -20,15 +20,14 @@ from sleuth.records import (
     Trajectory,
     Turn,
 )
-from sleuth.runs import shape
-from sleuth.runs.trajectory import newer, row
+from sleuth.runs.trajectory import FullRow, trajectory_row, unsupported_version, validate_row
 
 Row = Mapping[str, Any]
 
 
 def written(trajectory: Trajectory, score: Score | None, seconds: float | None = None) -> dict[str, Any]:
     """The row of a trajectory with the text of what was found, without which retrieval could not be scored again."""
-    kept = row(trajectory, score) | ({} if seconds is None else {"seconds": seconds})
+    kept = trajectory_row(trajectory, score) | ({} if seconds is None else {"seconds": seconds})
     for turn, entry in zip(trajectory.turns, kept["turns"], strict=True):
         for hit, found in zip(turn.hits, entry["hits"], strict=True):
             found |= {"title": hit.passage.title, "text": hit.passage.text}
@@ -37,10 +36,10 @@ def written(trajectory: Trajectory, score: Score | None, seconds: float | None =
 
 def restored(kept: Row, question: Question) -> Trajectory:
     """The trajectory of a row, as far as it is scored and counted."""
-    if problem := newer(kept):
+    if problem := unsupported_version(kept):
         raise InputError(f"the trajectory of the question {question.id!r} cannot be read: {problem}")
     try:
-        shape.fitted(shape.Row, kept)
+        validate_row(FullRow, kept)
         runs = (repeat(origin == "sampled", count) for origin, count in kept["origin"])
         return Trajectory(
             question=question,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sleuth.credentials import redacted_tree
 from sleuth.errors import InputError
-from sleuth.runs.failures import explained
-from sleuth.runs.rows import read_rows
+from sleuth.runs.atomic import explain_write_errors
+from sleuth.runs.json_files import read_rows
 
 FILE = "judge.jsonl"
 
@@ -31,7 +31,7 @@ def known(folder: Path, judge: Mapping[str, str]) -> dict[int, float]:
 def writing(folder: Path, judge: Mapping[str, str]) -> Iterator[Callable[[int, float], None]]:
     """Takes verdicts by place; each is out of this process when the call returns. What a kill left half is cut off."""
     file = folder / FILE
-    with explained(file), file.open("ab") as opened:
+    with explain_write_errors(file), file.open("ab") as opened:
         opened.truncate(_whole(file))
 
         def write(place: int, verdict: float) -> None:

@@ -6,20 +6,21 @@ from sleuth.corpus.arrays import spread
 from sleuth.corpus.passages import PassageStore
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
-from sleuth.retrieval.building import building, refuse_existing, stamp
+from sleuth.retrieval.building import building, stamp
 from sleuth.retrieval.groundwork import corpus_stamp, finish, ground
 from sleuth.retrieval.manifest import Manifest, Stamp, libraries, seen_from
 from sleuth.retrieval.settings import AnnSettings, EncoderSettings
 from sleuth.retrieval.vectors import faiss_file, matrix
 from sleuth.retrieval.vectors.encoder import Encoder
 from sleuth.retrieval.vectors.faiss_file import FaissFile
+from sleuth.runs.atomic import require_new
 
 
 def adopt(
     published: Path, source: Path, out: Path, settings: EncoderSettings, *, progress: Progress = silent
 ) -> Manifest:
     """Makes an index folder: a flat index is turned to fp16 vectors, any other is searched where and as it is."""
-    refuse_existing(out)
+    require_new(out)
     found = faiss_file.describe(faiss_file.pieces(published))
     order = {"source": stamp(source), "faiss": faiss_file.edges(found.files), **settings.model_dump(mode="json")}
     encoder = Encoder.load(settings)

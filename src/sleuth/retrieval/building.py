@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -12,10 +11,8 @@ from typing import Any
 
 from sleuth.corpus.sources import files_of
 from sleuth.errors import InputError, UserError
-from sleuth.runs.failures import explained
+from sleuth.runs.atomic import atomic_write, explain_write_errors, remove_leftovers, require_new, sync_tree
 from sleuth.runs.lock import locked
-from sleuth.runs.replacing import replacing, sync_tree
-from sleuth.runs.temporaries import remove_leftovers
 
 ORDER = "order.json"
 LOCK = "lock"
@@ -29,10 +26,10 @@ def building(out: Path, order: Mapping[str, Any], *, kept_on_error: bool = False
     An order is whatever decides the result. A folder left by another order is not touched: it may hold hours of work.
     A fault of the input removes the folder, unless it is `kept_on_error`.
     """
-    refuse_existing(out)
+    require_new(out)
     folder = out.with_name(f".building-{out.name}")
     busy = f"another process is building in {folder}; wait for it, or end it first"
-    with explained(out), _made(folder), locked(folder / LOCK, busy):
+    with explain_write_errors(out), _made(folder), locked(folder / LOCK, busy):
         _begin(folder, order)
         remove_leftovers(folder)
         with nullcontext() if kept_on_error else _judged(folder):
@@ -42,12 +39,6 @@ def building(out: Path, order: Mapping[str, Any], *, kept_on_error: bool = False
         (folder / ORDER).unlink()
         (folder / LOCK).unlink()
         folder.rename(out)
-
-
-def refuse_existing(out: Path) -> None:
-    """Whatever has the name of a folder to be built is never touched."""
-    if os.path.lexists(out):
-        raise InputError(f"{out} exists already and is left as it is; choose another folder")
 
 
 def stamp(source: Path) -> str:
@@ -89,7 +80,7 @@ def _begin(folder: Path, order: Mapping[str, Any]) -> None:
     path = folder / ORDER
     if not path.exists():
         _empty(folder)
-        with replacing(path) as whole:
+        with atomic_write(path) as whole:
             whole.write_text(written, encoding="utf-8")
     elif path.read_text(encoding="utf-8") != written:
         raise InputError(

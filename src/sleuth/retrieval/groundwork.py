@@ -10,7 +10,7 @@ from sleuth.corpus.survey import Survey, survey
 from sleuth.errors import InputError
 from sleuth.retrieval.building import LOCK, ORDER
 from sleuth.retrieval.manifest import NAME, CorpusStamp, Manifest, edges_hash, seen_from, stamps
-from sleuth.runs.replacing import replacing, sync_tree
+from sleuth.runs.atomic import atomic_write, sync_tree
 
 SURVEYED = "survey.json"
 
@@ -33,7 +33,7 @@ def ground(source: Path, folder: Path, progress: Progress) -> Ground:
         return Ground(Path(written["corpus"]), Survey(**written["survey"]), tuple(written["skipped"]))
     plain = sources.plain(source, folder, progress)
     laid = Ground(plain.corpus.absolute(), survey(plain.corpus, folder, progress, source), plain.skipped)
-    with replacing(kept) as path:
+    with atomic_write(kept) as path:
         path.write_text(json.dumps(asdict(laid) | {"corpus": str(laid.corpus)}))
     return laid
 

@@ -10,7 +10,7 @@ from sleuth.corpus.passages import OFFSETS, PassageStore
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
 from sleuth.retrieval.base import Ranker
-from sleuth.retrieval.building import building, refuse_existing, stamp
+from sleuth.retrieval.building import building, stamp
 from sleuth.retrieval.groundwork import Ground, corpus_stamp, finish, ground
 from sleuth.retrieval.hybrid import Hybrid
 from sleuth.retrieval.indexed import Indexed
@@ -20,6 +20,7 @@ from sleuth.retrieval.vectors import ann, faiss_file, matrix
 from sleuth.retrieval.words import bm25
 from sleuth.retrieval.words.bm25 import BM25
 from sleuth.retrieval.words.terms import Terms
+from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
     from sleuth.retrieval.vectors.encoder import Encoder
@@ -38,7 +39,7 @@ def build(
 ) -> Manifest:
     """Indexes a source into a new folder, which appears when it is whole; killed and started again it goes on."""
     plan = plan or Plan.of("bm25")
-    refuse_existing(out)
+    require_new(out)
     order = {"source": stamp(source), **plan.model_dump(mode="json")}
     # Loaded first: a name that is wrong is found before hours of other work.
     encoder = _encoder(plan.encoder, device)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sleuth import __version__
 from sleuth.errors import InputError
 from sleuth.retrieval.settings import AnnSettings, BM25Settings, EncoderSettings, Kind, Section
-from sleuth.runs.checksums import SEAL, digest, digests, files, sealed, unsealed
+from sleuth.runs.checksums import SEAL, file_sha256, files_sha256, list_files, seal, unseal
 
 FORMAT: Literal[2] = 2
 NAME = "manifest.json"
@@ -62,7 +62,7 @@ class Manifest(Section):
     files: tuple[CorpusStamp, ...] = ()  # of the folder; none in one that an older version built
 
     def write(self, folder: Path) -> None:
-        (folder / NAME).write_bytes(sealed(self.model_dump(mode="json")))
+        (folder / NAME).write_bytes(seal(self.model_dump(mode="json")))
 
 
 def read(folder: Path) -> Manifest:
@@ -74,7 +74,7 @@ def read(folder: Path) -> Manifest:
         written = path.read_bytes()
         content = json.loads(written)
         if isinstance(content, dict) and SEAL in content:  # an older version wrote none
-            content = unsealed(path, written)
+            content = unseal(path, written)
         if isinstance(content, dict) and content.get("format") != FORMAT:
             if isinstance(kind := content.get("kind"), str) and kind in OTHERS:
                 inside = f"; its index is {folder / 'index'}" if (folder / "index" / NAME).is_file() else ""
@@ -104,15 +104,15 @@ def matching_corpus(folder: Path, stamp: CorpusStamp, *, verify: bool, whole: in
     by all of it.
     """
     corpus = matching(folder, stamp, "corpus")
-    if (verify or stamp.bytes <= whole) and digest(corpus) != stamp.sha256:
+    if (verify or stamp.bytes <= whole) and file_sha256(corpus) != stamp.sha256:
         raise _changed("corpus", corpus, folder)
     return corpus
 
 
 def stamps(folder: Path, *left_out: str) -> tuple[CorpusStamp, ...]:
     """The stamps of the files of a folder, but for those named."""
-    names = [name for name in files(folder) if name not in left_out]
-    found = digests(folder, names)
+    names = [name for name in list_files(folder) if name not in left_out]
+    found = files_sha256(folder, names)
     return tuple(CorpusStamp(**Stamp.of(folder / name, name).model_dump(), sha256=found[name]) for name in names)
 
 
@@ -129,7 +129,7 @@ def require_files(folder: Path, manifest: Manifest, *, verify: bool, whole: int 
         if file.stat().st_size != stamp.bytes or edges_hash(file) != stamp.edges:
             raise _damaged(file, folder)
     expected = {stamp.path: stamp.sha256 for stamp in manifest.files if verify or stamp.bytes <= whole}
-    for name, found in digests(folder, expected).items():
+    for name, found in files_sha256(folder, expected).items():
         if found != expected[name]:
             raise _damaged(folder / name, folder)
 

@@ -1,1 +1,1 @@
-"""Run folders: what a run writes, so that it is whole or not there, and how it is read again."""
+"""Run folders and the files in them: atomic writes, JSON rows, checksums, locks, and signals."""

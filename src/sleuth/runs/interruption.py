@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first asks the work to stop where it can be resumed, the second ends the process at once."""
+"""SIGINT and SIGTERM: the first signal stops the work where it can be resumed, the second exits at once."""
 
 import asyncio
 import os
@@ -13,28 +13,34 @@ from sleuth.errors import Interrupted
 
 Result = TypeVar("Result")
 
-LAUNCHED = "SLEUTH_LAUNCHED"  # in the environment of the ranks that `sleuth train --nproc` starts
+LAUNCHED = "SLEUTH_LAUNCHED"  # environment variable of the ranks that `sleuth train --nproc` starts
 SHOW_CURSOR = b"\x1b[?25h"
-NOTICE = b"\nsleuth: stopping where the work can be resumed; press Ctrl-C again to end at once\n"
+NOTICE = b"\nsleuth: stopping at the next point that can be resumed; press Ctrl-C again to exit at once\n"
 
 
 class Interruption:
-    """The signal that this process was asked to stop by, if any, and what has to hear of it."""
+    """The signal this process received, if any, and the tasks it cancels."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._deferred = False
         self._cancels: list[Callable[[], object]] = []
 
-    def require_none(self) -> None:
-        """Raises Interrupted where a signal came before."""
+    def raise_if_interrupted(self) -> None:
+        """Raise Interrupted if a signal was received."""
         if self.signal is not None:
             raise Interrupted(self.signal)
 
     @contextmanager
-    def handled(self) -> Iterator[None]:
-        """Handles the signals while it is open."""
-        before = {number: signal.signal(number, self._receive) for number in _signals()}
+    def handle_signals(self) -> Iterator[None]:
+        """Handle signals inside the context; one that the process was started to ignore stays ignored."""
+        if LAUNCHED in os.environ:
+            # The launcher ends the remaining ranks by SIGTERM when one has failed: they can no longer save.
+            numbers = [signal.SIGINT]
+        else:
+            both = (signal.SIGINT, signal.SIGTERM)
+            numbers = [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._receive) for number in numbers}
         try:
             yield
         finally:
@@ -43,21 +49,21 @@ class Interruption:
             self.signal = None
 
     @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Only notes the first signal while it is open: the work inside looks for it where it can stop."""
+    def defer(self) -> Iterator[None]:
+        """Only record the first signal; the work inside checks for it where it can stop."""
         before, self._deferred = self._deferred, True
         try:
             yield
         finally:
             self._deferred = before
 
-    async def cancelling(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of the work, which the first signal cancels."""
+    async def cancel_on_signal(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await `work`, and cancel it on the first signal."""
         if self.signal is not None:
             work.close()
             raise asyncio.CancelledError
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None  # noqa: S101  a coroutine runs in one
+        assert task is not None  # noqa: S101  coroutines run in a task
 
         def cancel() -> None:
             loop.call_soon_threadsafe(task.cancel)
@@ -70,7 +76,7 @@ class Interruption:
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self.signal is not None:
-            # As safe as kill -9: whatever bears its final name is complete.
+            # As safe as kill -9: files under their final names are complete.
             if sys.stderr.isatty():
                 os.write(2, SHOW_CURSOR)
             os._exit(128 + number)
@@ -83,21 +89,13 @@ class Interruption:
             raise Interrupted(number)
 
 
-def _signals() -> list[signal.Signals]:
-    """What asks this process to stop; a signal that it was started to ignore stays ignored."""
-    if LAUNCHED in os.environ:
-        # SIGTERM is how the launcher ends the ranks that are left when one has failed: they cannot save any more.
-        return [signal.SIGINT]
-    return [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
-
-
 INTERRUPTION = Interruption()
 
 
 def run_interruptible(work: Coroutine[Any, Any, Result]) -> Result:
-    """asyncio.run for work that the first signal cancels; raises Interrupted then."""
+    """Run a coroutine like `asyncio.run`; the first signal cancels it and raises Interrupted."""
     try:
-        return asyncio.run(INTERRUPTION.cancelling(work))
+        return asyncio.run(INTERRUPTION.cancel_on_signal(work))
     except asyncio.CancelledError:
-        INTERRUPTION.require_none()
+        INTERRUPTION.raise_if_interrupted()
         raise

@@ -1,16 +1,32 @@
-"""A trajectory as a row: its tokens, its turns and what they were worth."""
+"""Trajectories as JSON rows: how they are written, and the schema by which they are read back."""
 
 from collections.abc import Mapping
-from typing import Any
+from reprlib import repr as shorten
+from typing import Annotated, Any, TypeVar
 
-from sleuth.records import Access, Answer, Hit, Malformed, Question, Score, Search, Trajectory, Turn, run_lengths
-from sleuth.runs.documents import FORMAT, Row
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-TITLE = 200  # letters of a passage's title that are kept; one without a title begins with its text
+from sleuth.records import (
+    Access,
+    Answer,
+    Hit,
+    Malformed,
+    Question,
+    Score,
+    Search,
+    StopReason,
+    Trajectory,
+    Turn,
+    run_lengths,
+)
+from sleuth.runs.json_files import Row
+
+FORMAT = 1  # of run folders and of the trajectories in them
+TITLE_LENGTH = 200  # characters kept of a passage title; a passage without a title uses the start of its text
 
 
-def row(trajectory: Trajectory, score: Score | None) -> Row:
-    """A trajectory as a JSON row; `score` is None for an unusable one."""
+def trajectory_row(trajectory: Trajectory, score: Score | None) -> Row:
+    """Convert a trajectory to a JSON row; `score` is None if the trajectory is unusable."""
     return {
         "version": FORMAT,
         "question_id": trajectory.question.id,
@@ -24,43 +40,145 @@ def row(trajectory: Trajectory, score: Score | None) -> Row:
         "ids": list(trajectory.ids),
         "origin": [list(run) for run in run_lengths(trajectory.sampled)],
         "logprobs": list(trajectory.logprobs),
-        "turns": [_turn(turn, trajectory.question) for turn in trajectory.turns],
+        "turns": [_turn_row(turn, trajectory.question) for turn in trajectory.turns],
         "stop": trajectory.stop.value,
         "failure": trajectory.failure,
         "score": None if score is None else {"total": score.total, "parts": score.parts},
     }
 
 
-def newer(row: Mapping[str, Any]) -> str | None:
-    """Why a row cannot be read: its format is newer than this version knows; one without a version is of the first."""
+def _turn_row(turn: Turn, question: Question) -> Row:
+    match turn.action:
+        case Search((query,)):
+            row: Row = {"action": "search", "query": query}
+        case Search(queries):
+            row = {"action": "search", "queries": list(queries)}
+        case Access(urls):
+            row = {"action": "access", "urls": list(urls)}
+        case Answer(text):
+            row = {"action": "answer", "answer": text}
+        case Malformed(reason):
+            row = {"action": "malformed", "reason": reason}
+    if len(turn.counts) > 1:
+        row["counts"] = list(turn.counts)
+    if turn.shown is not None:
+        row["shown"] = turn.shown
+    hits = [_hit_row(hit, question) for hit in turn.hits]
+    output: Row = {"tokens": turn.tokens, "text": turn.text, "formed": turn.formed}
+    return {**row, "hits": hits, "outcome": turn.outcome.value, **output}
+
+
+def _hit_row(hit: Hit, question: Question) -> Row:
+    """Convert a hit; `gold` is left out if the question does not name its supporting passages."""
+    gold: Row = {"gold": hit.passage.id in question.supporting_ids} if question.supporting_ids else {}
+    return {"id": hit.passage.id, "title": hit.passage.title[:TITLE_LENGTH], "score": hit.score, **gold}
+
+
+def unsupported_version(row: Mapping[str, Any]) -> str | None:
+    """Explain why a row of a newer format cannot be read; None if it can. Rows without a version have format 1."""
     version = row.get("version", 1)
     if isinstance(version, int) and version > FORMAT:
-        return f"it is of trajectory format {version}, and this version of Sleuth reads up to {FORMAT}; update Sleuth"
+        return f"it has trajectory format {version}, and this version of Sleuth reads up to {FORMAT}; update Sleuth"
     return None
 
 
-def _turn(turn: Turn, question: Question) -> Row:
-    match turn.action:
-        case Search((query,)):
-            action: Row = {"action": "search", "query": query}
-        case Search(queries):
-            action = {"action": "search", "queries": list(queries)}
-        case Access(urls):
-            action = {"action": "access", "urls": list(urls)}
-        case Answer(text):
-            action = {"action": "answer", "answer": text}
-        case Malformed(reason):
-            action = {"action": "malformed", "reason": reason}
-    if len(turn.counts) > 1:
-        action["counts"] = list(turn.counts)
-    hits = [_hit(hit, question) for hit in turn.hits]
-    if turn.shown is not None:
-        action["shown"] = turn.shown
-    said: Row = {"tokens": turn.tokens, "text": turn.text, "formed": turn.formed}
-    return {**action, "hits": hits, "outcome": turn.outcome.value, **said}
+Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+TokenId = Annotated[int, Field(ge=0, lt=2**32)]
+Count = Annotated[int, Field(ge=0, le=10**6)]
+# User-defined rewards may be booleans.
+Number = Annotated[float, BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value)]
+Name = Annotated[str, Field(strict=False, coerce_numbers_to_str=True)]
+Span = Annotated[tuple[Annotated[str, Field(strict=True)], Annotated[Count, Field(strict=True)]], Field(strict=False)]
 
 
-def _hit(hit: Hit, question: Question) -> Row:
-    """Where the question does not name its supporting passages, nothing is said about gold."""
-    gold: Row = {"gold": hit.passage.id in question.supporting_ids} if question.supporting_ids else {}
-    return {"id": hit.passage.id, "title": hit.passage.title[:TITLE], "score": hit.score, **gold}
+class InvalidRow(ValueError):
+    """A row that is not a trajectory; the message describes the problem with "it"."""
+
+
+class RowSchema(BaseModel):
+    """Base of the schemas below; fields they do not declare may hold anything."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class ScoreRow(RowSchema):
+    total: Number | None = None
+    parts: dict[str, Number | None] | None = None
+
+
+class RowHeader(RowSchema):
+    """The fields that filters use."""
+
+    question_id: Name
+    data_source: str | None = None
+    question: str | None = None
+    group: Integer
+    sample: Integer = 0
+    stop: Annotated[StopReason, Field(strict=False)]
+    score: ScoreRow | None = None
+
+
+class HitRow(RowSchema):
+    score: Number | None = None
+    title: str | None = None
+    text: str | None = None
+
+
+class TurnRow(RowSchema):
+    action: str | None = None
+    outcome: str | None = None
+    text: str | None = None
+    query: str | None = None
+    queries: list[str] | None = None
+    urls: list[str] | None = None
+    answer: str | None = None
+    reason: str | None = None
+    tokens: Count | None = None
+    counts: list[Count] | None = None
+    hits: list[HitRow] | None = None
+    shown: str | None = None
+
+
+class RowText(RowSchema):
+    """The fields that text search covers."""
+
+    question: str | None = None
+    golden_answers: list[str] | None = None
+    turns: list[TurnRow] | None = None
+
+
+class FullRow(RowText, RowHeader):
+    """Every field that is displayed."""
+
+    ids: list[TokenId] | None = None
+    origin: list[Span] | None = None
+    logprobs: list[Number | None] | None = None
+    weights_versions: list[Integer | None] | None = None
+    failure: str | None = None
+    seconds: Number | None = None
+
+
+Schema = TypeVar("Schema", bound=RowSchema)
+
+
+def validate_row(schema: type[Schema], row: object) -> Schema:
+    """Validate a row against a schema; raise InvalidRow if it does not fit."""
+    if not isinstance(row, dict):
+        raise InvalidRow(f"it is {shorten(row)}, not an object")
+    try:
+        return schema.model_validate(row)
+    except ValidationError as error:
+        raise InvalidRow(first_problem(error)) from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """Describe the first validation problem of "it" in one line."""
+    problem = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, problem["loc"]))
+    match problem["type"]:
+        case "missing":
+            return f"it has no {place}"
+        case "model_type":
+            return f"its {place} is {shorten(problem['input'])}, not an object"
+        case _:
+            return f"its {place} is {shorten(problem['input'])}, and {problem['msg'].replace('Input', 'it', 1)}"

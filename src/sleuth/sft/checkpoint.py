@@ -10,8 +10,8 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sleuth.runs import checkpoints
-from sleuth.runs.replacing import replacing
+from sleuth.runs import checksums
+from sleuth.runs.atomic import atomic_write
 from sleuth.runs.run import Run, step_of
 from sleuth.sft.step import Learner
 from sleuth.train import checkpoint
@@ -42,10 +42,10 @@ class Checkpoints:
         # Before the checkpoint, which takes its name last: whatever it needs is there.
         run.write_json(COURSE, course)
         if weights and not self._best(best_step).exists():
-            with replacing(self._best(best_step)) as path:
+            with atomic_write(self._best(best_step)) as path:
                 save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
         taken = checkpoint.snapshot(learner.policy, learner.optimiser, Progress(step), host=Host())
-        with replacing(run.checkpoint(step)) as folder:
+        with atomic_write(run.checkpoint(step)) as folder:
             checkpoint.write_weights(folder, taken)
             checkpoint.write_shards(folder, taken, None)
             checkpoint.write_checksums(folder)
@@ -62,7 +62,7 @@ class Checkpoints:
         course = run.read_json(COURSE)
         if newest is None or course is None:
             return None
-        checkpoints.verify(newest, resuming=True)
+        checksums.verify_checkpoint(newest, resuming=True)
         checkpoint.restore(newest, learner.policy, learner.optimiser)
         return step_of(newest), course
 

@@ -136,7 +136,7 @@ def train(
         if checkpoints is not None and (INTERRUPTION.signal is not None or checkpoints.due):
             best_step = course.best.step if course.held_out else 0
             checkpoints.save(learning, course.as_json(), step, best_step, best.kept)
-            INTERRUPTION.require_none()
+            INTERRUPTION.raise_if_interrupted()
     course.kept = course.updates[-1].step
     if held_out and settings.keep == "best" and course.best.step != course.kept:
         best.restore()

@@ -19,7 +19,7 @@ from sleuth.agent.tags import Tags
 from sleuth.evaluate.suite import Evaluation
 from sleuth.model import attention
 from sleuth.model.tokens import Tokens
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 from sleuth.sft import quickstart_tokenizer as vocabulary
 from sleuth.sft import step as sft
 from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, acted, compares, expert
@@ -72,7 +72,7 @@ def make(plan: Plan, out: Path, progress: Progress) -> Evaluation:
     """Writes the model folder, with the expert's ceiling beside the weights; returns that ceiling."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceilings: list[Evaluation] = []
-    with replacing(out) as folder:
+    with atomic_write(out) as folder:
         policy = cold_start(plan, device, lambda skilled: ceilings.append(ceiling.measure(skilled)), progress)
         policy.save(folder)
         found = json.dumps(ceiling.as_json(ceilings[0]) | {"seed": plan.seed}, indent=2)

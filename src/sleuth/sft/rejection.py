@@ -14,10 +14,10 @@ from sleuth.agent.episode import Agent, Task
 from sleuth.errors import InputError
 from sleuth.records import Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
-from sleuth.runs.failures import explained
+from sleuth.runs.atomic import explain_write_errors
+from sleuth.runs.json_files import append_row, read_rows
 from sleuth.runs.lock import acquire
-from sleuth.runs.rows import append_row, read_rows
-from sleuth.runs.trajectory import row
+from sleuth.runs.trajectory import trajectory_row
 
 COUNTS = ("asked", "solved", "kept", "unusable")
 ROUNDS = 8  # times the engine is filled before what was kept is taken out of memory
@@ -78,7 +78,7 @@ class Harvest:
         self.solved[source] += bool(kept)
         self.kept[source] += len(kept)
         self.unusable[source] += len(episodes) - len(usable)
-        self.rows += [row(trajectory, score) for trajectory, score in kept]
+        self.rows += [trajectory_row(trajectory, score) for trajectory, score in kept]
 
     def add(self, other: "Harvest") -> None:
         """Adds what was kept of other questions."""
@@ -102,7 +102,7 @@ class Journal:
         """
         path = out.with_name(f".sampling-{out.name}.jsonl")
         with ExitStack() as kept:
-            with explained(out):
+            with explain_write_errors(out):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = kept.enter_context(path.open("ab"))
             acquire(file, f"another process is sampling for {out}; wait for it, or end it first")

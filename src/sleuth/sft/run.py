@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from sleuth.config.recipe import resolve_policy
-from sleuth.errors import ConfigError, InputError, TrainingStopped, UserError
+from sleuth.errors import ConfigError, TrainingStopped, UserError
 from sleuth.retrieval.building import building
-from sleuth.runs.documents import read_json
+from sleuth.runs.atomic import require_new
+from sleuth.runs.checksums import code_version, fingerprint, folder_stamp
 from sleuth.runs.interruption import INTERRUPTION
-from sleuth.runs.provenance import code_version, fingerprint, outline
+from sleuth.runs.json_files import read_json
 from sleuth.sft.checkpoint import CHECKPOINTS, Checkpoints
 from sleuth.sft.loop import Course, apart, train
 from sleuth.sft.settings import SFTConfig
@@ -41,7 +42,7 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch
 
     What was interrupted is kept beside it, and continued by the same model, traces and settings.
     """
-    refuse_existing(out)
+    require_new(out)
     source = resolve_policy(model)
     settings = fitting(settings, _positions(source))
     reading = read(source, files, settings, watch)
@@ -50,7 +51,7 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Hours before it is filled: a place that cannot be written to is found now.
     unfinished = building(out, _order(source, files, settings), kept_on_error=True)
-    with INTERRUPTION.deferred(), unfinished as folder, _removed_if_useless(folder):
+    with INTERRUPTION.defer(), unfinished as folder, _removed_if_useless(folder):
         checkpoints = Checkpoints(folder, settings.save_minutes)
         policy = Policy.load(source, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         course = train(policy, rows, held_out, settings, watch, checkpoints)
@@ -64,7 +65,7 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch
 def _order(source: Path, files: Sequence[Path], settings: SFTConfig) -> dict[str, Any]:
     """Whatever decides the result: interrupted training is continued only by the same."""
     return {
-        "model": outline(source),
+        "model": folder_stamp(source),
         "traces": [fingerprint(path) for path in files],
         "settings": settings.model_dump(mode="json", exclude={"save_minutes"}),
     }
@@ -82,11 +83,6 @@ def _removed_if_useless(folder: Path) -> Iterator[None]:
         if not (folder / CHECKPOINTS).exists():
             shutil.rmtree(folder)
         raise
-
-
-def refuse_existing(out: Path) -> None:
-    if out.exists():
-        raise InputError(f"{out} exists already and is left as it is; choose another folder")
 
 
 def fitting(settings: SFTConfig, positions: int | None) -> SFTConfig:

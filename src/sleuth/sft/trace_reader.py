@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sleuth.errors import ConfigError, InputError, TrainingStopped
 from sleuth.model.tokens import Tokens
-from sleuth.runs.documents import read_json
+from sleuth.runs.json_files import read_json
 from sleuth.sft.settings import SFTConfig
 from sleuth.sft.traces import FORMS, Batch, Reader, Reading, lines
 from sleuth.train.watch import Watch

@@ -23,8 +23,8 @@ from sleuth.corpus.datasets.lines import parsed
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import run_lengths
-from sleuth.runs.replacing import replacing
-from sleuth.runs.trajectory import newer
+from sleuth.runs.atomic import atomic_write
+from sleuth.runs.trajectory import unsupported_version
 from sleuth.sft.conversation import EXPECTED, Conversations, Voice, checked
 from sleuth.sft.settings import SFTConfig
 
@@ -121,7 +121,7 @@ class Reader:
         self._keep(ids, weights_L, str(content.get("question_id", asked)), reading)
 
     def _trajectory(self, content: Mapping[str, Any], reading: Reading) -> None:
-        if problem := newer(content):
+        if problem := unsupported_version(content):
             raise ValueError(problem)
         ids, sampled = self._tokens_of(content)
         reading.scored = True
@@ -210,7 +210,7 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]], done: Callable[[], None
     """Writes a trace file, whole or not at all, compressed where its name ends in .gz; returns how many."""
     count = 0
     with (
-        replacing(path) as temporary,
+        atomic_write(path) as temporary,
         gzip.open(temporary, "wt", encoding="utf-8") if path.suffix == ".gz" else temporary.open("w") as file,
     ):
         for each in rows:

@@ -37,8 +37,8 @@ from sleuth.retrieval.settings import BM25Settings, Plan
 from sleuth.retrieval.vectors.families import settings_for
 from sleuth.reward.answers import wordless
 from sleuth.reward.rubric import Rubric
-from sleuth.runs import checkpoints
-from sleuth.runs.provenance import code_hash, code_version, fingerprint
+from sleuth.runs import checksums
+from sleuth.runs.checksums import code_hash, code_version, fingerprint
 from sleuth.runs.run import Run, step_of
 from sleuth.synthesis.world.world import CORPUS, TEST, TRAIN, World, write_world
 from sleuth.train import checkpoint
@@ -115,7 +115,7 @@ class Parts:
         found: bool | str = True
         if self.ranks.rank == 0:
             try:
-                found = checkpoints.verify(folder, resuming=True)
+                found = checksums.verify_checkpoint(folder, resuming=True)
             except InputError as error:
                 found = str(error)
         ((found,), *_) = self.ranks.gather([found], "the checksums of a checkpoint")
@@ -132,14 +132,14 @@ class Parts:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keeps the run folder; when it is let go of, all that was to be written is."""
-        with self.run.held() if self.ranks.rank == 0 else nullcontext(), self.saver, closing(self.trackers):
+        with self.run.lock() if self.ranks.rank == 0 else nullcontext(), self.saver, closing(self.trackers):
             yield
 
     def go_on(self, step: int) -> None:
         """Records what changed since the run was begun, from a step on; what was its end is not any more."""
-        self.run.drop_summary()
+        self.run.remove_summary()
         if self.versions is not None:
-            self.run.begin_part(step, self.versions)
+            self.run.record_versions(step, self.versions)
         if self.changes:
             begun = self.run.manifest()
             changed = [*begun.get("changes", []), *map(redacted, self.changes)]
@@ -161,7 +161,7 @@ def start(config: Config, folder: Path, watch: Watch, ranks: Ranks = ALONE) -> P
 
 def proceed(run: Run, watch: Watch, changes: Sequence[str] = (), ranks: Ranks = ALONE) -> Parts:
     """The parts of a run that was interrupted; it goes on only with the inputs it began with."""
-    begun, inputs = run.begun_with()
+    begun, inputs = run.config_and_inputs()
     config = recipe.amend(begun, changes)
     for knob, found in _inputs(config).items():
         if found != inputs.get(knob):
@@ -174,7 +174,7 @@ def proceed(run: Run, watch: Watch, changes: Sequence[str] = (), ranks: Ranks = 
 
 def _changed_versions(run: Run, config: Config, watch: Watch) -> Mapping[str, Any] | None:
     """The versions that are here now, where they are not those of the run's newest part; says so."""
-    before, now = run.newest_part(), versions(config)
+    before, now = run.current_versions(), versions(config)
     different = [name for name in now if name in before and before[name] != now[name]]
     if not different:
         return None

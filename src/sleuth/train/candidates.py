@@ -23,7 +23,7 @@ from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 from sleuth.retrieval.opened import PATIENCE, SERVERS, WEB, identity_of, server_token
-from sleuth.runs.provenance import fingerprint
+from sleuth.runs.checksums import fingerprint
 from sleuth.runs.run import Run
 from sleuth.train import finished
 from sleuth.train.assemble import SEARCHES, agent_of, require_search, sources_of

@@ -12,7 +12,7 @@ from sleuth.corpus import questions
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
-from sleuth.runs.documents import read_json
+from sleuth.runs.json_files import read_json
 from sleuth.synthesis.world.world import CORPUS, TEST, World, write_world
 from sleuth.train.assemble import SEARCHES, agent_of, index_plan
 from sleuth.train.engines import embedded

@@ -18,8 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from sleuth.errors import InputError
 from sleuth.model import lora
 from sleuth.model.tokens import Tokens
-from sleuth.runs.checkpoints import CHECKSUMS, FORMAT, TRAINER
-from sleuth.runs.checksums import digest, files, sealed
+from sleuth.runs.checksums import CHECKPOINT_FORMAT, CHECKSUMS, TRAINER, file_sha256, list_files, seal
 from sleuth.runs.run import step_of
 from sleuth.train import shards
 from sleuth.train.host import Host
@@ -103,8 +102,8 @@ def write_shards(folder: Path, taken: Snapshot, group: ProcessGroup | None) -> N
 def write_checksums(folder: Path) -> None:
     """Writes the checksums of all other files of the folder, after the last of them."""
     # One after another: the thread that writes may outlive the interpreter, which then starts no others.
-    found = {name: digest(folder / name) for name in files(folder)}
-    (folder / CHECKSUMS).write_bytes(sealed({"format": FORMAT, "kind": "checkpoint", "files": found}))
+    found = {name: file_sha256(folder / name) for name in list_files(folder)}
+    (folder / CHECKSUMS).write_bytes(seal({"format": CHECKPOINT_FORMAT, "kind": "checkpoint", "files": found}))
 
 
 def restore(

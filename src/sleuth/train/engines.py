@@ -21,7 +21,7 @@ from sleuth.engines.vllm.launch import Started
 from sleuth.engines.vllm.push import Way
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
 from sleuth.model.tokens import Tokens
-from sleuth.runs import checkpoints
+from sleuth.runs import checksums
 from sleuth.train.learners import device_of, dtype_of, engine_policy
 from sleuth.train.policy import Policy
 from sleuth.train.publish import Publisher, Sent
@@ -96,7 +96,7 @@ def standing(config: Config, weights: Path, *, lockstep: bool | None = None) -> 
         where = device_of(ALONE)
         policy = Policy.load(weights, where, dtype_of(config, where))
         return embedded(config, policy, lockstep=lockstep), policy.tokens
-    checkpoints.verify(weights)
+    checksums.verify_checkpoint(weights)
     tokens = Tokens.load(weights)
     try:
         own = None if config.engine.url else _started(config, weights, Path(mkdtemp(prefix="sleuth-vllm-")))

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.lora import FOLDER as ADAPTER
-from sleuth.runs import checkpoints
-from sleuth.runs.checkpoints import TRAINER
-from sleuth.runs.documents import read_json
-from sleuth.runs.replacing import replacing
+from sleuth.runs import checksums
+from sleuth.runs.atomic import atomic_write, require_new
+from sleuth.runs.checksums import TRAINER
+from sleuth.runs.json_files import read_json
 from sleuth.runs.run import BEST, Run
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -67,16 +67,15 @@ def _of_step(run: Run, step: int) -> Path:
 
 def export(checkpoint: Path, out: Path, dtype: str | None) -> None:
     """Writes the folder whole or not at all; weights are rounded to `dtype` where one is given."""
-    if out.exists():
-        raise InputError(f"{out} exists already and is left as it is; choose another folder")
+    require_new(out)
     if checkpoint.absolute() in out.absolute().parents:
         raise InputError(f"{out} is inside the checkpoint {checkpoint}, which stays as it is; choose a folder outside")
     if not any(checkpoint.glob("*.safetensors")):
         raise InputError(f"{checkpoint} holds no weights (*.safetensors); export another checkpoint")
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype} is not known; choose among {', '.join(DTYPES)}")
-    checkpoints.verify(checkpoint)
-    with replacing(out) as folder:
+    checksums.verify_checkpoint(checkpoint)
+    with atomic_write(out) as folder:
         shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns(TRAINER, ADAPTER, "*.safetensors"))
         size = sum(_copy_weights(file, folder / file.name, dtype) for file in sorted(checkpoint.glob("*.safetensors")))
         if dtype is not None:

@@ -14,7 +14,7 @@ from sleuth.train.engines import standing
 
 def config_of(run: Run) -> Config:
     """The settings the run was begun with."""
-    return recipe.restore(run.begun_with()[0])
+    return recipe.restore(run.config_and_inputs()[0])
 
 
 def agent(run: Run, initial: bool = False) -> Agent:

@@ -15,7 +15,7 @@ from sleuth.errors import EngineFailure, InputError, Interrupted
 from sleuth.evaluate.suite import Evaluation
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import step_of
-from sleuth.runs.trajectory import row
+from sleuth.runs.trajectory import trajectory_row
 from sleuth.train import gauges, guards, parity
 from sleuth.train.assemble import Parts
 from sleuth.train.checkpoint import Progress
@@ -51,7 +51,7 @@ class Step:
 
 def train(parts: Parts, watch: Watch, started: float) -> Outcome:
     """Runs the whole training, from the newest checkpoint where there is one."""
-    with INTERRUPTION.deferred(), parts.held(), upcoming(parts) as coming, _closing(parts.engine, coming):
+    with INTERRUPTION.defer(), parts.held(), upcoming(parts) as coming, _closing(parts.engine, coming):
         newest = newest_checkpoint(parts)
         _require_records(parts, watch, newest)
         if parts.ranks.rank == 0:
@@ -70,7 +70,7 @@ def train(parts: Parts, watch: Watch, started: float) -> Outcome:
         progress = _steps(parts, watch, coming, progress, _ages(parts, watch, proof), clock)
         after = _after(parts, watch, coming, progress)
     if after is not None and parts.config.train.keep_best and parts.ranks.rank == 0:
-        parts.run.score(progress.step, after.greedy.em.value)
+        parts.run.record_score(progress.step, after.greedy.em.value)
     return Outcome(before, after, replace(progress, seconds=time.monotonic() - clock))
 
 
@@ -176,8 +176,8 @@ def _write(parts: Parts, harvest: Harvest, step: int) -> None:
     if parts.ranks.rank == 0:
         if learned:
             # First: whoever sees the trajectories of a step sees what was made of them.
-            parts.run.write_learned(step, [learned.get(id(each), {}) for each in harvest.trajectories])
-        parts.run.write_trajectories(step, (row(each, score) for each, score in harvest.scored()))
+            parts.run.write_token_log(step, [learned.get(id(each), {}) for each in harvest.trajectories])
+        parts.run.write_trajectories(step, (trajectory_row(each, score) for each, score in harvest.scored()))
 
 
 def _pace(parts: Parts, guard: Guards, progress: Progress) -> Pace:
@@ -202,7 +202,7 @@ def _prove(parts: Parts, watch: Watch, coming: Upcoming, step: int) -> Parity:
     watch.begin("checking the engine against the trainer", 1)
     parts.publisher.publish(step)
     try:
-        found = coming.run(INTERRUPTION.cancelling(_parity(parts)))
+        found = coming.run(INTERRUPTION.cancel_on_signal(_parity(parts)))
     except EngineFailure as failure:
         guards.engine(failure)
     parts.publisher.publish(step)
@@ -337,7 +337,7 @@ def _roll_back(
     restored = parts.restore(folder)
     parts.ranks.barrier("the rollback")
     if parts.ranks.rank == 0:
-        parts.run.forget(good)
+        parts.run.remove_checkpoints_after(good)
     _tell(parts, watch, progress.step, verdicts)
     _resume_records(parts, good, good)
     return replace(restored, seconds=progress.seconds)
@@ -361,7 +361,7 @@ def newest_checkpoint(parts: Parts) -> Path | None:
 def _require_records(parts: Parts, watch: Watch, newest: Path | None) -> None:
     """Refuses records that do not fit the checkpoint to go on from: what they lack would be lost without a word."""
     if newest is not None:
-        parts.run.require_metrics(step_of(newest))
+        parts.run.require_complete_metrics(step_of(newest))
         if not parts.verify(newest):
             watch.tell(f"{newest} is of an older version and has no checksums: it is loaded without being verified")
         return

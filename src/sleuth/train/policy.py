@@ -17,7 +17,7 @@ from sleuth.model import head, load, lora
 from sleuth.model.attention import Packed
 from sleuth.model.lora import LoRA
 from sleuth.model.tokens import Tokens
-from sleuth.runs import checkpoints
+from sleuth.runs import checksums
 from sleuth.train.host import Host
 from sleuth.train.packing import Pack
 
@@ -45,7 +45,7 @@ class Policy:
         adapter: LoRA | None = None,
     ) -> "Policy":
         """The policy of a model folder; one that is a checkpoint is verified."""
-        checkpoints.verify(folder)
+        checksums.verify_checkpoint(folder)
         return cls(load.load(folder, device, dtype, adapter), Tokens.load(folder), adapter)
 
     @property

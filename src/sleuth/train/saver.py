@@ -9,7 +9,7 @@ from types import TracebackType
 import torch.distributed as dist
 
 from sleuth.errors import InputError, TrainingStopped
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress, Snapshot
@@ -106,13 +106,13 @@ class Saver:
             checkpoint.write_shards(folder, taken, self._group)
             checkpoint.write_checksums(folder)
         if progress.score is not None:
-            self._run.score(progress.step, progress.score)
+            self._run.record_score(progress.step, progress.score)
         self._run.prune(self._keep, self._always)
 
     def _begin(self, taken: Snapshot, open_until_written: ExitStack) -> Path:
         """Writes what one rank writes alone, under a temporary name."""
         final = self._run.checkpoint(taken.progress.step)
-        folder = open_until_written.enter_context(replacing(final))
+        folder = open_until_written.enter_context(atomic_write(final))
         checkpoint.write_weights(folder, taken)
         return folder
 

@@ -17,7 +17,7 @@ async def together(work: Coroutine[Any, Any, Result], ranks: Ranks) -> Result:
     """
     found: Result | None = None
     try:
-        found = await INTERRUPTION.cancelling(work)
+        found = await INTERRUPTION.cancel_on_signal(work)
     except asyncio.CancelledError:
         if INTERRUPTION.signal is None:
             raise

@@ -10,9 +10,9 @@ from sleuth.evaluate.compare import em_by_hops, gain, searches_by_hops
 from sleuth.evaluate.kinds import kind
 from sleuth.evaluate.suite import Asked, Evaluation
 from sleuth.page.run import run_page
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import row
+from sleuth.runs.trajectory import trajectory_row
 from sleuth.train import ceiling, parity
 from sleuth.train.assemble import Parts
 from sleuth.train.examine import Measured
@@ -92,7 +92,7 @@ def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None
         events=list(run.events()),
         parity=run.read_json(parity.FILE),
     )
-    with replacing(run.path / "report.html") as path:
+    with atomic_write(run.path / "report.html") as path:
         path.write_text(page, encoding="utf-8")
 
 
@@ -111,7 +111,7 @@ def _wrong_and_right(part: Evaluation) -> list[Asked]:
 
 def _shown(asked: Asked) -> dict[str, Any]:
     """A trajectory row with the text of what was found, which the trajectory file leaves to the index."""
-    shown = row(asked.trajectory, asked.score) | {"kind": kind(asked.question)}
+    shown = trajectory_row(asked.trajectory, asked.score) | {"kind": kind(asked.question)}
     for turn, written in zip(asked.trajectory.turns, shown["turns"], strict=True):
         for hit, entry in zip(turn.hits, written["hits"], strict=True):
             entry |= {"title": hit.passage.title, "text": hit.passage.text}

@@ -53,7 +53,7 @@ def _interrupted() -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        INTERRUPTION.require_none()
+        INTERRUPTION.raise_if_interrupted()
         raise
 
 

@@ -13,7 +13,7 @@ from threading import RLock
 import numpy as np
 
 from sleuth.retrieval.service.limits import Refused
-from sleuth.runs.shape import Broken
+from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.catalogue import Catalogue, Starts
 from sleuth.view.library import STEP_FILE, Kind
 from sleuth.view.line import Tree, next_line, parsed
@@ -114,7 +114,7 @@ class Archive:
             raise Refused(404, f"step {at.step} of {self.shown.id} has no row {at.row}")
         try:
             return parsed(next(self.lines(leaf, [start])))
-        except Broken as error:
+        except InvalidRow as error:
             raise Refused(503, broken(leaf, at.row, start, error)) from error
 
     def lines(self, leaf: Leaf, starts: Iterable[int]) -> Iterator[bytes]:
@@ -184,7 +184,7 @@ class Archive:
         return self.cache / folder / f"{Path(name).stem}.json"
 
 
-def broken(leaf: Leaf, row: int, start: int, error: Broken) -> str:
+def broken(leaf: Leaf, row: int, start: int, error: InvalidRow) -> str:
     """The sentence that stands for a row that is no trajectory: where it is, and what is wrong with it."""
     return f"row {row} of {leaf.name}, at byte {start}, is no trajectory: {error}"
 

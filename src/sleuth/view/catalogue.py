@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.records import StopReason
-from sleuth.runs.shape import Broken
+from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.follow import Place
 from sleuth.view.line import Line, Told, next_line, told
 from sleuth.view.roots import Shown
@@ -105,7 +105,7 @@ class Catalogue:
     def _add(self, start: int, line: Line) -> None:
         try:
             values = self._values(told(line.text))
-        except Broken:  # its place in the list says what is wrong with it
+        except InvalidRow:  # its place in the list says what is wrong with it
             values = BROKEN
         for name, value in {"start": start, "length": line.size, **values}.items():
             self.arrays[name].append(value)

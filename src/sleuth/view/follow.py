@@ -5,7 +5,7 @@ from typing import Any, BinaryIO
 from zlib import crc32
 
 from sleuth.retrieval.service.limits import Refused
-from sleuth.runs.shape import Broken
+from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.library import Tree, standing
 from sleuth.view.line import next_line, read
 from sleuth.view.roots import Shown
@@ -91,6 +91,6 @@ def _rows(shown: Shown, name: str, place: Place) -> tuple[list[Tree], Place]:
 def _row(line: bytes, shown: Shown, name: str) -> Tree:
     try:
         row = read(line)
-    except Broken as error:
+    except InvalidRow as error:
         raise Refused(503, f"{name} of {shown.id} has a line that cannot be read: {error}; remove it") from error
     return row if isinstance(row, dict) else {}

@@ -12,8 +12,8 @@ from sleuth import __version__
 from sleuth.credentials import redacted_tree
 from sleuth.errors import InputError
 from sleuth.retrieval.service.limits import Refused
-from sleuth.runs.documents import parsed
-from sleuth.runs.shape import Broken
+from sleuth.runs.json_files import parse_object
+from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.line import read, shallow
 from sleuth.view.roots import MANIFEST, Root, Shown
 
@@ -93,7 +93,7 @@ def document(shown: Shown, name: str) -> Tree | None:
     if text is None:
         return None
     try:
-        found: Tree = redacted_tree(shallow(parsed(text, f"{name} of {shown.id}")))
+        found: Tree = redacted_tree(shallow(parse_object(text, f"{name} of {shown.id}")))
     except ValueError as error:
         raise InputError(f"{name} of {shown.id} cannot be shown: {error}") from error
     return found
@@ -171,7 +171,7 @@ def _last(shown: Shown) -> Tree | None:
         whole, _, _ = file.read(TAIL).rpartition(b"\n")
     try:
         row = read(whole.rpartition(b"\n")[2])
-    except Broken:  # no line is whole yet, or one is longer than any of ours
+    except InvalidRow:  # no line is whole yet, or one is longer than any of ours
         return None
     return row if isinstance(row, dict) else None
 

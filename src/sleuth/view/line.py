@@ -8,8 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
-from sleuth.runs.shape import Broken, Head, Row, Said, fitted
-from sleuth.runs.trajectory import newer
+from sleuth.runs.trajectory import FullRow, InvalidRow, RowHeader, RowText, unsupported_version, validate_row
 
 Tree = dict[str, Any]
 
@@ -64,7 +63,7 @@ class Told:
 
 def told(line: bytes) -> Told:
     """The few fields of a line that filters ask for; a line that is no trajectory raises `Broken`."""
-    head = fitted(Head, _ends(line, END, "question_id"))
+    head = validate_row(RowHeader, _ends(line, END, "question_id"))
     score = head.score
     parts = (score.parts if score is not None else None) or {}
     return Told(
@@ -90,8 +89,8 @@ def says(line: bytes, needle: str) -> bool:
             return False
     try:
         row = _ends(line, TURNS, "turns")
-        fitted(Said, row)
-    except Broken:  # what it says is not known; the list without a text shows it, and why
+        validate_row(RowText, row)
+    except InvalidRow:  # what it says is not known; the list without a text shows it, and why
         return False
     return _has(row, needle)
 
@@ -99,9 +98,9 @@ def says(line: bytes, needle: str) -> bool:
 def parsed(line: bytes) -> Tree:
     """The whole line; one that is no trajectory raises `Broken`."""
     row: Tree = read(line)
-    fitted(Row, row)
-    if problem := newer(row):
-        raise Broken(problem)
+    validate_row(FullRow, row)
+    if problem := unsupported_version(row):
+        raise InvalidRow(problem)
     return row
 
 
@@ -112,7 +111,7 @@ def _ends(line: bytes, tail: bytes, needed: str) -> Any:
     if 0 < numbers < end and line.find(NUMBERS, numbers + 1) < 0:
         try:
             row = read(line[:numbers] + b"}") | read(b"{" + line[end + 1 :])
-        except Broken:  # written by another program, perhaps: its names stood elsewhere than ours do
+        except InvalidRow:  # written by another program, perhaps: its names stood elsewhere than ours do
             return read(line)
         if needed in row:
             return row
@@ -122,15 +121,15 @@ def _ends(line: bytes, tail: bytes, needed: str) -> Any:
 def read(text: bytes) -> Any:
     """The JSON of a line; `Broken` says what is wrong with it."""
     if len(text) > LONGEST:
-        raise Broken(f"it has more than the {LONGEST:,} bytes that are read of a row")
+        raise InvalidRow(f"it has more than the {LONGEST:,} bytes that are read of a row")
     try:
         return shallow(json.loads(text.decode("utf-8", "surrogatepass")))
     except json.JSONDecodeError as error:
-        raise Broken(
+        raise InvalidRow(
             f"it is no JSON ({error.msg} at character {error.pos})" if text else "the file ends before it"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise Broken(f"it is no JSON ({error})") from error
+        raise InvalidRow(f"it is no JSON ({error})") from error
 
 
 def _has(row: Tree, needle: str) -> bool:

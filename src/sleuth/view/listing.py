@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sleuth.runs.shape import Broken
+from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.archive import Archive, At, Leaf, broken
 from sleuth.view.brief import brief, unread
 from sleuth.view.catalogue import Starts
@@ -55,7 +55,7 @@ class Line:
         """What a list shows of it; of one that is no trajectory, that it is none."""
         try:
             return brief(self.at, parsed(self.written))
-        except Broken as error:
+        except InvalidRow as error:
             return unread(self.at, broken(self.leaf, self.row, self.start, error))
 
 

@@ -3,7 +3,7 @@
 from tokenizers import Tokenizer
 
 from sleuth.retrieval.service.limits import Refused
-from sleuth.runs.shape import Broken
+from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.archive import FOLDER, Archive, At
 from sleuth.view.brief import brief
 from sleuth.view.conversation import prompt
@@ -76,7 +76,7 @@ def _learned(archive: Archive, at: At) -> Tree:
         return {}
     try:
         found = read(line)
-    except Broken as error:
+    except InvalidRow as error:
         name = f"{FOLDER}/step-{at.step}{LEARNED}.jsonl"
         raise Refused(503, f"what was learned of {at} cannot be read ({error}); remove {name}") from error
     return found if isinstance(found, dict) else {}

@@ -33,7 +33,7 @@ from sleuth.records import (
 )
 from sleuth.reward.rubric import measure
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import row
+from sleuth.runs.trajectory import trajectory_row
 from sleuth.sft.quickstart_tokenizer import tokenizer
 
 WORKSHOPS = ("Juniper Workshop", "Corvid Press", "Saltmarsh Foundry", "Larkspur Mills", "Ember Quay", "Thistle Works")
@@ -174,8 +174,8 @@ class Library:
             for sample in range(SAMPLES)
         ]
         scores = [scored(each) for each in played]
-        run.write_trajectories(step, (row(each, score) for each, score in zip(played, scores, strict=True)))
-        run.write_learned(step, self._learned(played, scores))
+        run.write_trajectories(step, (trajectory_row(each, score) for each, score in zip(played, scores, strict=True)))
+        run.write_token_log(step, self._learned(played, scores))
         run.append_metrics(step, self._metrics(step, pace, played, scores))
 
     @staticmethod

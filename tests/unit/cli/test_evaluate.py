@@ -130,6 +130,6 @@ def test_measures_that_are_not_there_are_refused(tmp_path: Path) -> None:
 
 
 def test_cold_start_leaves_an_existing_folder_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="exists already and is left as it is"):
+    with pytest.raises(InputError, match="already exists"):
         coldstart(out=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -108,7 +108,7 @@ def test_index_of_several_files_is_kept_true(run: Run, tmp_path: Path) -> None:
 
 
 def test_existing_folder_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="exists already and is left as it is"):
+    with pytest.raises(InputError, match="already exists"):
         export(run.path, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -87,7 +87,7 @@ def test_other_passages_of_a_page_of_a_test_set_are_not_used(tmp_path: Path) -> 
 def test_existing_file_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "made.jsonl"
     out.write_text("mine")
-    assert "exists already" in refused(corpus(tmp_path, FILM), "--out", out)
+    assert "already exists" in refused(corpus(tmp_path, FILM), "--out", out)
     assert out.read_text() == "mine"
 
 

@@ -44,7 +44,7 @@ def test_cold_start_needs_a_model_traces_and_a_place(traces: Path, tmp_path: Pat
 
 
 def test_cold_start_refuses_what_it_cannot_do(traces: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="exists already and is left as it is"):
+    with pytest.raises(InputError, match="already exists"):
         sft("quickstart", traces=[traces], out=tmp_path)
     with pytest.raises(ConfigError, match="--epochs has no effect with --steps"):
         sft("quickstart", traces=[traces], out=tmp_path / "out", epochs=1, steps=1)
@@ -78,7 +78,7 @@ def test_gold_traces_need_somewhere_to_look(questions: Path, tmp_path: Path) -> 
     for prompt in ("direct", "rag", "rag-cot"):
         with pytest.raises(ConfigError, match=f"--prompt {prompt} is for answers without searching; choose another"):
             gold(questions, out, corpus=tmp_path / "corpus.jsonl", prompt=prompt)
-    with pytest.raises(InputError, match="exists already and is left as it is"):
+    with pytest.raises(InputError, match="already exists"):
         gold(questions, questions, corpus=tmp_path / "corpus.jsonl")
     with pytest.raises(UserError, match=r"agent\.prompt is 'long'"):
         gold(questions, out, corpus=tmp_path / "corpus.jsonl", prompt="long")
@@ -103,7 +103,7 @@ def test_gold_traces_are_written(questions: Path, tmp_path: Path, capsys: pytest
 def test_sampling_refuses_what_it_cannot_do(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     run = str(Run.create(tmp_path / "run", {}).path)
-    with pytest.raises(InputError, match="exists already and is left as it is"):
+    with pytest.raises(InputError, match="already exists"):
         sample("quickstart", questions, questions)
     with pytest.raises(ConfigError, match="--prefer 'short' is unknown"):
         sample("quickstart", questions, out, prefer="short")

@@ -34,7 +34,7 @@ REFUSALS = {
     "question without answer": (["--set", "data.test=bare.jsonl"], "{home}/bare.jsonl, line 1: a question without"),
     "missing model": (["--set", "model.policy=no"], "no model folder at {home}/no"),
     "model without tokenizer": (["--set", "model.policy=bare"], "model folder without tokenizer: {home}/bare"),
-    "folder that exists": (["--out", "model"], "model exists already and is left as it is"),
+    "folder that exists": (["--out", "model"], "model already exists"),
     "unknown key": (["--set", "train.step=3"], "unknown key train.step; the nearest is train.steps"),
     "wrong type": (["--set", "train.steps=many"], 'train.steps = "many" should be a valid integer'),
     "knob without effect": (["--set", "algorithm.constant=9"], "algorithm.constant has no effect"),
@@ -112,10 +112,10 @@ def test_a_retrieval_server_that_is_not_there_is_found_before_training(
     [
         ([], "no recipe given; name one (agent-lightning-"),
         (["quikstart"], "unknown recipe 'quikstart'; the nearest is 'quickstart'"),
-        (["--resume", "model"], "model is not a run folder: it holds no manifest.json"),
+        (["--resume", "model"], "model is not a run folder: it has no manifest.json"),
         (["--resume", "nowhere"], "nowhere is not a run folder"),
         (["own.toml", "--resume", "model"], "--resume continues a run in its own folder; leave out the recipe and --o"),
-        (["--resume", "model", "--set", "train.steps=9"], "model is not a run folder: it holds no manifest.json"),
+        (["--resume", "model", "--set", "train.steps=9"], "model is not a run folder: it has no manifest.json"),
         (["--resume", "model", "--out", "other"], "--resume continues a run in its own folder; leave out the recipe"),
     ],
 )

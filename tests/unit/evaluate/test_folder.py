@@ -19,7 +19,7 @@ from sleuth.evaluate.marks import read
 from sleuth.evaluate.saved import restored, written
 from sleuth.evaluate.suite import evaluate
 from sleuth.records import Question
-from sleuth.runs.rows import read_row
+from sleuth.runs.json_files import read_row
 
 ABOUT: dict[str, Any] = {"title": "Test", "stamp": {"model": {"sha256": "abc"}}, "sample": None, "notes": []}
 TEXTS = ("oslo", "search oslo", "rome", "search rome", "oslo in norway", "search")
@@ -88,7 +88,7 @@ def test_a_row_is_found_by_its_question_and_read_again(tmp_path: Path, agent: Ag
     cut = replace(trajectory, turns=tuple(replace(turn, shown="Doc 1") for turn in trajectory.turns))
     for each in (trajectory, cut):
         assert restored(json.loads(json.dumps(written(each, None))), each.question) == each
-    with pytest.raises(InputError, match="is of trajectory format 2"):
+    with pytest.raises(InputError, match="has trajectory format 2"):
         restored(written(trajectory, None) | {"version": 2}, trajectory.question)
 
 

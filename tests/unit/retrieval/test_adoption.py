@@ -131,5 +131,5 @@ def test_an_import_that_was_interrupted_goes_on(published: Path, settings: Encod
 
 def test_what_is_there_is_left_before_anything_is_read(tmp_path: Path, settings: EncoderSettings) -> None:
     (tmp_path / "index").mkdir()
-    with pytest.raises(InputError, match="index exists already and is left as it is"):
+    with pytest.raises(InputError, match="index already exists"):
         adopt(tmp_path / "no.faiss", tmp_path / "no.jsonl", tmp_path / "index", settings)

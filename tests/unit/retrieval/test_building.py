@@ -82,7 +82,7 @@ def test_a_build_that_found_no_room_is_kept(tmp_path: Path) -> None:
 
 def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
-    with pytest.raises(InputError, match="exists already"), building(tmp_path / "index", {}):
+    with pytest.raises(InputError, match="already exists"), building(tmp_path / "index", {}):
         pytest.fail("it was begun")
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 

@@ -143,7 +143,7 @@ def test_the_same_corpus_gives_the_same_bytes(folder: Path, corpus: Path) -> Non
 def test_an_existing_folder_is_left_as_it_is(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "thesis.tex").write_text("years of work")
-    with pytest.raises(InputError, match="index exists already and is left as it is"):
+    with pytest.raises(InputError, match="index already exists"):
         build(corpus, tmp_path / "index")
     assert [path.name for path in (tmp_path / "index").iterdir()] == ["thesis.tex"]
 
@@ -182,7 +182,7 @@ def test_a_full_disk_is_one_sentence_and_the_build_goes_on_later(corpus: Path, m
 
 
 def test_no_index_folder(tmp_path: Path) -> None:
-    assert "is no index folder: it holds no manifest.json" in refusal(tmp_path)
+    assert "is no index folder: it has no manifest.json" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("there", [True, False])

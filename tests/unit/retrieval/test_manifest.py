@@ -12,7 +12,7 @@ from sleuth.errors import InputError
 from sleuth.retrieval import manifest
 from sleuth.retrieval.manifest import CorpusStamp, Manifest, Stamp, edges_hash, fingerprint, matching, read, seen_from
 from sleuth.retrieval.settings import AnnSettings, EncoderSettings
-from sleuth.runs.checksums import sealed
+from sleuth.runs.checksums import seal
 
 
 def made(**changes: Any) -> Manifest:
@@ -40,7 +40,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_an_unknown_key_is_refused(tmp_path: Path) -> None:
     made().write(tmp_path)
     content = json.loads((tmp_path / "manifest.json").read_text()) | {"colour": "red"}
-    (tmp_path / "manifest.json").write_bytes(sealed({name: content[name] for name in content if name != "seal"}))
+    (tmp_path / "manifest.json").write_bytes(seal({name: content[name] for name in content if name != "seal"}))
     with pytest.raises(InputError, match=r"manifest.json is damaged \(colour: Extra inputs are not permitted\)"):
         read(tmp_path)
 

@@ -132,7 +132,7 @@ def written(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
 def test_the_command_writes_what_can_be_answered(written: Callable[..., list[dict[str, Any]]]) -> None:
     (row,) = written(method="direct", index=None, k=3, prompt=None, limit=None, seed=0)
     assert row["question_id"] == "q1"
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         written(method="direct", index=None, k=3, prompt=None, limit=None, seed=0)
 
 

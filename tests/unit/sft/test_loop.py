@@ -176,7 +176,7 @@ def test_interrupted_training_continues_as_if_it_had_not_been(
     whole = policy()
     expected = course.train(whole, RISING, held_out, settings, Silent())
     for after in (2, 5):  # of all updates
-        with pytest.raises(Interrupted), INTERRUPTION.handled(), INTERRUPTION.deferred():
+        with pytest.raises(Interrupted), INTERRUPTION.handle_signals(), INTERRUPTION.defer():
             course.train(policy(), RISING, held_out, settings, Signalled(after), Checkpoints(tmp_path, 60.0))
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{after}"]
     resumed, heard = policy(), Heard()
@@ -189,7 +189,7 @@ def test_interrupted_training_continues_as_if_it_had_not_been(
 
 def test_damaged_checkpoint_is_not_continued(policy: Callable[..., Policy], tmp_path: Path) -> None:
     settings = SFTConfig(steps=4, batch_rows=1, learning_rate=0.01, held_out=0.0)
-    with pytest.raises(Interrupted), INTERRUPTION.handled(), INTERRUPTION.deferred():
+    with pytest.raises(Interrupted), INTERRUPTION.handle_signals(), INTERRUPTION.defer():
         course.train(policy(), RISING, [], settings, Signalled(2), Checkpoints(tmp_path, 60.0))
     weights = tmp_path / "checkpoints" / "step-2" / "model.safetensors"
     written = bytearray(weights.read_bytes())

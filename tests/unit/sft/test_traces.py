@@ -11,7 +11,7 @@ import pytest
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Score, StopReason, Trajectory
-from sleuth.runs.trajectory import row
+from sleuth.runs.trajectory import trajectory_row
 from sleuth.sft import traces
 from sleuth.sft.settings import SFTConfig
 from sleuth.sft.trace_reader import read as read_files
@@ -50,7 +50,7 @@ def told(trajectory: Callable[..., Trajectory]) -> Callable[..., dict[str, Any]]
 
     def make(reward: float | None = 1.0) -> dict[str, Any]:
         stop = StopReason.SEARCH_UNAVAILABLE if reward is None else StopReason.ANSWERED
-        return row(trajectory(IDS, SAMPLED, stop=stop), None if reward is None else Score(reward, {}))
+        return trajectory_row(trajectory(IDS, SAMPLED, stop=stop), None if reward is None else Score(reward, {}))
 
     return make
 
@@ -124,7 +124,7 @@ def test_long_observations_are_cut_and_counted(read: Callable[..., Reading]) -> 
         ([1], "line 2: a JSON object is expected"),
         ({"ids": [1, 2], "origin": [["given", 1]]}, "line 2: origin must say of 2 tokens"),
         ({"ids": [1, 2], "origin": 7}, "line 2: origin must say of 2 tokens"),
-        ({"ids": [1], "origin": [["given", 1]], "version": 2}, "line 2: it is of trajectory format 2"),
+        ({"ids": [1], "origin": [["given", 1]], "version": 2}, "line 2: it has trajectory format 2"),
         ({"ids": ["a"], "origin": [["given", 1]]}, "line 2: ids must be a list of tokens"),
         ({"ids": [10**6], "origin": [["sampled", 1]]}, "line 2: token 1000000 is none of the model's"),
         ({"ids": [5, 6], "origin": [["given", 1], ["sampled", 1]], "score": 1}, "line 2: score must be null or hold"),

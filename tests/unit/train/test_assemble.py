@@ -122,7 +122,7 @@ def test_run_with_an_index_of_its_own_builds_none(home: Path) -> None:
 def test_run_killed_before_its_first_checkpoint_starts_over(left: str, home: Path) -> None:
     made = begun(generated())
     (made.run.path / left).mkdir()
-    with proceed(Run.open(made.run.path), Silent()).run.held():
+    with proceed(Run.open(made.run.path), Silent()).run.lock():
         assert not (made.run.path / left).exists()
 
 
@@ -225,7 +225,7 @@ def test_parts_of_a_run_made_by_other_versions_are_recorded_and_told(
     assert proceed(Run.open(made.run.path), same).versions is None
     assert not any("other versions" in line for line in same.told)
     # The run was begun by another torch, and the function was edited since.
-    made.run.begin_part(0, {**first, "torch": "2.0"})
+    made.run.record_versions(0, {**first, "torch": "2.0"})
     function.write_text("def paid(question, trajectory):\n    return 0.5\n")
     save(made.run, made.learner.policy, made.learner.optimiser, Progress(4), keep=1)
     stages = Stages()
@@ -299,7 +299,7 @@ def test_run_that_cannot_start_leaves_no_folder(tables: dict[str, Any], sentence
 def test_folder_that_exists_is_left_as_it_is(home: Path) -> None:
     Path("run").mkdir()
     Path("run/mine.txt").write_text("precious")
-    with pytest.raises(InputError, match="run exists already and is left as it is"):
+    with pytest.raises(InputError, match="run already exists"):
         begun()
     assert [path.name for path in Path("run").iterdir()] == ["mine.txt"]
 

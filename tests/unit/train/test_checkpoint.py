@@ -291,6 +291,6 @@ def test_half_written_checkpoint_is_never_the_latest(run: Run, make: Make) -> No
     (half / "trainer").mkdir(parents=True)
     (half / "trainer" / "progress.json").write_text(json.dumps({"step": 9, "seconds": 0.0, "tokens": 0}))
     assert run.latest() == folder
-    with run.held():
+    with run.lock():
         assert run.latest() == folder
     assert not half.exists()

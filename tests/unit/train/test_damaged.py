@@ -105,5 +105,5 @@ def test_manifest_without_its_tables_is_one_sentence(missing: str, run: Path) ->
     tables: dict[str, object] = {"config": {}, "inputs": {}}
     rewritten(run / "manifest.json", lambda row: row.update({**tables, missing: None}))
     for attempt in (lambda: command(resume=run), lambda: proceed(Run.open(run), Silent())):
-        with pytest.raises(InputError, match=f"manifest.json is not as a run writes it: it has no {missing}"):
+        with pytest.raises(InputError, match=f"manifest.json is damaged: it has no {missing}"):
             attempt()

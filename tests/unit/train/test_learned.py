@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sleuth.records import Trajectory
-from sleuth.runs.rows import read_row, read_rows
+from sleuth.runs.json_files import read_row, read_rows
 from sleuth.train.assemble import Parts
 from sleuth.train.learned import Learned
 from sleuth.train.loop import train

@@ -25,8 +25,7 @@ from sleuth.evaluate import suite
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
-from sleuth.runs.documents import read_json
-from sleuth.runs.rows import read_rows
+from sleuth.runs.json_files import read_json, read_rows
 from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts
 from sleuth.train.examine import ask
@@ -141,7 +140,7 @@ def small_files() -> Iterator[None]:
 def test_checkpoint_that_cannot_be_written_ends_the_run_at_once(parts: Making, tmp_path: Path, judged: str) -> None:
     """And not when the next is due, with every step until then lost."""
     made = parts(tmp_path / "run", reward={"answer": judged}, train={"steps": 9, "save_every": 9}, evaluate=UNASKED)
-    with pytest.raises(InputError, match="step-0 cannot be written: it is larger than files may be here"):
+    with pytest.raises(InputError, match="step-0 cannot be written: it exceeds the file size limit"):
         trained(made)
     assert len(list(made.run.metrics())) < 9
 
@@ -184,10 +183,10 @@ def test_resumed_run_equals_an_uninterrupted_one(
 
 
 METRICS: dict[str, tuple[Callable[[list[str]], list[str]], str]] = {
-    "emptied": (lambda _: [], "nothing is where step 0 should be"),
-    "cut": (lambda rows: rows[:2], "nothing is where step 2 should be"),
-    "a row lost": (lambda rows: [*rows[:1], *rows[2:]], "step 2 is where step 1 should be"),
-    "a row twice": (lambda rows: [*rows[:2], *rows[1:]], "step 1 is where step 2 should be"),
+    "emptied": (lambda _: [], "found nothing instead of step 0"),
+    "cut": (lambda rows: rows[:2], "found nothing instead of step 2"),
+    "a row lost": (lambda rows: [*rows[:1], *rows[2:]], "found step 2 instead of step 1"),
+    "a row twice": (lambda rows: [*rows[:2], *rows[1:]], "found step 1 instead of step 2"),
 }
 
 
@@ -200,7 +199,7 @@ def test_metrics_with_a_gap_are_refused_before_anything_is_dropped(
     path = tmp_path / "run" / "metrics.jsonl"
     path.write_text("".join(harm(path.read_text().splitlines(keepends=True))))
     harmed = path.read_text()
-    with pytest.raises(InputError, match=f"metrics.jsonl is not whole: {sentence}.*step-3"):
+    with pytest.raises(InputError, match=f"metrics.jsonl is incomplete: {sentence}.*step-3"):
         trained(parts(tmp_path / "run", **settings, train={"steps": 4}))
     assert path.read_text() == harmed
     assert len(list((tmp_path / "run" / "trajectories").glob("step-3.jsonl"))) == 1

@@ -77,7 +77,7 @@ def test_signal_drops_the_rollout_and_saves_the_step_before(parts: Making, tmp_p
     whole = parts(tmp_path / "whole", **tables)
     train(whole, Silent(), 0.0)
     cut = signalled(parts(tmp_path / "cut", **tables), step=3)
-    with pytest.raises(Interrupted) as interrupted, INTERRUPTION.handled():
+    with pytest.raises(Interrupted) as interrupted, INTERRUPTION.handle_signals():
         train(cut, Silent(), 0.0)
     assert interrupted.value.code == 143
     assert [path.name for path in cut.run.checkpoints()] == ["step-0", "step-2"]
@@ -89,7 +89,7 @@ def test_signal_drops_the_rollout_and_saves_the_step_before(parts: Making, tmp_p
 
 def test_signal_in_a_step_lets_it_be_finished(parts: Making, tmp_path: Path, judged: str) -> None:
     made = parts(tmp_path / "run", reward={"answer": judged}, evaluate=UNASKED, train={"steps": 9, "save_every": 9})
-    with pytest.raises(Interrupted) as interrupted, INTERRUPTION.handled():
+    with pytest.raises(Interrupted) as interrupted, INTERRUPTION.handle_signals():
         train(made, SignalledAt(1), 0.0)
     assert interrupted.value.code == 130
     assert [path.name for path in made.run.checkpoints()] == ["step-0", "step-1"]
@@ -105,7 +105,7 @@ def test_episodes_sampled_ahead_are_dropped_too(step: int, parts: Making, tmp_pa
         train=settings,
         algorithm={"correction": {"level": "token"}},
     )
-    with pytest.raises(Interrupted), INTERRUPTION.handled():
+    with pytest.raises(Interrupted), INTERRUPTION.handle_signals():
         train(signalled(made, step), Silent(), 0.0)
     assert max(row["step"] for row in made.run.metrics()) == step - 1
     assert made.run.latest() == made.run.checkpoint(step - 1)
@@ -116,7 +116,7 @@ def test_signal_ends_an_evaluation_before_or_after_training(
     stage: str, parts: Making, tmp_path: Path, judged: str
 ) -> None:
     made = parts(tmp_path / "run", reward={"answer": judged}, train={"steps": 1})
-    with pytest.raises(Interrupted), INTERRUPTION.handled():
+    with pytest.raises(Interrupted), INTERRUPTION.handle_signals():
         train(made, SignalledAt(f"asking the held-out questions {stage}"), 0.0)
     assert [path.name for path in made.run.checkpoints()] == {"before": [], "after": ["step-0", "step-1"]}[stage]
 
@@ -176,10 +176,10 @@ def test_ranks_stop_together_whichever_got_the_signal() -> None:
     async def work() -> str:
         return "done"
 
-    with INTERRUPTION.handled(), INTERRUPTION.deferred():
+    with INTERRUPTION.handle_signals(), INTERRUPTION.defer():
         assert asyncio.run(together(work(), Two(None))) == "done"
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(together(work(), Two(signal.SIGTERM)))
         with pytest.raises(Interrupted) as interrupted:
-            INTERRUPTION.require_none()
+            INTERRUPTION.raise_if_interrupted()
         assert interrupted.value.code == 143

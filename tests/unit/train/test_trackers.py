@@ -10,7 +10,7 @@ import pytest
 
 from sleuth.config.train import TRACKERS, TrackConfig
 from sleuth.errors import MissingExtra
-from sleuth.runs.documents import read_json
+from sleuth.runs.json_files import read_json
 from sleuth.runs.run import Run
 from sleuth.train.trackers import OPEN, Courier, Trackers
 from sleuth.train.tracking.session import Session, Tracker

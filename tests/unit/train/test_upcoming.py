@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from sleuth.errors import SearchUnavailable, UserError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit
-from sleuth.runs.rows import read_rows
+from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts
 from sleuth.train.loop import train

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sleuth.evaluate.folder import Folder
-from sleuth.runs.rows import write_rows
+from sleuth.runs.json_files import write_rows
 from sleuth.runs.run import Run
 from sleuth.view.files import KINDS, STATIC
 from sleuth.view.line import LONGEST
@@ -118,7 +118,7 @@ def test_run_whose_manifest_lies_outside_is_named(run: Run, outside: Path, ask: 
 def test_link_inside_a_run_to_a_file_outside_is_not_read(
     name: str, run: Run, tmp_path: Path, ask: Callable[..., Asking]
 ) -> None:
-    run.write_learned(2, [{"advantage": SECRET, "ratio": SECRET}] * 4)
+    run.write_token_log(2, [{"advantage": SECRET, "ratio": SECRET}] * 4)
     target, link = tmp_path / "elsewhere", run.path / name
     if link.is_dir():
         shutil.copytree(link, target)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from sleuth.evaluate.folder import Folder
 from sleuth.records import Trajectory
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import row
+from sleuth.runs.trajectory import trajectory_row
 from sleuth.view.vocabulary import pieces
 
 ID = "runs/first"
@@ -116,7 +116,7 @@ def test_tokens_have_what_was_recorded_and_nothing_else(run: Run, ask: Callable[
 def test_what_was_learned_stands_beside_the_tokens(run: Run, ask: Callable[..., Any]) -> None:
     count = len(json.loads(run.trajectories(2).read_text().splitlines()[0])["logprobs"])
     ratios = [1 + place / 1000 for place in range(count)]
-    run.write_learned(
+    run.write_token_log(
         2, [{"advantage": 0.7, "weight": 0.01, "ratio": ratios}, {"advantage": [1.0], "ratio": None}, {}, {}]
     )
     get = ask("runs")
@@ -181,7 +181,7 @@ def test_rows_of_any_order_of_keys_are_read(
     run: Run, ask: Callable[..., Any], episode: Callable[..., Trajectory]
 ) -> None:
     """The quick way of reading a line finds nothing in one that another program has written."""
-    kept = row(episode(4, 4), None)
+    kept = trajectory_row(episode(4, 4), None)
     run.write_trajectories(4, [dict(reversed(kept.items())), {**kept, "question": '","stop":"x", "weights_versions":'}])
     get = ask("runs")
     found = get("/api/trajectories", run=ID, question="q4", text="book").json()["rows"]
@@ -196,7 +196,7 @@ def test_evaluation_is_read_while_it_grows(
     listed = {"evaluation": "evaluations/e"}
     assert [each["question_id"] for each in get("/api/trajectories", **listed).json()["rows"]] == ["q1", "q0"]
     path = folder.path / "trajectories.jsonl"
-    more = json.dumps(row(episode(5, 0), None))
+    more = json.dumps(trajectory_row(episode(5, 0), None))
     with path.open("a") as file:
         file.write(f"{more}\n{more[:40]}")
     found = get("/api/trajectories", **listed).json()
@@ -212,7 +212,7 @@ def test_file_that_was_replaced_is_read_anew(
     get = ask("runs")
     assert get("/api/trajectories", run=ID, question="q2").json()["total"] == 2
     run.rewind(1)
-    run.write_trajectories(2, [row(episode(7, 2), None)])
+    run.write_trajectories(2, [trajectory_row(episode(7, 2), None)])
     assert get("/api/trajectories", run=ID, question="q2").json()["total"] == 0
     assert get("/api/trajectories", run=ID, question="q7").json()["total"] == 1
 
@@ -246,7 +246,7 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "zeros": (lambda line: b"\0" * (len(line) - 1) + b"\n", "it is no JSON ("),
     "no text": (lambda _: b"\xff" * 5000 + b"\n", "it is no JSON ('utf-8' codec can't decode"),
     "too deep": (lambda _: b"[" * 10**5 + b"\n", "it is no JSON (maximum recursion depth"),
-    "no object": (lambda _: b'["<script>alert(1)</script>"]\n', "it is ['<script>alert(1)</script>'] and no object"),
+    "no object": (lambda _: b'["<script>alert(1)</script>"]\n', "it is ['<script>alert(1)</script>'], not an object"),
     "no fields": (lambda _: b'{"question_id": "q"}\n', "it has no group"),
     "group of words": (
         lambda line: line.replace(b'"group":2', b'"group":"two"'),
@@ -255,10 +255,10 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "group of no size": (lambda line: line.replace(b'"group":2', b'"group":2' + b"0" * 30), "its group is 2000"),
     "unknown stop": (lambda line: line.replace(b'"answered","fail', b'"bored","fail'), "its stop is 'bored', and"),
     "reward of words": (lambda line: line.replace(b'"total":0.0', b'"total":"no"'), "its score.total is 'no', and"),
-    "turns of words": (lambda line: line.replace(b'"turns":[', b'"turns":["a",'), "its turns.0 is 'a' and no object"),
+    "turns of words": (lambda line: line.replace(b'"turns":[', b'"turns":["a",'), "its turns.0 is 'a', not an object"),
     "hits of numbers": (
         lambda line: line.replace(b'"hits":[', b'"hits":[7,', 1),
-        "its turns.0.hits.0 is 7 and no object",
+        "its turns.0.hits.0 is 7, not an object",
     ),
     "ids of words": (lambda line: line.replace(b'"ids":[', b'"ids":["a",'), "its ids.0 is 'a', and it should"),
     "origins without end": (
@@ -394,7 +394,7 @@ def test_file_that_was_mended_is_read_anew(run: Run, ask: Callable[..., Any]) ->
 
 
 def test_what_was_learned_and_cannot_be_read_is_named(run: Run, ask: Callable[..., Any]) -> None:
-    run.write_learned(2, [{"advantage": 1.0}] * 4)
+    run.write_token_log(2, [{"advantage": 1.0}] * 4)
     path = run.trajectories(2).with_suffix(".learned.jsonl")
     path.write_bytes(path.read_bytes()[:30])
     get = ask("runs")

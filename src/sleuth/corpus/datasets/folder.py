@@ -12,9 +12,9 @@ from sleuth.corpus.datasets import search_r1
 from sleuth.corpus.datasets.merge import Merged, Reason, Rules, key, merge
 from sleuth.corpus.datasets.rows import Row, is_table, read
 from sleuth.errors import InputError
-from sleuth.runs.documents import read_json
-from sleuth.runs.provenance import fingerprint
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write, require_new
+from sleuth.runs.checksums import fingerprint
+from sleuth.runs.json_files import read_json
 
 FORMAT = 1
 KIND = "questions"
@@ -40,13 +40,12 @@ def prepare(
 ) -> dict[str, Any]:
     """Writes a new folder, whole or not at all, and returns its manifest; `ask` is the prompt of rows without one."""
     rules = rules or Rules()
-    if out.exists():
-        raise InputError(f"{out} exists already and is left as it is; choose another folder")
+    require_new(out)
     tested = {key(row.question.question): row.question.id for source in tests for row in _rows(source)}
     merged = merge((row for source in sources for row in _rows(source)), rules, tested)
     if not merged.rows:
         raise InputError(f"no question is left of {_named(sources)}: {_losses(merged)}; drop less, or give other files")
-    with replacing(out) as folder:
+    with atomic_write(out) as folder:
         folder.mkdir()
         _write_rows(folder / ROWS, merged.rows)
         _write_dropped(folder / DROPPED, merged)

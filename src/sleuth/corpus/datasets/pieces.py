@@ -9,7 +9,7 @@ from shlex import quote
 from sleuth.corpus.datasets.transfer import CHUNK, PARTIAL, held
 from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
-from sleuth.runs.failures import explained
+from sleuth.runs.atomic import explain_write_errors
 
 
 def join(pieces: Sequence[Path], target: Path, spare: int, progress: Progress) -> Path:
@@ -17,7 +17,7 @@ def join(pieces: Sequence[Path], target: Path, spare: int, progress: Progress) -
     size = sum(piece.stat().st_size for piece in pieces)
     partial = target.with_name(target.name + PARTIAL)
     _require_space(pieces, target, size - (partial.stat().st_size if partial.exists() else 0), spare)
-    with explained(target), held(partial) as file:
+    with explain_write_errors(target), held(partial) as file:
         for piece in pieces:
             with piece.open("rb") as source:
                 while chunk := source.read(CHUNK):

@@ -12,7 +12,7 @@ import httpx
 
 from sleuth.corpus.datasets.hub import Hub, HubFile
 from sleuth.errors import InputError
-from sleuth.runs.failures import explained
+from sleuth.runs.atomic import explain_write_errors
 from sleuth.runs.lock import acquire
 
 PARTIAL = ".partial"
@@ -29,7 +29,7 @@ def bring(
     """Writes the pieces one after the other into `target`, telling `counted` how many bytes are there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + PARTIAL)
-    with explained(target), held(partial) as file:
+    with explain_write_errors(target), held(partial) as file:
         start = 0
         for piece in pieces:
             _bring_piece(_Piece(file, start, piece, counted), hub, repository, pause)

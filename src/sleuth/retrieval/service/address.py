@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 
 EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared with, never bound to)
 # Nothing is sent there: connecting a datagram socket only asks the system which way it would go. The addresses are
@@ -41,7 +41,7 @@ def announced(folder: Path, host: str, port: int) -> Iterator[Path]:
     """Keeps `Host{ip}_IP{port}.txt` with `ip:port` in the folder, the form that ASearcher's clients look for."""
     ip = reachable(host)
     path = folder / f"Host{ip}_IP{port}.txt"
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(authority(ip, port), encoding="utf-8")
     try:
         yield path

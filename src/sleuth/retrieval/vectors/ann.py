@@ -19,7 +19,7 @@ from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, UserError
 from sleuth.retrieval.base import Ranked
 from sleuth.retrieval.settings import AnnSettings
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 
 FILE = "ann.faiss"
 BLOCK = 1 << 13
@@ -230,7 +230,7 @@ def _add(index: Any, vectors_ND: Vectors) -> None:
 
 
 def _write(index: Any, path: Path) -> None:
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         library().write_index(index, str(temporary))
 
 

@@ -18,8 +18,8 @@ from sleuth.retrieval.words.inverted import Inverted, merge
 from sleuth.retrieval.words.maxscore import MaxScore, Weighted
 from sleuth.retrieval.words.terms import Terms
 from sleuth.retrieval.words.vocabulary import Vocabulary
-from sleuth.runs.documents import read_json
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
+from sleuth.runs.json_files import read_json
 
 BLOCKS = "blocks"
 FINISHED = "finished.json"
@@ -50,7 +50,7 @@ def build(
     counts = merge(blocks, out, settings, progress)
     if not counts["terms"]:
         raise InputError(f"the corpus {corpus} holds no word to index; expected text in the contents of its passages")
-    with replacing(out / FINISHED) as path:
+    with atomic_write(out / FINISHED) as path:
         path.write_text(json.dumps({"order": order, "counts": counts}, indent=2) + "\n")
     shutil.rmtree(folder)
     return counts

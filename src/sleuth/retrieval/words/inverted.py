@@ -16,7 +16,7 @@ from sleuth.retrieval.settings import BM25Settings
 from sleuth.retrieval.words import vocabulary
 from sleuth.retrieval.words.blocks import Blocks
 from sleuth.retrieval.words.postings import Postings
-from sleuth.runs.documents import read_json
+from sleuth.runs.json_files import read_json
 
 # The file names of bm25s, which can open the folder too; what comes after them is ours alone.
 SCORES = "data.csc.index.npy"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sleuth.corpus.arrays import open_array
 from sleuth.errors import InputError
 from sleuth.retrieval.words.terms import Terms
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
 
 DROPPED = -1
 REMEMBERED = 1 << 19
@@ -38,7 +38,7 @@ class Postings:
         parts = (self.lengths, self.counts, self.rows, self.times, letters)
         body = np.concatenate(parts)
         header = np.array([zlib.crc32(body.data), *map(len, parts)], np.uint32)
-        with replacing(path) as temporary, temporary.open("wb") as file:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             np.save(file, np.concatenate([header, body]))
 
     @classmethod

@@ -12,8 +12,8 @@ from sleuth import __version__
 from sleuth.corpus import questions
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Passage, Question
-from sleuth.runs.provenance import fingerprint
-from sleuth.runs.replacing import replacing
+from sleuth.runs.atomic import atomic_write
+from sleuth.runs.checksums import fingerprint
 from sleuth.synthesis.world.entities import Entities
 from sleuth.synthesis.world.names import name_variants
 from sleuth.synthesis.world.permutation import Permutation, mix64, stable_hash
@@ -270,7 +270,7 @@ def write_world(
             on_row()
 
     splits: tuple[tuple[str, Split, int], ...] = ((TRAIN, "train", train), (TEST, "test", test))
-    with replacing(folder) as temporary:
+    with atomic_write(folder) as temporary:
         temporary.mkdir()
         with (temporary / CORPUS).open("w", encoding="utf-8") as file:
             for passage in counted(world.passages()):

@@ -85,7 +85,7 @@ def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Pat
 
     match begun:
         case Run():
-            config, where = recipe.amend(begun.begun_with()[0], settings), ["--resume", str(begun.path)]
+            config, where = recipe.amend(begun.config_and_inputs()[0], settings), ["--resume", str(begun.path)]
         case Config():
             config, where = begun, [str(name), "--out", str(out or next_run_path(RUNS, begun.name))]
     require(config, nproc)
@@ -104,7 +104,7 @@ def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Con
     quiet()
     ranks = here()
     parts: Parts
-    with Live(console) as live, INTERRUPTION.handled():
+    with Live(console) as live, INTERRUPTION.handle_signals():
         chosen = begun.path if isinstance(begun, Run) else out or next_run_path(RUNS, begun.name)
         ((folder,), *_) = ranks.gather([chosen], "the name of the run")
         try:

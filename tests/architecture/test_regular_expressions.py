@@ -37,7 +37,7 @@ VARIABLES: dict[str, dict[str, Any]] = {
     "agent/tool_calls.py": {"self": SimpleNamespace(_form=Hermes())},
     "synthesis/cloze/people.py": {"called": "he|she|Ada Lovelace"},
     "synthesis/cloze/works.py": {"noun": "album"},
-    "retrieval/vectors/families.py": {"pattern": "bge-(small|base|large)-en(-v1.5)?"},
+    "retrieval/dense/encoder_config.py": {"pattern": "bge-(small|base|large)-en(-v1.5)?"},
     "sft/gold_words.py": {"gold": "Oslo", "flags": re.IGNORECASE},
 }
 

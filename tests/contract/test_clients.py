@@ -17,10 +17,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from sleuth.config.retrieval import BM25Settings, IndexPlan
 from sleuth.corpus.pages import PageStore
 from sleuth.retrieval.index import build, load
 from sleuth.retrieval.service.server import Facts, application
-from sleuth.retrieval.settings import BM25Settings, Plan
 
 RECORDINGS = Path(__file__).parent / "recordings"
 SETTINGS = BM25Settings(k1=0.9, b=0.4, stemmer="english")  # of the index that was served when they were made
@@ -137,7 +137,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, rows in recording("corpus").items():
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (home / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-    build(home / "passages.jsonl", home / "index", Plan(kind="bm25", bm25=SETTINGS))
+    build(home / "passages.jsonl", home / "index", IndexPlan(kind="bm25", bm25=SETTINGS))
     return home
 
 

@@ -12,18 +12,18 @@ from typing import get_args
 import pytest
 import uvicorn
 
+from sleuth.config.retrieval import IndexKind, IndexPlan
 from sleuth.errors import ReplayMiss, SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.base import Retriever
-from sleuth.retrieval.cache import Cached
-from sleuth.retrieval.function import Function
+from sleuth.retrieval.cache import CachedRetriever
+from sleuth.retrieval.function import FunctionRetriever
 from sleuth.retrieval.index import build, load
-from sleuth.retrieval.replay import Recorded, Replayed
+from sleuth.retrieval.replay import RecordingRetriever, ReplayRetriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.retrieval.service.client import Client
 from sleuth.retrieval.service.gather import Gathered
 from sleuth.retrieval.service.listen import bound
 from sleuth.retrieval.service.server import Facts, application
-from sleuth.retrieval.settings import Kind, Plan
 from sleuth.retrieval.wire import scored
 
 TWINS = '"Twin"\nThe twins of the harbour tell the same story.'
@@ -93,7 +93,7 @@ def gathered(kinds: Kinds) -> Iterator[Retriever]:
 
 @contextmanager
 def cached(kinds: Kinds) -> Iterator[Retriever]:
-    yield Cached(load(kinds["bm25"]), 5)
+    yield CachedRetriever(load(kinds["bm25"]), 5)
 
 
 @contextmanager
@@ -105,13 +105,13 @@ def function(kinds: Kinds) -> Iterator[Retriever]:
         answers = await inner.search(queries, k)
         return [list(map(scored, hits)) for hits in answers if not isinstance(hits, SearchUnavailable)]
 
-    yield Function(search, "import:mine.search")
+    yield FunctionRetriever(search, "import:mine.search")
 
 
 @contextmanager
 def recorded(kinds: Kinds) -> Iterator[Retriever]:
     with TemporaryDirectory() as home:
-        opened = Recorded(load(kinds["bm25"]), Path(home) / "searches.jsonl", "any")
+        opened = RecordingRetriever(load(kinds["bm25"]), Path(home) / "searches.jsonl", "any")
         yield opened
         opened.close()
 
@@ -136,9 +136,9 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Kinds:
     home = tmp_path_factory.mktemp("retriever")
     rows = ({"id": each.id, "contents": each.contents, **each.extra} for each in PASSAGES)
     (home / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for kind in get_args(Kind):
-        build(home / "corpus.jsonl", home / kind, Plan.of(kind), device="cpu")
-    return {kind: home / kind for kind in get_args(Kind)}
+    for kind in get_args(IndexKind):
+        build(home / "corpus.jsonl", home / kind, IndexPlan.of(kind), device="cpu")
+    return {kind: home / kind for kind in get_args(IndexKind)}
 
 
 @pytest.fixture(params=IMPLEMENTATIONS, scope="module")
@@ -236,9 +236,9 @@ def test_the_same_hits_in_process_and_over_http(kinds: Kinds, kind: str) -> None
 
 def test_what_was_recorded_is_replayed_to_the_last_bit(kinds: Kinds, tmp_path: Path) -> None:
     file = tmp_path / "searches.jsonl"
-    recording = Recorded(load(kinds["hybrid"], device="cpu"), file, "index")
+    recording = RecordingRetriever(load(kinds["hybrid"], device="cpu"), file, "index")
     first = found(recording, QUERIES)
     recording.close()
-    assert found(Replayed(file, "index"), QUERIES) == first
+    assert found(ReplayRetriever(file, "index"), QUERIES) == first
     with pytest.raises(ReplayMiss, match="has no answer"):
-        found(Replayed(file, "index"), ["never asked"])
+        found(ReplayRetriever(file, "index"), ["never asked"])

@@ -91,9 +91,9 @@ def save_encoder(folder: Path) -> None:
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from sleuth.retrieval.vectors.weights import folder_of
+    from sleuth.retrieval.dense.encoder_config import model_folder
 
-    tokenizer = AutoTokenizer.from_pretrained(folder_of("minilm"))
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("minilm"))
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
@@ -180,7 +180,7 @@ def test_a_build_killed_again_and_again_gives_the_same_index(kind: str, nursery:
     ended = nursery.sleuth(home, *build, "--out", out)
     assert succeeded(ended).startswith(f"{out}: {kind}, 4,200 passages")
     # What was finished is not done again, except words, which are quickly merged.
-    said = set(ended.stderr.splitlines()) - {"indexing words", "merging the index", "going on with an unfinished build"}
+    said = set(ended.stderr.splitlines()) - {"indexing words", "merging the index", "resuming an unfinished build"}
     assert said <= set(killing.left)
     assert set(killing.left) <= set(ended.stderr.splitlines())
     whole, killed = contents(home / f"whole-{kind}"), contents(home / out)
@@ -424,7 +424,7 @@ BAD_BUILDS = {
     ),
     "in the way": (("--out", "folder"), "folder already exists"),
     "below a file": (("--out", "bad.jsonl/new"), "cannot be written: "),
-    "where nothing can be": (("--out", "/proc/new"), "cannot be made: No such file or directory; choose another"),
+    "where nothing can be": (("--out", "/proc/new"), "No such file or directory"),
 }
 
 
@@ -459,11 +459,11 @@ def cut(path: Path, by: int) -> None:
 Harm = Callable[[Path], object]
 SEARCHING = ("search", "serve", "check")
 HARMS: dict[str, tuple[str, Harm, str, tuple[str, ...]]] = {
-    "no folder": ("words", lambda home: shutil.rmtree(home / "words"), "words is no index folder", tuple(COMMANDS)),
+    "no folder": ("words", lambda home: shutil.rmtree(home / "words"), "words is not an index folder", tuple(COMMANDS)),
     "no manifest": (
         "words",
         lambda home: (home / "words" / "manifest.json").unlink(),
-        "words is no index folder: it has no manifest.json; make one with: sleuth index build",
+        "words is not an index folder",
         tuple(COMMANDS),
     ),
     "manifest cut short": (
@@ -612,4 +612,4 @@ def test_the_command_itself_builds_describes_and_searches(tmp_path: Path) -> Non
     assert set(built.stderr.splitlines()) <= {"reading", "indexing words", "merging the index"}
     assert "corpus       ../corpus.jsonl (" in succeeded(run("index", "info", "index"))
     assert succeeded(run("search", "index", "fjords")).splitlines()[0].startswith("1. Oslo  ")
-    refused(run("search", "nowhere", "fjords"), "nowhere is no index folder")
+    refused(run("search", "nowhere", "fjords"), "nowhere is not an index folder")

@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from sleuth.agent.tags import Tags
 from sleuth.cli.main import app
 from sleuth.config import recipe
+from sleuth.config.retrieval import IndexPlan
 from sleuth.config.tree import Config
 from sleuth.retrieval import index
-from sleuth.retrieval.settings import Plan
 from sleuth.runs.run import Run
 from sleuth.sft.quickstart_tokenizer import tokenizer
 from sleuth.synthesis.world.world import CORPUS, TEST, TRAIN, World, write_world
@@ -84,7 +84,7 @@ class Stage:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     home = tmp_path_factory.mktemp("stage")
     write_world(World(200, 0), home / "world", 20, 5)
-    index.build(home / "world" / CORPUS, home / "index", Plan.of("bm25"))
+    index.build(home / "world" / CORPUS, home / "index", IndexPlan.of("bm25"))
     folders = {kind: model(home, *kind) for kind in set(MODELS.values())}
     return Stage({name: folders[kind] for name, kind in MODELS.items()}, home / "world", home / "index")
 

@@ -107,7 +107,7 @@ def test_an_index_is_served_found_by_its_file_and_stopped(index: Path, tmp_path:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Sequence[str]], str]] = {
-    "no index": (lambda index: [str(index.parent)], "is no index folder"),
+    "no index": (lambda index: [str(index.parent)], "is not an index folder"),
     "no token": (lambda index: [str(index), "--token-env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE is not set or empty"),
     "no such host": (lambda index: [str(index), "--host", "198.51.100.1"], "no such address"),
 }

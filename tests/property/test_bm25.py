@@ -12,12 +12,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sleuth.retrieval.base import Ranked
-from sleuth.retrieval.settings import BM25Settings
-from sleuth.retrieval.words import bm25
-from sleuth.retrieval.words.bm25 import BM25
-from sleuth.retrieval.words.inverted import Inverted
-from sleuth.retrieval.words.maxscore import MaxScore, Weighted
+from sleuth.config.retrieval import BM25Settings
+from sleuth.retrieval.bm25 import search as bm25
+from sleuth.retrieval.bm25.inverted_index import Inverted
+from sleuth.retrieval.bm25.maxscore import MaxScore, Weighted
+from sleuth.retrieval.bm25.search import BM25
+from sleuth.retrieval.retriever import Ranking
 
 ALL = 1000
 
@@ -71,7 +71,7 @@ def test_bm25_equals_a_naive_scorer(
         check_order(corpus, ranking, ranks)
 
 
-def check_order(corpus: list[list[str]], ranking: Ranked, ranks: list[int]) -> None:
+def check_order(corpus: list[list[str]], ranking: Ranking, ranks: list[int]) -> None:
     """Best first, ties by rank, and passages of the same words tie."""
     assert ranking == sorted(ranking, key=lambda hit: (-hit[1], ranks[hit[0]]))
     for one, score in ranking:

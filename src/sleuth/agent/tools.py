@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Access, Hit, Search
-from sleuth.retrieval.base import Pages, Retriever
+from sleuth.retrieval.retriever import Pages, Retriever
 
 Found = tuple[tuple[Hit, ...], ...]  # the hits of each query, or the page of each url: one, or none
 

@@ -15,12 +15,12 @@ import numpy as np
 import Stemmer
 
 from sleuth.bench.table import Table
+from sleuth.config.retrieval import BM25Settings
 from sleuth.corpus.passages import OFFSETS, stream
 from sleuth.corpus.survey import survey
 from sleuth.errors import MissingExtra
-from sleuth.retrieval.settings import BM25Settings
-from sleuth.retrieval.words import bm25
-from sleuth.retrieval.words.bm25 import BM25
+from sleuth.retrieval.bm25 import search as bm25
+from sleuth.retrieval.bm25.search import BM25
 
 REPEATS = 3
 BATCH = 512

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sleuth.retrieval.vectors.exact import DeviceShard, HostShard, Shard, nearest
+from sleuth.retrieval.dense.exact import DeviceShard, HostShard, Shard, nearest
 
 CHUNK = 1 << 20
 REPEATS = 5

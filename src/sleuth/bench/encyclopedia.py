@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sleuth.config.retrieval import RetrievalConfig
+from sleuth.config.retrieval import IndexPlan, RetrievalConfig
 from sleuth.corpus import questions
 from sleuth.records import Question
 from sleuth.retrieval import index
-from sleuth.retrieval.base import Retriever
-from sleuth.retrieval.opened import opened
-from sleuth.retrieval.settings import Plan
+from sleuth.retrieval.backends import open_retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.synthesis.world.world import CORPUS, TRAIN, World, write_world
 
 
@@ -26,10 +25,10 @@ class Encyclopedia:
 
 @contextmanager
 def generated(passages: int, asked: int) -> Iterator[Encyclopedia]:
-    """A world of so many passages with so many questions, its BM25 index opened as a run opens it."""
+    """A world of so many passages with so many questions, its BM25 index open_retriever as a run opens it."""
     with TemporaryDirectory() as scratch:
         world, built = Path(scratch, "world"), Path(scratch, "index")
         write_world(World(passages, 0), world, asked, 1)
-        index.build(world / CORPUS, built, Plan.of("bm25"))
+        index.build(world / CORPUS, built, IndexPlan.of("bm25"))
         found = questions.load(world / TRAIN)
-        yield Encyclopedia(found, opened(RetrievalConfig(), built, Path(scratch, "searches.jsonl")))
+        yield Encyclopedia(found, open_retriever(RetrievalConfig(), built, Path(scratch, "searches.jsonl")))

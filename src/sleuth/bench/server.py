@@ -14,7 +14,7 @@ import numpy as np
 from fastapi import FastAPI
 
 from sleuth.errors import SearchUnavailable, SleuthError
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.retrieval.service.limits import Limits
 from sleuth.retrieval.service.listen import bound, serve
 from sleuth.retrieval.service.server import Facts, application

@@ -120,10 +120,10 @@ def _server(
 ) -> "Table":
     from sleuth.bench import server
     from sleuth.bench.table import Table
+    from sleuth.config.retrieval import IndexPlan
     from sleuth.retrieval.index import build, load
-    from sleuth.retrieval.settings import Plan
 
-    manifest = build(corpus, out, Plan.of(kind))
+    manifest = build(corpus, out, IndexPlan.of(kind))
     loads = server.compare(partial(load, out), queries, clients=clients, seconds=seconds)
     return Table(
         f"{clients} clients for {seconds:g} s, {kind}, {manifest.passages:,} passages",

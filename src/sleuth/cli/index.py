@@ -11,20 +11,31 @@ import typer
 from sleuth.cli.bounds import MANY, MAX_INT, PROCESSES, TOKENS
 from sleuth.cli.meter import Meter
 from sleuth.cli.printed import printed, say
+from sleuth.config.retrieval import (
+    INDEX_KINDS,
+    AnnSettings,
+    BM25Settings,
+    Component,
+    EncoderSettings,
+    IndexKind,
+    IndexPlan,
+)
 from sleuth.errors import ConfigError, InputError
 from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
     from sleuth.retrieval.manifest import Manifest
-    from sleuth.retrieval.settings import EncoderSettings, Plan
 
 app = typer.Typer(no_args_is_help=True, help="Build search indexes, and look at them.")
 
 NAMED = 10
-OF_WORDS = ("k1", "b", "stemmer")
-OF_VECTORS = ("encoder", "query_prefix", "passage_prefix", "pooling", "normalise", "query_tokens", "passage_tokens")
-OF_ANN = ("method", "links", "effort", "lists", "bytes")
-Kinds = Literal["bm25", "dense", "ann", "hybrid"]
+# The options of each component of an index: its settings, where the model of an encoder is --encoder.
+OPTIONS: dict[Component, tuple[str, ...]] = {
+    "bm25": tuple(BM25Settings.model_fields),
+    "encoder": tuple(name if name != "model" else "encoder" for name in EncoderSettings.model_fields),
+    "ann": tuple(AnnSettings.model_fields),
+}
+BUILD_OPTIONS: dict[Component, tuple[str, ...]] = {"bm25": ("workers",), "encoder": ("device",)}
 Given = dict[str, Any]
 
 # What is encoded, and how; known for e5, bge, gte, MiniLM and contriever, else to be stated.
@@ -48,7 +59,7 @@ def build(
     ],
     out: Annotated[Path, typer.Option(help="the folder to write; it must not exist")],
     kind: Annotated[
-        Kinds,
+        IndexKind,
         typer.Option(help="bm25: words; dense: vectors, exact; ann: vectors, approximate; hybrid: bm25 and dense"),
     ] = "bm25",
     k1: Annotated[float | None, typer.Option(min=0.0, help="BM25 term saturation; default: 0.9")] = None,
@@ -80,13 +91,10 @@ def build(
     """Index documents for search. Killed and started again with the same settings, it goes on where it was."""
     from sleuth.retrieval import index
 
-    words = _given(locals(), OF_WORDS)
-    vectors = _given(locals(), OF_VECTORS)
-    approximate = _given({**locals(), "bytes": bytes_}, OF_ANN)
-    _refuse_useless(
-        kind, _given(locals(), (*OF_WORDS, "workers")), _given(locals(), (*OF_VECTORS, "device")), approximate
-    )
-    plan = _plan(kind, words, vectors, approximate)
+    options = {**locals(), "bytes": bytes_}
+    for component, names in OPTIONS.items():
+        _refuse_unused(kind, component, _given(options, (*names, *BUILD_OPTIONS.get(component, ()))))
+    plan = _plan(kind, {component: _given(options, names) for component, names in OPTIONS.items()})
     with Meter() as meter:
         manifest = index.build(source, out, plan, progress=meter, workers=workers or 0, device=device or "auto")
     _warn(manifest.skipped)
@@ -109,11 +117,11 @@ def adopt(
     passage_tokens: PassageTokens = None,
 ) -> None:
     """Take over a published FAISS index: a flat one as fp16 vectors, half its size; any other as it is, where it is."""
-    from sleuth.retrieval import adoption
+    from sleuth.retrieval import faiss_import
 
-    vectors = _given(locals(), OF_VECTORS)
+    options = _given(locals(), OPTIONS["encoder"])
     with Meter() as meter:
-        manifest = adoption.adopt(faiss, corpus, out, _encoder(vectors), progress=meter)
+        manifest = faiss_import.import_faiss(faiss, corpus, out, _encoder(options), progress=meter)
     _warn(manifest.skipped)
     say(f"{out}: {_summary(manifest)}")
 
@@ -157,14 +165,14 @@ def check(
     from sleuth.corpus.passages import stream
     from sleuth.evaluate import corpus_check, index_check, index_report
     from sleuth.retrieval.index import load
-    from sleuth.retrieval.manifest import matching_corpus, read
+    from sleuth.retrieval.manifest import read, verified_corpus
 
     asked = [question for path in questions for question in question_files.load(path)]
     counts = Counter((question.data_source, question.id) for question in asked)
     if twice := [f"{source} {name}" for (source, name), count in counts.items() if count > 1]:
         raise InputError(f"{len(twice):,} questions come twice, {twice[0]} first; give each questions file once")
     manifest = read(folder)
-    corpus = matching_corpus(folder, manifest.corpus, verify=False)
+    corpus = verified_corpus(folder, manifest.corpus, full=False)
     retriever = load(folder, verify=True, device=device)
     with Meter() as meter:
         looked = corpus_check.check(stream(corpus), asked, manifest.passages, meter)
@@ -176,44 +184,37 @@ def check(
 
 
 def _given(options: Given, names: Sequence[str]) -> Given:
-    """Those of the named options that were given."""
+    """The named options that were given on the command line."""
     return {name: options[name] for name in names if options[name] is not None}
 
 
-def _refuse_useless(kind: Kinds, words: Given, vectors: Given, approximate: Given) -> None:
-    """An option that the kind, or the method, has no use for is refused."""
-    hnsw = approximate.get("method", "hnsw") == "hnsw"
-    useless = {
-        f"--kind {kind}": {
-            *(words if kind in ("dense", "ann") else ()),
-            *(vectors if kind == "bm25" else ()),
-            *(approximate if kind != "ann" else ()),
-        },
-        f"--method {'hnsw' if hnsw else 'ivfpq'}": {"lists", "bytes"} if hnsw else {"links"},
-    }
-    for when, names in useless.items():
-        for name in [name for name in words | vectors | approximate if name in names]:
-            raise ConfigError(f"--{name.replace('_', '-')} has no effect with {when}; remove it")
+def _refuse_unused(kind: IndexKind, component: Component, given: Given) -> None:
+    """Refuse options that have no effect with the kind of index, or with the method of `ann`."""
+    method = given.get("method", "hnsw")
+    unused = set(given) if component not in INDEX_KINDS[kind] else set()
+    of_method = ({"lists", "bytes"} if method == "hnsw" else {"links"}) if component == "ann" else set()
+    for name in given:
+        if name in unused | of_method:
+            cause = f"--kind {kind}" if name in unused else f"--method {method}"
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect with {cause}; remove it")
 
 
-def _plan(kind: Kinds, words: Given, vectors: Given, approximate: Given) -> "Plan":
+def _plan(kind: IndexKind, given: dict[Component, Given]) -> IndexPlan:
     from pydantic import ValidationError
 
-    from sleuth.retrieval.settings import AnnSettings, BM25Settings, Plan
-
-    encoder = None if kind == "bm25" else _encoder({"encoder": "minilm", **vectors})
+    encoder = _encoder({"encoder": "minilm", **given["encoder"]}) if "encoder" in INDEX_KINDS[kind] else None
     try:
-        return Plan.of(kind, BM25Settings(**words), encoder, AnnSettings(**approximate))
+        return IndexPlan.of(kind, BM25Settings(**given["bm25"]), encoder, AnnSettings(**given["ann"]))
     except ValidationError as error:
         wrong = error.errors()[0]
         raise ConfigError(f"--{wrong['loc'][0]} is {wrong['input']}: {wrong['msg']}") from error
 
 
-def _encoder(vectors: Given) -> "EncoderSettings":
-    from sleuth.retrieval.vectors.families import settings_for
+def _encoder(options: Given) -> EncoderSettings:
+    from sleuth.retrieval.dense.encoder_config import encoder_settings
 
-    stated = dict(vectors)
-    return settings_for(stated.pop("encoder"), **stated)
+    overrides = dict(options)
+    return encoder_settings(overrides.pop("encoder"), **overrides)
 
 
 def _warn(skipped: Sequence[str]) -> None:

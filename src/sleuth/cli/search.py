@@ -35,16 +35,16 @@ def search(
     """Search an index, a server or the web and print the passages found, best first."""
     if not query.strip():
         raise InputError("the query is empty; write what to look for")
-    from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
-    from sleuth.retrieval.opened import SERVERS, named, require_ready
+    from sleuth.config.retrieval import RetrievalConfig, ServiceConfig, backend_of
+    from sleuth.retrieval.backends import open_backend, require_ready
 
-    if token_env is not None and not index.startswith(SERVERS):
+    if token_env is not None and backend_of(index) != "server":
         raise ConfigError(f"--token-env has no effect with {index}, which is no server; remove it")
     if device is not None and not RetrievalConfig(index=index).local:
         raise ConfigError(f"--device has no effect with {index}, which is no index folder; remove it")
     service = ServiceConfig(token_env=token_env)
-    require_ready(index, service, patience=PATIENCE)
-    retriever = named(index, service, device or "auto")
+    require_ready(index, service, timeout=PATIENCE)
+    retriever = open_backend(index, service, device or "auto")
     (found,) = asyncio.run(retriever.search([query], k))
     if isinstance(found, SearchUnavailable):
         raise UserError(str(found))

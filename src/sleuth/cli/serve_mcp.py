@@ -62,13 +62,12 @@ def mcp(
 
     Claude, Cursor, VS Code and others start this command themselves; docs/mcp.md has what to write into their settings.
     """
-    from sleuth.config.retrieval import RetrievalConfig
-    from sleuth.retrieval.opened import SERVERS
+    from sleuth.config.retrieval import RetrievalConfig, backend_of
 
     for option, value, useful, needed in (
         ("--token-env", token_env, http is not None, "--http"),
         ("--allow-host", allow_host, http is not None, "--http"),
-        ("--index-token-env", index_token_env, index.startswith(SERVERS), "the address of a server as INDEX"),
+        ("--index-token-env", index_token_env, backend_of(index) == "server", "the address of a server as INDEX"),
         ("--device", device, RetrievalConfig(index=index).local, "an index folder"),
     ):
         if value is not None and not useful:

@@ -81,7 +81,7 @@ def gold(
     from sleuth.agent import prompts
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
-    from sleuth.retrieval.opened import named, require_ready
+    from sleuth.retrieval.backends import open_backend, require_ready
     from sleuth.sft.gold import Gold
     from sleuth.sft.gold_passages import finder
 
@@ -93,7 +93,7 @@ def gold(
     require_ready(index)
     writer = Gold(
         find=finder(corpus, index, {name for question in asked for name in question.supporting_ids}),
-        retriever=None if index is None else named(index),
+        retriever=None if index is None else open_backend(index),
         protocol=protocols.named(protocol, _tokens(model, protocol)),
         prompt=prompt,
         k=k or DEFAULT_K,

@@ -50,7 +50,7 @@ def answers(
     from sleuth.agent import methods
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
-    from sleuth.retrieval.opened import named, require_ready
+    from sleuth.retrieval.backends import open_backend, require_ready
     from sleuth.sft.gold_answers import Answers
     from sleuth.sft.traces import write
 
@@ -59,7 +59,7 @@ def answers(
     given = load(questions)[:limit]
     asked = [question for question in given if question.answerable is not False]
     require_ready(index)
-    retriever = None if index is None else named(index)
+    retriever = None if index is None else open_backend(index)
     writer = Answers(retriever, k, protocols.named(config.protocol), config.template, seed)
     console = Terminal(stderr=True, markup=False, highlight=False)
     with Live(console) as live:

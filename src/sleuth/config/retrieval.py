@@ -6,6 +6,92 @@ from pydantic import Field, model_validator
 
 from sleuth.config.section import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, Section
 
+IndexKind = Literal["bm25", "dense", "ann", "hybrid"]
+Component = Literal["bm25", "encoder", "ann"]
+# The components of each kind of index. A new kind needs an entry here, its module, and a few lines in
+# `retrieval/index.py` that build and open it; options and error messages follow from this table.
+INDEX_KINDS: dict[IndexKind, tuple[Component, ...]] = {
+    "bm25": ("bm25",),
+    "dense": ("encoder",),
+    "ann": ("encoder", "ann"),
+    "hybrid": ("bm25", "encoder"),
+}
+
+Backend = Literal["folder", "server", "web", "function"]
+WEB_PREFIX = "web:"
+# How the name of a backend begins; any other name is an index folder.
+BACKENDS: dict[str, Backend] = {"http://": "server", "https://": "server", WEB_PREFIX: "web", "import:": "function"}
+# The settings of `retrieval.service` that each backend uses.
+SERVICE_SETTINGS: dict[Backend, frozenset[str]] = {
+    "folder": frozenset(),
+    "server": frozenset({"concurrency", "rate", "deadline", "token_env", "proxy"}),
+    "web": frozenset({"concurrency", "rate", "deadline", "proxy", "language", "country", "pages"}),
+    "function": frozenset({"concurrency", "deadline"}),
+}
+
+Pooling = Literal["mean", "cls", "last"]
+
+
+def backend_of(name: str | None) -> Backend:
+    """The backend that a value of `retrieval.index` refers to; None is an index folder built by the run."""
+    return next((backend for prefix, backend in BACKENDS.items() if (name or "").startswith(prefix)), "folder")
+
+
+class BM25Settings(Section):
+    """Lucene's BM25; `stemmer` is a Snowball language, or none."""
+
+    k1: Annotated[float, Field(ge=0)] = 0.9
+    b: Annotated[float, Field(ge=0, le=1)] = 0.4
+    stemmer: str = "english"
+
+
+class EncoderSettings(Section):
+    """A sentence encoder and its input format; `model` is minilm, a folder, or a Hugging Face name."""
+
+    model: str = "minilm"
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    pooling: Pooling = "mean"
+    normalise: bool = True
+    query_tokens: Annotated[int, Field(gt=0)] = 256
+    passage_tokens: Annotated[int, Field(gt=0)] = 256
+
+
+class AnnSettings(Section):
+    """An approximate FAISS index: a graph (hnsw), or inverted lists of compressed vectors (ivfpq)."""
+
+    method: Literal["hnsw", "ivfpq"] = "hnsw"
+    # FAISS crashes or hangs with a single link.
+    links: Annotated[int, Field(ge=2, description="hnsw: neighbours per node")] = 64
+    effort: Annotated[int, Field(gt=0, description="hnsw: candidates kept while searching; ivfpq: lists probed")] = 128
+    lists: Annotated[int, Field(ge=0, description="ivfpq: inverted lists; 0 chooses by the number of passages")] = 0
+    bytes: Annotated[int, Field(gt=0, description="ivfpq: bytes per compressed vector")] = 64
+
+
+class IndexPlan(Section):
+    """An index to build: its kind, and the settings of the kind's components."""
+
+    kind: IndexKind
+    bm25: BM25Settings | None = None
+    encoder: EncoderSettings | None = None
+    ann: AnnSettings | None = None
+
+    @classmethod
+    def of(
+        cls,
+        kind: IndexKind,
+        bm25: BM25Settings | None = None,
+        encoder: EncoderSettings | None = None,
+        ann: AnnSettings | None = None,
+    ) -> "IndexPlan":
+        """Plan a kind of index: defaults for missing settings; settings of unused components are dropped."""
+        settings = {
+            "bm25": bm25 or BM25Settings(),
+            "encoder": encoder or EncoderSettings(),
+            "ann": ann or AnnSettings(),
+        }
+        return cls.model_validate({"kind": kind, **{name: settings[name] for name in INDEX_KINDS[kind]}})
+
 
 class ServiceConfig(Section):
     concurrency: Annotated[
@@ -31,9 +117,7 @@ class RetrievalConfig(Section):
         ),
     ] = None
     k: Annotated[int, Field(gt=0, le=10_000, description="Passages per search.")] = 3
-    kind: Annotated[
-        Literal["bm25", "dense", "ann", "hybrid"], Field(description="Kind of an index that the run builds.")
-    ] = "bm25"
+    kind: Annotated[IndexKind, Field(description="Kind of an index that the run builds.")] = "bm25"
     k1: Annotated[NonNegativeFloat, Field(description="BM25 term saturation of an index that the run builds.")] = 0.9
     b: Annotated[Fraction, Field(description="BM25 length normalisation of an index that the run builds.")] = 0.4
     stemmer: Annotated[str, Field(description="BM25 stemmer language, or none, of an index that the run builds.")] = (
@@ -59,24 +143,25 @@ class RetrievalConfig(Section):
     @property
     def remote(self) -> bool:
         """Whether searches go to a server or the web."""
-        return self.index is not None and self.index.startswith(("http://", "https://", "web:"))
+        return backend_of(self.index) in ("server", "web")
 
     @property
     def local(self) -> bool:
         """Whether the index is a folder, given or built by the run."""
-        return not self.remote and not (self.index or "").startswith("import:")
+        return backend_of(self.index) == "folder"
 
     @model_validator(mode="after")
     def _check_build_settings(self) -> Self:
-        bm25, dense = ("k1", "b", "stemmer"), ("encoder",)
+        settings: dict[Component, tuple[str, ...]] = {"bm25": ("k1", "b", "stemmer"), "encoder": ("encoder",)}
+        used = INDEX_KINDS[self.kind] if self.index is None and self.replay is None else ()
+        unused = [name for component, names in settings.items() if component not in used for name in names]
         if self.index is not None:
-            self._reject_unused("retrieval.index, which is already built", "kind", *bm25, *dense)
+            self._reject_unused("retrieval.index, which is already built", "kind", *unused)
         elif self.replay is not None:
-            self._reject_unused("retrieval.replay, which needs no index", "kind", *bm25, *dense)
-        elif self.kind == "bm25":
-            self._reject_unused("retrieval.kind = bm25", *dense, *(("device",) if self.rerank is None else ()))
-        elif self.kind != "hybrid":
-            self._reject_unused(f"retrieval.kind = {self.kind}", *bm25)
+            self._reject_unused("retrieval.replay, which needs no index", "kind", *unused)
+        else:
+            device = () if "encoder" in used or self.rerank is not None else ("device",)
+            self._reject_unused(f"retrieval.kind = {self.kind}", *unused, *device)
         return self
 
     @model_validator(mode="after")
@@ -91,15 +176,8 @@ class RetrievalConfig(Section):
 
     @model_validator(mode="after")
     def _check_service_settings(self) -> Self:
-        index = str(self.index)
-        unused = set(ServiceConfig.model_fields)
-        if not self.local and self.replay is None:
-            if index.startswith("import:"):
-                unused -= {"concurrency", "deadline"}
-            else:
-                unused = {"token_env"} if index.startswith("web:") else {"language", "country", "pages"}
-        condition = "an index that the run builds" if self.index is None else f"retrieval.index = {index}"
-        self.service._reject_unused(
-            "retrieval.replay" if self.replay is not None else condition, *sorted(unused), table="service."
-        )
+        used = SERVICE_SETTINGS[backend_of(self.index)] if self.replay is None else frozenset()
+        unused = [name for name in ServiceConfig.model_fields if name not in used]
+        condition = "an index that the run builds" if self.index is None else f"retrieval.index = {self.index}"
+        self.service._reject_unused(condition if self.replay is None else "retrieval.replay", *unused, table="service.")
         return self

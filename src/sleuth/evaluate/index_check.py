@@ -10,7 +10,7 @@ from sleuth.errors import InputError, SearchUnavailable
 from sleuth.evaluate.corpus_check import CorpusCheck, key
 from sleuth.evaluate.intervals import estimate
 from sleuth.records import Estimate, Hit, Question
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.answers import cover_em
 
 DEPTHS = (1, 3, 5, 10)

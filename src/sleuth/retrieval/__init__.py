@@ -1,1 +1,1 @@
-"""Search: from a query to the passages that answer it."""
+"""Retrieval: search backends that turn queries into passages."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.records import Hit
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 
 Outcome = list[Hit] | SearchUnavailable
 Key = tuple[str, int]
@@ -33,7 +33,7 @@ class Inquiry:
     waiting: int = 0
 
 
-class Cached:
+class CachedRetriever:
     """Answers from the `capacity` searches used last, and asks the retriever for the others; failures are not kept."""
 
     def __init__(self, retriever: Retriever, capacity: int) -> None:

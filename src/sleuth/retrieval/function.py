@@ -19,7 +19,7 @@ Found = list[Hit] | SearchUnavailable
 CONTRACT = Contract(("queries", "k"), "one list of rows a query", is_async=None)
 
 
-class Function:
+class FunctionRetriever:
     """A Retriever from `search(queries, k)`, plain or async, which gives one list a query, best first.
 
     Entries of a list are Hits, corpus rows, or rows with a score in any shape that servers answer in. What the function

@@ -1,151 +1,157 @@
-"""The index folder: built from documents, and opened for search."""
+"""Index folders: build one from documents, and open it for search."""
 
+import asyncio
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from sleuth.config.retrieval import IndexPlan
 from sleuth.corpus.passages import OFFSETS, PassageStore
 from sleuth.corpus.progress import Progress, silent
-from sleuth.errors import InputError
-from sleuth.retrieval.base import Ranker
-from sleuth.retrieval.building import building, stamp
-from sleuth.retrieval.groundwork import Ground, corpus_stamp, finish, ground
-from sleuth.retrieval.hybrid import Hybrid
-from sleuth.retrieval.indexed import Indexed
-from sleuth.retrieval.manifest import Manifest, libraries, matching, matching_corpus, read, require_files
-from sleuth.retrieval.settings import EncoderSettings, Plan
-from sleuth.retrieval.vectors import ann, faiss_file, matrix
-from sleuth.retrieval.words import bm25
-from sleuth.retrieval.words.bm25 import BM25
-from sleuth.retrieval.words.terms import Terms
+from sleuth.errors import InputError, SearchUnavailable
+from sleuth.records import Hit
+from sleuth.retrieval import manifest, staging
+from sleuth.retrieval.bm25.analyzer import Terms as Analyzer
+from sleuth.retrieval.bm25.search import BM25
+from sleuth.retrieval.bm25.search import build as build_index
+from sleuth.retrieval.dense import ann, faiss_file, vectors
+from sleuth.retrieval.manifest import Manifest
+from sleuth.retrieval.rankers import Hybrid, Reranker
+from sleuth.retrieval.retriever import Ranker, SearchOutcome
 from sleuth.runs.atomic import require_new
 
-if TYPE_CHECKING:
-    from sleuth.retrieval.vectors.encoder import Encoder
-
-WORDS = "bm25"
+BM25_FOLDER = "bm25"
 
 
 def build(
     source: Path,
     out: Path,
-    plan: Plan | None = None,
+    plan: IndexPlan | None = None,
     *,
     progress: Progress = silent,
     workers: int = 0,
     device: str = "auto",
 ) -> Manifest:
-    """Indexes a source into a new folder, which appears when it is whole; killed and started again it goes on."""
-    plan = plan or Plan.of("bm25")
+    """Index `source` into the new folder `out`, which appears when complete; an interrupted build resumes."""
+    plan = plan or IndexPlan.of("bm25")
     require_new(out)
-    order = {"source": stamp(source), **plan.model_dump(mode="json")}
-    # Loaded first: a name that is wrong is found before hours of other work.
-    encoder = _encoder(plan.encoder, device)
+    # Analyzer and encoder are created first: a wrong name must fail before hours of other work.
+    encoder = None
+    if plan.encoder is not None:
+        from sleuth.retrieval.dense.encoder import Encoder
+
+        encoder = Encoder.load(plan.encoder, device)
     if plan.bm25 is not None:
-        Terms(plan.bm25.stemmer)
-    with building(out, order) as folder:
-        laid = ground(source, folder, progress)
+        Analyzer(plan.bm25.stemmer)
+    spec = {"source": staging.source_fingerprint(source), **plan.model_dump(mode="json")}
+    with staging.staged_folder(out, spec) as folder:
+        corpus = staging.prepare_corpus(source, folder, progress)
         counts: dict[str, int] = {}
         if plan.bm25 is not None:
-            offsets = folder / OFFSETS
-            counts |= bm25.build(laid.corpus, offsets, folder / WORDS, plan.bm25, workers=workers, progress=progress)
+            target = folder / BM25_FOLDER
+            counts |= build_index(corpus.path, folder / OFFSETS, target, plan.bm25, workers=workers, progress=progress)
         if encoder is not None:
-            counts |= _vectors(laid, folder, plan, encoder, progress)
-        manifest = Manifest(
-            kind=plan.kind,
-            corpus=corpus_stamp(laid, folder, out),
-            passages=laid.survey.passages,
-            skipped=laid.skipped,
+            vectors.build(corpus.path, folder / OFFSETS, folder, encoder, progress)
+            if plan.ann is not None:
+                encoded = vectors.open_vectors(folder, corpus.survey.passages, encoder.dimensions)
+                counts |= ann.build(encoded, folder, plan.ann, progress)
+        built = Manifest(
+            **dict(plan),
+            corpus=staging.corpus_stamp(corpus, folder, out),
+            passages=corpus.survey.passages,
+            skipped=corpus.skipped,
             counts=counts,
-            bm25=plan.bm25,
-            encoder=plan.encoder,
             encoder_sha256=encoder.fingerprint if encoder else None,
             dimensions=encoder.dimensions if encoder else None,
-            ann=plan.ann,
-            libraries=libraries(),
+            libraries=manifest.library_versions(),
         )
-        # A graph holds the vectors itself; lists hold them compressed, and what is found there is scored again.
-        return finish(
-            manifest, folder, *([matrix.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else [])
-        )
+        # An HNSW graph contains the vectors. IVF-PQ compresses them, and its candidates are rescored with these.
+        redundant = [vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []
+        return staging.finish(built, folder, *redundant)
 
 
 def load(
     folder: Path, *, verify: bool = False, device: str = "auto", rerank: str | None = None, depth: int = 10
-) -> Indexed:
-    """The retriever of an index folder; `verify` reads corpus and index whole to be sure that they are as written.
+) -> "IndexRetriever":
+    """Open an index folder for search; `verify` hashes the whole corpus and index first.
 
-    Vectors are searched on `device`; a cross-encoder named by `rerank` orders the best `depth` hits anew.
+    Dense search runs on `device`; the cross-encoder `rerank` rescores the best `depth` hits.
     """
-    manifest = read(folder)
+    described = manifest.read(folder)
     store = open_passages(folder, verify=verify)
-    if len(store) != manifest.passages:
+    if len(store) != described.passages:
         raise InputError(
-            f"{folder} has offsets of {len(store):,} passages, expected {manifest.passages:,}; build the index again"
+            f"{folder} has offsets of {len(store):,} passages, expected {described.passages:,}; build the index again"
         )
-    ranker = _ranker(folder, manifest, store, device)
-    return Indexed(ranker if rerank is None else _reranked(ranker, store, rerank, device, depth), store)
+    rankers: list[Ranker] = []
+    if described.bm25 is not None:
+        rankers.append(BM25(folder / BM25_FOLDER, described.bm25, store.ranks))
+    if described.encoder is not None:
+        rankers.append(_dense_ranker(folder, described, store, device))
+    ranker = rankers[0] if len(rankers) == 1 else Hybrid(rankers, store.ranks)
+    if rerank is not None:
+        from sleuth.retrieval.dense.encoder import load_cross_encoder
+
+        ranker = Reranker(ranker, store, load_cross_encoder(rerank, device), depth)
+    return IndexRetriever(ranker, store)
 
 
 def open_passages(folder: Path, *, verify: bool = False) -> PassageStore:
-    """The passages of an index folder, whose files are as they were written; see `load` for `verify`."""
-    manifest = read(folder)
-    require_files(folder, manifest, verify=verify)
-    return PassageStore(matching_corpus(folder, manifest.corpus, verify=verify), folder)
+    """Open the passages of an index folder after checking its files; see `load` for `verify`."""
+    described = manifest.read(folder)
+    manifest.verify_files(folder, described, full=verify)
+    return PassageStore(manifest.verified_corpus(folder, described.corpus, full=verify), folder)
 
 
-def _encoder(settings: EncoderSettings | None, device: str) -> "Encoder | None":
-    if settings is None:
-        return None
-    from sleuth.retrieval.vectors.encoder import Encoder
+def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device: str) -> Ranker:
+    from sleuth.retrieval.dense.dense import Dense, devices_for
+    from sleuth.retrieval.dense.dense import Vectors as ExactIndex
+    from sleuth.retrieval.dense.encoder import Encoder
 
-    return Encoder.load(settings, None if device == "auto" else device)
-
-
-def _vectors(laid: Ground, folder: Path, plan: Plan, encoder: "Encoder", progress: Progress) -> dict[str, int]:
-    matrix.build(laid.corpus, folder / OFFSETS, folder, encoder, progress)
-    if plan.ann is None:
-        return {}
-    encoded = matrix.open_vectors(folder, laid.survey.passages, encoder.dimensions)
-    return ann.build(encoded, folder, plan.ann, progress)
-
-
-def _ranker(folder: Path, manifest: Manifest, store: PassageStore, device: str) -> Ranker:
-    parts: list[Ranker] = []
-    if manifest.bm25 is not None:
-        parts.append(BM25(folder / WORDS, manifest.bm25, store.ranks))
-    if manifest.encoder is not None:
-        parts.append(_by_vectors(folder, manifest, store, device))
-    return parts[0] if len(parts) == 1 else Hybrid(parts, store.ranks)
-
-
-def _by_vectors(folder: Path, manifest: Manifest, store: PassageStore, device: str) -> Ranker:
-    from sleuth.retrieval.vectors.dense import Dense, Vectors, devices_for
-    from sleuth.retrieval.vectors.encoder import Encoder
-
-    settings, dimensions = manifest.encoder, manifest.dimensions
+    settings, dimensions = described.encoder, described.dimensions
     if settings is None or dimensions is None:
         raise InputError(f"{folder} names no encoder for its vectors; build the index again")
-    encoder = Encoder.load(settings, None if device == "auto" else device)
-    if encoder.fingerprint != manifest.encoder_sha256:
+    encoder = Encoder.load(settings, device)
+    if encoder.fingerprint != described.encoder_sha256:
         raise InputError(
-            f"the encoder {settings.model} is not the one {folder} was built with: its weights differ; "
-            "put that one back, or build the index again"
+            f"the weights of encoder {settings.model} differ from those {folder} was built with; "
+            "restore that encoder or build the index again"
         )
-    if manifest.ann is not None:
-        files = [matching(folder, stamp, "FAISS index") for stamp in manifest.faiss] or [folder / ann.FILE]
-        whole = manifest.ann.method == "ivfpq" and not manifest.faiss
-        rescored = matrix.open_vectors(folder, len(store), dimensions) if whole else None
-        return ann.Ann(faiss_file.open_kept(files), encoder.encode_queries, store.ranks, manifest.ann, rescored)
-    encoded: NDArray[np.float16] = matrix.open_vectors(folder, len(store), dimensions)
-    devices = devices_for(device, encoded.nbytes)
-    return Dense(Vectors(encoded, store.ranks, devices, unit=settings.normalise), encoder.encode_queries)
+    if described.ann is not None:
+        files = [manifest.verified_file(folder, stamp, "FAISS index") for stamp in described.faiss]
+        rescore = described.ann.method == "ivfpq" and not files
+        exact = vectors.open_vectors(folder, len(store), dimensions) if rescore else None
+        index = faiss_file.open_kept(files or [folder / ann.FILE])
+        return ann.Ann(index, encoder.encode_queries, store.ranks, described.ann, exact)
+    encoded = vectors.open_vectors(folder, len(store), dimensions)
+    exact_index = ExactIndex(encoded, store.ranks, devices_for(device, encoded.nbytes), unit=settings.normalise)
+    return Dense(exact_index, encoder.encode_queries)
 
 
-def _reranked(ranker: Ranker, store: PassageStore, model: str, device: str, depth: int) -> Ranker:
-    from sleuth.retrieval.rerank import Reranked
-    from sleuth.retrieval.vectors.encoder import load_cross_encoder
+class IndexRetriever:
+    """Retriever over one index. Searches run in a single thread, so a GPU is never used concurrently."""
 
-    return Reranked(ranker, store, load_cross_encoder(model, None if device == "auto" else device), depth)
+    def __init__(self, ranker: Ranker, store: PassageStore) -> None:
+        self._ranker, self._store = ranker, store
+        self._thread = ThreadPoolExecutor(1, "search")
+        weakref.finalize(self, self._thread.shutdown, wait=False)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
+        if k < 1:
+            raise ValueError(f"k is {k}, expected at least 1")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._search, list(queries), k)
+
+    def _search(self, queries: list[str], k: int) -> list[SearchOutcome]:
+        try:
+            rankings = self._ranker.rank(queries, min(k, len(self._store)))
+        except Exception as error:  # any failure is reported per query; the next call may succeed
+            cause = f"{type(error).__name__}: {error}"
+            return [SearchUnavailable(query, cause) for query in queries]
+        outcomes: list[SearchOutcome] = []
+        for query, ranking in zip(queries, rankings, strict=True):
+            try:
+                outcomes.append([Hit(self._store[row], score) for row, score in ranking])
+            except InputError as error:
+                outcomes.append(SearchUnavailable(query, str(error)))
+        return outcomes

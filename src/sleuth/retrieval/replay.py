@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from sleuth.errors import InputError, ReplayMiss, SearchUnavailable
 from sleuth.records import Hit
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.retrieval.wire import hits_of, scored
 from sleuth.runs.lock import acquire
 
@@ -27,7 +27,7 @@ ROW = re.compile(
 )
 
 
-class Recorded:
+class RecordingRetriever:
     """Writes what a retriever answers to a file, which it continues if it is there; `index` names what is searched.
 
     An outcome equal to the last one of its query and k is not written again. The rows of a search are in the file when
@@ -97,7 +97,7 @@ class Recorded:
         self._size += len(lines)
 
 
-class Replayed:
+class ReplayRetriever:
     """Answers from a recording alone, each search as it was answered then; one that is not there is a ReplayMiss.
 
     Outcomes that changed over time come in the order recorded, the last one for good. Only their places are in memory.

@@ -1,4 +1,4 @@
-"""What there is to search and to open by id, whichever way the index is named."""
+"""The documents of one search backend, searchable and readable by id."""
 
 import asyncio
 from collections import OrderedDict
@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleuth.config.retrieval import ServiceConfig
+from sleuth.config.retrieval import ServiceConfig, backend_of
 from sleuth.corpus.page_text import page_text
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.base import Pages, Retriever
+from sleuth.retrieval.backends import FilePages, open_backend, server_token
 from sleuth.retrieval.index import open_passages
-from sleuth.retrieval.opened import SERVERS, WEB, named, server_token
-from sleuth.retrieval.pages import Stored
+from sleuth.retrieval.retriever import Pages, Retriever
 from sleuth.retrieval.service.page_client import PageClient
 from sleuth.retrieval.web.fetch import Fetcher, Page
 from sleuth.retrieval.web.reading import written
@@ -112,15 +111,15 @@ def opened_library(
 ) -> Library:
     """The library of an index folder, an address, web:PROVIDER or import:package.function."""
     service, found = ServiceConfig(token_env=token_env, deadline=DEADLINE), Found()
-    retriever = named(index, service, device)
-    stored: tuple[Pages, ...] = () if pages is None else (Stored(pages),)
+    retriever = open_backend(index, service, device)
+    stored: tuple[Pages, ...] = () if pages is None else (FilePages(pages),)
     return Library(retriever, (*stored, *_shelves(index, service, found)), found)
 
 
 def _shelves(index: str, service: ServiceConfig, found: Found) -> tuple[Pages, ...]:
-    if index.startswith(SERVERS):
+    if backend_of(index) == "server":
         return _page_client(index, service), found
-    if index.startswith(WEB):
+    if backend_of(index) == "web":
         return FoundPages(found, Fetcher(proxy=service.proxy)), found
     return (Passages(Path(index)),) if Path(index).is_dir() else (found,)
 

@@ -14,7 +14,7 @@ from sleuth.agent import prompts
 from sleuth.agent.protocol import Protocol
 from sleuth.errors import SearchUnavailable, UserError
 from sleuth.records import Answer, Hit, Passage, Question, Search
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.answers import cover_em, normalise
 from sleuth.sft import gold_queries, gold_reasons, gold_words
 from sleuth.sft.demonstrations import Move, acted

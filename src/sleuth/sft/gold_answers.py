@@ -14,7 +14,7 @@ from sleuth.agent.protocol import Protocol
 from sleuth.agent.single import spoken, worded
 from sleuth.errors import SearchUnavailable, UserError
 from sleuth.records import Hit, Question
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.answers import cover_em
 from sleuth.sft import gold_reasons, gold_words
 

@@ -12,7 +12,7 @@ import torch
 
 from sleuth.config.recipe import resolve_policy
 from sleuth.errors import ConfigError, TrainingStopped, UserError
-from sleuth.retrieval.building import building
+from sleuth.retrieval.staging import staged_folder
 from sleuth.runs.atomic import require_new
 from sleuth.runs.checksums import code_version, fingerprint, folder_stamp
 from sleuth.runs.interruption import INTERRUPTION
@@ -50,7 +50,7 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch
     rows, held_out = apart(reading.traces, settings.held_out, settings.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Hours before it is filled: a place that cannot be written to is found now.
-    unfinished = building(out, _order(source, files, settings), kept_on_error=True)
+    unfinished = staged_folder(out, _order(source, files, settings), keep_on_error=True)
     with INTERRUPTION.defer(), unfinished as folder, _removed_if_useless(folder):
         checkpoints = Checkpoints(folder, settings.save_minutes)
         policy = Policy.load(source, device, torch.bfloat16 if device.type == "cuda" else torch.float32)

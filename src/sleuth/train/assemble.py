@@ -16,7 +16,7 @@ from sleuth.agent.tools import SearchTool
 from sleuth.config import recipe
 from sleuth.config.agent import ACCESS, UNSEARCHED
 from sleuth.config.hooks import IMPORT, source_hash
-from sleuth.config.retrieval import RetrievalConfig
+from sleuth.config.retrieval import BM25Settings, IndexPlan, RetrievalConfig
 from sleuth.config.train import TrackConfig
 from sleuth.config.tree import Config
 from sleuth.corpus import questions
@@ -29,12 +29,9 @@ from sleuth.evaluate.folder import leaves
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 from sleuth.retrieval import index, manifest
-from sleuth.retrieval.absent import Absent
-from sleuth.retrieval.base import Pages
-from sleuth.retrieval.opened import opened, require_ready
-from sleuth.retrieval.pages import opened_pages
-from sleuth.retrieval.settings import BM25Settings, Plan
-from sleuth.retrieval.vectors.families import settings_for
+from sleuth.retrieval.backends import open_pages, open_retriever, require_ready
+from sleuth.retrieval.dense.encoder_config import encoder_settings
+from sleuth.retrieval.retriever import NullRetriever, Pages
 from sleuth.reward.answers import wordless
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import checksums
@@ -269,10 +266,10 @@ def _tally(engine: Engine) -> Callable[[], EngineStats]:
     return (lambda: engine.stats) if isinstance(engine, PagedEngine) else EngineStats
 
 
-def index_plan(config: RetrievalConfig) -> Plan:
+def index_plan(config: RetrievalConfig) -> IndexPlan:
     """What a run builds of its corpus."""
     words = BM25Settings(k1=config.k1, b=config.b, stemmer=config.stemmer)
-    return Plan.of(config.kind, words, None if config.kind == "bm25" else settings_for(config.encoder))
+    return IndexPlan.of(config.kind, words, None if config.kind == "bm25" else encoder_settings(config.encoder))
 
 
 def agent_of(config: Config, engine: Engine, tokens: Tokens, folder: Path, recording: Path) -> Agent:
@@ -291,14 +288,14 @@ def require_search(config: Config) -> None:
 def tool_of(config: Config, folder: Path, recording: Path) -> SearchTool:
     """What an agent searches, where it does, and opens."""
     unsearched = config.agent.method in UNSEARCHED
-    retriever = Absent() if unsearched else opened(config.retrieval, folder, recording)
+    retriever = NullRetriever() if unsearched else open_retriever(config.retrieval, folder, recording)
     return SearchTool(retriever, config.retrieval.k, pages=_pages(config))
 
 
 def _pages(config: Config) -> Pages | None:
     """What the agent opens by url, where its protocol does so."""
     wanted = config.agent.protocol == ACCESS or config.retrieval.pages is not None
-    return opened_pages(config.retrieval) if wanted else None
+    return open_pages(config.retrieval) if wanted else None
 
 
 def sources_of(config: Config, run: Run) -> Sources:

@@ -17,12 +17,12 @@ from sleuth.config import recipe
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.engine import OWN_SERVER_SETTINGS, EngineConfig
 from sleuth.config.hooks import IMPORT, import_function
-from sleuth.config.retrieval import RetrievalConfig
+from sleuth.config.retrieval import RetrievalConfig, backend_of
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
-from sleuth.retrieval.opened import PATIENCE, SERVERS, WEB, identity_of, server_token
+from sleuth.retrieval.backends import STARTUP_TIMEOUT, backend_identity, server_token
 from sleuth.runs.checksums import fingerprint
 from sleuth.runs.run import Run
 from sleuth.train import finished
@@ -130,7 +130,7 @@ def _search(searched: RetrievalConfig, index: Path) -> Mapping[str, Any]:
     if searched.replay is not None:
         return {"replay": fingerprint(Path(searched.replay)), "k": searched.k, "pages": pages}
     name = str(index) if searched.local else str(searched.index)
-    known = {"index": identity_of(name), **_known(name, searched)}
+    known = {"index": backend_identity(name), **_known(name, searched)}
     return {**known, "k": searched.k, "rerank": rerank, "pages": pages}
 
 
@@ -253,12 +253,12 @@ def _weights_hash(folder: Path) -> str:
 def _known(name: str, searched: RetrievalConfig) -> Mapping[str, Any]:
     """By what the index of a stamp is named, and what is known of one that lies elsewhere."""
     service = searched.service
-    if name.startswith(SERVERS):
+    if backend_of(name) == "server":
         from sleuth.retrieval.service.identity import served
 
-        told = served(name, server_token(service), service.proxy, patience=min(PATIENCE, service.deadline))
+        told = served(name, server_token(service), service.proxy, patience=min(STARTUP_TIMEOUT, service.deadline))
         return {"by": "address", "server": told}
-    if name.startswith(WEB):
+    if backend_of(name) == "web":
         web = {"language": service.language, "country": service.country, "pages": service.pages}
         return {"by": "name", "web": web}
     return {"by": "name" if name.startswith(IMPORT) else "contents"}

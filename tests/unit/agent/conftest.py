@@ -12,8 +12,8 @@ from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Engine
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.model.tokens import Tokens
-from sleuth.retrieval.base import Retriever
 from sleuth.retrieval.index import build, load
+from sleuth.retrieval.retriever import Retriever
 
 CORPUS = {
     "ada": '"Ada Lovelace"\nAda Lovelace was born in London.',

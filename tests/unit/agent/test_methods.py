@@ -19,7 +19,7 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import ConfigError, ReplayMiss, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Malformed, Outcome, Question, Search, StopReason, Trajectory, run_lengths
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import measure
 
 MakesAgent = Callable[..., Agent]

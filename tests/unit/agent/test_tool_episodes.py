@@ -30,7 +30,7 @@ from sleuth.records import (
     Trajectory,
     run_lengths,
 )
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import measure
 
 Speaker = Callable[..., Tokens]

@@ -8,7 +8,7 @@ import pytest
 from sleuth.agent.tools import SearchTool
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Access, Hit, Search
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 
 
 def test_the_best_k(retriever: Retriever) -> None:

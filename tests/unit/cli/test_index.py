@@ -78,5 +78,5 @@ def test_a_corpus_changed_far_from_both_ends_is_refused(tmp_path: Path) -> None:
 
 
 def test_user_errors_reach_the_command_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no index folder"):
+    with pytest.raises(InputError, match="is not an index folder"):
         run("search", tmp_path, "anything")

@@ -16,7 +16,7 @@ from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.evaluate.suite import Evaluation, asked
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Outcome, Passage, Question, Search, StopReason, Trajectory, Turn
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 
 

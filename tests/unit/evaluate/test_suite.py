@@ -17,7 +17,7 @@ from sleuth.evaluate.intervals import estimate
 from sleuth.evaluate.suite import Evaluation, evaluate
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question, StopReason, Trajectory
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 
 Make = Callable[..., Evaluation]

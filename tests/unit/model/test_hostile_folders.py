@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from sleuth.bench import shapes
+from sleuth.config.retrieval import EncoderSettings
 from sleuth.model import load
 from sleuth.model.tokens import Tokens
-from sleuth.retrieval.settings import EncoderSettings
-from sleuth.retrieval.vectors import encoder
+from sleuth.retrieval.dense import encoder
 
 CODE = """
 open({mark!r}, "w").close()

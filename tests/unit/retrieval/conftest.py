@@ -12,11 +12,11 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
-    from sleuth.retrieval.vectors.weights import folder_of
+    from sleuth.retrieval.dense.encoder_config import model_folder
 
     def make(seed: int = 0, labels: int = 0, classifier: float = 1.0) -> Path:
         folder = tmp_path_factory.mktemp("model")
-        tokenizer = AutoTokenizer.from_pretrained(folder_of("minilm"))
+        tokenizer = AutoTokenizer.from_pretrained(model_folder("minilm"))
         torch.manual_seed(seed)
         config = BertConfig(
             vocab_size=len(tokenizer),

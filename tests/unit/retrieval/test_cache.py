@@ -7,7 +7,7 @@ import pytest
 
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.cache import CacheCounts, Cached
+from sleuth.retrieval.cache import CacheCounts, CachedRetriever
 
 Outcome = list[Hit] | SearchUnavailable
 
@@ -53,7 +53,7 @@ async def settled() -> None:
 def test_what_was_found_is_not_asked_again() -> None:
     async def scene() -> None:
         source = opened()
-        cached = Cached(source, 10)
+        cached = CachedRetriever(source, 10)
         for _ in range(3):
             assert await cached.search(["a", "b", "a"], 2) == [hits("a", 2), hits("b", 2), hits("a", 2)]
         assert await cached.search(["c", "a"], 2) == [hits("c", 2), hits("a", 2)]
@@ -66,7 +66,7 @@ def test_what_was_found_is_not_asked_again() -> None:
 def test_another_k_is_another_search() -> None:
     async def scene() -> None:
         source = opened()
-        cached = Cached(source, 10)
+        cached = CachedRetriever(source, 10)
         assert await cached.search(["a"], 1) == [hits("a", 1)]
         assert await cached.search(["a"], 2) == [hits("a", 2)]
         assert source.asked == [(["a"], 1), (["a"], 2)]
@@ -82,7 +82,7 @@ def test_nothing_found_is_kept_and_a_failure_is_not() -> None:
 
     async def scene() -> None:
         source = Empty()
-        cached = Cached(source, 10)
+        cached = CachedRetriever(source, 10)
         for _ in range(2):
             found, failed = await cached.search(["void", "down"], 1)
             assert found == []
@@ -95,7 +95,7 @@ def test_nothing_found_is_kept_and_a_failure_is_not() -> None:
 def test_the_search_used_longest_ago_is_dropped_first() -> None:
     async def scene() -> None:
         source = opened()
-        cached = Cached(source, 2)
+        cached = CachedRetriever(source, 2)
         for query in ("a", "b", "a", "c", "a", "b"):
             assert await cached.search([query], 1) == [hits(query, 1)]
         assert [queries for queries, _ in source.asked] == [["a"], ["b"], ["c"], ["b"]]
@@ -106,7 +106,7 @@ def test_the_search_used_longest_ago_is_dropped_first() -> None:
 
 def test_hits_given_out_are_not_those_kept() -> None:
     async def scene() -> None:
-        cached = Cached(opened(), 2)
+        cached = CachedRetriever(opened(), 2)
         for _ in range(3):
             (found,) = await cached.search(["a"], 2)
             assert found == hits("a", 2)
@@ -119,7 +119,7 @@ def test_hits_given_out_are_not_those_kept() -> None:
 def test_what_is_under_way_is_asked_once_and_a_failure_goes_to_all() -> None:
     async def scene() -> None:
         source = Source()
-        cached = Cached(source, 10)
+        cached = CachedRetriever(source, 10)
         calls = [asyncio.create_task(cached.search([*queries], 1)) for queries in ("ab", "bc", "cab")]
         failing = [asyncio.create_task(cached.search(["down"], 1)) for _ in range(3)]
         await settled()
@@ -138,7 +138,7 @@ def test_what_is_under_way_is_asked_once_and_a_failure_goes_to_all() -> None:
 def test_an_error_goes_to_all_and_is_not_kept() -> None:
     async def scene() -> None:
         source = opened()
-        cached = Cached(source, 10)
+        cached = CachedRetriever(source, 10)
         results = await asyncio.gather(*(cached.search(["broken"], 1) for _ in range(3)), return_exceptions=True)
         assert [str(result) for result in results] == ["the index is broken"] * 3
         with pytest.raises(InputError):
@@ -151,7 +151,7 @@ def test_an_error_goes_to_all_and_is_not_kept() -> None:
 def test_the_first_caller_may_leave_and_the_others_are_answered() -> None:
     async def scene() -> None:
         source = Source()
-        cached = Cached(source, 10)
+        cached = CachedRetriever(source, 10)
         first, second = (asyncio.create_task(cached.search(["a"], 1)) for _ in range(2))
         await settled()
         first.cancel()
@@ -167,7 +167,7 @@ def test_the_first_caller_may_leave_and_the_others_are_answered() -> None:
 def test_when_all_have_left_the_question_is_dropped_and_may_be_asked_anew() -> None:
     async def scene() -> None:
         source = Source()
-        cached = Cached(source, 10)
+        cached = CachedRetriever(source, 10)
         calls = [asyncio.create_task(cached.search(["a"], 1)) for _ in range(2)]
         await settled()
         for call in calls:
@@ -186,7 +186,7 @@ def test_when_all_have_left_the_question_is_dropped_and_may_be_asked_anew() -> N
 
 def test_what_an_ended_event_loop_left_behind_is_no_hindrance() -> None:
     source = Source()
-    cached = Cached(source, 10)
+    cached = CachedRetriever(source, 10)
 
     async def abandoned() -> None:
         call = asyncio.create_task(cached.search(["a"], 1))
@@ -206,7 +206,7 @@ def test_what_an_ended_event_loop_left_behind_is_no_hindrance() -> None:
 
 def test_a_loop_stopped_short_is_no_hindrance() -> None:
     source = Source()
-    cached = Cached(source, 10)
+    cached = CachedRetriever(source, 10)
     loop = asyncio.new_event_loop()
     call = loop.create_task(cached.search(["a"], 1))
     loop.run_until_complete(settled())
@@ -226,13 +226,13 @@ def test_a_loop_stopped_short_is_no_hindrance() -> None:
 
 def test_a_cache_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="capacity of the cache is 0"):
-        Cached(opened(), 0)
+        CachedRetriever(opened(), 0)
 
 
 def test_a_short_request_does_not_wait_for_a_long_one_that_holds_its_query() -> None:
     async def scene() -> None:
         source = Source()
-        cached = Cached(source, 10_000)
+        cached = CachedRetriever(source, 10_000)
         long = asyncio.create_task(cached.search([str(number) for number in range(1000)], 1))
         await settled()
         short = asyncio.create_task(cached.search(["7"], 1))

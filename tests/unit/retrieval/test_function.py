@@ -12,13 +12,13 @@ import pytest
 
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.function import Function
+from sleuth.retrieval.function import FunctionRetriever
 
 OSLO = Passage("1", '"Oslo"\nA city.')
 
 
 def asked(function: Callable[..., Any], queries: list[str], k: int = 3) -> list[list[Hit] | SearchUnavailable]:
-    return asyncio.run(Function(function, "import:mine.search").search(queries, k))
+    return asyncio.run(FunctionRetriever(function, "import:mine.search").search(queries, k))
 
 
 async def slow(queries: list[str], k: int) -> list[list[Hit]]:
@@ -86,7 +86,7 @@ def test_a_plain_function_does_not_stop_the_loop() -> None:
 
     async def both() -> int:
         ticks = 0
-        search = asyncio.create_task(Function(sleepy, "f").search(["x"], 1))
+        search = asyncio.create_task(FunctionRetriever(sleepy, "f").search(["x"], 1))
         while not search.done():
             await asyncio.sleep(0.005)
             ticks += 1
@@ -107,7 +107,7 @@ def test_a_call_that_does_not_return_ends_at_its_deadline() -> None:
         return [[]]
 
     for function in (hanging, hanging_too):
-        (found,) = asyncio.run(Function(function, "import:mine.search", deadline=0.05).search(["oslo"], 3))
+        (found,) = asyncio.run(FunctionRetriever(function, "import:mine.search", deadline=0.05).search(["oslo"], 3))
         assert isinstance(found, SearchUnavailable)
         assert "'import:mine.search' gave no answer within 0.05 s" in str(found)
     returning.set()
@@ -137,7 +137,7 @@ def test_no_more_calls_at_once_than_allowed_in_every_event_loop() -> None:
             under_way -= 1
         return [[]]
 
-    function = Function(counted, "f", concurrency=2)
+    function = FunctionRetriever(counted, "f", concurrency=2)
 
     async def many() -> None:
         await asyncio.gather(*(function.search(["x"], 1) for _ in range(6)))
@@ -150,8 +150,8 @@ def test_no_more_calls_at_once_than_allowed_in_every_event_loop() -> None:
 def test_process_ends_while_a_call_hangs() -> None:
     code = """
 import asyncio, threading
-from sleuth.retrieval.function import Function
-print(asyncio.run(Function(lambda *_: threading.Event().wait(), "f", deadline=0.01).search(["x"], 1)))
+from sleuth.retrieval.function import FunctionRetriever
+print(asyncio.run(FunctionRetriever(lambda *_: threading.Event().wait(), "f", deadline=0.01).search(["x"], 1)))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 0

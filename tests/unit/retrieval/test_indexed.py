@@ -13,8 +13,8 @@ from sleuth.corpus.passages import PassageStore
 from sleuth.corpus.survey import survey
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit
-from sleuth.retrieval.base import Ranked
-from sleuth.retrieval.indexed import Indexed
+from sleuth.retrieval.index import IndexRetriever
+from sleuth.retrieval.retriever import Ranking
 
 ROWS = 4
 
@@ -22,11 +22,11 @@ ROWS = 4
 class Ranking:
     """A ranker that does to each call what it is told to, and remembers them."""
 
-    def __init__(self, answer: Callable[[str, int], Ranked]) -> None:
+    def __init__(self, answer: Callable[[str, int], Ranking]) -> None:
         self._answer = answer
         self.asked: list[tuple[list[str], int]] = []
 
-    def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
+    def rank(self, queries: Sequence[str], k: int) -> list[Ranking]:
         self.asked.append((list(queries), k))
         return [self._answer(query, k) for query in queries]
 
@@ -39,22 +39,22 @@ def store(tmp_path: Path) -> PassageStore:
     return PassageStore(corpus, tmp_path)
 
 
-def searched(index: Indexed, *queries: str, k: int = 3) -> list[list[Hit] | SearchUnavailable]:
+def searched(index: IndexRetriever, *queries: str, k: int = 3) -> list[list[Hit] | SearchUnavailable]:
     return asyncio.run(index.search(queries, k))
 
 
-def all_rows(query: str, k: int) -> Ranked:
+def all_rows(query: str, k: int) -> Ranking:
     return [(row, 1.0 / (row + 1)) for row in range(k)]
 
 
 def test_rows_become_passages_with_their_scores(store: PassageStore) -> None:
-    (found,) = searched(Indexed(Ranking(lambda *_: [(2, 0.5), (0, 0.25)]), store), "a")
+    (found,) = searched(IndexRetriever(Ranking(lambda *_: [(2, 0.5), (0, 0.25)]), store), "a")
     assert found == [Hit(store[2], 0.5), Hit(store[0], 0.25)]
 
 
 def test_no_more_rows_are_asked_for_than_there_are(store: PassageStore) -> None:
     ranking = Ranking(all_rows)
-    (found,) = searched(Indexed(ranking, store), "a", k=10**9)
+    (found,) = searched(IndexRetriever(ranking, store), "a", k=10**9)
     assert ranking.asked == [(["a"], ROWS)]
     assert isinstance(found, list)
     assert len(found) == ROWS
@@ -62,16 +62,16 @@ def test_no_more_rows_are_asked_for_than_there_are(store: PassageStore) -> None:
 
 def test_k_is_at_least_one(store: PassageStore) -> None:
     with pytest.raises(ValueError, match="k is 0, expected at least 1"):
-        searched(Indexed(Ranking(all_rows), store), "a", k=0)
+        searched(IndexRetriever(Ranking(all_rows), store), "a", k=0)
 
 
 def test_a_ranker_that_breaks_fails_its_queries_and_not_the_next(store: PassageStore) -> None:
-    def broken_once(query: str, k: int) -> Ranked:
+    def broken_once(query: str, k: int) -> Ranking:
         if query == "bad":
             raise RuntimeError("CUDA error: out of memory")
         return all_rows(query, k)
 
-    index = Indexed(Ranking(broken_once), store)
+    index = IndexRetriever(Ranking(broken_once), store)
     good, bad = searched(index, "good", "bad")
     assert isinstance(good, SearchUnavailable)
     assert isinstance(bad, SearchUnavailable)
@@ -81,7 +81,7 @@ def test_a_ranker_that_breaks_fails_its_queries_and_not_the_next(store: PassageS
 
 def test_a_passage_that_is_gone_fails_only_the_query_that_found_it(store: PassageStore, tmp_path: Path) -> None:
     rows = {"first": 0, "last": ROWS - 1}
-    index = Indexed(Ranking(lambda query, _: [(rows[query], 1.0)]), store)
+    index = IndexRetriever(Ranking(lambda query, _: [(rows[query], 1.0)]), store)
     content = (tmp_path / "corpus.jsonl").read_bytes()
     (tmp_path / "corpus.jsonl").write_bytes(content[:-9])
     first, last = searched(index, "first", "last")
@@ -94,7 +94,7 @@ def test_searches_wait_for_each_other_and_the_loop_for_none(store: PassageStore)
     inside, most = 0, 0
     threads = set()
 
-    def slow(query: str, k: int) -> Ranked:
+    def slow(query: str, k: int) -> Ranking:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
@@ -104,7 +104,7 @@ def test_searches_wait_for_each_other_and_the_loop_for_none(store: PassageStore)
         return all_rows(query, k)
 
     async def many() -> int:
-        index = Indexed(Ranking(slow), store)
+        index = IndexRetriever(Ranking(slow), store)
         searches = asyncio.gather(*(index.search(["a"], 1) for _ in range(4)))
         turns = 0
         while not searches.done():

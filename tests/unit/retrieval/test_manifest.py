@@ -8,17 +8,26 @@ from typing import Any
 
 import pytest
 
+from sleuth.config.retrieval import AnnSettings, EncoderSettings
 from sleuth.errors import InputError
 from sleuth.retrieval import manifest
-from sleuth.retrieval.manifest import CorpusStamp, Manifest, Stamp, edges_hash, fingerprint, matching, read, seen_from
-from sleuth.retrieval.settings import AnnSettings, EncoderSettings
+from sleuth.retrieval.manifest import (
+    FileDigest,
+    FileStamp,
+    Manifest,
+    edges_hash,
+    fingerprint,
+    read,
+    relative_path,
+    verified_file,
+)
 from sleuth.runs.checksums import seal
 
 
 def made(**changes: Any) -> Manifest:
     fields: dict[str, Any] = {
         "kind": "ann",
-        "corpus": CorpusStamp(path="../corpus.jsonl", bytes=3, edges="e", sha256="s"),
+        "corpus": FileDigest(path="../corpus.jsonl", bytes=3, edges="e", sha256="s"),
         "passages": 2,
         "skipped": ("a.pdf: no text",),
         "counts": {"links": 64},
@@ -26,7 +35,7 @@ def made(**changes: Any) -> Manifest:
         "encoder_sha256": "w",
         "dimensions": 8,
         "ann": AnnSettings(),
-        "faiss": (Stamp(path="../part_aa", bytes=5, edges="f"),),
+        "faiss": (FileStamp(path="../part_aa", bytes=5, edges="f"),),
         "libraries": {"sleuth": "1"},
     }
     return Manifest(**fields | changes)
@@ -46,13 +55,13 @@ def test_an_unknown_key_is_refused(tmp_path: Path) -> None:
 
 
 ELSEWHERE: dict[str, dict[str, Any]] = {
-    "corpus": {"corpus": CorpusStamp(path="/other/corpus.jsonl", bytes=3, edges="e", sha256="s")},
-    "vectors": {"faiss": (Stamp(path="/other/part_aa", bytes=5, edges="f"),)},
+    "corpus": {"corpus": FileDigest(path="/other/corpus.jsonl", bytes=3, edges="e", sha256="s")},
+    "vectors": {"faiss": (FileStamp(path="/other/part_aa", bytes=5, edges="f"),)},
     "encoder": {"encoder": EncoderSettings(model="intfloat/e5-base-v2", query_prefix="query: ")},
 }
 OTHERS: dict[str, dict[str, Any]] = {
-    "corpus": {"corpus": CorpusStamp(path="../corpus.jsonl", bytes=3, edges="e", sha256="t")},
-    "vectors": {"faiss": (Stamp(path="../part_aa", bytes=5, edges="g"),)},
+    "corpus": {"corpus": FileDigest(path="../corpus.jsonl", bytes=3, edges="e", sha256="t")},
+    "vectors": {"faiss": (FileStamp(path="../part_aa", bytes=5, edges="g"),)},
     "weights": {"encoder_sha256": "v"},
     "prefix": {"encoder": EncoderSettings(model="/models/e5", query_prefix="q: ")},
     "effort": {"ann": AnnSettings(effort=7)},
@@ -74,17 +83,17 @@ def test_a_file_is_known_again_where_the_folder_says(tmp_path: Path) -> None:
     file, home = tmp_path / "vectors", tmp_path / "index"
     home.mkdir()
     file.write_bytes(b"12345")
-    stamp = Stamp.of(file, seen_from(file, home))
-    assert stamp == Stamp(path="../vectors", bytes=5, edges=edges_hash(file))
-    assert matching(home, stamp, "FAISS index") == file
+    stamp = FileStamp.of(file, relative_path(file, home))
+    assert stamp == FileStamp(path="../vectors", bytes=5, edges=edges_hash(file))
+    assert verified_file(home, stamp, "FAISS index") == file
     moved = shutil.move(tmp_path, tmp_path.with_name(tmp_path.name + "-moved"))
-    assert matching(Path(moved, "index"), stamp, "FAISS index") == Path(moved, "vectors")
+    assert verified_file(Path(moved, "index"), stamp, "FAISS index") == Path(moved, "vectors")
     Path(moved, "vectors").write_bytes(b"54321")
-    with pytest.raises(InputError, match=r"the FAISS index .*vectors changed after .*index was built from it; build"):
-        matching(Path(moved, "index"), stamp, "FAISS index")
+    with pytest.raises(InputError, match=r"FAISS index .*vectors changed"):
+        verified_file(Path(moved, "index"), stamp, "FAISS index")
     Path(moved, "vectors").unlink()
-    with pytest.raises(InputError, match=r"the FAISS index .*vectors of the index .* does not exist; put it back or"):
-        matching(Path(moved, "index"), stamp, "FAISS index")
+    with pytest.raises(InputError, match=r"FAISS index .*vectors .* does not exist"):
+        verified_file(Path(moved, "index"), stamp, "FAISS index")
 
 
 def test_a_folder_reached_by_a_link_finds_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +101,10 @@ def test_a_folder_reached_by_a_link_finds_its_files(tmp_path: Path, monkeypatch:
     home.mkdir(parents=True)
     (tmp_path / "real" / "vectors").write_bytes(b"12345")
     (tmp_path / "link").symlink_to(home)
-    stamp = Stamp.of(tmp_path / "real" / "vectors", seen_from(tmp_path / "real" / "vectors", home))
+    stamp = FileStamp.of(tmp_path / "real" / "vectors", relative_path(tmp_path / "real" / "vectors", home))
     monkeypatch.chdir(tmp_path)
-    assert matching(Path("link"), stamp, "corpus") == tmp_path / "real" / "vectors"
-    assert seen_from(Path("real/vectors"), tmp_path / "elsewhere" / "index") == str(tmp_path / "real" / "vectors")
+    assert verified_file(Path("link"), stamp, "corpus") == tmp_path / "real" / "vectors"
+    assert relative_path(Path("real/vectors"), tmp_path / "elsewhere" / "index") == str(tmp_path / "real" / "vectors")
 
 
 @pytest.mark.parametrize("place", [0, manifest.EDGE - 1, 2 * manifest.EDGE, -1])

@@ -13,9 +13,8 @@ from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.corpus.pages import PageStore
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
 from sleuth.records import Passage
-from sleuth.retrieval.absent import Absent
-from sleuth.retrieval.base import Pages
-from sleuth.retrieval.pages import Stored, opened_pages
+from sleuth.retrieval.backends import FilePages, open_pages
+from sleuth.retrieval.retriever import NullRetriever, Pages
 from sleuth.retrieval.service.listen import bound
 from sleuth.retrieval.service.page_client import PageClient
 from sleuth.retrieval.service.server import Facts, application
@@ -43,7 +42,7 @@ def opened(pages: Pages, urls: Sequence[str] = URLS) -> list[Passage | SearchUna
 @asynccontextmanager
 async def served(store: PageStore | None) -> AsyncIterator[str]:
     """The address of a retrieval server with these pages."""
-    app = application(Absent(), Facts("none", "bm25", 0), pages=store, token=TOKEN)
+    app = application(NullRetriever(), Facts("none", "bm25", 0), pages=store, token=TOKEN)
     with bound("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         running = asyncio.create_task(server.serve(sockets=[listener]))
@@ -70,13 +69,13 @@ async def answered(body: bytes) -> list[Passage | SearchUnavailable | None]:
 
 
 def test_of_a_file(file: Path) -> None:
-    assert opened(opened_pages(RetrievalConfig(pages=str(file)))) == FOUND
-    assert opened(Stored(file), []) == []
+    assert opened(open_pages(RetrievalConfig(pages=str(file)))) == FOUND
+    assert opened(FilePages(file), []) == []
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="do not exist"):
-        opened_pages(RetrievalConfig(pages=str(tmp_path / "none.jsonl")))
+        open_pages(RetrievalConfig(pages=str(tmp_path / "none.jsonl")))
 
 
 def test_of_the_server_that_is_searched(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +86,7 @@ def test_of_the_server_that_is_searched(file: Path, monkeypatch: pytest.MonkeyPa
         async with served(PageStore(file)) as url:
             for address in (url, f"{url}/retrieve"):
                 service = ServiceConfig(token_env="PAGES_TOKEN")
-                pages = opened_pages(RetrievalConfig(index=address, service=service))
+                pages = open_pages(RetrievalConfig(index=address, service=service))
                 assert isinstance(pages, PageClient)
                 assert pages.url == f"{url}/access"
                 assert await pages.access(URLS) == FOUND
@@ -135,7 +134,5 @@ def test_shapes_of_pages(body: bytes) -> None:
 
 @pytest.mark.parametrize("index", [None, "folder", "web:serper", "import:mine.search"])
 def test_no_pages(index: str | None) -> None:
-    with pytest.raises(
-        ConfigError, match=r"opens pages, and there are none; name a file of them with retrieval\.pages"
-    ):
-        opened_pages(RetrievalConfig(index=index))
+    with pytest.raises(ConfigError, match=r"tools-access .*retrieval\.pages"):
+        open_pages(RetrievalConfig(index=index))

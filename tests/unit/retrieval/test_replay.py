@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sleuth.errors import InputError, ReplayMiss, SearchUnavailable, UserError
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.replay import Recorded, Replayed
+from sleuth.retrieval.replay import RecordingRetriever, ReplayRetriever
 
 Outcome = list[Hit] | SearchUnavailable
 
@@ -34,14 +34,14 @@ class Script:
 
 
 def record(path: Path, *outcomes: Outcome, queries: Sequence[str] = ("q",), k: int = 3, index: str = "abc") -> None:
-    recorded = Recorded(Script(*outcomes), path, index)
+    recorded = RecordingRetriever(Script(*outcomes), path, index)
     for query in queries:
         asyncio.run(recorded.search([query], k))
     recorded.close()
 
 
 def replay(path: Path, *queries: str, k: int = 3) -> list[Outcome]:
-    replayed = Replayed(path, "abc")
+    replayed = ReplayRetriever(path, "abc")
     return asyncio.run(replayed.search(queries, k))
 
 
@@ -51,7 +51,7 @@ def rows(path: Path) -> list[dict[str, object]]:
 
 def test_what_was_found_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "run" / "searches.jsonl"
-    recorded = Recorded(Script([HIT, OTHER], [], [OTHER]), path, "abc")
+    recorded = RecordingRetriever(Script([HIT, OTHER], [], [OTHER]), path, "abc")
     answers = asyncio.run(recorded.search(["a", "b\n", "\ud800"], 3))
     assert answers == [[HIT, OTHER], [], [OTHER]]
     assert replay(path, "\ud800", "a", "b\n") == [[OTHER], [HIT, OTHER], []]
@@ -88,7 +88,7 @@ def test_a_miss_ends_the_run_and_says_what_was_missed(tmp_path: Path) -> None:
 
 def test_the_same_outcome_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "r"
-    recorded = Recorded(Script([HIT]), path, "abc")
+    recorded = RecordingRetriever(Script([HIT]), path, "abc")
     for _ in range(3):
         asyncio.run(recorded.search(["q", "q"], 3))
     asyncio.run(recorded.search(["q"], 2))
@@ -99,7 +99,7 @@ def test_outcomes_that_changed_come_in_their_order_and_the_last_for_good(tmp_pat
     path = tmp_path / "r"
     record(path, SearchUnavailable("q", "down"), [HIT], [HIT], [OTHER], queries=["q"] * 5)
     assert len(rows(path)) == 4
-    replayed = Replayed(path, None)
+    replayed = ReplayRetriever(path, None)
     outcomes = [asyncio.run(replayed.search(["q"], 3))[0] for _ in range(5)]
     assert isinstance(outcomes[0], SearchUnavailable)
     assert outcomes[1:] == [[HIT], [OTHER], [OTHER], [OTHER]]
@@ -137,9 +137,9 @@ def test_another_index_is_refused_and_the_file_left_alone(tmp_path: Path) -> Non
     record(path, [HIT])
     before = path.read_bytes()
     with pytest.raises(InputError, match="recorded from another index"):
-        Recorded(Script([HIT]), path, "def")
+        RecordingRetriever(Script([HIT]), path, "def")
     with pytest.raises(InputError, match="recorded from another index"):
-        Replayed(path, "def")
+        ReplayRetriever(path, "def")
     assert path.read_bytes() == before
 
 
@@ -161,7 +161,7 @@ def test_another_index_is_refused_and_the_file_left_alone(tmp_path: Path) -> Non
 def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "r"
     path.write_bytes(content)
-    for opener in (lambda: Recorded(Script([HIT]), path, "abc"), lambda: Replayed(path, "abc")):
+    for opener in (lambda: RecordingRetriever(Script([HIT]), path, "abc"), lambda: ReplayRetriever(path, "abc")):
         with pytest.raises(InputError, match=words):
             opener()
     assert path.read_bytes() == content
@@ -170,7 +170,7 @@ def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: bytes, 
 def test_a_row_spoilt_after_opening_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "r"
     record(path, [HIT])
-    replayed = Replayed(path, "abc")
+    replayed = ReplayRetriever(path, "abc")
     path.write_bytes(path.read_bytes().replace(b'"score":0.1', b'"score":"x"'))
     with pytest.raises(InputError, match="restore the file"):
         asyncio.run(replayed.search(["q"], 3))
@@ -191,7 +191,7 @@ def test_rows_that_another_program_wrote_are_the_same_rows(tmp_path: Path, query
     record(path, [HIT], SearchUnavailable(query, "down"), [OTHER], queries=[query] * 3)
     ours = rows(path)
     path.write_text("".join(f"{json.dumps(dict(sorted(row.items())), ensure_ascii=False)}\n" for row in ours))
-    replayed = Replayed(path, "abc")
+    replayed = ReplayRetriever(path, "abc")
     first, second, third = (asyncio.run(replayed.search([query], 3))[0] for _ in range(3))
     assert (first, third) == ([HIT], [OTHER])
     assert isinstance(second, SearchUnavailable)
@@ -200,16 +200,16 @@ def test_rows_that_another_program_wrote_are_the_same_rows(tmp_path: Path, query
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="cannot be read"):
-        Replayed(tmp_path / "none", None)
+        ReplayRetriever(tmp_path / "none", None)
     for path in (tmp_path, tmp_path / "file" / "r"):
         with pytest.raises(InputError, match="cannot be written"):
-            Recorded(Script([HIT]), path, "abc")
+            RecordingRetriever(Script([HIT]), path, "abc")
 
 
 def test_two_do_not_record_to_one_file(tmp_path: Path) -> None:
-    first = Recorded(Script([HIT]), tmp_path / "r", "abc")
+    first = RecordingRetriever(Script([HIT]), tmp_path / "r", "abc")
     with pytest.raises(InputError, match="another process"):
-        Recorded(Script([HIT]), tmp_path / "r", "abc")
+        RecordingRetriever(Script([HIT]), tmp_path / "r", "abc")
     del first
     gc.collect()
     record(tmp_path / "r", [HIT])
@@ -217,7 +217,7 @@ def test_two_do_not_record_to_one_file(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_an_error_and_leaves_whole_rows(tmp_path: Path) -> None:
     path = tmp_path / "r"
-    recorded = Recorded(Script([HIT]), path, "abc")
+    recorded = RecordingRetriever(Script([HIT]), path, "abc")
     asyncio.run(recorded.search(["a"], 3))
     before = path.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -12,9 +12,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from sleuth.corpus.passages import PassageStore
 from sleuth.corpus.survey import survey
 from sleuth.errors import InputError
-from sleuth.retrieval.base import Ranked
-from sleuth.retrieval.rerank import Reranked
-from sleuth.retrieval.vectors.encoder import load_cross_encoder
+from sleuth.retrieval.dense.encoder import load_cross_encoder
+from sleuth.retrieval.rankers import Reranker
+from sleuth.retrieval.retriever import Ranking
 
 CONTENTS = [f'"Title {n}"\n' + "the river of the old town " * n for n in (3, 1, 120, 0, 9, 4)]
 IDS = ["f", "c", "e", "b", "d", "a"]
@@ -27,7 +27,7 @@ class Listed:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def rank(self, queries: Sequence[str], k: int) -> list[Ranked]:
+    def rank(self, queries: Sequence[str], k: int) -> list[Ranking]:
         self.asked.append(k)
         rows = [(row, float(row)) for row in reversed(range(len(CONTENTS)))]
         return [rows[:k] if query.strip() else [] for query in queries]
@@ -57,7 +57,7 @@ def alone(folder: Path, query: str) -> dict[int, float]:
 
 
 def test_rows_are_ordered_by_the_score_of_each_pair_alone(model: Path, store: PassageStore) -> None:
-    found = Reranked(Listed(), store, load_cross_encoder(str(model), "cpu"), depth=6).rank(QUERIES, 3)
+    found = Reranker(Listed(), store, load_cross_encoder(str(model), "cpu"), depth=6).rank(QUERIES, 3)
     for query, ranked in zip(QUERIES, found, strict=True):
         scores = alone(model, query) if query.strip() else {}
         right = sorted(scores, key=scores.__getitem__, reverse=True)[:3]
@@ -67,20 +67,20 @@ def test_rows_are_ordered_by_the_score_of_each_pair_alone(model: Path, store: Pa
 
 
 def test_a_query_has_the_same_scores_alone_and_among_others(model: Path, store: PassageStore) -> None:
-    ranker = Reranked(Listed(), store, load_cross_encoder(str(model), "cpu"), depth=6)
+    ranker = Reranker(Listed(), store, load_cross_encoder(str(model), "cpu"), depth=6)
     assert ranker.rank(QUERIES, 6) == [ranker.rank([query], 6)[0] for query in QUERIES]
 
 
 def test_equal_scores_come_in_the_order_of_the_ids(small_model: Callable[..., Path], store: PassageStore) -> None:
     scorer = load_cross_encoder(str(small_model(labels=1, classifier=0.0)), "cpu")
-    found = Reranked(Listed(), store, scorer, depth=6).rank(["river"], 6)[0]
+    found = Reranker(Listed(), store, scorer, depth=6).rank(["river"], 6)[0]
     assert [store[row].id for row, _ in found] == sorted(IDS)
     assert {score for _, score in found} == {0.0}
 
 
 def test_the_scorer_sees_depth_rows_or_as_many_as_are_asked_for(model: Path, store: PassageStore) -> None:
     inner = Listed()
-    ranker = Reranked(inner, store, load_cross_encoder(str(model), "cpu"), depth=4)
+    ranker = Reranker(inner, store, load_cross_encoder(str(model), "cpu"), depth=4)
     assert {row for row, _ in ranker.rank(["river"], 2)[0]} <= {5, 4, 3, 2}
     assert len(ranker.rank(["river"], 5)[0]) == 5
     assert inner.asked == [4, 5]

@@ -60,7 +60,7 @@ def test_a_corpus_that_changed_is_told_and_not_raised(index: Path, tmp_path: Pat
 
 
 def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no index folder"):
+    with pytest.raises(InputError, match="not an index folder"):
         opened_library(str(tmp_path))
 
 

@@ -16,7 +16,7 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question, Search
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.sft.conversation import Conversations, Message, Voice, checked, observed
 
 # As ChatML: a special token ends every turn, and a line break behind it is the template's.

@@ -14,7 +14,7 @@ from sleuth.errors import ConfigError, SearchUnavailable, UserError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Passage, Question, Search
 from sleuth.retrieval import index
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.sft import gold_queries, gold_words
 from sleuth.sft.conversation import observed
 from sleuth.sft.gold import Demonstration, Gold, LeftOut

@@ -19,7 +19,7 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, Passage, Question
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.sft.conversation import Conversations, Voice
 from sleuth.sft.gold_answers import Answers
 

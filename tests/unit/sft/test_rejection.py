@@ -15,7 +15,7 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Outcome, Question, Score, Search, StopReason, Trajectory, Turn
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 from sleuth.sft.rejection import Harvest, Journal, Preference, Scored, Terms, sample
 

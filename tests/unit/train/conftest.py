@@ -20,7 +20,7 @@ from sleuth.engines.paged.engine import PagedEngine
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.retrieval import index
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts

@@ -262,7 +262,7 @@ FAULTS: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     ),
     "corpus is no index": (
         {"data": {"train": "train.jsonl", "test": "test.jsonl"}, "retrieval": {"index": "model"}},
-        "model is no index folder",
+        "model is not an index folder",
     ),
     "unknown advantage": ({"algorithm": {"advantage": "gppo"}}, "algorithm.advantage = 'gppo' is unknown"),
     "PPO by another name": ({"algorithm": {"advantage": "ppo"}}, "expected .*reinforce_pp, gae or import"),

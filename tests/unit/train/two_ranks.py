@@ -27,7 +27,7 @@ from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import TrainingStopped
 from sleuth.records import Group, Question, Trajectory
-from sleuth.retrieval.absent import Absent
+from sleuth.retrieval.retriever import NullRetriever
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
 from sleuth.train import checkpoint
@@ -162,7 +162,7 @@ def asked(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
     copy, publisher = engine_policy(config, made)
     engine = PagedEngine(copy.model, copy.tokens, slots=4, context=91, lockstep=True)
     publisher(engine).publish(0)
-    agent = Agent(engine, copy.tokens, Tags(), SearchTool(Absent(), 1), config.agent)
+    agent = Agent(engine, copy.tokens, Tags(), SearchTool(NullRetriever(), 1), config.agent)
     questions = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library") for n in range(12)]
     asker = Asker(agent, Rubric(config.reward), QuestionStream(questions, 0, shuffle=False), config, ranks)
     SCORED.clear()

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from sleuth.errors import SearchUnavailable, SleuthError
 from sleuth.records import Hit
-from sleuth.retrieval.base import Retriever
+from sleuth.retrieval.retriever import Retriever
 
 Found = list[Hit] | SearchUnavailable
 Observer = Callable[[int, float], None]  # hears of each batch: how many queries it held, and how long it took

@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect
 from sleuth import __version__
 from sleuth.errors import SearchUnavailable, UserError
 from sleuth.records import Hit
-from sleuth.retrieval.base import Retriever
-from sleuth.retrieval.cache import Cached
+from sleuth.retrieval.cache import CachedRetriever
+from sleuth.retrieval.retriever import Retriever
 from sleuth.retrieval.service import openapi, problems
 from sleuth.retrieval.service.answers import encoded, encoded_hits, parsed
 from sleuth.retrieval.service.direct import Direct
@@ -107,7 +107,7 @@ def _gathered(retriever: Retriever, limits: Limits, cache: int, metrics: Metrics
     if not cache:
         return gathered
     # In front of the queue: what is known is answered at once, however long the queue is.
-    cached = Cached(gathered, cache)
+    cached = CachedRetriever(gathered, cache)
     metrics.watch("sleuth_cached_queries", "Queries answered from the cache.", lambda: cached.counts.hits)
     return cached
 

@@ -12,7 +12,7 @@ import pytest
 
 from sleuth.config.retrieval import ServiceConfig
 from sleuth.errors import InputError
-from sleuth.retrieval.opened import require_ready
+from sleuth.retrieval.backends import require_ready
 from sleuth.retrieval.service.identity import served
 
 READY = {"status": "ready", "index": "/somewhere/wiki18", "kind": "bm25", "passages": 7, "version": "1"}

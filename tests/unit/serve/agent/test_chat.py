@@ -13,7 +13,7 @@ from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.model.tokens import Tokens
-from sleuth.retrieval.absent import Absent
+from sleuth.retrieval.retriever import NullRetriever
 from sleuth.serve.agent.chat import prompt_tokens, question_of
 from sleuth.serve.agent.problems import Denied
 from sleuth.serve.agent.request import Message
@@ -25,7 +25,9 @@ LAST = Message(role="user", content="And where was she born?")
 
 def agent_of(tokens: Tokens, **knobs: Any) -> Agent:
     config = AgentConfig.model_validate({"prompt": "brief", **knobs})
-    return Agent(ScriptedEngine.playing(), tokens, Tags(), SearchTool(Absent(), 1), config, methods.fitting(config))
+    return Agent(
+        ScriptedEngine.playing(), tokens, Tags(), SearchTool(NullRetriever(), 1), config, methods.fitting(config)
+    )
 
 
 def test_one_message_is_the_question(tokens: Tokens) -> None:

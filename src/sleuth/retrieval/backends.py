@@ -1,0 +1,144 @@
+"""Search backends by name: an index folder, a retrieval server, web search, or a Python function."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sleuth.config.hooks import import_function
+from sleuth.config.retrieval import WEB_PREFIX, Backend, RetrievalConfig, ServiceConfig, backend_of
+from sleuth.corpus.pages import PageStore
+from sleuth.credentials import redacted
+from sleuth.errors import ConfigError, InputError, SearchUnavailable
+from sleuth.records import Passage
+from sleuth.retrieval import manifest
+from sleuth.retrieval.cache import CachedRetriever
+from sleuth.retrieval.function import CONTRACT, FunctionRetriever
+from sleuth.retrieval.replay import RecordingRetriever, ReplayRetriever
+from sleuth.retrieval.retriever import Pages, Retriever
+
+if TYPE_CHECKING:
+    from sleuth.retrieval.service.client import Client
+
+STARTUP_TIMEOUT = 10.0  # seconds for a server to become ready
+UNLIMITED = 1 << 40  # our own episodes wait for their searches, so none is rejected
+
+
+def open_retriever(config: RetrievalConfig, folder: Path, recording: Path) -> Retriever:
+    """Open the retriever of a run: `folder` is its local index, `recording` the file that searches are written to."""
+    identity = backend_identity(config.index if config.index and not config.local else str(folder))
+    if config.replay is not None:
+        return ReplayRetriever(Path(config.replay), identity)
+    if config.local:
+        retriever = _open_index(folder, config.device, config.rerank, config.rerank_depth)
+    else:
+        retriever = open_backend(str(config.index), config.service)
+    if config.record:
+        retriever = RecordingRetriever(retriever, recording, identity or "")
+    return CachedRetriever(retriever, config.cache) if config.cache else retriever
+
+
+def open_backend(name: str, service: ServiceConfig | None = None, device: str = "auto") -> Retriever:
+    """Open the backend `name`: an index folder, an HTTP address, web:PROVIDER or import:package.function."""
+    if (backend := backend_of(name)) == "folder":
+        return _open_index(Path(name), device)
+    return OPENERS[backend](name, service or ServiceConfig())
+
+
+def require_ready(name: str | None, service: ServiceConfig | None = None, timeout: float = STARTUP_TIMEOUT) -> None:
+    """Raise InputError if `name` is a retrieval server that does not answer within `timeout` seconds."""
+    if backend_of(name) != "server" or name is None:
+        return
+    from sleuth.retrieval.service.identity import served
+
+    service = service or ServiceConfig()
+    if served(name, server_token(service), service.proxy, patience=min(timeout, service.deadline)) is None:
+        # Other implementations have no /readyz, so try a search.
+        (outcome,) = asyncio.run(_open_server(name, service).search(["ready"], 1))
+        if isinstance(outcome, SearchUnavailable):
+            raise InputError(f"the search server {name} does not answer ({outcome.cause}); start it or use another")
+
+
+def backend_identity(name: str) -> str | None:
+    """The identity stored in recordings: the fingerprint of an index folder (None if missing), else the name."""
+    if backend_of(name) != "folder":
+        return redacted(name)
+    return manifest.fingerprint(Path(name)) if Path(name).exists() else None
+
+
+def server_token(service: ServiceConfig) -> str | None:
+    """Read the bearer token of a server from the environment variable named in the settings."""
+    variable = service.token_env
+    if variable is None:
+        return None
+    token = os.environ.get(variable)
+    if not token:
+        raise ConfigError(f"the environment variable {variable} is empty; set it to the server's bearer token")
+    return token
+
+
+def _open_index(folder: Path, device: str, rerank: str | None = None, depth: int = 10) -> Retriever:
+    from sleuth.retrieval.index import load
+    from sleuth.retrieval.service.gather import Gathered
+
+    # Episodes send one query at a time; a batch costs the encoder and the index little more than one.
+    index = load(folder, device=device, rerank=rerank, depth=depth)
+    return Gathered(index, waiting=UNLIMITED, characters=UNLIMITED)
+
+
+def _open_server(url: str, service: ServiceConfig) -> "Client":
+    from sleuth.retrieval.service.client import Client
+
+    return Client(url, **_server_options(service))
+
+
+def _open_web(name: str, service: ServiceConfig) -> Retriever:
+    from sleuth.retrieval.web.search import Web
+
+    options = service.model_dump(exclude={"token_env"})
+    return Web(name.removeprefix(WEB_PREFIX), **options)
+
+
+def _open_function(name: str, service: ServiceConfig) -> Retriever:
+    return FunctionRetriever(import_function(name, CONTRACT), name, service.deadline, service.concurrency)
+
+
+def _server_options(service: ServiceConfig) -> dict[str, Any]:
+    return {"token": server_token(service), **service.model_dump(include={"concurrency", "rate", "deadline", "proxy"})}
+
+
+# A new backend needs an entry here, one in `config.retrieval.BACKENDS`, and its module.
+OPENERS: dict[Backend, Callable[[str, ServiceConfig], Retriever]] = {
+    "server": _open_server,
+    "web": _open_web,
+    "function": _open_function,
+}
+
+
+class FilePages:
+    """Pages of a JSONL file."""
+
+    def __init__(self, path: Path) -> None:
+        self._store = PageStore(path)
+
+    async def access(self, urls: Sequence[str]) -> list[Passage | SearchUnavailable | None]:
+        def read() -> list[Passage | SearchUnavailable | None]:
+            pages = ((url, self._store.get(url)) for url in urls)
+            return [None if page is None else Passage(url, page["contents"]) for url, page in pages]
+
+        return await asyncio.to_thread(read)
+
+
+def open_pages(config: RetrievalConfig) -> Pages:
+    """Open the pages of a run: a local file, or the server it searches."""
+    if config.pages is not None:
+        return FilePages(Path(config.pages))
+    if backend_of(config.index) != "server" or config.index is None:
+        raise ConfigError(
+            "agent.protocol = tools-access opens pages, and there are none; set retrieval.pages to a file of pages, "
+            "or retrieval.index to a server that has some"
+        )
+    from sleuth.retrieval.service.page_client import PageClient
+
+    return PageClient(config.index, **_server_options(config.service))

@@ -1,0 +1,145 @@
+"""Building an index folder: a staging folder that survives interruption, and the steps every index shares."""
+
+import errno
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sleuth.corpus import sources
+from sleuth.corpus.progress import Progress
+from sleuth.corpus.survey import Survey, survey
+from sleuth.errors import InputError, UserError
+from sleuth.retrieval.manifest import NAME, FileDigest, Manifest, edges_hash, file_digests, relative_path
+from sleuth.runs.atomic import atomic_write, explain_write_errors, remove_leftovers, require_new, sync_tree
+from sleuth.runs.lock import locked
+
+SPEC = "order.json"
+LOCK = "lock"
+SURVEY = "survey.json"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = False) -> Iterator[Path]:
+    """Yield a staging folder that is renamed to `out` on success; an interrupted build with the same `spec` resumes.
+
+    `spec` is everything that determines the result. The staging folder of another spec is left alone, as it may hold
+    hours of work. A user error removes the staging folder unless `keep_on_error`.
+    """
+    require_new(out)
+    folder = out.with_name(f".building-{out.name}")
+    busy = f"another process is building in {folder}; wait for it or stop it first"
+    with explain_write_errors(out), _created(folder), locked(folder / LOCK, busy):
+        _write_spec(folder, spec)
+        remove_leftovers(folder)
+        with nullcontext() if keep_on_error else _removed_on_user_error(folder):
+            yield folder
+        # Sync before removing the spec: without it the contents would be discarded.
+        sync_tree(folder)
+        (folder / SPEC).unlink()
+        (folder / LOCK).unlink()
+        folder.rename(out)
+
+
+@contextmanager
+def _created(folder: Path) -> Iterator[None]:
+    """Create the folder; if it is removed, also remove the empty parents created for it."""
+    missing = [parent for parent in folder.parents if not parent.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # on file systems such as /proc
+        raise InputError(f"{folder} cannot be created: {error.strerror}; choose another folder") from error
+    try:
+        yield
+    finally:
+        for parent in missing if not folder.exists() else ():
+            if not any(parent.iterdir()):
+                parent.rmdir()
+
+
+@contextmanager
+def _removed_on_user_error(folder: Path) -> Iterator[None]:
+    """Remove the build if its input is wrong; a full disk is not an input error."""
+    try:
+        yield
+    except UserError as error:
+        cause = error.__cause__
+        if not (isinstance(cause, OSError) and cause.errno in DISK_FULL):
+            shutil.rmtree(folder)
+        raise
+
+
+def _write_spec(folder: Path, spec: Mapping[str, Any]) -> None:
+    text = json.dumps(spec, indent=2, sort_keys=True)
+    path = folder / SPEC
+    if not path.exists():
+        # Leftovers without a spec come from a build killed after it finished: their origin is unknown.
+        for leftover in folder.iterdir():
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            elif leftover.name != LOCK:
+                leftover.unlink()
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    elif path.read_text(encoding="utf-8") != text:
+        raise InputError(
+            f"{folder} holds an unfinished build with another source or settings; "
+            "repeat that command to finish it, or remove the folder"
+        )
+
+
+def source_fingerprint(source: Path) -> str:
+    """Hash the names, sizes and modification times of the source files; reading a large source takes minutes."""
+    seen = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources.files_of(source)]
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class PlainCorpus:
+    """A JSONL corpus and its survey; `skipped` lists unreadable documents."""
+
+    path: Path
+    survey: Survey
+    skipped: tuple[str, ...]
+
+
+def prepare_corpus(source: Path, folder: Path, progress: Progress) -> PlainCorpus:
+    """Convert the source to a plain corpus with offsets and ids, reusing the result of an interrupted build."""
+    record = folder / SURVEY
+    if record.exists():
+        progress("resuming an unfinished build", 0, 0)
+        saved = json.loads(record.read_bytes())
+        return PlainCorpus(Path(saved["corpus"]), Survey(**saved["survey"]), tuple(saved["skipped"]))
+    plain = sources.plain(source, folder, progress)
+    corpus = PlainCorpus(plain.corpus.absolute(), survey(plain.corpus, folder, progress, source), plain.skipped)
+    with atomic_write(record) as path:
+        saved = {"corpus": str(corpus.path), "survey": asdict(corpus.survey), "skipped": corpus.skipped}
+        path.write_text(json.dumps(saved))
+    return corpus
+
+
+def corpus_stamp(corpus: PlainCorpus, folder: Path, out: Path) -> FileDigest:
+    """The corpus as the finished folder refers to it; a corpus that changed during the build is an InputError."""
+    file, found = corpus.path, corpus.survey
+    if file.stat().st_size != found.bytes:
+        raise InputError(f"the corpus {file} changed while it was indexed; run the command again")
+    path = file.name if file.parent.resolve() == folder.resolve() else relative_path(file, out)
+    return FileDigest(path=path, bytes=found.bytes, edges=edges_hash(file), sha256=found.sha256)
+
+
+def finish(manifest: Manifest, folder: Path, *redundant: str) -> Manifest:
+    """Write the manifest with all checksums; remove intermediate and `redundant` files."""
+    removed = (SURVEY, sources.ORIGIN, *redundant)
+    digests = file_digests(folder, exclude=(*removed, manifest.corpus.path, NAME, LOCK, SPEC))
+    complete = manifest.model_copy(update={"files": digests})
+    complete.write(folder)
+    # Sync first: a kill while gigabytes are written must not lose the work in the removed files.
+    sync_tree(folder)
+    for name in removed:
+        (folder / name).unlink(missing_ok=True)
+    return complete

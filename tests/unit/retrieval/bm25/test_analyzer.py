@@ -1,0 +1,70 @@
+"""What a lexical index keeps of a text."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sleuth.errors import ConfigError
+from sleuth.retrieval.bm25.analyzer import Terms
+
+ENGLISH = Terms("english")
+
+TEXTS = {
+    "case and punctuation": ("Paris, PARIS; (paris)!", ["paris", "paris", "paris"]),
+    "stop words": ("the history of the city", ["history", "city"]),
+    "nothing but stop words": ("to be or not to be", []),
+    "possessive": ("Arthur's magazine", ["arthur", "magazine"]),
+    "possessive beside other letters": ("Müller’s magazine", ["müller", "magazine"]),
+    "single digits": ("Apollo 8 and 11", ["apollo", "8", "11"]),
+    "joined by a line": ("snake_case", ["snake_case"]),
+    "composed or not": ("caf\u00e9 cafe\u0301", ["caf\u00e9", "caf\u00e9"]),
+    "wide letters": ("Ｔｏｋｙｏ", ["tokyo"]),
+    "another script": ("Москва 東京", ["москва", "東京"]),
+    "a script without spaces": ("東京都は", ["東京", "京都", "都は"]),
+    "a lone sign of it": ("龍 x", ["龍"]),
+    "beside letters": ("東京タワーtower2", ["東京", "京タ", "タワ", "ワー", "tower2"]),
+    "vowel signs": ("हिन्दी में", ["हिन्दी", "में"]),
+    "points": ("مُحَمَّد", ["مُحَمَّد"]),
+    "signs beside a script without spaces": ("東京 हिन्दी", ["東京", "हिन्दी"]),
+    "marks of signs": ("1\ufe0f\u20e3 ❤\ufe0f", ["1"]),
+    "a capital that grows": ("İzmir", ["izmir"]),
+    "half a surrogate pair": ("ok \ud800", ["ok"]),
+    "blank": (" \n\t", []),
+}
+
+
+@pytest.mark.parametrize(("text", "found"), TEXTS.values(), ids=TEXTS)
+def test_words(text: str, found: list[str]) -> None:
+    assert ENGLISH.words(text) == found
+
+
+def test_stems() -> None:
+    assert ENGLISH.stemmed(["cities", "city", "painted", "painting"]) == ["citi", "citi", "paint", "paint"]
+
+
+def test_stems_of_another_language_keep_all_words() -> None:
+    german = Terms("german")
+    assert german.stemmed(german.words("die Städte war an in")) == ["die", "stadt", "war", "an", "in"]
+
+
+def test_no_stemmer() -> None:
+    plain = Terms("none")
+    assert plain.stemmed(plain.words("The cities")) == ["the", "cities"]
+
+
+def test_term_of_a_run() -> None:
+    assert [ENGLISH.term(run) for run in ("cities", "the", "s", "8")] == ["citi", None, None, "8"]
+
+
+@pytest.mark.parametrize(
+    ("stemmer", "remedy"), [("englsh", "did you mean english"), ("klingon", "expected none or one of arabic, ")]
+)
+def test_unknown_stemmer(stemmer: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=f"there is no stemmer '{stemmer}'; {remedy}"):
+        Terms(stemmer)
+
+
+def test_stems_in_many_threads() -> None:
+    rows = [[f"word{number}ing", "cities"] for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ENGLISH.stemmed, rows)) == [ENGLISH.stemmed(row) for row in rows]

@@ -1,0 +1,271 @@
+"""Lexical search: what is found, what is not, how an index comes to be, and what is said of one that is damaged."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import bm25s
+import numpy as np
+import pytest
+
+from sleuth.config.retrieval import BM25Settings
+from sleuth.corpus.progress import silent
+from sleuth.errors import InputError
+from sleuth.retrieval.bm25 import inverted_index as inverted
+from sleuth.retrieval.bm25 import search as bm25
+from sleuth.retrieval.bm25.build import Blocks
+from sleuth.retrieval.bm25.search import BM25
+
+CONTENTS = ["red apples", "green apples and pears", "the quiet harbour", "", "the of and", "東京都"]
+
+Write = Callable[[list[str]], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a corpus, and offsets beside it, as the rooms below do."""
+
+    def written(contents: list[str]) -> Path:
+        lines = [json.dumps({"id": f"p{row}", "contents": text}).encode() + b"\n" for row, text in enumerate(contents)]
+        (tmp_path / "corpus.jsonl").write_bytes(b"".join(lines))
+        np.save(tmp_path / "offsets.npy", np.cumsum([0, *map(len, lines)], dtype=np.uint64))
+        return tmp_path / "corpus.jsonl"
+
+    return written
+
+
+def built(corpus: Path, out: Path, settings: BM25Settings | None = None, workers: int = 1) -> dict[str, int]:
+    offsets = corpus.with_name("offsets.npy")
+    return bm25.build(corpus, offsets, out, settings or BM25Settings(), workers=workers, progress=silent)
+
+
+def opened(out: Path, passages: int) -> BM25:
+    return BM25(out, BM25Settings(), np.arange(passages, dtype=np.uint32))
+
+
+@pytest.fixture
+def ranker(write: Write, tmp_path: Path) -> BM25:
+    built(write(CONTENTS), tmp_path / "index")
+    return opened(tmp_path / "index", len(CONTENTS))
+
+
+def rows(ranker: BM25, query: str, k: int = 10) -> list[int]:
+    (ranked,) = ranker.rank([query], k)
+    return [row for row, _ in ranked]
+
+
+def test_other_forms_of_a_word_are_found(ranker: BM25) -> None:
+    assert rows(ranker, "an apple") == [0, 1]
+
+
+def test_passages_without_a_term_of_the_query_are_no_hits(ranker: BM25) -> None:
+    assert rows(ranker, "harbours") == [2]
+
+
+def test_a_part_of_a_text_without_spaces_is_found(ranker: BM25) -> None:
+    assert rows(ranker, "京都") == [5]
+
+
+@pytest.mark.parametrize("query", ["", "the of and", "unheard", "?!"])
+def test_nothing_found_is_an_answer(ranker: BM25, query: str) -> None:
+    assert ranker.rank([query], 3) == [[]]
+
+
+def test_a_word_said_twice_counts_twice(ranker: BM25) -> None:
+    (once,), (twice,) = ranker.rank(["harbour", "harbour harbours"], 1)
+    assert twice == (once[0], 2 * once[1])
+
+
+def test_the_order_of_the_words_changes_nothing(ranker: BM25) -> None:
+    one, other = ranker.rank(["green red apples pears", "pears apples red green"], 10)
+    assert one == other
+
+
+def test_k_is_at_least_one(ranker: BM25) -> None:
+    with pytest.raises(ValueError, match="k is 0, expected at least 1"):
+        ranker.rank(["apples"], 0)
+
+
+def test_a_query_of_no_end(ranker: BM25) -> None:
+    """Sums that are no longer exact give the same order, and leave nothing behind."""
+    before = ranker.rank(["apples pears"], 5)
+    (ranked,) = ranker.rank(["apples pears " * 100_000], 5)
+    assert [row for row, _ in ranked] == [1, 0]
+    assert ranker.rank(["apples pears"], 5) == before
+
+
+def test_what_is_counted(write: Write, tmp_path: Path) -> None:
+    assert built(write(["red apples, red pears", "red"]), tmp_path / "index") == {"terms": 3, "postings": 4}
+
+
+@pytest.mark.parametrize("contents", [["", "the of and"], ["?!"]])
+def test_a_corpus_without_a_word(write: Write, tmp_path: Path, contents: list[str]) -> None:
+    with pytest.raises(InputError, match=r"the corpus .*corpus\.jsonl holds no word to index"):
+        built(write(contents), tmp_path / "index")
+
+
+@pytest.mark.parametrize("line", [b'{"id": "p1"}', b"broken", b"[1]"])
+def test_a_passage_that_cannot_be_read(write: Write, tmp_path: Path, line: bytes) -> None:
+    corpus = write(["red apples", "green apples and pears"])
+    first, second = corpus.read_bytes().splitlines(keepends=True)
+    corpus.write_bytes(first + line.ljust(len(second) - 1) + b"\n")
+    with pytest.raises(InputError, match=r"corpus\.jsonl, passage 2 is unreadable .* expected a JSON object"):
+        built(corpus, tmp_path / "index")
+
+
+@pytest.mark.parametrize("name", [inverted.SCORES, inverted.ROWS, inverted.STARTS, inverted.MAXIMA])
+def test_an_array_cut_short(write: Write, tmp_path: Path, name: str) -> None:
+    built(write(CONTENTS), tmp_path / "index")
+    path = tmp_path / "index" / name
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(InputError, match=f"{name} is damaged or cut short .* build the index again"):
+        opened(tmp_path / "index", len(CONTENTS))
+
+
+def test_an_array_that_is_gone(write: Write, tmp_path: Path) -> None:
+    built(write(CONTENTS), tmp_path / "index")
+    (tmp_path / "index" / inverted.ROWS).unlink()
+    with pytest.raises(InputError, match="does not exist; build the index again"):
+        opened(tmp_path / "index", len(CONTENTS))
+
+
+def test_an_index_of_another_corpus(write: Write, tmp_path: Path) -> None:
+    built(write(CONTENTS), tmp_path / "index")
+    with pytest.raises(InputError, match="is of 6 passages, and the corpus has 7; build the index again"):
+        opened(tmp_path / "index", 7)
+
+
+def test_bm25s_opens_the_folder(write: Write, tmp_path: Path) -> None:
+    built(write(CONTENTS), tmp_path / "index", BM25Settings(k1=1.2, b=0.75))
+    theirs = bm25s.BM25.load(tmp_path / "index")
+    reference = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
+    reference.index([["red", "appl"], ["green", "appl", "pear"], ["quiet", "harbour"], [], [], ["東京", "京都"]])
+    for query in (["appl", "pear"], ["quiet", "red"], ["京都"]):
+        assert theirs.get_scores(query) == pytest.approx(reference.get_scores(query), rel=1e-6)
+    ours = opened(tmp_path / "index", len(CONTENTS))
+    (ranked,) = ours.rank(["apples pears"], 10)
+    scores = theirs.get_scores(["appl", "pear"])
+    assert [score for _, score in ranked] == pytest.approx([scores[row] for row, _ in ranked], rel=1e-6)
+    assert len(ranked) == np.count_nonzero(scores)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of five blocks, and an index of it that was built without a pause."""
+    folder = tmp_path_factory.mktemp("large")
+    random = np.random.default_rng(0)
+    draws = (random.zipf(1.3, (2000, 700)) % 3000).tolist()
+    lines = [
+        json.dumps(
+            {"id": row, "contents": " ".join(f"wörd{n}" if n % 7 == 0 else f"word{n}" for n in numbers)}
+        ).encode()
+        + b"\n"
+        for row, numbers in enumerate(draws)
+    ]
+    (folder / "corpus.jsonl").write_bytes(b"".join(lines))
+    np.save(folder / "offsets.npy", np.cumsum([0, *map(len, lines)], dtype=np.uint64))
+    built(folder / "corpus.jsonl", folder / "index")
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_two_workers_build_what_one_builds(large: Path, tmp_path: Path) -> None:
+    built(large / "corpus.jsonl", tmp_path / "index", workers=2)
+    assert files(tmp_path / "index") == files(large / "index")
+
+
+@pytest.mark.parametrize("interpreter", ["/bin/false", "/bin/cat"])
+def test_workers_that_fail_cost_time_only(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interpreter: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter)
+    built(large / "corpus.jsonl", tmp_path / "index", workers=3)
+    assert files(tmp_path / "index") == files(large / "index")
+
+
+def test_an_interrupt_at_the_terminal_is_not_for_the_workers(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreter, group = tmp_path / "interpreter", tmp_path / "group"
+    interpreter.write_text(f"#!/bin/sh\ncut -d ' ' -f 5 /proc/self/stat > '{group}'\n")
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    built(large / "corpus.jsonl", tmp_path / "index", workers=2)
+    assert int(group.read_text()) != os.getpgrp()
+
+
+def test_a_worker_indexes_the_blocks_it_is_told(large: Path, tmp_path: Path) -> None:
+    arguments = [str(large / "corpus.jsonl"), str(large / "offsets.npy"), str(tmp_path), "english"]
+    command = [sys.executable, "-m", "sleuth.retrieval.bm25.build", *arguments]
+    ended = subprocess.run(command, input="3\n1\n", capture_output=True, text=True, check=True)
+    assert ended.stdout == "3\n1\n"
+    here = Blocks.of(large / "corpus.jsonl", large / "offsets.npy", tmp_path / "here", "english")
+    for number in (1, 3):
+        here.write(number)
+        assert (tmp_path / f"00000{number}.npy").read_bytes() == here.path(number).read_bytes()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sleuth.retrieval.bm25 import search as bm25
+from sleuth.config.retrieval import BM25Settings
+
+reports = []
+
+def killed(stage, done, total):
+    reports.append(done)
+    if len(reports) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+corpus, out = map(Path, sys.argv[1:])
+bm25.build(corpus, corpus.with_name("offsets.npy"), out, BM25Settings(), workers=1, progress=killed)
+"""
+
+
+def test_a_build_that_was_killed_goes_on(large: Path, tmp_path: Path) -> None:
+    corpus, out = large / "corpus.jsonl", tmp_path / "index"
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(corpus), str(out)], check=False)
+    assert ended.returncode == -9
+    left = sorted((out / "blocks").glob("*.npy"))
+    assert len(left) == 2
+    left[1].write_bytes(left[1].read_bytes()[:-1] + b"?")  # a block that did not reach the disk whole
+    stages: list[tuple[str, int, int]] = []
+    offsets = corpus.with_name("offsets.npy")
+    bm25.build(corpus, offsets, out, BM25Settings(), workers=1, progress=lambda *stage: stages.append(stage))
+    assert [stage for stage, _, _ in stages].count("indexing words") == 4 + 1
+    assert stages[-1][0] == "merging the index"
+    assert stages[-1][1] == stages[-1][2]
+    assert files(out) == files(large / "index")
+
+
+def test_blocks_of_other_settings_are_not_used(large: Path, tmp_path: Path) -> None:
+    out = tmp_path / "index"
+    (out / "blocks").mkdir(parents=True)
+    (out / "blocks" / "stamp.json").write_text("{}")
+    (out / "blocks" / "000000.npy").write_bytes(b"of another corpus")
+    built(large / "corpus.jsonl", out)
+    assert files(out) == files(large / "index")
+
+
+def test_a_finished_build_is_not_done_again(write: Write, tmp_path: Path) -> None:
+    corpus, out = write(["red apples"]), tmp_path / "index"
+    counts = built(corpus, out)
+    before = (out / inverted.ROWS).stat().st_mtime_ns
+    assert built(corpus, out) == counts
+    assert (out / inverted.ROWS).stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("settings", [BM25Settings(), BM25Settings(k1=2.0), BM25Settings(stemmer="none")])
+def test_a_build_of_something_else_is_done_again(write: Write, tmp_path: Path, settings: BM25Settings) -> None:
+    built(write(["red apples"]), tmp_path / "index")
+    corpus = write(["red apples", "green apples"])
+    built(corpus, tmp_path / "index", settings)
+    built(corpus, tmp_path / "other", settings)
+    assert files(tmp_path / "index") == files(tmp_path / "other")

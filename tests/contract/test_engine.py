@@ -18,10 +18,9 @@ from sleuth.engines.base import Completion, Engine, Finish, Sampling
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.engines.vllm.device import ENVIRONMENT, OPTIONS, Device
-from sleuth.engines.vllm.disk import Disk
 from sleuth.engines.vllm.engine import VllmEngine
-from sleuth.engines.vllm.launch import start
+from sleuth.engines.vllm.server_process import start
+from sleuth.engines.vllm.weight_sync import IPC_ENVIRONMENT, IPC_OPTIONS, CudaIpcTransport, DiskTransport
 from sleuth.errors import EngineFailure
 from sleuth.model.load import load
 from sleuth.model.tokens import Tokens
@@ -98,8 +97,8 @@ class Servers:
                 context=512,
                 slots=16,
                 dtype="float32",
-                options=[*EAGER, *(OPTIONS if by_device else ())],
-                environment={**QUIET, **(ENVIRONMENT if by_device else {})},
+                options=[*EAGER, *(IPC_OPTIONS if by_device else ())],
+                environment={**QUIET, **(IPC_ENVIRONMENT if by_device else {})},
             )
             self._addresses[key] = self._stack.enter_context(server).address
         return self._addresses[key]
@@ -128,7 +127,7 @@ async def vllm(folder: Path, slots: int, context: int, *, by_device: bool = Fals
         SERVERS.append(Servers())
     address = SERVERS[0].address(folder, by_device)
     with tempfile.TemporaryDirectory() as exchange:
-        way = Device() if by_device else Disk(Path(exchange))
+        way = CudaIpcTransport() if by_device else DiskTransport(Path(exchange))
         engine = await VllmEngine.connect([address], Tokens.load(folder), context=context, slots=slots, transport=way)
         try:
             yield engine

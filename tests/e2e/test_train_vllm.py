@@ -12,7 +12,7 @@ import torch
 
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.vllm.engine import VllmEngine
-from sleuth.engines.vllm.launch import Started, start
+from sleuth.engines.vllm.server_process import ServerProcess, start
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
 from sleuth.train.packing import row
@@ -35,7 +35,7 @@ MAIN = "from sleuth.cli.main import main; main()"
 
 
 @pytest.fixture(scope="module")
-def server(bench: Bench) -> Iterator[Started]:
+def server(bench: Bench) -> Iterator[ServerProcess]:
     command, model = [os.environ["SLEUTH_VLLM"], "serve"], bench.path / "model"
     options, log = EAGER.split(), bench.path / "server.log"
     with start(
@@ -83,7 +83,7 @@ def serving(bench: Bench) -> str:
     return subprocess.run(["pgrep", "-f", named], capture_output=True, text=True, check=False).stdout
 
 
-def test_three_steps_with_a_server_by_address(bench: Bench, server: Started) -> None:
+def test_three_steps_with_a_server_by_address(bench: Bench, server: ServerProcess) -> None:
     ended = sleuth(
         bench, "train", "small.toml", "--out", "served", *settings(*SMALL, f"engine.url={server.address}/v1")
     )
@@ -114,7 +114,7 @@ def test_three_steps_with_a_server_by_address(bench: Bench, server: Started) -> 
     assert not (run.path / "weights").exists() or not list((run.path / "weights").iterdir())
 
 
-def test_a_server_is_given_the_weights_that_are_evaluated(bench: Bench, server: Started) -> None:
+def test_a_server_is_given_the_weights_that_are_evaluated(bench: Bench, server: ServerProcess) -> None:
     """Whatever it had before: here those of the run after its last step."""
     address = settings(f"engine.url={server.address}")
     ended = sleuth(bench, "evaluate", "served", "--before", "--limit", "2", "--out", "before", *address)

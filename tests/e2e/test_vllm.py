@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
-from sleuth.engines.vllm.disk import Disk
 from sleuth.engines.vllm.engine import VllmEngine
-from sleuth.engines.vllm.launch import Started, start
+from sleuth.engines.vllm.server_process import ServerProcess, start
+from sleuth.engines.vllm.weight_sync import DiskTransport
 from sleuth.model.tokens import Tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
@@ -26,7 +26,7 @@ NEAR = 1e-3
 EXACT = {"HF_HUB_OFFLINE": "1", "TRITON_INTERPRET": "0", "TRITON_F32_DEFAULT": "ieee"}
 
 
-def started(folder: Path, name: str) -> Started:
+def started(folder: Path, name: str) -> ServerProcess:
     return start(
         [os.environ["SLEUTH_VLLM"], "serve"],
         folder,
@@ -39,9 +39,9 @@ def started(folder: Path, name: str) -> Started:
     )
 
 
-def killed(server: Started) -> None:
+def killed(server: ServerProcess) -> None:
     """Ends the processes of a server as a machine that fails does; the one that guards them stays."""
-    found = subprocess.run(["pgrep", "-P", str(server.guard.pid)], capture_output=True, text=True, check=True)
+    found = subprocess.run(["pgrep", "-P", str(server.supervisor.pid)], capture_output=True, text=True, check=True)
     os.killpg(int(found.stdout), signal.SIGKILL)
 
 
@@ -79,7 +79,7 @@ def test_weights_pushed_step_after_step_sample_what_comes_after_them(
     async def main() -> list[Completion]:
         with started(folder, "one") as server:
             engine = await VllmEngine.connect(
-                [server.address], tokens, context=512, transport=Disk(tmp_path / "weights")
+                [server.address], tokens, context=512, transport=DiskTransport(tmp_path / "weights")
             )
             completions, heard = [], asyncio.Event()
             for step in (1, 2, 3):

@@ -12,13 +12,16 @@ from sleuth.config.hooks import IMPORT
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.engines.vllm import device as shared_memory
-from sleuth.engines.vllm import launch
-from sleuth.engines.vllm.device import Device
-from sleuth.engines.vllm.disk import Disk
+from sleuth.engines.vllm import server_process
 from sleuth.engines.vllm.engine import VllmEngine
-from sleuth.engines.vllm.launch import Started
-from sleuth.engines.vllm.push import Way
+from sleuth.engines.vllm.server_process import ServerProcess
+from sleuth.engines.vllm.weight_sync import (
+    IPC_ENVIRONMENT,
+    IPC_OPTIONS,
+    CudaIpcTransport,
+    DiskTransport,
+    WeightTransport,
+)
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
 from sleuth.model.tokens import Tokens
 from sleuth.runs import checksums
@@ -122,18 +125,18 @@ def embedded(config: Config, policy: Policy, *, lockstep: bool | None = None) ->
     )
 
 
-def _started(config: Config, model: Path, home: Path) -> Started:
+def _started(config: Config, model: Path, home: Path) -> ServerProcess:
     """A server of our own, which writes its log to the folder."""
     by_device = config.engine.weights == "device"
-    return launch.start(
+    return server_process.start(
         shlex.split(config.engine.command),
         model,
         home / LOG,
         context=config.agent.context_tokens,
         slots=config.engine.slots,
         dtype=str(dtype_of(config, device_of(ALONE))).removeprefix("torch."),
-        options=[*_limits(config), *(shared_memory.OPTIONS if by_device else ())],
-        environment=shared_memory.ENVIRONMENT if by_device else {},
+        options=[*_limits(config), *(IPC_OPTIONS if by_device else ())],
+        environment=IPC_ENVIRONMENT if by_device else {},
     )
 
 
@@ -143,16 +146,16 @@ def _limits(config: Config) -> Sequence[str]:
     return ("--gpu-memory-utilization", str(config.engine.memory), *batched)
 
 
-def _connected(config: Config, tokens: Tokens, own: Started | None, way: Way | None) -> VllmEngine:
+def _connected(config: Config, tokens: Tokens, own: ServerProcess | None, way: WeightTransport | None) -> VllmEngine:
     connecting = VllmEngine.connect(
         config.engine.addresses if own is None else [own.address],
         tokens,
         context=config.agent.context_tokens,
         slots=config.engine.slots,
-        ends=[] if tokens.eos_id is None else [tokens.eos_id],
+        eos_ids=[] if tokens.eos_id is None else [tokens.eos_id],
         transport=way,
         in_flight=config.engine.in_flight,
-        own=own,
+        process=own,
     )
     try:
         return asyncio.run(connecting)
@@ -166,13 +169,13 @@ def _require_head(servers: VllmEngine, policy: Policy) -> None:
         return
     weights, rows = dict(policy.parameters()), policy.model.get_input_embeddings().weight
     try:
-        servers.require_head(weights, next(name for name, weight in weights.items() if weight is rows))
+        servers.require_tied_head(weights, next(name for name, weight in weights.items() if weight is rows))
     except EngineFailure as failure:
         raise InputError(str(failure)) from failure
 
 
-def _way(config: Config, home: Path) -> Way:
+def _way(config: Config, home: Path) -> WeightTransport:
     """How weights of a run travel."""
     if config.engine.weights == "device":
-        return Device()
-    return Disk(Path(config.engine.exchange) if config.engine.exchange is not None else home / EXCHANGE)
+        return CudaIpcTransport()
+    return DiskTransport(Path(config.engine.exchange) if config.engine.exchange is not None else home / EXCHANGE)

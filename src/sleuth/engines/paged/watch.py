@@ -11,16 +11,15 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.base import Finish
 from sleuth.engines.paged.row import Row
-from sleuth.engines.paged.stops import Stops
 from sleuth.errors import EngineFailure
-from sleuth.model.tokens import Tokens
+from sleuth.model.tokens import StopStrings, Tokens
 
 
 class Watch:
     """Ends rows: by a stop string, the end of the text, or their limit."""
 
     def __init__(self, model: PreTrainedModel, tokens: Tokens | None) -> None:
-        self._stops = Stops(tokens) if tokens is not None else None
+        self._stops = StopStrings(tokens) if tokens is not None else None
         self._ends = _end_ids(model, tokens)
         self._known = model.config.vocab_size
         self._kinds: dict[tuple[str, ...], int] = {}
@@ -53,7 +52,7 @@ class Watch:
     def judge(self, row: Row) -> None:
         """Ends a row whose newest token is its last."""
         if self._stops is not None:
-            row.stop = self._stops.matched(row.ids, row.given, row.sampling.stops)
+            row.stop = self._stops.match(row.ids, row.given, row.sampling.stops)
         if row.stop is not None:
             row.finish = Finish.STOP
         elif row.ids[-1] in self._ends:
@@ -74,7 +73,7 @@ class Watch:
         return free
 
     def _row(self, stops: tuple[str, ...]) -> np.ndarray:
-        ending = self._ends | (self._stops.ending(stops) if self._stops is not None else frozenset())
+        ending = self._ends | (self._stops.candidate_ids(stops) if self._stops is not None else frozenset())
         row_V = np.zeros(self._known, dtype=bool)
         row_V[[token for token in ending if token < self._known]] = True
         return row_V

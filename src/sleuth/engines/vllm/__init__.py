@@ -1,1 +1,1 @@
-"""The engine that speaks to vLLM servers: at addresses, or started and stopped by us."""
+"""The engine for vLLM servers, at given addresses or started by us."""

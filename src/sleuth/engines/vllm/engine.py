@@ -1,11 +1,11 @@
-"""The engine over vLLM servers: tokens in, tokens and their logprobs out, over HTTP.
+"""The engine over vLLM servers: token ids in, token ids and logprobs out, over HTTP.
 
-Supported: vLLM 0.26 to 0.32, with --logprobs-mode processed_logprobs; for new weights VLLM_SERVER_DEV_MODE=1 as well.
-A call that breaks off, since its server died or its weights were replaced, keeps the tokens that came and asks for the
-rest after them.
+Supports vLLM 0.26 to 0.32 with --logprobs-mode processed_logprobs, and VLLM_SERVER_DEV_MODE=1 for weight updates.
+When a server dies or its weights change, a call keeps its tokens and requests the rest.
 """
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,56 +16,91 @@ from typing import TYPE_CHECKING, Self
 import httpx
 
 from sleuth.engines.base import Completion, OnTokens, Sampling, Session
-from sleuth.engines.paged.stops import Stops
-from sleuth.engines.vllm import head
-from sleuth.engines.vllm.disk import reading
-from sleuth.engines.vllm.draft import Draft
-from sleuth.engines.vllm.fleet import Fleet
-from sleuth.engines.vllm.launch import Started
-from sleuth.engines.vllm.message import is_cut
-from sleuth.engines.vllm.probe import Served, probe
-from sleuth.engines.vllm.push import InFlight, Load, Way, push
-from sleuth.engines.vllm.score import rescored
-from sleuth.engines.vllm.server import Lost, Server
+from sleuth.engines.vllm import checks
+from sleuth.engines.vllm.client import ServerLost, VllmClient
+from sleuth.engines.vllm.completions import PartialCompletion, is_truncated
+from sleuth.engines.vllm.server_process import ServerProcess
+from sleuth.engines.vllm.weight_sync import InFlight, Load, WeightTransport, load_from_folder, sync_weights
 from sleuth.errors import ConfigError, EngineFailure
-from sleuth.model.tokens import Tokens
+from sleuth.model.tokens import StopStrings, Tokens
+from sleuth.page.text import visible
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Seconds before a call that broke off without a token is sent again; doubled with each further break.
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 8.0
-# Seconds between two looks whether new weights have arrived.
-LOOK = 0.01
+# Seconds.
+FIRST_BACKOFF, MAX_BACKOFF = 0.05, 8.0
+POLL_INTERVAL = 0.01
+
+
+class Router:
+    """Chooses the server of every call; `lost` maps removed servers to the reason."""
+
+    def __init__(self, clients: Sequence[VllmClient]) -> None:
+        self.clients = list(clients)
+        self._all = tuple(clients)
+        self.lost: dict[str, str] = {}
+        self._assigned: dict[Session, VllmClient] = {}
+
+    def choose(self, session: Session | None) -> VllmClient:
+        """Return the server that has the session's prefix cache, otherwise the least loaded one."""
+        if session is not None and session in self._assigned:
+            return self._assigned[session]
+        self.require_one()
+        assigned = list(self._assigned.values())
+        chosen = min(self.clients, key=lambda client: (client.slots.load, sum(each is client for each in assigned)))
+        if session is not None:
+            self._assigned[session] = chosen
+        return chosen
+
+    def require_one(self) -> None:
+        if not self.clients:
+            raise EngineFailure(f"no vLLM server is left: {'; '.join(self.lost.values())}")
+
+    def end_session(self, session: Session) -> None:
+        self._assigned.pop(session, None)
+
+    def remove(self, client: VllmClient, reason: str) -> None:
+        """Stop using a server; its sessions move to others."""
+        if client not in self.clients:
+            return
+        self.clients.remove(client)
+        self.lost[client.address] = reason
+        self._assigned = {session: each for session, each in self._assigned.items() if each is not client}
+        message = f"removed the vLLM server {client.address} ({reason}); {len(self.clients)} left"
+        print(visible(message), file=sys.stderr)
+
+    async def disconnect(self) -> None:
+        """Close the connections to all servers, including removed ones; the next call opens new ones."""
+        await asyncio.gather(*(client.disconnect() for client in self._all))
 
 
 class VllmEngine:
-    """Asks one of several servers; made by `connect`.
+    """Generates with one or more servers; create it with `connect`.
 
-    `transport` carries new weights to the servers; without one they cannot be published. `in_flight` says what becomes
-    of requests: `finish` lets the old weights do so first; `pause` and `abort` have the new ones sample the rest
-    of our own, and `abort` ends those of others. `ends` are the ids that end a text, besides those the server knows.
-    `own` is a server that is stopped when the engine is closed. A call that breaks off is sent again, for `patience`
-    seconds without a token.
+    `transport` carries published weights to the servers. `in_flight` decides about running requests at an update:
+    `finish` completes them on the old weights; with `pause` and `abort` our own resume on the new ones, and `abort`
+    ends those of other clients. `eos_ids` end a text, in addition to those the server knows. `process` is stopped by
+    `close`. A call without a new token for `retry_timeout` seconds fails.
     """
 
     def __init__(
         self,
-        fleet: Fleet,
+        router: Router,
         tokens: Tokens,
         *,
         model: str,
         context: int,
-        ends: Sequence[int] = (),
-        transport: Way | None = None,
+        eos_ids: Sequence[int] = (),
+        transport: WeightTransport | None = None,
         in_flight: InFlight = "pause",
-        own: Started | None = None,
-        patience: float = 240.0,
+        process: ServerProcess | None = None,
+        retry_timeout: float = 240.0,
     ) -> None:
-        self._fleet, self._stops = fleet, Stops(tokens)
-        self._model, self._context, self._ends = model, context, tuple(ends)
-        self._transport, self._in_flight, self._own = transport, in_flight, own
-        self._version, self._epoch, self._patience = 0, 0, patience
+        self._router, self._stops = router, StopStrings(tokens)
+        self._model, self._context, self._eos_ids = model, context, tuple(eos_ids)
+        self._transport, self._in_flight, self._process = transport, in_flight, process
+        self._version, self._epoch, self._retry_timeout = 0, 0, retry_timeout
         self._publishing = threading.Lock()
         self._closed = False
 
@@ -77,39 +112,39 @@ class VllmEngine:
         *,
         context: int,
         slots: int = 256,
-        silence: float = 120.0,
-        ends: Sequence[int] = (),
-        transport: Way | None = None,
+        token_timeout: float = 120.0,
+        eos_ids: Sequence[int] = (),
+        transport: WeightTransport | None = None,
         in_flight: InFlight = "pause",
-        own: Started | None = None,
+        process: ServerProcess | None = None,
     ) -> Self:
-        """Speaks to the servers at these addresses, once each has shown that it can do what is asked of it.
+        """Check the servers at these addresses and connect to them, with at most `slots` calls to each.
 
-        `slots` calls go to each at a time; a server that sends no token for `silence` seconds is tried again, for
-        twice that time.
+        A server that sends no token for `token_timeout` seconds is tried again, for twice that time.
         """
-        fleet = Fleet([Server(address, places=slots, silence=silence) for address in dict.fromkeys(addresses)])
+        addresses = list(dict.fromkeys(addresses))
+        router = Router([VllmClient(address, slots=slots, token_timeout=token_timeout) for address in addresses])
         try:
-            model = _agreed([await probe(server) for server in fleet.servers], context)
+            model = await checks.check_servers(router.clients, context)
         finally:
-            # The calls may come in another event loop than this one.
-            await fleet.hang_up()
+            # Later calls may run in another event loop.
+            await router.disconnect()
         return cls(
-            fleet,
+            router,
             tokens,
             model=model,
             context=context,
-            ends=ends,
+            eos_ids=eos_ids,
             transport=transport,
             in_flight=in_flight,
-            own=own,
-            patience=2 * silence,
+            process=process,
+            retry_timeout=2 * token_timeout,
         )
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """The servers that were taken out, and why."""
-        return dict(self._fleet.lost)
+        """Addresses of removed servers, with the reason."""
+        return dict(self._router.lost)
 
     @contextmanager
     def session(self, priority: int) -> Iterator[Session]:
@@ -117,134 +152,121 @@ class VllmEngine:
         try:
             yield session
         finally:
-            self._fleet.leave(session)
+            self._router.end_session(session)
 
     async def generate(
-        self,
-        ids: Sequence[int],
-        sampling: Sampling,
-        session: Session | None = None,
-        on_tokens: OnTokens | None = None,
+        self, ids: Sequence[int], sampling: Sampling, session: Session | None = None, on_tokens: OnTokens | None = None
     ) -> Completion:
-        draft, breaks, ends = Draft(ids, sampling, context=self._context, stops=self._stops), 0, 0.0
+        partial = PartialCompletion(ids, sampling, context=self._context, stops=self._stops)
         clock = asyncio.get_running_loop().time
-        while draft.finish is None:
-            before, began = len(draft.ids), clock()
-            reason = await self._go_on(draft, session, on_tokens)
-            if len(draft.ids) > before or reason is None:
-                breaks = 0
+        failures, deadline = 0, 0.0
+        while partial.finish is None:
+            before, started = len(partial.ids), clock()
+            reason = await self._continue(partial, session, on_tokens)
+            if len(partial.ids) > before or reason is None:
+                failures = 0
                 continue
-            breaks += 1
-            ends = began + self._patience if breaks == 1 else ends
-            if clock() >= ends:
+            failures += 1
+            deadline = started + self._retry_timeout if failures == 1 else deadline
+            if clock() >= deadline:
                 raise EngineFailure(
-                    f"no token came in {breaks} tries and {self._patience:g} s, the last of which ended with: {reason}"
+                    f"no token in {failures} attempts and {self._retry_timeout:g} s; the last one failed: {reason}"
                 )
-            await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(breaks - 1, 32), ends - clock()))
-        return draft.completion()
+            backoff = min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 32))
+            await asyncio.sleep(min(backoff, deadline - clock()))
+        return partial.completion()
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
         if weights is not None and self._transport is None:
-            raise EngineFailure("weights were published to servers, and no way was named by which they go there")
+            raise EngineFailure("weights cannot be published to vLLM servers without a transport; pass one to connect")
         with self._publishing:
             if weights is not None and self._transport is not None:
-                self._replace(self._transport.ready(weights, version))
+                self._update_weights(self._transport.prepare(weights, version))
             self._version = version
 
-    def require_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
-        """Refuses servers that go on with the old head of a model whose head is its embedding; publish afterwards."""
-        before = {server.address: head.said(server.address, self._model) for server in self._fleet.servers}
-        self.publish(head.moved_on(weights, embedding), self._version)
-        for server in self._fleet.servers:
-            after = head.said(server.address, self._model, head.PROMPT + 1)
-            if not head.follows(before[server.address], after, len(weights[embedding])):
+    def require_tied_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
+        """Refuse servers whose tied head does not follow updates of the embedding; publish the weights afterwards."""
+        clients = self._router.clients
+        before = {client.address: checks.top_logprobs(client.address, self._model) for client in clients}
+        self.publish(checks.roll_embedding(weights, embedding), self._version)
+        for client in clients:
+            after = checks.top_logprobs(client.address, self._model, checks.HEAD_PROMPT + 1)
+            if not checks.head_followed(before[client.address], after, len(weights[embedding])):
                 raise ConfigError(
-                    f"{server.address} goes on with its old head when new weights come, as vLLM on a CPU does for a "
-                    "model whose head is its embedding; serve it on a GPU, or choose engine.kind = paged"
+                    f"{client.address} keeps its old output head when the tied embedding is updated, as vLLM on a CPU "
+                    "does; serve the model on a GPU, or use engine.kind = paged"
                 )
 
     def load(self, folder: Path, version: int = 0) -> None:
-        """Has the servers go on with the weights of a model folder, which they read under the same name."""
+        """Load the weights of a model folder that the servers see under the same path."""
         with self._publishing:
-            self._replace(reading(folder))
+            self._update_weights(load_from_folder(folder))
             self._version = version
 
     async def close(self) -> None:
         self._closed = True
-        await self._fleet.hang_up()
+        await self._router.disconnect()
         if self._transport is not None:
             self._transport.close()
-        if self._own is not None:
-            self._own.stop()
+        if self._process is not None:
+            self._process.stop()
 
-    async def _go_on(self, draft: Draft, session: Session | None, on_tokens: OnTokens | None) -> str | None:
-        """Adds to the draft until it ends, or breaks off; the reason if that is a failure."""
-        server = self._fleet.server_for(session)
-        async with server.gate.place(0 if session is None else session.priority):
-            epoch = await self._settled()
+    async def _continue(
+        self, partial: PartialCompletion, session: Session | None, on_tokens: OnTokens | None
+    ) -> str | None:
+        """Extend the completion until it finishes or is interrupted; return the reason if that is a failure."""
+        client = self._router.choose(session)
+        async with client.slots.acquire(0 if session is None else session.priority):
+            # Read before the check: a stale epoch is safe, one that is too new is not.
+            epoch = self._epoch
+            # Polled, because publish may run in another thread, which cannot set an asyncio.Event.
+            while self._publishing.locked():
+                await asyncio.sleep(POLL_INTERVAL)
+                epoch = self._epoch
             if self._closed:
-                raise EngineFailure("the engine is closed; open a new one")
+                raise EngineFailure("the engine is closed; create a new one")
             try:
-                return await self._hear(server, epoch, draft, on_tokens)
-            except Lost as lost:
-                if not self._closed and not await server.lives():
-                    self._fleet.take_out(server, str(lost))
+                return await self._stream(client, epoch, partial, on_tokens)
+            except ServerLost as lost:
+                if not self._closed and not await client.is_healthy():
+                    self._router.remove(client, str(lost))
                 return str(lost)
 
-    async def _settled(self) -> int:
-        """The epoch of the weights, when none are on their way; read first, so that it is old rather than too new."""
-        epoch = self._epoch
-        # Looked at again and again: publish may be called in another thread, which cannot set an asyncio.Event.
-        while self._publishing.locked():
-            await asyncio.sleep(LOOK)
-            epoch = self._epoch
-        return epoch
-
-    async def _hear(self, server: Server, epoch: int, draft: Draft, on_tokens: OnTokens | None) -> str | None:
-        """Adds what the server streams; what comes after the weights of `epoch` were replaced is theirs no more."""
-        version, begun = self._version, len(draft.ids)
-        async with aclosing(server.stream(draft.request(self._model, self._ends))) as pieces:
-            async for piece in pieces:
+    async def _stream(
+        self, client: VllmClient, epoch: int, partial: PartialCompletion, on_tokens: OnTokens | None
+    ) -> str | None:
+        """Add what the server streams; tokens that arrive after an update of the weights of `epoch` are discarded."""
+        version, started_at = self._version, len(partial.ids)
+        async with aclosing(client.stream(partial.request_body(self._model, self._eos_ids))) as chunks:
+            async for chunk in chunks:
                 if epoch == self._epoch:
                     version = self._version
-                # What was begun by the old weights is finished by them; a call of which nothing has come may not be.
-                elif self._in_flight != "finish" or len(draft.ids) == begun:
+                # With `finish` the old weights complete what they began; a call without tokens may not have begun.
+                elif self._in_flight != "finish" or len(partial.ids) == started_at:
                     return None
-                if is_cut(draft.sampling):
-                    piece = await rescored(server, self._model, draft, piece)
+                if is_truncated(partial.sampling):
+                    chunk = await client.rescore(self._model, partial, chunk)
                     if epoch != self._epoch:
-                        return None  # scored by the new weights, perhaps
-                fresh = draft.add(piece, version)
-                if fresh and on_tokens is not None:
-                    on_tokens(fresh)
-                if draft.finish is not None:
+                        return None  # possibly scored by the new weights
+                new = partial.add(chunk, version)
+                if new and on_tokens is not None:
+                    on_tokens(new)
+                if partial.finish is not None:
                     return None
-        return None if epoch != self._epoch else f"{server.address}: the stream ended before the completion"
+        return None if epoch != self._epoch else f"{client.address}: the stream ended before the completion"
 
-    def _replace(self, load: Load) -> None:
-        servers = list(self._fleet.servers)
-        # Before the servers change: nothing that comes from now on may pass for the old weights' own.
+    def _update_weights(self, load: Load) -> None:
+        clients = list(self._router.clients)
+        # Before the servers change: no token from now on may count as the old weights' own.
         self._epoch += 1
 
-        def send(server: Server) -> None:
+        def update(client: VllmClient) -> None:
             try:
-                push(server.address, load, self._in_flight)
-            # Whatever the reason, it may still have the old weights, whose tokens must not pass for those of the new.
+                sync_weights(client.address, load, self._in_flight)
+            # Whatever the reason, this server may still have the old weights.
             except (httpx.TransportError, EngineFailure) as error:
-                self._fleet.take_out(server, f"new weights did not reach it: {type(error).__name__} {error}")
+                self._router.remove(client, f"weight update failed: {type(error).__name__} {error}")
 
-        with ThreadPoolExecutor(max(1, len(servers))) as threads:
-            list(threads.map(send, servers))
-        if not self._fleet.servers:
-            raise EngineFailure(f"no vLLM server is left: {'; '.join(self._fleet.lost.values())}")
-
-
-def _agreed(found: Sequence[Served], context: int) -> str:
-    """The name of the model that all servers have."""
-    models, most = sorted({each.model for each in found}), min((each.context for each in found), default=0)
-    if len(models) != 1 or not 1 < context <= most:
-        raise ConfigError(
-            f"{len(found)} servers of the models {models} with {most} tokens of context, expected one model with the "
-            f"{context} asked for: start them alike, with --max-model-len {context}"
-        )
-    return models[0]
+        with ThreadPoolExecutor(max(1, len(clients))) as threads:
+            list(threads.map(update, clients))
+        self._router.require_one()

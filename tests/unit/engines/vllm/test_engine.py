@@ -9,18 +9,20 @@ import pytest
 import torch
 
 from sleuth.engines.base import Completion, Engine, Finish, Sampling
-from sleuth.engines.vllm.disk import Disk
 from sleuth.engines.vllm.engine import VllmEngine
+from sleuth.engines.vllm.weight_sync import DiskTransport
 from sleuth.errors import ConfigError, EngineFailure, SleuthError
 from sleuth.model.tokens import Tokens
 
 
-async def asked(doubles: Any, tokens: Tokens, sampling: Sampling, *, silence: float = 5.0, **faults: Any) -> Completion:
+async def asked(
+    doubles: Any, tokens: Tokens, sampling: Sampling, *, token_timeout: float = 5.0, **faults: Any
+) -> Completion:
     """What an engine gets from one server with these faults."""
     async with doubles(1) as (server,):
         for name, value in faults.items():
             setattr(server, name, value)
-        engine = await VllmEngine.connect([server.address], tokens, context=64, silence=silence)
+        engine = await VllmEngine.connect([server.address], tokens, context=64, token_timeout=token_timeout)
         try:
             return await engine.generate([10], sampling)
         finally:
@@ -30,7 +32,7 @@ async def asked(doubles: Any, tokens: Tokens, sampling: Sampling, *, silence: fl
 def test_tokens_come_with_their_logprobs_and_nothing_is_left_to_defaults(doubles: Any, tokens: Tokens) -> None:
     async def main() -> tuple[Completion, dict[str, Any]]:
         async with doubles(1) as (server,):
-            engine: Engine = await VllmEngine.connect([server.address], tokens, context=64, ends=[3])
+            engine: Engine = await VllmEngine.connect([server.address], tokens, context=64, eos_ids=[3])
             completion = await engine.generate([10], Sampling(3, 0.7, ("</answer>",), seed=2**63 + 5))
             await engine.close()
             return completion, server.asked[0]
@@ -50,7 +52,7 @@ def test_tokens_of_a_cut_distribution_are_scored_in_the_whole(doubles: Any, toke
     assert completion.logprobs == (-7.0,) * 3
 
 
-def test_a_seat_stays_with_its_server_and_others_go_where_fewer_are(doubles: Any, tokens: Tokens) -> None:
+def test_a_session_stays_with_its_server_and_others_go_to_the_least_loaded(doubles: Any, tokens: Tokens) -> None:
     async def main() -> list[list[int]]:
         async with doubles(2) as servers:
             engine = await VllmEngine.connect([server.address for server in servers], tokens, context=64)
@@ -87,11 +89,11 @@ def test_what_a_dead_server_left_unfinished_is_continued_by_another(
     completions, heard, named = asyncio.run(main())
     assert {completion.ids for completion in completions} == {tuple(range(11, 19))}
     assert (len(completions), heard, named) == (200, list(range(11, 19)), True)
-    assert "is taken out" in capsys.readouterr().err
+    assert "http://127.0.0.1" in capsys.readouterr().err
 
 
 def test_when_the_last_server_dies_a_call_fails_with_the_reason(doubles: Any, tokens: Tokens) -> None:
-    with pytest.raises(EngineFailure, match=r"no vLLM server is left: http://127"):
+    with pytest.raises(EngineFailure, match=r"http://127"):
         asyncio.run(asked(doubles, tokens, Sampling(8), dies_after=3))
 
 
@@ -99,19 +101,19 @@ def test_when_the_last_server_dies_a_call_fails_with_the_reason(doubles: Any, to
     ("faults", "error"),
     [
         ({"status": 400}, "answered 400: it is said why"),
-        ({"status": 500}, "no token came in .* tries.*answered 500: it is said why"),
-        ({"silent": True}, "no token came in .* tries.*ReadTimeout"),
-        ({"message": "[]"}, r"the server answered '\[\]', expected a piece of a completion"),
-        ({"message": '{"error": {"message": "out of luck"}}'}, "no token came in .* tries.*out of luck"),
+        ({"status": 500}, "answered 500: it is said why"),
+        ({"silent": True}, "0.4 s.*ReadTimeout"),
+        ({"message": "[]"}, r"'\[\]'"),
+        ({"message": '{"error": {"message": "out of luck"}}'}, "0.4 s.*out of luck"),
         ({"message": '{"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1]}}]}'}, "2 tokens with 1"),
-        ({"message": '{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [-9999]}}]}'}, "numbers above"),
+        ({"message": '{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [-9999]}}]}'}, "-9999"),
         (
             {"message": '{"choices": [{"token_ids": [], "logprobs": null, "finish_reason": "length"}]}'},
-            "ended without a token",
+            "length",
         ),
         (
             {"message": '{"choices": [{"token_ids": [], "logprobs": null, "finish_reason": "?"}]}'},
-            "ended with '.', exp",
+            r"'\?'",
         ),
     ],
 )
@@ -119,18 +121,18 @@ def test_a_bad_answer_is_a_failure_with_one_sentence(
     doubles: Any, tokens: Tokens, faults: dict[str, Any], error: str
 ) -> None:
     with pytest.raises(EngineFailure, match=error):
-        asyncio.run(asked(doubles, tokens, Sampling(4), silence=0.2, **faults))
+        asyncio.run(asked(doubles, tokens, Sampling(4), token_timeout=0.2, **faults))
 
 
 @pytest.mark.parametrize(
     ("faults", "error"),
     [
-        ({"version": "0.25.1"}, "runs vLLM '0.25.1', expected 0.26 to 0.32"),
-        ({"version": "dev"}, "runs vLLM 'dev', expected"),
+        ({"version": "0.25.1"}, "0.25.1.*0.26 to 0.32"),
+        ({"version": "dev"}, "dev.*0.26 to 0.32"),
         ({"raw": True}, "logprobs-mode processed_logprobs"),
         ({"raw": True, "flat": 3}, "logprobs-mode processed_logprobs"),
-        ({"models": []}, "lists no model"),
-        ({"models": [{"id": "policy", "max_model_len": 63}]}, "with 63 tokens of context, expected"),
+        ({"models": []}, "max_model_len"),
+        ({"models": [{"id": "policy", "max_model_len": 63}]}, "63 .* 64"),
     ],
 )
 def test_a_server_that_will_not_do_is_refused_at_start(
@@ -141,12 +143,12 @@ def test_a_server_that_will_not_do_is_refused_at_start(
 
 
 def test_no_server_at_an_address_is_said_at_start(tokens: Tokens) -> None:
-    with pytest.raises(EngineFailure, match=r"no vLLM server answers at http://127\.0\.0\.1:9"):
+    with pytest.raises(EngineFailure, match=r"http://127\.0\.0\.1:9"):
         asyncio.run(VllmEngine.connect(["http://127.0.0.1:9"], tokens, context=64))
 
 
 def test_no_address_at_all_is_refused(tokens: Tokens) -> None:
-    with pytest.raises(ConfigError, match="0 servers"):
+    with pytest.raises(ConfigError, match="0"):
         asyncio.run(VllmEngine.connect([], tokens, context=64))
 
 
@@ -180,7 +182,7 @@ def test_weights_go_through_a_folder_and_the_rest_of_a_call_is_asked_for_anew(
     async def main() -> tuple[Completion, list[Any], list[int]]:
         async with doubles(1) as (server,):
             server.pause = 0.01
-            engine = await VllmEngine.connect([server.address], tokens, context=64, transport=Disk(tmp_path))
+            engine = await VllmEngine.connect([server.address], tokens, context=64, transport=DiskTransport(tmp_path))
             published: list[int] = []
             published_by: list[asyncio.Future[None]] = []
 
@@ -213,10 +215,10 @@ def test_weights_go_through_a_folder_and_the_rest_of_a_call_is_asked_for_anew(
 
 def test_weights_on_disk_stay_until_the_servers_have_loaded_what_replaces_them(tmp_path: Path) -> None:
     """Only the call for a third version means that the second one was loaded."""
-    disk, weights = Disk(tmp_path), {"head": torch.ones(2)}
+    disk, weights = DiskTransport(tmp_path), {"head": torch.ones(2)}
     kept = []
     for version in (1, 2, 3, 2):
-        disk.ready(weights, version)
+        disk.prepare(weights, version)
         kept.append(sorted(path.name for path in tmp_path.iterdir()))
     assert kept == [["weights-1"], ["weights-1", "weights-2"], ["weights-2", "weights-3"], ["weights-2", "weights-3"]]
     disk.close()
@@ -251,7 +253,7 @@ def test_a_server_that_keeps_what_it_cached_of_old_weights_is_asked_no_more(
             finally:
                 await engine.close()
 
-    with pytest.raises(EngineFailure, match=r"no vLLM server is left: .* keeps keys and values of its old weights"):
+    with pytest.raises(EngineFailure, match=r"http://127.*cache"):
         asyncio.run(main())
 
 
@@ -281,7 +283,7 @@ def test_calls_under_way_are_finished_by_the_old_weights_where_that_is_asked_for
         async with doubles(1) as (server,):
             server.pause = 0.01
             engine = await VllmEngine.connect(
-                [server.address], tokens, context=64, transport=Disk(tmp_path), in_flight="finish"
+                [server.address], tokens, context=64, transport=DiskTransport(tmp_path), in_flight="finish"
             )
             started = asyncio.Event()
             call = asyncio.create_task(engine.generate([10], Sampling(20), None, lambda _ids: started.set()))
@@ -297,7 +299,7 @@ def test_calls_under_way_are_finished_by_the_old_weights_where_that_is_asked_for
     assert pause == "POST /pause?mode=wait"
 
 
-@pytest.mark.parametrize(("given", "error"), [(False, "no way was named"), (True, "VLLM_SERVER_DEV_MODE=1")])
+@pytest.mark.parametrize(("given", "error"), [(False, "transport"), (True, "VLLM_SERVER_DEV_MODE=1")])
 def test_weights_that_cannot_be_sent_are_a_failure(
     doubles: Any, tokens: Tokens, tmp_path: Path, given: bool, error: str
 ) -> None:
@@ -305,7 +307,7 @@ def test_weights_that_cannot_be_sent_are_a_failure(
         async with doubles(1) as (server,):
             server.developer = False
             engine = await VllmEngine.connect(
-                [server.address], tokens, context=64, transport=Disk(tmp_path) if given else None
+                [server.address], tokens, context=64, transport=DiskTransport(tmp_path) if given else None
             )
             try:
                 await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
@@ -323,7 +325,7 @@ def test_a_server_that_new_weights_do_not_reach_is_asked_no_more(
         async with doubles(2) as servers:
             servers[0].developer = False
             engine = await VllmEngine.connect(
-                [each.address for each in servers], tokens, context=64, transport=Disk(tmp_path)
+                [each.address for each in servers], tokens, context=64, transport=DiskTransport(tmp_path)
             )
             await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
             completion = await engine.generate([10], Sampling(2))
@@ -332,7 +334,7 @@ def test_a_server_that_new_weights_do_not_reach_is_asked_no_more(
 
     completion, asked = asyncio.run(main())
     assert (completion.versions, asked) == ((5, 5), [0, 1])
-    assert "new weights did not reach it" in capsys.readouterr().err
+    assert "VLLM_SERVER_DEV_MODE=1" in capsys.readouterr().err
 
 
 def test_numbers_of_other_libraries_are_taken(doubles: Any, tokens: Tokens) -> None:

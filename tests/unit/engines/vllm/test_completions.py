@@ -3,10 +3,8 @@
 import pytest
 
 from sleuth.engines.base import Finish, Sampling
-from sleuth.engines.paged.stops import Stops
-from sleuth.engines.vllm.draft import Draft
-from sleuth.engines.vllm.message import Piece
-from sleuth.model.tokens import Tokens
+from sleuth.engines.vllm.completions import Chunk, PartialCompletion
+from sleuth.model.tokens import StopStrings, Tokens
 
 STOPS = ("</search>", "</answer>")
 
@@ -14,9 +12,10 @@ STOPS = ("</search>", "</answer>")
 def ended(tokens: Tokens, text: str, stop: str | None) -> tuple[Finish, str | None]:
     """How a draft says that it ended, of which the server says `stop`."""
     ids = tokens.encode(text)
-    draft = Draft(tokens.encode("Who?"), Sampling(100, stops=STOPS), context=200, stops=Stops(tokens))
-    draft.add(Piece(tuple(ids), (0.0,) * len(ids), "stop", stop), 0)
-    completion = draft.completion()
+    sampling = Sampling(100, stops=STOPS)
+    partial = PartialCompletion(tokens.encode("Who?"), sampling, context=200, stops=StopStrings(tokens))
+    partial.add(Chunk(tuple(ids), (0.0,) * len(ids), "stop", stop), 0)
+    completion = partial.completion()
     return completion.finish, completion.stop
 
 

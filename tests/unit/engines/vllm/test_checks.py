@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.engines.vllm.head import FEW, PROMPT, follows, moved_on
+from sleuth.engines.vllm.checks import HEAD_PROMPT, TOP, head_followed, roll_embedding
 
 NAME = "model.embed_tokens.weight"
 
@@ -16,7 +16,7 @@ NAME = "model.embed_tokens.weight"
 def likeliest(model: PreTrainedModel, weights: Mapping[str, Tensor], prompt: int) -> dict[int, float]:
     """What a server with these weights says."""
     logits = torch.func.functional_call(model, dict(weights), (torch.tensor([[prompt]]),), tie_weights=False).logits
-    found = torch.log_softmax(logits[0, -1], -1).topk(FEW)
+    found = torch.log_softmax(logits[0, -1], -1).topk(TOP)
     return dict(zip(found.indices.tolist(), found.values.tolist(), strict=True))
 
 
@@ -27,8 +27,8 @@ def test_a_server_that_keeps_its_old_head_is_found_out(
     model = tiny("llama", attention="eager")
     weights = dict(model.named_parameters())
     assert model.get_output_embeddings().weight is weights[NAME]
-    moved = moved_on(weights, NAME)
+    moved = roll_embedding(weights, NAME)
     head = weights[NAME] if keeps_its_head else moved[NAME]
-    before = likeliest(model, {**weights, "lm_head.weight": weights[NAME]}, PROMPT)
-    after = likeliest(model, {**moved, "lm_head.weight": head}, PROMPT + 1)
-    assert follows(before, after, len(weights[NAME])) is not keeps_its_head
+    before = likeliest(model, {**weights, "lm_head.weight": weights[NAME]}, HEAD_PROMPT)
+    after = likeliest(model, {**moved, "lm_head.weight": head}, HEAD_PROMPT + 1)
+    assert head_followed(before, after, len(weights[NAME])) is not keeps_its_head

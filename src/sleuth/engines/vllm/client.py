@@ -1,0 +1,172 @@
+"""HTTP client of one vLLM server, and the priority queue in front of it."""
+
+import asyncio
+import heapq
+import json
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import httpx
+
+from sleuth.engines.vllm.completions import (
+    PATH,
+    Chunk,
+    PartialCompletion,
+    parse_chunk,
+    parse_top_logprobs,
+    score_body,
+)
+from sleuth.errors import EngineFailure
+
+CONNECT_TIMEOUT = 5.0  # seconds
+
+
+class ServerLost(Exception):
+    """A request failed for a reason that a retry, or another server, may not share."""
+
+
+class PrioritySemaphore:
+    """A semaphore whose waiters enter by priority (lowest first), then by arrival."""
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+        self._arrivals = 0
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._active = 0
+
+    @property
+    def load(self) -> int:
+        """Holders and waiters."""
+        return self._active + len(self._waiting)
+
+    @asynccontextmanager
+    async def acquire(self, priority: int) -> AsyncIterator[None]:
+        """Hold one of the places during the block."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._arrivals += 1
+        heapq.heappush(self._waiting, (priority, self._arrivals, turn))
+        # Deferred, so that callers arriving in the same iteration of the loop are ordered by priority too.
+        loop.call_soon(self._wake)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._release()
+            raise
+        self._active += 1
+        try:
+            yield
+        finally:
+            self._active -= 1
+            self._release()
+
+    def _release(self) -> None:
+        self._free += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._free and self._waiting:
+            _, _, turn = heapq.heappop(self._waiting)
+            if not turn.done():
+                self._free -= 1
+                turn.set_result(None)
+
+
+class VllmClient:
+    """Streams completions from one server; `token_timeout` is the longest gap between tokens, in seconds."""
+
+    def __init__(self, address: str, *, slots: int, token_timeout: float) -> None:
+        self.address = address.rstrip("/")
+        self.slots = PrioritySemaphore(slots)
+        self._timeout = httpx.Timeout(token_timeout, connect=CONNECT_TIMEOUT, pool=None)
+        self._client = self._new_client()
+
+    async def stream(self, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
+        """Yield the chunks of a completion; closing the generator aborts the request at the server."""
+        try:
+            async with self._client.stream("POST", PATH, json=body) as response:
+                if response.status_code != httpx.codes.OK:
+                    await response.aread()
+                    self._raise_for_status(response)
+                async for line in response.aiter_lines():
+                    if line.startswith("data: ") and (message := line.removeprefix("data: ")) != "[DONE]":
+                        # An error can arrive mid-stream, after a status of 200.
+                        if message.startswith('{"error"'):
+                            raise ServerLost(_error_message(message))
+                        yield parse_chunk(message)
+        except (httpx.TransportError, httpx.StreamError) as error:
+            raise ServerLost(f"{self.address}: {type(error).__name__} {error}".rstrip()) from error
+
+    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send one request and return the JSON of the response."""
+        try:
+            response = await self._client.request(method, path, json=body)
+        except httpx.TransportError as error:
+            raise ServerLost(f"{self.address}: {type(error).__name__} {error}".rstrip()) from error
+        if response.status_code != httpx.codes.OK:
+            self._raise_for_status(response)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise EngineFailure(f"{self.address}{path} answered {response.text[:80]!r}, expected JSON") from error
+
+    async def rescore(self, model: str, partial: PartialCompletion, chunk: Chunk) -> Chunk:
+        """Replace logprobs of truncated sampling, which vLLM renormalises, by those of the whole distribution.
+
+        One request per token; its prompt is in the server's prefix cache.
+        """
+        before, temperature = [*partial.prompt, *partial.ids], partial.sampling.temperature
+
+        async def score(prompt: Sequence[int], token: int) -> float:
+            answer = await self.request("POST", PATH, score_body(model, prompt, temperature, token))
+            if token not in (found := parse_top_logprobs(answer)):
+                raise EngineFailure(
+                    f"{self.address} gives no logprobs before top_k, top_p and min_p; sample without these settings"
+                )
+            return found[token]
+
+        scores = (score([*before, *chunk.ids[:place]], token) for place, token in enumerate(chunk.ids))
+        return replace(chunk, logprobs=tuple(await asyncio.gather(*scores)))
+
+    async def is_healthy(self) -> bool:
+        """Whether /health answers in time."""
+        try:
+            response = await asyncio.wait_for(self._client.get("/health"), CONNECT_TIMEOUT)
+        except (httpx.TransportError, TimeoutError):
+            return False
+        return response.status_code == httpx.codes.OK
+
+    async def disconnect(self) -> None:
+        """Close all connections; a later request opens new ones."""
+        client, self._client = self._client, self._new_client()
+        await client.aclose()
+
+    def _new_client(self) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None, keepalive_expiry=4.0)
+        return httpx.AsyncClient(
+            base_url=self.address, timeout=self._timeout, limits=limits, trust_env=False, verify=_ssl_context()
+        )
+
+    def _raise_for_status(self, response: httpx.Response) -> None:
+        """A server error may be retried elsewhere; a client error fails its own request only."""
+        problem = f"{self.address} answered {response.status_code}: {_error_message(response.text)}"
+        if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+            raise ServerLost(problem)
+        raise EngineFailure(problem)
+
+
+@lru_cache(maxsize=1)
+def _ssl_context() -> ssl.SSLContext:
+    return httpx.create_ssl_context()
+
+
+def _error_message(text: str) -> str:
+    try:
+        return str(json.loads(text)["error"]["message"])[:200]
+    except (ValueError, TypeError, LookupError):
+        return text[:200]

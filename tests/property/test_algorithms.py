@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from sleuth.algorithms.advantage import ADVANTAGES
+from sleuth.algorithms.advantage import ADVANTAGES, penalise_overlong, whiten
 from sleuth.algorithms.correction import Action, Level, correct
 from sleuth.algorithms.gae import gae
-from sleuth.algorithms.kl import ESTIMATORS
-from sleuth.algorithms.kl_control import adapted
+from sleuth.algorithms.kl import ESTIMATORS, adapt_coefficient
 from sleuth.algorithms.loss import LOSSES, Bounds, Sampled, clipped, gspo
 from sleuth.algorithms.normalise import Normalisation, token_weights
-from sleuth.algorithms.overlong import shaped
-from sleuth.algorithms.whiten import whitened
 
 GROUP_METHODS = ["grpo", "dr_grpo", "rloo"]
 BATCH_METHODS = ["reinforce", "reinforce_pp"]
@@ -125,7 +122,7 @@ def test_the_order_of_trajectories_and_the_names_of_groups_do_not_matter(name: s
 @given(seed=seeds, count=st.integers(2, 50), scale=st.floats(0.1, 100.0), shift=shifts)
 @QUICK
 def test_whitened_values_have_mean_zero_and_spread_one(seed: int, count: int, scale: float, shift: float) -> None:
-    made_T = whitened(drawn(seed, count) * scale + shift)
+    made_T = whiten(drawn(seed, count) * scale + shift)
     assert abs(made_T.mean().item()) < 1e-9
     assert made_T.std().item() == pytest.approx(1.0, abs=1e-3)
 
@@ -182,7 +179,7 @@ def test_k2_and_k3_are_never_negative_and_zero_at_the_reference(
 def test_the_weight_of_the_kl_moves_towards_the_target_and_by_a_fifth_at_most(
     coefficient: float, measured: float, target: float, horizon: int, samples: int
 ) -> None:
-    change = adapted(coefficient, measured, target, horizon, samples) / coefficient
+    change = adapt_coefficient(coefficient, measured, target, horizon, samples) / coefficient
     assert 0.8 - 1e-9 <= change <= 1.2 + 1e-9
     assert (change - 1.0) * (measured - target) >= -1e-9
 
@@ -300,7 +297,7 @@ def test_corrections_follow_their_tokens(
 @QUICK
 def test_a_longer_answer_is_never_punished_less(lengths: list[int], limit: int, share: float) -> None:
     buffer = max(1, round(limit * share))
-    punishment_N = shaped(torch.zeros(len(lengths)), torch.tensor(sorted(lengths)), limit, buffer)
+    punishment_N = penalise_overlong(torch.zeros(len(lengths)), torch.tensor(sorted(lengths)), limit, buffer)
     assert (punishment_N.diff() <= 0).all()
     assert ((punishment_N <= 0) & (punishment_N >= -1)).all()
 

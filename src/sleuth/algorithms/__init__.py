@@ -1,1 +1,1 @@
-"""Advantages, losses and KL estimators: pure tensor functions, one file per idea."""
+"""RL algorithms as pure tensor functions: one module per idea, each with a literal table of its variants."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sleuth.algorithms import gae, kl, overlong
-from sleuth.algorithms.whiten import whitened
+from sleuth.algorithms import advantage, gae, kl
+from sleuth.algorithms.advantage import whiten
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.records import StopReason, Trajectory
 from sleuth.train import objective
@@ -31,7 +31,7 @@ def shaped(paid: Paid, algorithm: AlgorithmConfig, context: int) -> Tensor:
     if algorithm.overlong != "shape":
         return paid.rewards_N
     lengths_N = torch.tensor([len(each.ids) for each in paid.trajectories])
-    return overlong.shaped(paid.rewards_N, lengths_N, context, algorithm.overlong_tokens)
+    return advantage.penalise_overlong(paid.rewards_N, lengths_N, context, algorithm.overlong_tokens)
 
 
 def heard(trajectory: Trajectory, algorithm: AlgorithmConfig) -> bool:
@@ -48,7 +48,7 @@ def credited(
     if algorithm.advantage == "gae":
         return _by_critic(rows, rewards_N, divergence, algorithm, coefficient)
     sums_N = torch.stack([each.sum() for each in divergence])
-    charged_N = kl.charge(rewards_N, sums_N, coefficient) if charged else rewards_N
+    charged_N = kl.subtract_penalty(rewards_N, sums_N, coefficient) if charged else rewards_N
     advantages_N = objective.advantages(algorithm, charged_N, keys_N)
     return [
         row.with_columns(advantage=each.expand(len(row.places_S)).float())
@@ -67,7 +67,7 @@ def _by_critic(
     values_T = torch.cat([row.columns["value"] for row in rows])
     settings = algorithm.critic
     advantages_T, returns_T = gae.gae(torch.cat(earned), values_T, lengths_N, settings.gamma, settings.lam)
-    parts = zip(whitened(advantages_T).split(lengths_N.tolist()), returns_T.split(lengths_N.tolist()), strict=True)
+    parts = zip(whiten(advantages_T).split(lengths_N.tolist()), returns_T.split(lengths_N.tolist()), strict=True)
     return [
         row.with_columns(**{"advantage": advantage_S, "return": return_S})
         for row, (advantage_S, return_S) in zip(rows, parts, strict=True)

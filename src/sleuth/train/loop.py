@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 
 from sleuth.agent import prompts
-from sleuth.algorithms.kl_control import adapted
+from sleuth.algorithms.kl import adapt_coefficient
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.errors import EngineFailure, InputError, Interrupted
@@ -194,7 +194,7 @@ def _next_kl(parts: Parts, coefficient: float, metrics: Mapping[str, float], epi
     measured = metrics.get("policy/kl")
     if settings.target is None or measured is None or not isfinite(measured):
         return coefficient
-    return adapted(coefficient, measured, settings.target, settings.horizon, episodes)
+    return adapt_coefficient(coefficient, measured, settings.target, settings.horizon, episodes)
 
 
 def _prove(parts: Parts, watch: Watch, coming: Upcoming, step: int) -> Parity:

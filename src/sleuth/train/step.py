@@ -14,9 +14,9 @@ from torch import Tensor
 
 from sleuth.algorithms import kl, loss
 from sleuth.algorithms.correction import correct
+from sleuth.algorithms.gae import clipped_value
 from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
-from sleuth.algorithms.value import clipped_value
 from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.records import Group, Trajectory

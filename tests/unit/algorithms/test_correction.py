@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from sleuth.algorithms.correction import Action, Correction, Level, correct
+from sleuth.algorithms.correction import Action, Correction, Level, Rejection, correct
 
 # Ratios of two trajectories, interleaved on purpose; products 0.5 * 4 * 1 = 2 and 0.1 * 3 = 0.3.
 RATIOS = [0.5, 0.1, 4.0, 1.0, 3.0]
@@ -159,9 +159,9 @@ def test_no_tokens(level: Level) -> None:
     ("wrong", "message"),
     [
         ({"action": "truncate", "low": 0.5}, "low = 0.5 has no effect with truncate"),
-        ({"low": 2.0}, "cannot be held between 2 and 2"),
-        ({"low": -0.5}, "cannot be held between -0.5 and 2"),
-        ({"high": 0.0}, "cannot be held between 0 and 0"),
+        ({"low": 2.0}, "bounds 2 and 2"),
+        ({"low": -0.5}, "bounds -0.5 and 2"),
+        ({"high": 0.0}, "bounds 0 and 0"),
         ({"veto": 0.0}, "veto = 0 is below every ratio"),
     ],
 )
@@ -174,5 +174,48 @@ def test_bounds_that_cannot_be_meant_are_refused(wrong: dict[str, Any], message:
 @pytest.mark.parametrize("wrong_T", [torch.zeros(1), torch.zeros(5, 1), torch.tensor(0.0)])
 def test_vectors_of_two_lengths_are_refused(wrong_T: Tensor) -> None:
     for given in ((wrong_T, ROLLOUT_T, ROW_T), (OLD_T, wrong_T, ROW_T), (OLD_T, ROLLOUT_T, wrong_T)):
-        with pytest.raises(ValueError, match="must be vectors of one length"):
+        with pytest.raises(ValueError, match="vectors"):
             correct(*given, level="token", action="truncate", low=None, high=2.0, veto=None)
+
+
+def test_rejection_drops_trajectories_beside_truncated_token_weights() -> None:
+    reject = Rejection("sequence", low=0.5, high=3.0)  # of the products 2 and 0.3
+    found = correct(
+        OLD_T, ROLLOUT_T, ROW_T, level="token", action="truncate", low=None, high=2.0, veto=None, reject=reject
+    )
+    assert_close(found.weight_T, torch.tensor([0.5, 0.0, 2.0, 1.0, 0.0], dtype=torch.float64))
+    assert found.metrics["rejected"] == pytest.approx(0.4)
+    assert found.metrics["dropped"] == pytest.approx(0.4)
+
+
+def test_rejection_of_tokens_keeps_the_rest_of_their_trajectory() -> None:
+    reject = Rejection("token", low=0.4, high=3.5)
+    found = correct(
+        OLD_T, ROLLOUT_T, ROW_T, level="sequence", action="truncate", low=None, high=5.0, veto=None, reject=reject
+    )
+    assert_close(found.weight_T, torch.tensor([2.0, 0.0, 0.0, 2.0, 0.3], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("level", "mean"), [("token", 5.6 / 5), ("sequence", 1.15)])
+def test_normalised_weights_have_mean_one_over_their_units(level: Level, mean: float) -> None:
+    plain = corrected(level, "truncate", None, 2.0)
+    found = correct(
+        OLD_T, ROLLOUT_T, ROW_T, level=level, action="truncate", low=None, high=2.0, veto=None, normalise=True
+    )
+    assert_close(found.weight_T, plain.weight_T / mean)
+
+
+@pytest.mark.parametrize("bounds", [(2.0, 2.0), (-1.0, 2.0), (3.0, 2.0)])
+def test_rejection_bounds_must_be_an_interval(bounds: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="0 <= low < high"):
+        correct(
+            OLD_T,
+            ROLLOUT_T,
+            ROW_T,
+            level="token",
+            action="truncate",
+            low=None,
+            high=2.0,
+            veto=None,
+            reject=Rejection("sequence", *bounds),
+        )

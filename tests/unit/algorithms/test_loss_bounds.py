@@ -17,7 +17,7 @@ from sleuth.algorithms.loss import Bounds, Sampled
 def test_vectors_of_two_lengths_are_refused(wrong_T: Tensor, place: int) -> None:
     given = [torch.zeros(3)] * 4
     given[place] = wrong_T
-    with pytest.raises(ValueError, match=r"logprob .*, old .*, advantage .* and row .* must be vectors of one length"):
+    with pytest.raises(ValueError, match=r"logprob .*, old .*, advantage .* and row .*"):
         Sampled(*given)
 
 
@@ -25,11 +25,11 @@ def test_vectors_of_two_lengths_are_refused(wrong_T: Tensor, place: int) -> None
     ("low", "high", "negative"), [(-0.1, 0.2, 1.0), (0.2, -0.1, 1.0), (0.2, 0.2, -1.0), (math.nan, 0.2, 1.0)]
 )
 def test_bounds_below_zero_are_refused(low: float, high: float, negative: float) -> None:
-    with pytest.raises(ValueError, match="holds a number below 0"):
+    with pytest.raises(ValueError, match="Bounds\(low="):
         Bounds(low, high, None, negative)
 
 
 @pytest.mark.parametrize("dual", [1.0, 0.5, math.nan])
 def test_a_dual_clip_of_one_or_less_is_refused(dual: float) -> None:
-    with pytest.raises(ValueError, match="choose a ratio above 1"):
+    with pytest.raises(ValueError, match="above 1"):
         Bounds(0.2, 0.2, dual)

@@ -1,1 +1,0 @@
-"""One file for each way to compare the rewards of a batch."""

@@ -25,7 +25,7 @@ def test_vectors_of_two_lengths_are_refused(wrong_T: Tensor, place: int) -> None
     ("low", "high", "negative"), [(-0.1, 0.2, 1.0), (0.2, -0.1, 1.0), (0.2, 0.2, -1.0), (math.nan, 0.2, 1.0)]
 )
 def test_bounds_below_zero_are_refused(low: float, high: float, negative: float) -> None:
-    with pytest.raises(ValueError, match="Bounds\(low="):
+    with pytest.raises(ValueError, match=r"Bounds\(low="):
         Bounds(low, high, None, negative)
 
 

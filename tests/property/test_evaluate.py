@@ -1,14 +1,13 @@
-"""What holds of intervals and evaluations whatever the values."""
+"""Properties of intervals and evaluations."""
 
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.evaluate.differences import paired_difference
-from sleuth.evaluate.intervals import estimate
-from sleuth.evaluate.suite import Asked, Evaluation
-from sleuth.records import Question, Score, StopReason, Trajectory
+from sleuth.evaluate.results import Evaluation, QuestionResult
+from sleuth.evaluate.statistics import estimate, paired_difference
+from sleuth.records import Question
 
 QUICK = settings(max_examples=60, deadline=None)
 SLACK = 1e-9
@@ -21,7 +20,7 @@ pairs = st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_
 
 @QUICK
 @given(st.one_of(bits, shares, counts))
-def test_an_interval_holds_its_mean(values: list[float]) -> None:
+def test_intervals_contain_the_mean(values: list[float]) -> None:
     found = estimate(values)
     assert found.count == len(values)
     assert found.low - SLACK <= found.value <= found.high + SLACK
@@ -29,7 +28,7 @@ def test_an_interval_holds_its_mean(values: list[float]) -> None:
 
 @QUICK
 @given(st.one_of(bits, shares))
-def test_the_interval_of_a_share_is_one_of_shares(values: list[float]) -> None:
+def test_proportion_intervals_stay_between_0_and_1(values: list[float]) -> None:
     found = estimate(values)
     assert found.low >= -SLACK
     assert found.high <= 1.0 + SLACK
@@ -53,7 +52,7 @@ def test_wilson_mirrors(values: list[float]) -> None:
 
 @QUICK
 @given(pairs)
-def test_a_difference_turns_round_with_its_sides(values: list[tuple[float, float]]) -> None:
+def test_swapping_the_sides_mirrors_the_interval(values: list[tuple[float, float]]) -> None:
     before, after = [first for first, _ in values], [second for _, second in values]
     there, back = paired_difference(before, after), paired_difference(after, before)
     for left, right in ((there.value, back.value), (there.low, back.high), (there.high, back.low)):
@@ -62,17 +61,15 @@ def test_a_difference_turns_round_with_its_sides(values: list[tuple[float, float
 
 @QUICK
 @given(shares)
-def test_no_difference_is_never_a_difference(values: list[float]) -> None:
+def test_equal_values_are_never_significant(values: list[float]) -> None:
     found = paired_difference(values, values)
     assert found.value == 0.0
     assert found.low < 0.0 < found.high
 
 
-asked = st.builds(
-    lambda name, hops, em: Asked(
-        question := Question(name, "?", ("a",), "test", hops=hops),
-        Trajectory(question, 0, 0, 0, (), (), (), (), (), StopReason.ANSWERED),
-        None if em is None else Score(em, {"em": em, "f1": em, "searches": 1.0}),
+results = st.builds(
+    lambda name, hops, em: QuestionResult(
+        Question(name, "?", ("a",), "test", hops=hops), None, None if em is None else {"em": em, "searches": 1.0}
     ),
     st.text(max_size=3),
     st.integers(1, 5),
@@ -81,12 +78,12 @@ asked = st.builds(
 
 
 @QUICK
-@given(st.lists(asked, max_size=30))
-def test_kinds_share_out_the_questions_and_lose_none(rows: list[Asked]) -> None:
+@given(st.lists(results, max_size=30))
+def test_kinds_partition_the_questions(rows: list[QuestionResult]) -> None:
     whole = Evaluation(tuple(rows))
-    parts = whole.by_hops().values()
-    assert sum(len(part.asked) for part in parts) == len(rows)
+    parts = whole.by_kind().values()
+    assert sum(len(part.results) for part in parts) == len(rows)
     assert sum(part.unusable for part in parts) == whole.unusable
-    if whole.scores():
-        right = sum(part.em.value * part.em.count for part in parts if part.scores())
+    if whole.usable:
+        right = sum(part.em.value * part.em.count for part in parts if part.usable)
         assert abs(right - whole.em.value * whole.em.count) < 1e-6

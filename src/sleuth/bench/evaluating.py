@@ -23,12 +23,13 @@ from sleuth.bench.plan import Plan
 from sleuth.bench.rig import forced, require_whole, seated
 from sleuth.bench.table import Table
 from sleuth.errors import InputError
-from sleuth.evaluate.asking import ask
-from sleuth.evaluate.finish import RUBRIC, finish, measured
-from sleuth.evaluate.folder import Folder
+from sleuth.evaluate.folder import EvaluationFolder
+from sleuth.evaluate.report import RUBRIC, load_results, write_report
+from sleuth.evaluate.results import ScoredTrajectory
+from sleuth.evaluate.runner import evaluate_folder
 from sleuth.model.exhausted import exhausted
 from sleuth.model.tokens import Tokens
-from sleuth.records import Question, Trajectory
+from sleuth.records import Question
 
 SEARCH_R1 = 51_713  # questions of its seven sets
 ANCHOR = ("verl, 51,713 questions on 8 H20, as published, s", 6_000)
@@ -100,16 +101,17 @@ async def _measured(
 
 async def _asked(agent: Agent, path: Path, questions: list[Question], plan: Plan) -> Measured:
     about: dict[str, Any] = {"title": "speed", "stamp": {}, "sample": None, "notes": []}
-    folder = Folder.begun(path, about, questions)
+    folder = EvaluationFolder.create_or_resume(path, about, questions)
     lengths: list[tuple[int, int]] = []
 
-    def count(trajectory: Trajectory) -> None:
+    def count(episode: ScoredTrajectory) -> None:
+        trajectory = episode.trajectory
         require_whole([trajectory], plan)
         lengths.append((len(trajectory.ids), len(trajectory.logprobs)))
 
-    asking = await ask(agent, folder, RUBRIC, concurrent=plan.slots, done=count)
+    asking = await evaluate_folder(agent, folder, RUBRIC, concurrent=plan.slots, on_result=count)
     began = monotonic()
-    finish(folder, measured(folder))
+    write_report(folder, load_results(folder))
     return Measured(
         questions=len(questions),
         asking=asking,

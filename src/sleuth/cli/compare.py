@@ -31,17 +31,17 @@ def compare(
 ) -> None:
     """Compare B with A: paired differences by set and on the mean with 95% intervals, and which questions changed."""
     require_new(json_file)
-    from sleuth.evaluate import marks, pairing
-    from sleuth.evaluate.results import MEASURES
+    from sleuth.evaluate import comparison
+    from sleuth.evaluate.results import MEASURES, read_results
 
     if measure not in MEASURES:
         raise ConfigError(f"--measure {measure} is unknown; expected one of {', '.join(MEASURES)}")
-    found = pairing.paired(marks.read(first), marks.read(second), common=common)
-    if found.all(measure) is None:
+    found = comparison.compare(read_results(first), read_results(second), common=common)
+    if found.overall(measure) is None:
         raise ConfigError(f"--measure {measure} was not measured in both evaluations; choose another")
-    printed(pairing.markdown(found, (_named(first), _named(second)), measure, show))
+    printed(comparison.markdown(found, (_named(first), _named(second)), measure, show))
     if json_file is not None:
-        kept = {"first": str(first), "second": str(second), **pairing.as_json(found, measure)}
+        kept = {"first": str(first), "second": str(second), **comparison.as_json(found, measure)}
         json_file.write_text(json.dumps(kept, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 

@@ -22,10 +22,10 @@ from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
     from sleuth.engines.remote.endpoint import Endpoint
-    from sleuth.evaluate.benchmarks import Asking
-    from sleuth.evaluate.folder import Folder
+    from sleuth.evaluate.benchmarks import Benchmark
+    from sleuth.evaluate.folder import EvaluationFolder
     from sleuth.evaluate.judge import Judge
-    from sleuth.evaluate.marks import Mark
+    from sleuth.evaluate.results import QuestionResult
     from sleuth.records import Question
     from sleuth.train.candidates import Candidate, Wish
     from sleuth.train.served import Served
@@ -132,13 +132,13 @@ def evaluate(
     candidate = _candidate(str(model), endpoint, wish, Path(suite[0]) if suite else None)
     for note in candidate.notes:
         console.print(note, soft_wrap=True)
-    asking = benchmarks.gathered(suite or [str(candidate.questions)], data, limit, seed)
-    examples = examples_of(shots, candidate, asking, seed)
+    benchmark = benchmarks.load_benchmark(suite or [str(candidate.questions)], data, limit, seed)
+    examples = examples_of(shots, candidate, benchmark, seed)
     with ExitStack() as stack:
-        stamp = _stamp(candidate, asking, examples, temperature, seed)
+        stamp = _stamp(candidate, benchmark, examples, temperature, seed)
         home = Path(stack.enter_context(TemporaryDirectory())) / "evaluation" if alone else out
-        folder = _begun(home, candidate, asking, stamp, console)
-        stack.enter_context(folder.held())
+        folder = _begun(home, candidate, benchmark, stamp, console)
+        stack.enter_context(folder.lock())
         _ask(folder, candidate, examples, temperature, seed, console)
         _finished(folder, wanted, console)
         if alone and out is not None:
@@ -157,17 +157,21 @@ def _candidate(name: str, endpoint: "Endpoint | None", wish: "Wish", questions: 
 
 
 def _stamp(
-    candidate: "Candidate | Served", asking: "Asking", examples: "tuple[Question, ...]", temperature: float, seed: int
+    candidate: "Candidate | Served",
+    benchmark: "Benchmark",
+    examples: "tuple[Question, ...]",
+    temperature: float,
+    seed: int,
 ) -> dict[str, Any]:
     """All that the figures depend on."""
-    from sleuth.evaluate.folder import hashed
+    from sleuth.evaluate.folder import hash_questions
     from sleuth.runs.checksums import code_version
 
     return {
         **candidate.stamp(),
-        "shots": {"count": len(examples), "sha256": hashed(examples)} if examples else None,
+        "shots": {"count": len(examples), "sha256": hash_questions(examples)} if examples else None,
         "decoding": {"temperature": temperature, "seed": seed if temperature else None},
-        "questions": {"count": len(asking.questions), "sha256": hashed(asking.questions)},
+        "questions": {"count": len(benchmark.questions), "sha256": hash_questions(benchmark.questions)},
         "code": code_version(),
     }
 
@@ -183,35 +187,35 @@ def _require_place(out: Path) -> None:
 
 
 def _begun(
-    out: Path | None, candidate: "Candidate | Served", asking: "Asking", stamp: dict[str, Any], console: Console
-) -> "Folder":
+    out: Path | None, candidate: "Candidate | Served", benchmark: "Benchmark", stamp: dict[str, Any], console: Console
+) -> "EvaluationFolder":
     """The folder of this evaluation; one without a name is found again by its stamp."""
     from dataclasses import asdict
 
-    from sleuth.evaluate.folder import Folder, same_but_for_code, short_hash
+    from sleuth.evaluate.folder import EvaluationFolder, find_other_version, short_hash
 
     method = candidate.config.agent.method
-    sample = asking.sample
+    sample = benchmark.sample
     manifest = {
-        "title": f"{candidate.name}, {method}, {len(asking.questions):,} questions",
+        "title": f"{candidate.name}, {method}, {len(benchmark.questions):,} questions",
         "name": candidate.name,
         "stamp": stamp,
         "sample": None if sample is None else {**asdict(sample), "sentence": sample.sentence()},
-        "notes": [*asking.notes, *candidate.notes],
+        "notes": [*benchmark.notes, *candidate.notes],
     }
     slug = re.sub(r"[^\w.-]+", "-", f"{candidate.name}-{method}").strip("-.")
     path = out or EVALUATIONS / f"{slug}-{short_hash(stamp)}"
-    if out is None and not path.exists() and (other := same_but_for_code(EVALUATIONS, slug, stamp)):
+    if out is None and not path.exists() and (other := find_other_version(EVALUATIONS, slug, stamp)):
         console.print(
             f"{other.path} is the same evaluation by another version of the code ({other.manifest()['stamp']['code']}, "
             f"now {stamp['code']}); a new one is begun in {path}",
             soft_wrap=True,
         )
-    return Folder.begun(path, manifest, asking.questions)
+    return EvaluationFolder.create_or_resume(path, manifest, benchmark.questions)
 
 
 def _ask(
-    folder: "Folder",
+    folder: "EvaluationFolder",
     candidate: "Candidate | Served",
     examples: "tuple[Question, ...]",
     temperature: float,
@@ -221,10 +225,10 @@ def _ask(
     """Asks what is missing, if anything is; a model that has nothing to do is not loaded."""
     from sleuth.agent import methods
     from sleuth.agent.episode import Agent
-    from sleuth.evaluate.asking import ask
-    from sleuth.evaluate.finish import RUBRIC
+    from sleuth.evaluate.report import RUBRIC
+    from sleuth.evaluate.runner import evaluate_folder
 
-    total, there = len(folder.questions()), sum(place.usable for place in folder.places().values())
+    total, there = len(folder.questions()), sum(place.usable for place in folder.locations().values())
     if there:
         console.print(f"{there:,} of {total:,} questions are answered already in {folder.path}", soft_wrap=True)
     if there == total:
@@ -235,14 +239,14 @@ def _ask(
         if isinstance(agent, Agent) and (told := methods.overlong(agent, folder.questions(), "questions")):
             console.print(told, soft_wrap=True)
     except UserError:
-        folder.forsake()
+        folder.remove_if_empty()
         raise
     try:
         with Live(console) as live, INTERRUPTION.handle_signals():
             live.begin(f"asking {total - there:,} questions", total - there)
-            asking = ask(
+            asking = evaluate_folder(
                 agent, folder, RUBRIC, temperature=temperature, seed=seed, concurrent=concurrent,
-                done=lambda _: live.advance(),
+                on_result=lambda _: live.advance(),
             )  # fmt: skip
             spent = run_interruptible(asking)
     except Interrupted:
@@ -258,32 +262,33 @@ def _judge(url: str, model: str, key_env: str) -> "Judge":
     return Judge(url, model, key_env)
 
 
-def _finished(folder: "Folder", judge: "Judge | None", console: Console) -> None:
-    from sleuth.evaluate import report
-    from sleuth.evaluate.finish import failures, finish, measured
+def _finished(folder: "EvaluationFolder", judge: "Judge | None", console: Console) -> None:
+    from sleuth.evaluate.report import check_failures, load_results, markdown, write_report
 
-    marks: list[Mark] = measured(folder)
+    results = load_results(folder)
     if judge is not None:
-        marks = _judged(folder, marks, judge, console)
-    lost = failures(folder, marks)
-    printed(report.markdown(finish(folder, marks)))
+        results = _judged(folder, results, judge, console)
+    lost = check_failures(folder, results)
+    printed(markdown(write_report(folder, results)))
     if lost is not None:
         console.print(lost, soft_wrap=True)
 
 
-def _judged(folder: "Folder", marks: "list[Mark]", judge: "Judge", console: Console) -> "list[Mark]":
-    from sleuth.evaluate.judge import judged
+def _judged(
+    folder: "EvaluationFolder", results: "list[QuestionResult]", judge: "Judge", console: Console
+) -> "list[QuestionResult]":
+    from sleuth.evaluate.judge import judge_results
 
     with Live(console) as live:
-        live.begin(f"judging with {judge.model}", sum(bool(mark.answer) for mark in marks))
-        return asyncio.run(judged(folder, marks, judge, live.advance))
+        live.begin(f"judging with {judge.model}", sum(bool(result.answer) for result in results))
+        return asyncio.run(judge_results(folder, results, judge, live.advance))
 
 
 def _rescored(path: Path, judge: "Judge | None", console: Console) -> None:
     """The figures of trajectories that are there, made again."""
-    from sleuth.evaluate.folder import Folder
+    from sleuth.evaluate.folder import EvaluationFolder
 
-    folder = Folder.open(path)
-    with folder.held():
+    folder = EvaluationFolder.open(path)
+    with folder.lock():
         _finished(folder, judge, console)
     console.print(f"figures      {folder.path / 'results.json'}", soft_wrap=True)

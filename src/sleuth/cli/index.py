@@ -163,7 +163,7 @@ def check(
         require_new(out)
     from sleuth.corpus import questions as question_files
     from sleuth.corpus.passages import stream
-    from sleuth.evaluate import corpus_check, index_check, index_report
+    from sleuth.evaluate import index_check
     from sleuth.retrieval.index import load
     from sleuth.retrieval.manifest import read, verified_corpus
 
@@ -175,12 +175,12 @@ def check(
     corpus = verified_corpus(folder, manifest.corpus, full=False)
     retriever = load(folder, verify=True, device=device)
     with Meter() as meter:
-        looked = corpus_check.check(stream(corpus), asked, manifest.passages, meter)
-        found = asyncio.run(index_check.check(retriever, asked, looked, meter))
-    text = index_report.markdown(found, f"{folder}: {manifest.kind}, {manifest.passages:,} passages")
+        looked = index_check.check_corpus(stream(corpus), asked, manifest.passages, meter)
+        found = asyncio.run(index_check.check_index(retriever, asked, looked, meter))
+    text = index_check.markdown(found, f"{folder}: {manifest.kind}, {manifest.passages:,} passages")
     printed(text)
     if out is not None:
-        index_report.write(found, out, str(folder), manifest.model_dump(mode="json", exclude={"files"}))
+        index_check.write_check(found, out, str(folder), manifest.model_dump(mode="json", exclude={"files"}))
 
 
 def _given(options: Given, names: Sequence[str]) -> Given:

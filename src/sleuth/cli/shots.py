@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from sleuth.evaluate.benchmarks import Asking
+    from sleuth.evaluate.benchmarks import Benchmark
     from sleuth.records import Question
     from sleuth.train.candidates import Candidate
     from sleuth.train.served import Served
@@ -15,7 +15,7 @@ SHOTS = 4
 
 
 def examples_of(
-    shots: str | None, candidate: "Candidate | Served", asking: "Asking", seed: int
+    shots: str | None, candidate: "Candidate | Served", benchmark: "Benchmark", seed: int
 ) -> "tuple[Question, ...]":
     """Questions to show with their answers; none of the suites is among them, asked or not, in whatever spelling."""
     from sleuth.agent import methods
@@ -28,7 +28,7 @@ def examples_of(
     file, count = _shots(shots)
     if file is None and candidate.training is None:
         raise InputError(f"--shots {shots} names no file, and a model has no questions of its own; give FILE:{count}")
-    kept_out = {key(question.question) for question in asking.whole}
+    kept_out = {key(question.question) for question in benchmark.whole}
     pool = [each for each in load(file or Path(str(candidate.training))) if key(each.question) not in kept_out]
     chosen = methods.drawn(pool, count, seed)
     methods.fitting(candidate.config.agent, chosen)

@@ -92,8 +92,8 @@ def _given(folders: list[Path] | None) -> list[Path]:
 
 
 def _desk(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Desk":
+    from sleuth.evaluate.comparison import compare_folders
     from sleuth.evaluate.results import COUNTS, MEASURES
-    from sleuth.evaluate.side_by_side import side_by_side
     from sleuth.view.comparison import Comparisons
     from sleuth.view.desk import Desk
     from sleuth.view.library import Library
@@ -104,7 +104,7 @@ def _desk(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Desk":
     broken = library.look()
     if broken and library.counts() == (0, 0):
         raise InputError("; ".join(str(each["detail"]) for each in broken[:3]))
-    comparisons = Comparisons(side_by_side, MEASURES, [name for name in MEASURES if name in COUNTS])
+    comparisons = Comparisons(compare_folders, MEASURES, [name for name in MEASURES if name in COUNTS])
     return Desk(library, comparisons, Vocabularies(None if tokenizer is None else named(tokenizer)), cache)
 
 

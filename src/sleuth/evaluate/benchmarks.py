@@ -1,4 +1,4 @@
-"""What is asked: suites by name or files of questions, all of them or a sample drawn alike from every set."""
+"""Questions of an evaluation: benchmark suites by name or question files, optionally a stratified sample."""
 
 import random
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from sleuth.errors import InputError
 from sleuth.records import Question
 from sleuth.reward.answers import wordless
 
-# The sets of Search-R1 with their sizes, in the order of its tables (arXiv 2503.09516).
+# Data sets and test-set sizes in the order of Search-R1's tables (arXiv 2503.09516).
 SUITES: dict[str, dict[str, int]] = {
     "search-r1": {
         "nq": 3_610,
@@ -22,32 +22,25 @@ SUITES: dict[str, dict[str, int]] = {
         "bamboogle": 125,
     }
 }
-TOGETHER = "questions.jsonl"  # as sleuth data prepare writes all that it is given
-ALONE = (".test.jsonl", ".test.jsonl.gz", "/questions.jsonl")
-Sets = dict[str, list[Question]]
+COMBINED = "questions.jsonl"  # written by `sleuth data prepare` for several data sets
+SEPARATE = (".test.jsonl", ".test.jsonl.gz", "/questions.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How many questions were drawn of how many, by which seed."""
+    """Size of a sample, size of the whole, and the seed of the draw."""
 
     limit: int
     of: int
     seed: int
 
     def sentence(self) -> str:
-        return (
-            f"A sample: {self.limit:,} of {self.of:,} questions, the same number of each set as far as it has them, "
-            f"drawn by seed {self.seed}."
-        )
+        return f"Sample: {self.limit:,} of {self.of:,} questions, divided evenly over the data sets, seed {self.seed}."
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """The questions of an evaluation in order, and what a reader of its figures must know of them.
-
-    `whole` are those of the suites, of which a sample was drawn or none.
-    """
+class Benchmark:
+    """Questions to ask, in order, with notes for readers of the results; `whole` is the set before sampling."""
 
     questions: tuple[Question, ...]
     sample: Sample | None = None
@@ -55,96 +48,75 @@ class Asking:
     whole: tuple[Question, ...] = ()
 
 
-def gathered(suites: Sequence[str], folder: Path, limit: int | None = None, seed: int = 0) -> Asking:
-    """The questions of the suites, each a name or a file; with a limit so many of them."""
-    questions = [question for suite in suites for question in _asked(suite, folder)]
+def load_benchmark(suites: Sequence[str], folder: Path, limit: int | None = None, seed: int = 0) -> Benchmark:
+    """Load suites by name or file; with a limit, draw a sample."""
+    questions = [question for suite in suites for question in _load_suite(suite, folder)]
     seen: set[tuple[str, str]] = set()
     for question in questions:
         if (key := (question.data_source, question.id)) in seen:
             raise InputError(
-                f"the question {question.id!r} of the set {question.data_source!r} comes twice; name each file once, "
-                "and give files of different sets another data_source"
+                f"question {question.id!r} of data set {question.data_source!r} occurs twice; name each file once, and "
+                "give different data sets different data_source values"
             )
         seen.add(key)
-    notes = tuple(note for suite in suites if suite in SUITES for note in _short_of(suite, questions))
-    whole = asked = tuple(questions)
+    sizes = {name: len(part) for name, part in by_data_set(questions).items()}
+    notes = [
+        f"{name} has {sizes.get(name, 0):,} questions; the protocol of {suite} has {size:,}."
+        for suite in suites
+        for name, size in SUITES.get(suite, {}).items()
+        if sizes.get(name, 0) != size
+    ]
+    whole = selected = tuple(questions)
     sample = None
     if limit is not None and limit < len(whole):
-        asked, sample = tuple(drawn(whole, limit, seed)), Sample(limit, len(whole), seed)
-    return Asking(asked, sample, (*notes, *filter(None, [wordless(asked)])), whole)
+        selected, sample = tuple(draw(whole, limit, seed)), Sample(limit, len(whole), seed)
+    return Benchmark(selected, sample, (*notes, *filter(None, [wordless(selected)])), whole)
 
 
-def drawn(questions: Sequence[Question], limit: int, seed: int) -> list[Question]:
-    """So many questions in their order, from each set as many as from any other that has them.
+def draw(questions: Sequence[Question], limit: int, seed: int) -> list[Question]:
+    """Draw `limit` questions, equally many from each data set, keeping their order.
 
-    The mean over the sets is what is reported, so a small set needs as many as a large one. A smaller sample is part of
-    a larger one of the same seed.
+    The headline figure is the mean over data sets, so small sets need as many questions as large ones. With the same
+    seed, a smaller sample is a subset of a larger one.
     """
-    sets = by_set(questions)
+    sets = by_data_set(questions)
     if limit < len(sets):
-        raise InputError(f"--limit {limit} is less than one question of each of the {len(sets)} sets; raise it")
+        raise InputError(f"--limit {limit} is below the number of data sets ({len(sets)}); raise it")
     chosen: set[tuple[str, str]] = set()
-    for name, share in _shares({name: len(each) for name, each in sets.items()}, limit).items():
-        order = list(sets[name])
+    for place, (name, part) in enumerate(sorted(sets.items(), key=lambda entry: len(entry[1]))):
+        # Smallest set first: what it cannot fill goes to the larger ones.
+        share = min(len(part), (limit - len(chosen)) // (len(sets) - place))
+        order = list(part)
         random.Random(f"{seed}/{name}").shuffle(order)
         chosen |= {(name, question.id) for question in order[:share]}
     return [question for question in questions if (question.data_source, question.id) in chosen]
 
 
-def by_set(questions: Sequence[Question]) -> Sets:
-    """The questions of each set, in the order in which the sets first come."""
-    sets: Sets = {}
+def by_data_set(questions: Sequence[Question]) -> dict[str, list[Question]]:
+    """Questions of each data set, in order of first appearance."""
+    sets: dict[str, list[Question]] = {}
     for question in questions:
         sets.setdefault(question.data_source, []).append(question)
     return sets
 
 
-def _shares(sizes: dict[str, int], limit: int) -> dict[str, int]:
-    """Equal shares; what a small set cannot give, the others do."""
-    shares: dict[str, int] = {}
-    for place, name in enumerate(sorted(sizes, key=lambda each: sizes[each])):
-        shares[name] = min(sizes[name], (limit - sum(shares.values())) // (len(sizes) - place))
-    return shares
-
-
-def _asked(suite: str, folder: Path) -> list[Question]:
-    """The questions of a file, or of the sets of a suite in their order."""
-    if suite in SUITES:
-        return [question for part in _prepared(suite, folder).values() for question in part]
-    if not Path(suite).exists():
-        raise InputError(
-            f"--suite {suite} is neither a file nor a suite; expected {', '.join(SUITES)}, or a file of questions"
-        )
-    return load(Path(suite))
-
-
-def _prepared(suite: str, folder: Path) -> Sets:
-    """The sets of a suite: in one file of the folder, or each in its own; those missing are named together."""
-    together = by_set(load(folder / TOGETHER)) if (folder / TOGETHER).is_file() else {}
+def _load_suite(suite: str, folder: Path) -> list[Question]:
+    if suite not in SUITES:
+        if not Path(suite).exists():
+            raise InputError(
+                f"--suite {suite} is neither a suite nor a file; expected {', '.join(SUITES)} or a question file"
+            )
+        return load(Path(suite))
+    combined = by_data_set(load(folder / COMBINED)) if (folder / COMBINED).is_file() else {}
     files = {
-        name: next((file for end in ALONE if (file := folder / f"{name}{end}").is_file()), None)
+        name: next((file for end in SEPARATE if (file := folder / f"{name}{end}").is_file()), None)
         for name in SUITES[suite]
     }
-    if missing := [name for name, file in files.items() if file is None and name not in together]:
+    if missing := [name for name, file in files.items() if file is None and name not in combined]:
+        # An existing folder is not overwritten, so each set goes into a folder below it.
+        names, out = ("NAME", f"{folder}/NAME") if folder.exists() else (" ".join(missing), str(folder))
         raise InputError(
-            f"{folder} lacks {len(missing)} of the {len(files)} sets of {suite}: {', '.join(missing)}; make them with: "
-            f"{_command(missing, folder)}, or name another folder with --data"
+            f"{folder} lacks {len(missing)} of the {len(files)} data sets of {suite}: {', '.join(missing)}; prepare "
+            f"them with `sleuth data prepare {names} --split test --out {out}`, or name another folder with --data"
         )
-    return {name: together[name] if file is None else load(file) for name, file in files.items()}
-
-
-def _command(missing: Sequence[str], folder: Path) -> str:
-    """What makes the missing sets; a folder that is there is not written again."""
-    if folder.exists():
-        return f"sleuth data prepare NAME --split test --out {folder}/NAME"
-    return f"sleuth data prepare {' '.join(missing)} --split test --out {folder}"
-
-
-def _short_of(suite: str, questions: Sequence[Question]) -> list[str]:
-    """Sets that do not have the number of questions of the protocol."""
-    found = {name: len(each) for name, each in by_set(questions).items()}
-    return [
-        f"{name} has {found.get(name, 0):,} questions, and {size:,} in the protocol of {suite}."
-        for name, size in SUITES[suite].items()
-        if found.get(name, 0) != size
-    ]
+    return [question for name, file in files.items() for question in (combined[name] if file is None else load(file))]

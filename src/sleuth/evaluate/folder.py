@@ -1,8 +1,8 @@
-"""The folder of an evaluation: what was asked of whom, every trajectory as it finished, and what came of it.
+"""Folder of an evaluation, which can be interrupted and resumed.
 
-`manifest.json` holds the stamp; `questions.jsonl` what is asked, in order; `trajectories.jsonl` a row for each, in the
-order in which they finished, and `trajectories.offsets` where the row of each question begins; `marks.jsonl` what was
-measured of each question; `results.json`, `.md` and `.html` the figures.
+`manifest.json` holds the stamp; `questions.jsonl` the questions in order; `trajectories.jsonl` one row per finished
+episode, in order of completion; `trajectories.offsets` the byte offset of each question's row; `marks.jsonl` one result
+per question; `results.json`, `.md` and `.html` the figures.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -22,59 +23,68 @@ from pydantic import TypeAdapter, ValidationError
 
 from sleuth.corpus import questions as question_files
 from sleuth.errors import InputError
-from sleuth.records import Question, StopReason
+from sleuth.records import (
+    Access,
+    Action,
+    Answer,
+    Hit,
+    Malformed,
+    Outcome,
+    Passage,
+    Question,
+    Score,
+    Search,
+    StopReason,
+    Trajectory,
+    Turn,
+)
 from sleuth.runs.atomic import PRIVATE, atomic_write, explain_write_errors, write_private
 from sleuth.runs.json_files import read_json, read_rows
 from sleuth.runs.lock import locked
-from sleuth.runs.trajectory import first_problem
+from sleuth.runs.trajectory import FullRow, first_problem, trajectory_row, unsupported_version, validate_row
 
 FORMAT = 1
 KIND = "evaluation"
-MANIFEST, QUESTIONS, TRAJECTORIES, OFFSETS, MARKS = (
-    "manifest.json",
-    "questions.jsonl",
-    "trajectories.jsonl",
-    "trajectories.offsets",
-    "marks.jsonl",
-)
+MANIFEST, QUESTIONS, TRAJECTORIES = "manifest.json", "questions.jsonl", "trajectories.jsonl"
+OFFSETS, QUESTION_RESULTS = "trajectories.offsets", "marks.jsonl"
 RESULTS, TIME = "results.json", "time.json"
 
 _QUESTION = TypeAdapter(Question)
 
 Row = dict[str, Any]
-Stamp = Mapping[str, Any]
+Stamp = Mapping[str, Any]  # everything the figures depend on: model, settings, questions, code version
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a row stands in its file, and whether its trajectory is usable."""
+class RowLocation:
+    """Byte offset of a row, and whether its trajectory is usable."""
 
     start: int
     usable: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """An evaluation on the disk; made or continued by `begun`, found by `open`, `held` while it is asked."""
+class EvaluationFolder:
+    """An evaluation on disk; `lock` it while asking questions."""
 
     path: Path
 
     @classmethod
-    def open(cls, path: Path) -> "Folder":
-        """An existing evaluation, in a format this version reads."""
+    def open(cls, path: Path) -> "EvaluationFolder":
+        """Open an existing evaluation."""
         if not (path / MANIFEST).is_file():
-            raise InputError(f"{path} is no evaluation: it holds no {MANIFEST}; give a folder of sleuth evaluate")
+            raise InputError(f"{path} has no {MANIFEST}; expected a folder written by `sleuth evaluate`")
         written = read_json(path / MANIFEST)
         if written.get("kind") != KIND or written.get("format") != FORMAT:
             found = f"{written.get('kind')!r} of format {written.get('format')!r}"
             raise InputError(f"{path} holds {found}; expected an evaluation of format {FORMAT}")
         if not isinstance(written.get("stamp"), dict):
-            raise InputError(f"{path / MANIFEST} has no stamp; put it back, or choose another folder with --out")
+            raise InputError(f"{path / MANIFEST} has no stamp; restore it, or choose another folder with --out")
         return cls(path)
 
     @classmethod
-    def begun(cls, path: Path, manifest: Row, questions: Sequence[Question]) -> "Folder":
-        """A new evaluation, or the one of the same stamp that is there already; one of another stamp is refused."""
+    def create_or_resume(cls, path: Path, manifest: Row, questions: Sequence[Question]) -> "EvaluationFolder":
+        """Create an evaluation, or open the existing one if its stamp is the same."""
         if not path.exists():
             with atomic_write(path) as temporary:
                 temporary.mkdir(mode=PRIVATE)
@@ -82,19 +92,19 @@ class Folder:
                 whole = {"format": FORMAT, "kind": KIND, **manifest}
                 write_private(temporary / MANIFEST, (json.dumps(whole, indent=2) + "\n").encode())
             return cls(path)
-        there = cls.open(path)
-        if different := _difference(there.manifest()["stamp"], manifest["stamp"]):
-            raise InputError(f"{path} was begun with another {different}; choose another folder with --out")
-        return there
+        existing = cls.open(path)
+        if difference := _first_difference(existing.manifest()["stamp"], manifest["stamp"]):
+            raise InputError(f"{path} was started with a different {difference}; choose another folder with --out")
+        return existing
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keeps other processes from asking here; the lock ends with the process, however that ends."""
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from evaluating here; the lock is released when the process ends."""
         with locked(self.path / "lock", f"another process is evaluating in {self.path}; wait for it, or end it first"):
             yield
 
-    def forsake(self) -> None:
-        """Removes a folder in which nothing was ever answered, and no other."""
+    def remove_if_empty(self) -> None:
+        """Delete the folder if no question was answered yet."""
         if not (self.path / TRAJECTORIES).exists():
             shutil.rmtree(self.path)
 
@@ -102,25 +112,25 @@ class Folder:
         return read_json(self.path / MANIFEST)
 
     def questions(self) -> list[Question]:
-        """What is asked, in order; ids may repeat from set to set, and places do not."""
+        """Questions in order; ids may repeat between data sets, so rows refer to questions by position."""
         path = self.path / QUESTIONS
         try:
             return [_QUESTION.validate_python(row) for row in read_rows(path)]
         except ValidationError as error:
             raise InputError(
-                f"{path} cannot be read ({first_problem(error)}); put it back, or choose another folder with --out"
+                f"{path} cannot be read ({first_problem(error)}); restore it, or choose another folder with --out"
             ) from error
 
-    def places(self) -> dict[int, "Place"]:
-        """Where the trajectory of each question stands: the usable one, else the last; half a row is none."""
+    def locations(self) -> dict[int, RowLocation]:
+        """Location of each question's trajectory: the last usable one, otherwise the last complete row."""
         path = self.path / TRAJECTORIES
         if not path.exists():
             return {}
-        written = path.stat()
-        return dict(_places(path, written.st_size, written.st_mtime_ns))
+        stat = path.stat()
+        return dict(_locations(path, stat.st_size, stat.st_mtime_ns))
 
     def seconds(self) -> float | None:
-        """How long asking took in all sessions; None where none was timed."""
+        """Time spent asking in all sessions; None if not recorded."""
         seconds = (self.read(TIME) or {}).get("seconds")
         return seconds if isinstance(seconds, int | float) else None
 
@@ -128,122 +138,163 @@ class Folder:
         self.write(TIME, json.dumps({"seconds": seconds}) + "\n")
 
     @contextmanager
-    def writing(self) -> Iterator[Callable[[Row], None]]:
-        """Takes rows; each is out of this process when the call returns, so that a kill loses none."""
+    def appending(self) -> Iterator[Callable[[Row], None]]:
+        """Yield a function that appends a row and flushes it; an incomplete last line is removed first."""
         path = self.path / TRAJECTORIES
-        whole = sum(len(line) for line, _ in _lines(path)) if path.exists() else 0
+        complete = sum(len(line) for line, _ in _complete_lines(path)) if path.exists() else 0
         with explain_write_errors(path), path.open("ab") as file:
-            file.truncate(whole)
+            file.truncate(complete)
 
-            def write(row: Row) -> None:
+            def append(row: Row) -> None:
                 file.write(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
                 file.flush()
 
-            yield write
+            yield append
             os.fsync(file.fileno())
 
-    def rows(self, wanted: Collection[int] | None = None) -> Iterator[Row]:
-        """The trajectory that counts of each question that was asked, in their order; of the `wanted` ones, or all."""
-        places = self.places()
-        if not places:
+    def rows(self, positions: Collection[int] | None = None) -> Iterator[Row]:
+        """Trajectory rows in question order, of the given positions or all."""
+        locations = self.locations()
+        if not locations:
             return
         with (self.path / TRAJECTORIES).open("rb") as file:
-            for group in sorted(places if wanted is None else places.keys() & wanted):
-                file.seek(places[group].start)
+            for position in sorted(locations if positions is None else locations.keys() & positions):
+                file.seek(locations[position].start)
                 yield json.loads(file.readline())
 
     def write_offsets(self) -> None:
-        """Where the row of each question begins, in the order of the questions."""
-        starts = array("Q", [place.start for _, place in sorted(self.places().items())])
+        """Write the byte offset of each question's row, in question order."""
+        starts = array("Q", [location.start for _, location in sorted(self.locations().items())])
         if sys.byteorder == "big":
             starts.byteswap()
         with atomic_write(self.path / OFFSETS) as path:
             path.write_bytes(starts.tobytes())
 
     def write(self, name: str, text: str) -> Path:
-        """Writes one document into the folder, whole or not at all."""
+        """Write one file atomically."""
         with atomic_write(self.path / name) as path:
             path.write_text(text, encoding="utf-8")
         return self.path / name
 
     def read(self, name: str) -> Row | None:
-        """A JSON document of the folder; None where it is not there."""
+        """Read a JSON file; None if it does not exist."""
         return read_json(self.path / name) if (self.path / name).is_file() else None
 
 
-def hashed(questions: Sequence[Question]) -> str:
-    """What names questions by their contents and order."""
+def row_with_passages(trajectory: Trajectory, score: Score | None, seconds: float | None = None) -> Row:
+    """Trajectory as a row that includes passage texts, so that retrieval can be scored again."""
+    written = trajectory_row(trajectory, score) | ({} if seconds is None else {"seconds": seconds})
+    for turn, turn_row in zip(trajectory.turns, written["turns"], strict=True):
+        for hit, hit_row in zip(turn.hits, turn_row["hits"], strict=True):
+            hit_row |= {"title": hit.passage.title, "text": hit.passage.text}
+    return written
+
+
+def read_trajectory(written: Mapping[str, Any], question: Question) -> Trajectory:
+    """Rebuild a trajectory from its row."""
+    if problem := unsupported_version(written):
+        raise InputError(f"the trajectory of question {question.id!r} cannot be read: {problem}")
+    try:
+        validate_row(FullRow, written)
+        runs = (repeat(origin == "sampled", count) for origin, count in written["origin"])
+        return Trajectory(
+            question=question,
+            group=written["group"],
+            sample=written["sample"],
+            step=written["step"],
+            ids=tuple(written["ids"]),
+            sampled=tuple(chain.from_iterable(runs)),
+            logprobs=tuple(written["logprobs"]),
+            versions=tuple(written["weights_versions"]),
+            turns=tuple(_read_turn(turn) for turn in written["turns"]),
+            stop=StopReason(written["stop"]),
+            failure=written["failure"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the trajectory of question {question.id!r} cannot be read ({error!r})") from error
+
+
+def _read_turn(turn: Mapping[str, Any]) -> Turn:
+    hits = tuple(Hit(Passage(hit["id"], f'"{hit["title"]}"\n{hit["text"]}'), hit["score"]) for hit in turn["hits"])
+    outcome = Outcome(turn["outcome"])
+    # With a single query the counts are not written: all hits belong to it.
+    counts = tuple(turn.get("counts") or ([len(hits)] if outcome is Outcome.FOUND else ()))
+    match turn["action"]:
+        case "search":
+            action: Action = Search(*turn.get("queries", [turn.get("query")]))
+        case "access":
+            action = Access(*turn["urls"])
+        case "answer":
+            action = Answer(turn["answer"])
+        case _:
+            action = Malformed(turn["reason"])
+    return Turn(turn["text"], action, outcome, turn["tokens"], hits, counts, turn["formed"], turn.get("shown"))
+
+
+def hash_questions(questions: Sequence[Question]) -> str:
+    """SHA-256 of the questions and their order."""
     lines = "".join(map(question_files.line, questions))
     return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
 
 def short_hash(stamp: Stamp) -> str:
-    """A few letters that tell one stamp from another."""
+    """First 8 hex digits of the stamp's SHA-256, for folder names."""
     return hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested tables under dotted names."""
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values of nested tables under dotted names."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
 
 
-def same_but_for_code(folder: Path, name: str, stamp: Stamp) -> "Folder | None":
-    """An evaluation beside, of such a name, whose stamp differs in the code version and in nothing else."""
-    wanted = json.loads(json.dumps({**stamp, "code": None}))
-    for path in sorted(folder.glob(f"{name}-*/{MANIFEST}")):
+def find_other_version(parent: Path, name: str, stamp: Stamp) -> EvaluationFolder | None:
+    """Find an evaluation `parent/name-*` whose stamp differs only in the code version."""
+    expected = json.loads(json.dumps({**stamp, "code": None}))
+    for path in sorted(parent.glob(f"{name}-*/{MANIFEST}")):
         try:
-            written = Folder.open(path.parent).manifest()
-        except InputError:  # what is broken beside is no concern of a new evaluation
+            written = EvaluationFolder.open(path.parent).manifest()
+        except InputError:  # an unrelated broken folder
             continue
-        if {**written["stamp"], "code": None} == wanted:
-            return Folder(path.parent)
+        if {**written["stamp"], "code": None} == expected:
+            return EvaluationFolder(path.parent)
     return None
 
 
-def _difference(there: Stamp, here: Stamp) -> str | None:
-    """The first part in which two stamps differ, with both values."""
-    first, second = leaves(there), leaves(json.loads(json.dumps(here)))
+def _first_difference(existing: Stamp, new: Stamp) -> str | None:
+    """Name and both values of the first entry in which two stamps differ."""
+    first, second = flatten(existing), flatten(json.loads(json.dumps(new)))
     for name in [*first, *(name for name in second if name not in first)]:
         if first.get(name) != second.get(name):
-            return f"{name} ({_shown(first.get(name))} there, {_shown(second.get(name))} here)"
+            texts = ["none" if value is None else str(value) for value in (first.get(name), second.get(name))]
+            shown = [text if len(text) <= 40 else f"{text[:12]}..." for text in texts]
+            return f"{name} ({shown[0]} in the folder, {shown[1]} now)"
     return None
-
-
-def _shown(value: object) -> str:
-    text = "none" if value is None else str(value)
-    return text if len(text) <= 40 else f"{text[:12]}..."
 
 
 @lru_cache(maxsize=2)
-def _places(path: Path, size: int, changed: int) -> Mapping[int, Place]:  # noqa: ARG001  they name what was read
-    """See Folder.places; a file that was not written to since is not read again."""
-    found: dict[int, Place] = {}
-    for number, (line, start) in enumerate(_lines(path), 1):
-        group, usable = _told(line, f"{path}, line {number}")
-        if usable or group not in found or not found[group].usable:
-            found[group] = Place(start, usable)
+def _locations(path: Path, size: int, changed: int) -> Mapping[int, RowLocation]:  # noqa: ARG001  cache key
+    found: dict[int, RowLocation] = {}
+    for number, (line, start) in enumerate(_complete_lines(path), 1):
+        try:
+            row = json.loads(line)
+            position, usable = int(row["group"]), StopReason(row["stop"]).usable
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InputError(
+                f"{path}, line {number} is not a trajectory ({error!r}); remove the line and repeat the command"
+            ) from error
+        if usable or position not in found or not found[position].usable:
+            found[position] = RowLocation(start, usable)
     return found
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Whole lines, each with the place where it begins."""
+def _complete_lines(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Newline-terminated lines with their byte offsets."""
     start = 0
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):
                 yield line, start
             start += len(line)
-
-
-def _told(line: bytes, where: str) -> tuple[int, bool]:
-    """The question of a row by its place, and whether its trajectory is usable."""
-    try:
-        row = json.loads(line)
-        return int(row["group"]), StopReason(row["stop"]).usable
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"{where} is no trajectory ({error!r}); remove that line and give the command that wrote it again"
-        ) from error

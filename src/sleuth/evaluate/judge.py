@@ -1,56 +1,59 @@
-"""A language model as judge over an OpenAI-compatible endpoint; what it does not say is not scored."""
+"""LLM judge over an OpenAI-compatible endpoint; verdicts are saved in the evaluation folder and reused."""
 
 import asyncio
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from sleuth.credentials import redacted
+from sleuth.credentials import redacted, redacted_tree
 from sleuth.errors import ConfigError, InputError
-from sleuth.evaluate import verdicts
-from sleuth.evaluate.folder import Folder
-from sleuth.evaluate.marks import Mark
+from sleuth.evaluate.folder import EvaluationFolder
+from sleuth.evaluate.results import QuestionResult
 from sleuth.retrieval.service.exchange import Failure, retry_after
 from sleuth.retrieval.service.retries import Retries
+from sleuth.runs.atomic import explain_write_errors
+from sleuth.runs.json_files import read_rows
 
-ABOUT = "judge.json"
+JUDGE, VERDICTS = "judge.json", "judge.jsonl"
 PROMPT = (
     "You grade short answers. Say yes if the given answer means the same as one of the accepted answers, as a reply to "
     "the question; other wording, spelling or detail does not matter. Say no if it does not. Reply with yes or no only."
     "\n\nQuestion: {question}\nAccepted answers: {golds}\nGiven answer: {answer}"
 )
-PASSING = frozenset({408, 429, 500, 502, 503, 504})
-REFUSALS = 20  # so many in a row are no longer about single questions
+TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+MAX_REFUSALS = 20  # consecutive refusals after which the server is considered unusable
+_MAX_DETAIL = 200  # characters of a server's error shown to the user
 
 _WORD = re.compile(r"\b(yes|no)\b")
 _BEGINS = re.compile(r"\W*(yes|no)\s*(?:[^\w\s]|\n|$)")
 _ENDS = re.compile(r"(?:^|.*\W)(yes|no)\W*$", re.DOTALL)
-_SHOWN = 200  # characters of what a server said
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Who judges: the address of the endpoint up to and with /v1, the model, and where its key is."""
+    """Endpoint (up to /v1), model and key of a judge."""
 
     url: str
     model: str
     key_env: str = "OPENAI_API_KEY"
     timeout: float = 60.0
-    deadline: float = 120.0  # of one verdict, retries and pauses included
+    deadline: float = 120.0  # per verdict, including retries
     concurrent: int = 32
-    tokens: int = 512  # room for a thought before the word
+    tokens: int = 512  # allows for reasoning before the verdict
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"--judge {self.url} is no address; give one such as https://host/v1")
+            raise ConfigError(f"--judge {self.url} is not an address; expected one such as https://host/v1")
 
     def client(self) -> httpx.AsyncClient:
         key = os.environ.get(self.key_env)
@@ -66,144 +69,173 @@ class Judge:
         return f"{self.base}/chat/completions"
 
     @property
-    def name(self) -> dict[str, str]:
-        """What tells its verdicts from those of others: where it is, the model, and what it is told."""
+    def identity(self) -> dict[str, str]:
+        """Key of saved verdicts: address, model and prompt."""
         return {"url": redacted(self.base), "model": self.model, "prompt": hashlib.sha256(PROMPT.encode()).hexdigest()}
 
+    def request(self, result: QuestionResult) -> dict[str, Any]:
+        """Chat completion request for one answer."""
+        question = result.question
+        fields = {
+            "question": question.question,
+            "golds": "; ".join(question.golden_answers),
+            "answer": str(result.answer),
+        }
+        # One substitution pass, so that braces in an answer are kept.
+        text = re.sub(r"\{(question|golds|answer)\}", lambda match: fields[match[1]], PROMPT)
+        message = {"role": "user", "content": text}
+        return {"model": self.model, "messages": [message], "temperature": 0, "max_tokens": self.tokens}
 
-async def judged(folder: Folder, marks: Sequence[Mark], judge: Judge, done: Callable[[], None]) -> list[Mark]:
-    """The marks with a `judge` of 1 or 0 each; verdicts are kept in the folder, so none is asked for twice.
 
-    A question without an answer is wrong without asking; one that the judge failed on has no verdict. A server that
-    refuses before it ever judged, or again and again, is an error: the rest of the questions would fare no better.
+async def judge_results(
+    folder: EvaluationFolder, results: Sequence[QuestionResult], judge: Judge, on_verdict: Callable[[], None]
+) -> list[QuestionResult]:
+    """Add a `judge` value of 1 or 0 to each result; saved verdicts are not requested again.
+
+    A question without an answer is wrong without a request. A question whose verdict failed has no `judge` value.
     """
-    known = verdicts.known(folder.path, judge.name)
-    asked = [place for place, mark in enumerate(marks) if place not in known and mark.answer]
+    verdicts = read_verdicts(folder.path, judge.identity)
+    missing = [place for place, result in enumerate(results) if place not in verdicts and result.answer]
     async with judge.client() as client:
-        with verdicts.writing(folder.path, judge.name) as write:
-            bench = _Bench(client, judge)
+        with _appending_verdicts(folder.path, judge.identity) as append:
+            requests = _JudgeClient(client, judge)
             slots = asyncio.Semaphore(judge.concurrent)
 
-            async def one(place: int) -> None:
+            async def judge_one(place: int) -> None:
                 async with slots:
-                    verdict = await bench.verdict(marks[place])
+                    verdict = await requests.verdict(results[place])
                 if verdict is not None:
-                    known[place] = verdict
-                    write(place, verdict)
-                done()
+                    verdicts[place] = verdict
+                    append(place, verdict)
+                on_verdict()
 
-            # The first alone: where a server refuses everyone, one request tells.
-            for places in (asked[:1], asked[1:]):
-                await _together([one(place) for place in places])
-    folder.write(ABOUT, json.dumps(judge.name) + "\n")
-    return _with(marks, known)
+            # One request first: it is enough to detect a server that refuses all.
+            for places in (missing[:1], missing[1:]):
+                await _gather([judge_one(place) for place in places])
+    folder.write(JUDGE, json.dumps(judge.identity) + "\n")
+    return _with_verdicts(results, verdicts)
 
 
-def remembered(folder: Folder, marks: Sequence[Mark]) -> list[Mark]:
-    """The marks with the verdicts of the folder's judge, as far as it had one and they are there."""
-    about = folder.read(ABOUT)
+def with_saved_verdicts(folder: EvaluationFolder, results: Sequence[QuestionResult]) -> list[QuestionResult]:
+    """Add the saved verdicts of the folder's judge, if it had one."""
+    about = folder.read(JUDGE)
     if about is None:
-        return list(marks)
+        return list(results)
     if not isinstance(about.get("url"), str) or not isinstance(about.get("model"), str):
-        raise InputError(f"{folder.path / ABOUT} has no url and model of a judge; put it back, or remove it")
-    name = Judge(about["url"], about["model"]).name
-    return _with(marks, verdicts.known(folder.path, {**name, "prompt": about.get("prompt", name["prompt"])}))
+        raise InputError(f"{folder.path / JUDGE} has no url and model; restore it, or remove it")
+    identity = Judge(about["url"], about["model"]).identity
+    return _with_verdicts(
+        results, read_verdicts(folder.path, {**identity, "prompt": about.get("prompt", identity["prompt"])})
+    )
 
 
-def unjudged(marks: Sequence[Mark]) -> int:
-    """Questions that should have a verdict and have none."""
-    return sum(mark.values is not None and "judge" not in mark.values for mark in marks)
+def count_unjudged(results: Sequence[QuestionResult]) -> int:
+    """Number of usable questions without a verdict."""
+    return sum(result.values is not None and "judge" not in result.values for result in results)
 
 
-def read(said: str) -> float | None:
-    """1 for yes, 0 for no, None where it is not plain which: a thought without its end, neither word, or both."""
-    reply = said.rpartition("</think>")[2].strip().lower()
+def parse_verdict(reply: str) -> float | None:
+    """1 for yes, 0 for no, None if ambiguous: unfinished reasoning, neither word, or both."""
+    reply = reply.rpartition("</think>")[2].strip().lower()
     if "<think>" in reply or len(set(_WORD.findall(reply))) != 1:
         return None
     found = _BEGINS.match(reply) or _ENDS.match(reply)
     return None if found is None else float(found[1] == "yes")
 
 
+def read_verdicts(folder: Path, identity: Mapping[str, str]) -> dict[int, float]:
+    """Saved verdicts of one judge by question position."""
+    file = folder / VERDICTS
+    found: dict[int, float] = {}
+    for number, row in enumerate(read_rows(file) if file.exists() else (), start=1):
+        place, verdict = row.get("group"), row.get("verdict")
+        if type(place) is not int or verdict not in (0.0, 1.0):
+            raise InputError(f"{file}, line {number} has no verdict of 1 or 0; remove the line, or the file")
+        row = redacted_tree(row)  # earlier versions wrote addresses with credentials
+        if all(row.get(name) == value for name, value in identity.items()):
+            found[place] = float(verdict)
+    return found
+
+
+@contextmanager
+def _appending_verdicts(folder: Path, identity: Mapping[str, str]) -> Iterator[Callable[[int, float], None]]:
+    """Yield a function that appends a verdict and flushes it; an incomplete last line is removed first."""
+    path = folder / VERDICTS
+    with explain_write_errors(path), path.open("ab") as file:
+        with path.open("rb") as existing:
+            file.truncate(sum(len(line) for line in existing if line.endswith(b"\n")))
+
+        def append(place: int, verdict: float) -> None:
+            file.write(json.dumps({"group": place, **identity, "verdict": verdict}).encode() + b"\n")
+            file.flush()
+
+        yield append
+
+
 @dataclass(slots=True)
-class _Bench:
-    """Asks the judge, and knows how many refusals in a row there were and whether any verdict came."""
+class _JudgeClient:
+    """Requests verdicts, and gives up on a server that refuses before its first verdict or repeatedly."""
 
     client: httpx.AsyncClient
     judge: Judge
     answered: bool = False
     refusals: int = 0
 
-    async def verdict(self, mark: Mark) -> float | None:
-        """1, 0, or None where no attempt within the deadline brought a yes or a no."""
-        ends = asyncio.get_running_loop().time() + self.judge.deadline
-        found = await Retries(self.judge.deadline).first_answer(partial(self._attempt, mark), ends)
+    async def verdict(self, result: QuestionResult) -> float | None:
+        """1, 0, or None if no attempt within the deadline gave a clear verdict."""
+        deadline = asyncio.get_running_loop().time() + self.judge.deadline
+        found = await Retries(self.judge.deadline).first_answer(partial(self._attempt, result), deadline)
         if not isinstance(found, Failure):
             self.answered, self.refusals = True, 0
-            return read(_said(found))
+            return parse_verdict(_reply_text(found))
         self.refusals += 1
-        if not self.answered or self.refusals >= REFUSALS:
+        if not self.answered or self.refusals >= MAX_REFUSALS:
             raise InputError(
                 f"the judge at {self.judge.address} gave no verdict: {found.cause}; check --judge, "
-                f"--judge-model {self.judge.model} and the key in {self.judge.key_env}, then give the command again: "
-                "answers and verdicts are kept"
+                f"--judge-model {self.judge.model} and the key in {self.judge.key_env}, then repeat the command, which "
+                "keeps answers and verdicts"
             )
         return None
 
-    async def _attempt(self, mark: Mark, _: Failure | None) -> httpx.Response | Failure:
+    async def _attempt(self, result: QuestionResult, _: Failure | None) -> httpx.Response | Failure:
         try:
-            reply = await self.client.post(self.judge.address, json=_request(self.judge, mark))
+            reply = await self.client.post(self.judge.address, json=self.judge.request(result))
         except httpx.HTTPError as error:
-            return Failure("no answer", f"it does not answer ({str(error) or type(error).__name__})")
+            return Failure("no answer", f"no response ({str(error) or type(error).__name__})")
         if reply.is_success:
             return reply
-        told = " ".join(reply.text.split())[:_SHOWN] or "nothing more"
+        detail = " ".join(reply.text.split())[:_MAX_DETAIL] or "no details"
         after = retry_after(reply.headers.get("retry-after", ""), datetime.now(UTC))
-        cause = f"it refuses with HTTP {reply.status_code} ({told})"
-        return Failure("refused", cause, again=reply.status_code in PASSING, after=after)
+        cause = f"HTTP {reply.status_code} ({detail})"
+        return Failure("refused", cause, again=reply.status_code in TRANSIENT, after=after)
 
 
-async def _together(calls: Sequence[Any]) -> None:
-    """Waits for all; the first that fails ends the others, and is raised by itself."""
+async def _gather(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all; the first failure cancels the rest and is raised on its own."""
     try:
         async with asyncio.TaskGroup() as group:
             for call in calls:
                 group.create_task(call)
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
-def _with(marks: Sequence[Mark], known: Mapping[int, float]) -> list[Mark]:
-    """The marks with these verdicts and no others; a judge that said nothing at all has no figure, not even of zero."""
-    silent = not known and any(mark.answer for mark in marks)
-    return [_marked(mark, None if silent else known.get(place), silent) for place, mark in enumerate(marks)]
+def _with_verdicts(results: Sequence[QuestionResult], verdicts: Mapping[int, float]) -> list[QuestionResult]:
+    """Results with these verdicts only; if the judge gave none at all, no result gets a `judge` value."""
+    no_verdicts = not verdicts and any(result.answer for result in results)
+    judged = []
+    for place, result in enumerate(results):
+        if result.values is not None:
+            values = {name: value for name, value in result.values.items() if name != "judge"}
+            verdict = None if no_verdicts else verdicts.get(place) if result.answer else 0.0
+            result = replace(result, values=values if verdict is None else {**values, "judge": verdict})
+        judged.append(result)
+    return judged
 
 
-def _marked(mark: Mark, verdict: float | None, silent: bool) -> Mark:
-    if mark.values is None:
-        return mark
-    values = {name: value for name, value in mark.values.items() if name != "judge"}
-    if not mark.answer and not silent:
-        verdict = 0.0
-    return replace(mark, values=values if verdict is None else {**values, "judge": verdict})
-
-
-def _request(judge: Judge, mark: Mark) -> dict[str, Any]:
-    question = mark.question
-    # In one pass each, so that an answer with braces in it stays what it is.
-    filled = {"question": question.question, "golds": "; ".join(question.golden_answers), "answer": str(mark.answer)}
-    text = re.sub(r"\{(question|golds|answer)\}", lambda place: filled[place[1]], PROMPT)
-    return {
-        "model": judge.model,
-        "messages": [{"role": "user", "content": text}],
-        "temperature": 0,
-        "max_tokens": judge.tokens,
-    }
-
-
-def _said(reply: httpx.Response) -> str:
-    """The words of a reply; none where it has another shape."""
+def _reply_text(reply: httpx.Response) -> str:
     try:
-        said = reply.json()["choices"][0]["message"]["content"]
+        text = reply.json()["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError):
         return ""
-    return said if isinstance(said, str) else ""
+    return text if isinstance(text, str) else ""

@@ -1,70 +1,162 @@
-"""The results of an evaluation as Markdown for people."""
+"""Reports of an evaluation: results.json, results.md and results.html, all made from the folder."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, TypeVar
 
-from sleuth.evaluate.results import MEASURES
+from sleuth.config.reward import RewardConfig
+from sleuth.credentials import redacted_tree
+from sleuth.errors import ConfigError, InputError
+from sleuth.evaluate.folder import MANIFEST, RESULTS, EvaluationFolder
+from sleuth.evaluate.judge import JUDGE, count_unjudged, with_saved_verdicts
+from sleuth.evaluate.results import MEASURES, QuestionResult, score_folder, summarize, write_results
+from sleuth.page.evaluation import evaluation_page
+from sleuth.reward.rubric import Rubric
 
-_INTERVALS = (
-    "Brackets hold 95% intervals: Wilson's for shares of questions, a bootstrap for other means; for the mean over the "
-    "sets those of the sets are joined."
+TRANSCRIPTS = 12
+REMEDY_CONTEXT = "raise agent.context_tokens with --set"
+INTERVALS = (
+    "Brackets hold 95% intervals: Wilson intervals for proportions, bootstrap intervals for other means. The interval "
+    "of the mean over the sets combines those of the sets."
 )
-_UNUSABLE = "Unusable questions were lost to a failed search or engine and are in no mean."
+UNUSABLE = "Unusable questions, whose search or engine failed, are excluded from all means."
+
+# Evaluations report exact match, whatever reward a run was trained with.
+RUBRIC = Rubric(RewardConfig())
 
 Tree = Mapping[str, Any]
-# Means that are shown without their interval, which results.json and the page have, and with how many digits.
-DIGITS = {"format": 3, "retrieval_hit": 3, "searches": 2, "tokens": 1, "tokens_all": 1, "seconds": 2}
+Item = TypeVar("Item")
+# Measures shown in Markdown without their interval, and their number of decimals.
+_DECIMALS = {"format": 3, "retrieval_hit": 3, "searches": 2, "tokens": 1, "tokens_all": 1, "seconds": 2}
+
+
+def load_results(folder: EvaluationFolder) -> list[QuestionResult]:
+    """Score the trajectories of a folder and add the saved verdicts of its judge."""
+    return with_saved_verdicts(folder, score_folder(folder, RUBRIC))
+
+
+def write_report(folder: EvaluationFolder, results: Sequence[QuestionResult]) -> Tree:
+    """Write all result files into the folder; return the figures."""
+    manifest, judge = _read_manifest(folder), folder.read(JUDGE)
+    notes = list(manifest["notes"])
+    if count := sum(result.prompt_too_long for result in results):
+        notes.append(f"The prompt did not fit for {count:,} questions, which count as wrong: {REMEDY_CONTEXT}.")
+    found = summarize(
+        results,
+        title=manifest["title"],
+        sample=manifest["sample"],
+        notes=notes,
+        stamp=manifest["stamp"],
+        judged_by=redacted_tree(judge),
+        unjudged=count_unjudged(results) if judge else 0,
+        wall_seconds=folder.seconds(),
+        stops=dict(Counter(result.stop for result in results if result.stop is not None).most_common()),
+    )
+    transcripts = [*folder.rows(select_transcripts(results))]
+    write_results(folder, results)
+    folder.write_offsets()
+    folder.write("results.md", markdown(found))
+    folder.write("results.html", evaluation_page(found, MEASURES, notes_of(found), transcripts))
+    # Last: its presence means that the others are complete.
+    folder.write(RESULTS, json.dumps(found, indent=2, allow_nan=False) + "\n")
+    return found
+
+
+def check_failures(folder: EvaluationFolder, results: Sequence[QuestionResult]) -> str | None:
+    """Describe the questions that failed, or None; raise if no question was answered or no prompt fitted."""
+    usable = [result for result in results if result.usable]
+    if usable and all(result.prompt_too_long for result in usable):
+        raise ConfigError(f"the prompt did not fit for any question; {REMEDY_CONTEXT}")
+    failed = {position for position, result in enumerate(results) if not result.usable}
+    if not failed:
+        return None
+    cause = next((row["failure"] for row in folder.rows(failed)), None)
+    remedy = "fix the cause and repeat the command, which asks only the failed questions"
+    if len(failed) == len(results):
+        raise InputError(f"all questions failed ({cause}); {remedy}")
+    return f"{len(failed):,} of {len(results):,} questions failed ({cause}); {remedy}"
+
+
+def select_transcripts(results: Sequence[QuestionResult], count: int = TRANSCRIPTS) -> list[int]:
+    """Positions of questions to show: from each data set in turn, wrong and right answers alternating."""
+    by_set: dict[str, list[int]] = {}
+    for position, result in enumerate(results):
+        if result.values is not None:
+            by_set.setdefault(result.question.data_source, []).append(position)
+    for positions in by_set.values():
+        positions.sort(key=lambda position: (results[position].values or {})["em"])
+    rounds = zip_longest(*map(alternate_ends, by_set.values()))
+    return [position for each in rounds for position in each if position is not None][:count]
+
+
+def alternate_ends(ranked: Sequence[Item]) -> list[Item]:
+    """Reorder: first, last, second, second to last, and so on."""
+    return [ranked[-(turn // 2) - 1 if turn % 2 else turn // 2] for turn in range(len(ranked))]
 
 
 def markdown(results: Tree) -> str:
-    """A heading, a table by set, one by kind where kinds are known, and what the figures are made with."""
-    lines = [f"# {results['title']}", "", *_table(_by_set(results), results)]
+    """Tables by data set and, where known, by kind of question, with notes."""
+    lines = [f"# {results['title']}", "", *_results_table(rows_by_set(results), results, "Set")]
     if results["kinds"]:
-        lines += ["", *_table([*results["kinds"].items(), ("all", results)], results, "Kind")]
-    lines += ["", _INTERVALS, _UNUSABLE, *notes(results)]
+        lines += ["", *_results_table([*results["kinds"].items(), ("all", results)], results, "Kind")]
+    lines += ["", INTERVALS, UNUSABLE, *notes_of(results)]
     return "\n".join(lines) + "\n"
 
 
-def notes(results: Tree) -> list[str]:
-    """What a reader must know besides the figures, a line each."""
-    failed = results.get("unjudged") or 0
+def notes_of(results: Tree) -> list[str]:
+    """Notes for readers of the figures: sample, stop reasons, missing verdicts."""
+    unjudged = results.get("unjudged") or 0
     stops = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in (results.get("stops") or {}).items())
     return [
         *([results["sample"]["sentence"]] if results.get("sample") else []),
         *(results.get("notes") or ()),
-        *([f"How the episodes ended: {stops}."] if stops else []),
-        *([f"The judge gave no verdict on {failed:,} questions; they are in no mean of it."] if failed else []),
+        *([f"Stop reasons: {stops}."] if stops else []),
+        *([f"The judge gave no verdict on {unjudged:,} questions; its means exclude them."] if unjudged else []),
     ]
 
 
-def _by_set(results: Tree) -> list[tuple[str, Tree]]:
+def rows_by_set(results: Tree) -> list[tuple[str, Tree]]:
     rows = list(results["sets"].items())
     if len(rows) > 1:
-        whole = {"questions": results["questions"], "unusable": results["unusable"]}
-        rows.append(("mean over the sets", {**results["mean"], **whole}))
+        sizes = {name: results[name] for name in ("questions", "unusable")}
+        rows.append(("mean over the sets", {**results["mean"], **sizes}))
     return [*rows, ("all", results)]
 
 
-def _table(rows: Sequence[tuple[str, Tree]], results: Tree, first: str = "Set") -> list[str]:
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table with right-aligned figures; cells may contain any character."""
+    rule = ("---", *["---:"] * (len(header) - 1))
+    escaped = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, rule, *rows))
+    return [f"| {' | '.join(cells)} |" for cells in escaped]
+
+
+def _results_table(rows: Sequence[tuple[str, Tree]], results: Tree, first: str) -> list[str]:
     measures = [name for name in MEASURES if name in results]
     header = (first, "Questions", *(MEASURES[name] for name in measures), "Unusable")
-    lines = [header, ("---", *["---:"] * (len(header) - 1))]
-    lines += [
-        (label, f"{part['questions']:,}", *(_mean(name, part.get(name)) for name in measures), f"{part['unusable']:,}")
+    cells = (
+        (label, f"{part['questions']:,}", *(_cell(name, part.get(name)) for name in measures), f"{part['unusable']:,}")
         for label, part in rows
-    ]
-    return [_line(cells) for cells in lines]
+    )
+    return markdown_table(header, cells)
 
 
-def _mean(name: str, mean: Tree | None) -> str:
-    """Answers with their interval; of what describes the episodes the mean alone, or no screen is wide enough."""
+def _cell(name: str, mean: Tree | None) -> str:
     if mean is None:
         return "–"
-    if name in DIGITS:
-        return f"{mean['value']:,.{DIGITS[name]}f}"
+    if name in _DECIMALS:
+        return f"{mean['value']:,.{_DECIMALS[name]}f}"
     return f"{mean['value']:.3f} [{mean['low']:.3f}, {mean['high']:.3f}]"
 
 
-def _line(cells: Sequence[str]) -> str:
-    # A data source may hold any character; a bar would end its cell.
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+def _read_manifest(folder: EvaluationFolder) -> Tree:
+    manifest = folder.manifest()
+    match manifest:
+        case {"title": str(), "sample": None | {"sentence": str()}, "notes": [*notes], "stamp": dict()}:
+            if all(isinstance(note, str) for note in notes):
+                return manifest
+    raise InputError(
+        f"{folder.path / MANIFEST} is invalid: expected a title, a sample, notes and a stamp; restore it, or choose "
+        "another folder with --out"
+    )

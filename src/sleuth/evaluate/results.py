@@ -1,15 +1,23 @@
-"""The figures of an evaluation: every mean with its interval, for each set, over the sets and over the questions."""
+"""Result of each question, and the figures of an evaluation computed from them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from sleuth.evaluate.intervals import estimate, joined
-from sleuth.evaluate.kinds import known_kind, place
-from sleuth.evaluate.marks import Mark, by_set, values
-from sleuth.records import Estimate
+from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
 
-# In the order in which they are shown.
+from sleuth.errors import InputError
+from sleuth.evaluate.folder import QUESTION_RESULTS, QUESTIONS, RESULTS, TRAJECTORIES, EvaluationFolder, read_trajectory
+from sleuth.evaluate.statistics import combine, estimate
+from sleuth.records import Estimate, Question, Score, StopReason, Trajectory
+from sleuth.reward.rubric import Rubric
+from sleuth.runs.json_files import read_rows
+from sleuth.runs.trajectory import first_problem
+
+# Measures and their column headings, in display order.
 MEASURES = {
     "em": "EM",
     "f1": "F1",
@@ -22,53 +30,260 @@ MEASURES = {
     "tokens_all": "Tokens in all",
     "seconds": "Seconds",
 }
-# Of these more is neither better nor worse, and they have no bounds.
+# Unbounded measures; a higher value is neither better nor worse.
 COUNTS = frozenset({"searches", "tokens", "tokens_all", "seconds"})
-UNKNOWN = "not known"
+UNKNOWN_KIND = "not known"
+QUESTION_TYPES = {"comparison": "comparison", "yes_no": "yes/no"}
+_KIND_ORDER = ("1 hop", "2 hops", "3 hops", "4 hops", *QUESTION_TYPES.values())
+_HEADLINE = ("em", "f1", "searches")  # measures recorded in the metrics of a training run
 
 Tree = dict[str, Any]
 
 
-def results(marks: Sequence[Mark], **about: Any) -> Tree:
-    """The figures as they are written: over all questions at the top, then the mean over the sets, then each set."""
-    sets = by_set(marks)
-    found = {name: means(part) for name, part in sets.items()}
-    # Of one set alone, the mean over all is known by now; its interval is the slow part of these figures.
-    (whole,) = found.values() if len(found) == 1 else [means(marks)]
+@dataclass(frozen=True, slots=True)
+class ScoredTrajectory:
+    """A finished episode: its trajectory, its score (None if unusable) and its duration."""
+
+    trajectory: Trajectory
+    score: Score | None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionResult:
+    """Answer to one question and its measures; `values` is None if the episode is unusable.
+
+    Measures that could not be taken, such as a failed judge's verdict, are missing from `values`. `stop` is the stop
+    reason. `episode` is only available in memory, in evaluations during training.
+    """
+
+    question: Question
+    answer: str | None
+    values: Mapping[str, float] | None
+    stop: str | None = None
+    episode: ScoredTrajectory | None = None
+
+    @classmethod
+    def of(cls, episode: ScoredTrajectory, *, keep_episode: bool = True) -> "QuestionResult":
+        """Measure a finished episode."""
+        trajectory, score = episode.trajectory, episode.score
+        kept = episode if keep_episode else None
+        if score is None:
+            return cls(trajectory.question, None, None, trajectory.stop.value, kept)
+        values = dict(score.parts)
+        if trajectory.ids or not trajectory.turns:
+            values["tokens"] = float(sum(trajectory.sampled))
+        elif reported := sum(turn.tokens for turn in trajectory.turns):  # a chat server may report its own counts
+            values["tokens"] = float(reported)
+        if trajectory.ids:
+            values["tokens_all"] = float(len(trajectory.ids))
+        if episode.seconds is not None:
+            values["seconds"] = episode.seconds
+        return cls(trajectory.question, trajectory.answer, values, trajectory.stop.value, kept)
+
+    @property
+    def usable(self) -> bool:
+        return self.values is not None
+
+    @property
+    def prompt_too_long(self) -> bool:
+        """Whether the prompt filled the context, so that the model generated nothing."""
+        return self.stop == StopReason.OUT_OF_TOKENS and self.values is not None and self.values.get("tokens") == 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.question.data_source, self.question.id
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Results of all questions in order; means are over the usable ones."""
+
+    results: tuple[QuestionResult, ...]
+
+    def mean(self, measure: str) -> Estimate:
+        """Mean of a measure; raise ValueError if no question has it."""
+        return estimate(values_of(self.results, measure), proportion=measure not in COUNTS)
+
+    @property
+    def em(self) -> Estimate:
+        return self.mean("em")
+
+    @property
+    def usable(self) -> list[QuestionResult]:
+        return [result for result in self.results if result.usable]
+
+    @property
+    def unusable(self) -> int:
+        """Number of questions lost to failures of search, engine or user functions."""
+        return len(self.results) - len(self.usable)
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """Trajectories of an evaluation in memory, in question order."""
+        return [result.episode.trajectory for result in self.results if result.episode is not None]
+
+    def failures(self) -> dict[str, int]:
+        """Unusable questions by stop reason."""
+        return dict(Counter(str(result.stop) for result in self.results if not result.usable))
+
+    def by_kind(self) -> "dict[str, Evaluation]":
+        """Split by kind of question, or by data set where the kind is unknown."""
+        parts = group_by_kind(self.results, fallback=lambda question: question.data_source)
+        return {kind: Evaluation(tuple(part)) for kind, part in parts.items()}
+
+    def metrics(self, prefix: str) -> dict[str, float]:
+        """Flat metrics: means with `_low` and `_high`, and exact match and searches by kind."""
+        flat = {"questions": float(len(self.results)), "unusable": float(self.unusable)}
+        for name in _HEADLINE if self.usable else ():
+            mean = self.mean(name)
+            flat |= {name: mean.value, f"{name}_low": mean.low, f"{name}_high": mean.high}
+        for kind, part in self.by_kind().items():
+            slug = kind.replace(" ", "_").replace("/", "_")
+            flat |= {f"{name}_{slug}": part.mean(name).value for name in ("em", "searches") if part.usable}
+        return {f"{prefix}/{name}": value for name, value in flat.items()}
+
+
+def question_kind(question: Question) -> str | None:
+    """Kind of a question: comparison or yes/no by type, otherwise its hops, otherwise its type; None if unknown."""
+    if question.type in QUESTION_TYPES:
+        return QUESTION_TYPES[question.type]
+    if question.hops is not None:
+        return "1 hop" if question.hops == 1 else f"{question.hops} hops"
+    return question.type.replace("_", " ") if question.type else None
+
+
+def kind_order(kind: str) -> tuple[bool, int, str]:
+    """Sort key: by hops, then comparison, yes/no, the rest by name, and unknown last."""
+    return kind == UNKNOWN_KIND, _KIND_ORDER.index(kind) if kind in _KIND_ORDER else len(_KIND_ORDER), kind
+
+
+def group_by_kind(
+    results: Sequence[QuestionResult], fallback: Callable[[Question], str] = lambda _: UNKNOWN_KIND
+) -> dict[str, list[QuestionResult]]:
+    """Results by kind of question, in display order; `fallback` names the kind where it is unknown."""
+    kinds: dict[str, list[QuestionResult]] = {}
+    for result in results:
+        kinds.setdefault(question_kind(result.question) or fallback(result.question), []).append(result)
+    return dict(sorted(kinds.items(), key=lambda entry: kind_order(entry[0])))
+
+
+def group_by_data_set(results: Sequence[QuestionResult]) -> dict[str, list[QuestionResult]]:
+    """Results by data set, in order of first appearance."""
+    sets: dict[str, list[QuestionResult]] = {}
+    for result in results:
+        sets.setdefault(result.question.data_source, []).append(result)
+    return sets
+
+
+def values_of(results: Iterable[QuestionResult], measure: str) -> list[float]:
+    """Values of a measure, of the questions that have it."""
+    return [result.values[measure] for result in results if result.values is not None and measure in result.values]
+
+
+def means(results: Sequence[QuestionResult]) -> dict[str, Estimate]:
+    """Mean of each measure that any question has."""
+    values = {name: values_of(results, name) for name in MEASURES}
+    return {name: estimate(each, proportion=name not in COUNTS) for name, each in values.items() if each}
+
+
+def summarize(results: Sequence[QuestionResult], **about: Any) -> Tree:
+    """Figures for results.json: over all questions, the mean over data sets, each data set and each kind."""
+    sets = group_by_data_set(results)
+    set_means = {name: means(part) for name, part in sets.items()}
+    # With a single set its means are those of all questions; intervals are slow, so reuse them.
+    (overall,) = set_means.values() if len(set_means) == 1 else [means(results)]
+    over_sets = {
+        name: combine([part[name] for part in set_means.values()])
+        for name in MEASURES
+        if all(name in part for part in set_means.values())
+    }
+    kinds = group_by_kind(results)
+    if kinds.keys() <= {UNKNOWN_KIND}:
+        kinds = {}
     return {
         **about,
-        **figures(marks, whole),
-        "mean": _trees(means_over_sets([*found.values()])),
-        "sets": {name: figures(part, found[name]) for name, part in sets.items()},
-        "kinds": {name: figures(part, means(part)) for name, part in by_kind(marks).items()},
+        **_figures(results, overall),
+        "mean": _as_json(over_sets),
+        "sets": {name: _figures(part, set_means[name]) for name, part in sets.items()},
+        "kinds": {name: _figures(part, means(part)) for name, part in kinds.items()},
     }
 
 
-def figures(marks: Sequence[Mark], found: Mapping[str, Estimate]) -> Tree:
-    """Counts, and every mean that can be taken; questions lost to a failure are in none."""
-    return {"questions": len(marks), "unusable": sum(mark.values is None for mark in marks), **_trees(found)}
+def _figures(results: Sequence[QuestionResult], found: Mapping[str, Estimate]) -> Tree:
+    return {"questions": len(results), "unusable": sum(not each.usable for each in results), **_as_json(found)}
 
 
-def means(marks: Sequence[Mark]) -> dict[str, Estimate]:
-    """The mean of each measure over the questions of which it was taken."""
-    taken = {name: values(marks, name) for name in MEASURES}
-    return {name: estimate(each, shares=name not in COUNTS) for name, each in taken.items() if each}
-
-
-def means_over_sets(sets: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
-    """The mean over the sets of the mean of each, where every set has one."""
-    return {name: joined([each[name] for each in sets]) for name in MEASURES if all(name in each for each in sets)}
-
-
-def by_kind(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
-    """The marks of each kind of question, those without one last, so that they add up; none where no kind is known."""
-    kinds: dict[str, list[Mark]] = {}
-    for mark in marks:
-        kinds.setdefault(known_kind(mark.question) or UNKNOWN, []).append(mark)
-    if kinds.keys() <= {UNKNOWN}:
-        return {}
-    return dict(sorted(kinds.items(), key=lambda entry: (entry[0] == UNKNOWN, place(entry[0]))))
-
-
-def _trees(found: Mapping[str, Estimate]) -> Tree:
+def _as_json(found: Mapping[str, Estimate]) -> Tree:
     return {name: asdict(mean) for name, mean in found.items()}
+
+
+def score_folder(folder: EvaluationFolder, rubric: Rubric) -> list[QuestionResult]:
+    """Score every trajectory of a folder; raise InputError if a question has none."""
+    questions = folder.questions()
+    found: dict[int, QuestionResult] = {}
+    for row in folder.rows():  # one at a time: together they are gigabytes
+        position = row["group"]
+        if not 0 <= position < len(questions):
+            raise InputError(
+                f"{folder.path / TRAJECTORIES} answers question {position:,}, but {QUESTIONS} has {len(questions):,}; "
+                "restore the original files, or choose another folder with --out"
+            )
+        trajectory = read_trajectory(row, questions[position])
+        score = rubric.score(trajectory.question, trajectory) if trajectory.stop.usable else None
+        episode = ScoredTrajectory(trajectory, score, row.get("seconds"))
+        found[position] = QuestionResult.of(episode, keep_episode=False)
+    if len(found) < len(questions):
+        raise InputError(
+            f"{folder.path} is not finished: {len(questions) - len(found):,} of {len(questions):,} questions were not "
+            f"asked yet; repeat the command that started it, with --out {folder.path}"
+        )
+    return [found[position] for position in range(len(questions))]
+
+
+class _ResultRow(BaseModel):
+    answer: str | None
+    values: dict[str, FiniteFloat] | None
+    stop: str | None = None
+
+
+_QUESTION = TypeAdapter(Question)
+
+
+def write_results(folder: EvaluationFolder, results: Iterable[QuestionResult]) -> Path:
+    """Write one line per question, with everything a comparison needs."""
+    lines = (
+        {
+            "id": result.question.id,
+            "data_source": result.question.data_source,
+            "question": result.question.question,
+            "golden_answers": list(result.question.golden_answers),
+            "answer": result.answer,
+            "values": result.values,
+            "stop": result.stop,
+        }
+        for result in results
+    )
+    return folder.write(QUESTION_RESULTS, "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in lines))
+
+
+def read_results(path: Path) -> list[QuestionResult]:
+    """Read the question results of a finished evaluation, given its folder or a file in it."""
+    if not path.exists():
+        raise InputError(f"{path} does not exist; expected a folder written by `sleuth evaluate`")
+    if (path / "checkpoints").is_dir():
+        raise InputError(f"{path} is a run; evaluate it first: sleuth evaluate {path} --suite ... --out FOLDER")
+    folder = path if path.is_dir() else path.parent
+    file = folder / QUESTION_RESULTS
+    for name in (QUESTION_RESULTS, RESULTS):
+        if not (folder / name).is_file():
+            raise InputError(
+                f"{path} is not a finished evaluation: {folder / name} is missing; repeat the `sleuth evaluate` "
+                "command that started it, with --out FOLDER instead of a file"
+            )
+    try:
+        rows = ((_QUESTION.validate_python(row), _ResultRow.model_validate(row)) for row in read_rows(file))
+        return [QuestionResult(question, row.answer, row.values, row.stop) for question, row in rows]
+    except ValidationError as error:
+        again = f"recreate it with `sleuth evaluate --rescore {folder}`"
+        raise InputError(f"{file} cannot be read ({first_problem(error)}); {again}") from error

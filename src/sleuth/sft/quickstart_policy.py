@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from sleuth.agent.tags import Tags
-from sleuth.evaluate.suite import Evaluation
+from sleuth.evaluate.results import Evaluation
 from sleuth.model import attention
 from sleuth.model.tokens import Tokens
 from sleuth.runs.atomic import atomic_write

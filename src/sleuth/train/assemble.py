@@ -25,7 +25,7 @@ from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.schedule import EngineStats
 from sleuth.errors import InputError, UserError
-from sleuth.evaluate.folder import leaves
+from sleuth.evaluate.folder import flatten
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 from sleuth.retrieval import index, manifest
@@ -195,7 +195,7 @@ def versions(config: Config) -> dict[str, Any]:
     """What makes the steps of a run beside its settings: the code, the libraries, and functions of the user's own."""
     functions = {
         name: source_hash(value)
-        for name, value in leaves(recipe.resolved(config)).items()
+        for name, value in flatten(recipe.resolved(config)).items()
         if isinstance(value, str) and value.startswith(IMPORT)
     }
     return {

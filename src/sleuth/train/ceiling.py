@@ -9,7 +9,8 @@ from typing import Any
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.corpus import questions
-from sleuth.evaluate.suite import Evaluation, evaluate
+from sleuth.evaluate.results import Evaluation
+from sleuth.evaluate.runner import evaluate
 from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.json_files import read_json
@@ -65,9 +66,10 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def as_json(found: Evaluation) -> dict[str, Any]:
     """What is shown beside a run that started from this policy."""
+    count = len(found.results)
     return {
         "settings": _settings(recipe.load(RECIPE)),
-        "what": f"the policy that had read experts only, greedy, on {len(found.asked)} held-out questions of {RECIPE}",
+        "what": f"the policy that had read experts only, greedy, on {count} held-out questions of {RECIPE}",
         "em": asdict(found.em),
-        "by_hops": {kind: asdict(part.em) for kind, part in found.by_hops().items()},
+        "by_hops": {kind: asdict(part.em) for kind, part in found.by_kind().items()},
     }

@@ -1,8 +1,10 @@
 """Examinations: the held-out questions asked before, during and after training."""
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from sleuth.evaluate.suite import Evaluation, evaluate
+from sleuth.evaluate.results import Evaluation
+from sleuth.evaluate.runner import evaluate
 from sleuth.train import guards
 from sleuth.train.assemble import Parts
 from sleuth.train.stopping import together
@@ -37,12 +39,14 @@ async def ask(parts: Parts, temperature: float, step: int, watch: Watch | None =
         temperature=temperature,
         step=step,
         concurrent=parts.config.concurrency,
-        done=None if watch is None else lambda _: watch.advance(),
-        share=(ranks.rank, ranks.world),
+        positions=range(ranks.rank, len(parts.held_out), ranks.world),
+        on_result=None if watch is None else lambda _: watch.advance(),
     )
     # The one between two steps is finished: its figures belong to the step before it, which is saved after it.
     mine = await (asking if watch is None else together(asking, ranks))
-    gathered = ranks.gather(mine.asked, f"the held-out questions at step {step}")
-    every = sorted((each for theirs in gathered for each in theirs), key=lambda it: it.trajectory.group)
-    guards.episodes([each.trajectory for each in every], parts.config.guards)
-    return Evaluation(tuple(every))
+    gathered = ranks.gather(mine.results, f"the held-out questions at step {step}")
+    # Ranks ask every world-th question, so taking one result of each rank in turn restores the order.
+    rounds = zip_longest(*gathered)
+    found = Evaluation(tuple(result for each in rounds for result in each if result is not None))
+    guards.episodes(found.trajectories, parts.config.guards)
+    return found

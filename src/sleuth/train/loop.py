@@ -12,7 +12,7 @@ from sleuth.algorithms.kl import adapt_coefficient
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.errors import EngineFailure, InputError, Interrupted
-from sleuth.evaluate.suite import Evaluation
+from sleuth.evaluate.results import Evaluation
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import step_of
 from sleuth.runs.trajectory import trajectory_row

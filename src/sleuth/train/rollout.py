@@ -13,8 +13,7 @@ from sleuth.agent.episode import Agent, Task
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
 from sleuth.engines.paged.schedule import EngineStats
-from sleuth.evaluate import suite
-from sleuth.evaluate.suite import Asked
+from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.records import Group, Malformed, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.train import guards
@@ -95,7 +94,7 @@ class Asker:
         enough = len(each.trajectories) >= (1 if alone else min(2, self.config.train.samples))
         return enough and (not self.config.train.resample or _spread(each))
 
-    async def _ask(self, questions: Sequence[Question], step: int, first: int, clock: Clock) -> list[Asked]:
+    async def _ask(self, questions: Sequence[Question], step: int, first: int, clock: Clock) -> list[ScoredTrajectory]:
         """Every question as often as a group has samples, scored; groups are keyed by their place in the step."""
         train, ranks = self.config.train, self.ranks
         tasks = [
@@ -106,20 +105,20 @@ class Asker:
         ]
         found = await together(run_batch(self.agent, tasks, self.config.concurrency), ranks)
         with clock.part("reward"):
-            mine = [suite.asked(trajectory, self.rubric) for trajectory in found]
+            mine = [ScoredTrajectory(*self.rubric.scored(trajectory)) for trajectory in found]
         gathered = ranks.gather(mine, f"the episodes of step {step + 1} from question {first}")
         every = [each for theirs in gathered for each in theirs]
         return sorted(every, key=lambda each: (each.trajectory.group, each.trajectory.sample))
 
 
-def group(found: Sequence[Asked]) -> list[Group]:
+def group(found: Sequence[ScoredTrajectory]) -> list[Group]:
     """The usable trajectories of each group with their scores."""
     keyed: dict[int, list[tuple[Trajectory, Score]]] = {}
     for each in found:
         keyed.setdefault(each.trajectory.group, [])
         if each.score is not None:
             keyed[each.trajectory.group].append((each.trajectory, each.score))
-    questions = {each.trajectory.group: each.question for each in found}
+    questions = {each.trajectory.group: each.trajectory.question for each in found}
     return [
         Group(questions[key], tuple(each for each, _ in usable), tuple(score for _, score in usable))
         for key, usable in keyed.items()

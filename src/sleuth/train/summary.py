@@ -6,13 +6,13 @@ from itertools import zip_longest
 from typing import Any
 
 from sleuth.config import recipe
-from sleuth.evaluate.compare import em_by_hops, gain, searches_by_hops
-from sleuth.evaluate.kinds import kind
-from sleuth.evaluate.suite import Asked, Evaluation
+from sleuth.evaluate.comparison import compare, compare_by_kind
+from sleuth.evaluate.folder import row_with_passages
+from sleuth.evaluate.report import alternate_ends
+from sleuth.evaluate.results import Evaluation, QuestionResult, question_kind
 from sleuth.page.run import run_page
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import trajectory_row
 from sleuth.train import ceiling, parity
 from sleuth.train.assemble import Parts
 from sleuth.train.examine import Measured
@@ -62,24 +62,40 @@ def _held_out(outcome: Outcome) -> dict[str, Any]:
     }
     if not asked:
         return {}
-    lost = {name: evaluation.lost() for name, evaluation in asked.items() if evaluation.unusable}
-    questions = len(next(iter(asked.values())).asked)
+    lost = {name: evaluation.failures() for name, evaluation in asked.items() if evaluation.unusable}
+    questions = len(next(iter(asked.values())).results)
     unpaired = _unpaired(outcome.before.greedy, outcome.after.greedy) if outcome.before and outcome.after else []
     return {"held_out": {"questions": questions, "lost": lost, "kinds_without_pairs": unpaired}}
 
 
 def _unpaired(before: Evaluation, after: Evaluation) -> list[str]:
-    """The kinds of which nothing can be compared: no question of theirs was usable both times."""
-    return [kind for kind in before.by_hops() if kind not in em_by_hops(before, after)]
+    """Kinds without a question that is usable in both evaluations."""
+    compared = compare_by_kind(before, after)
+    return [kind for kind in before.by_kind() if kind not in compared]
 
 
 def _compared(before: Measured, after: Measured) -> dict[str, Any]:
-    every = {"before": before.greedy.searches.value, "after": after.greedy.searches.value}
+    comparison = compare(before.greedy.results, after.greedy.results)
+    first, second = before.greedy.by_kind(), after.greedy.by_kind()
+    kinds = compare_by_kind(before.greedy, after.greedy)
+    searches = {kind: _searches(first[kind], second[kind]) for kind in kinds}
     return {
-        "em_gain": asdict(gain(before.greedy, after.greedy)),
-        "em_by_hops": em_by_hops(before.greedy, after.greedy),
-        "searches_by_hops": searches_by_hops(before.greedy, after.greedy) | {"all": every},
+        "em_gain": asdict(comparison.gain("em")),
+        "em_by_hops": {
+            kind: {
+                "before": asdict(first[kind].em),
+                "after": asdict(second[kind].em),
+                "gain": asdict(part.gain("em")),
+                "questions": len(part.pairs),
+            }
+            for kind, part in kinds.items()
+        },
+        "searches_by_hops": {**searches, "all": _searches(before.greedy, after.greedy)},
     }
+
+
+def _searches(before: Evaluation, after: Evaluation) -> dict[str, float]:
+    return {"before": before.mean("searches").value, "after": after.mean("searches").value}
 
 
 def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None:
@@ -88,7 +104,7 @@ def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None
         manifest=run.manifest(),
         metrics=list(run.metrics()),
         summary=found,
-        transcripts=[_shown(asked) for asked in chosen(after)],
+        transcripts=[_transcript(result) for result in select_transcripts(after)],
         events=list(run.events()),
         parity=run.read_json(parity.FILE),
     )
@@ -96,23 +112,14 @@ def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None
         path.write_text(page, encoding="utf-8")
 
 
-def chosen(after: Evaluation) -> list[Asked]:
-    """A few of each kind in turn, wrong and right ones: the wrong first, for they tell more."""
-    rounds = zip_longest(*(_wrong_and_right(part) for part in after.by_hops().values()))
-    return [asked for each in rounds for asked in each if asked is not None][:TRANSCRIPTS]
+def select_transcripts(after: Evaluation) -> list[QuestionResult]:
+    """A few results of each kind in turn, wrong and right answers alternating."""
+    ranked = (sorted(part.usable, key=lambda each: (each.values or {})["em"]) for part in after.by_kind().values())
+    rounds = zip_longest(*map(alternate_ends, ranked))
+    return [result for each in rounds for result in each if result is not None][:TRANSCRIPTS]
 
 
-def _wrong_and_right(part: Evaluation) -> list[Asked]:
-    """The usable ones from the worst and from the best in turn."""
-    usable = [(each.score.parts["em"], each) for each in part.asked if each.score is not None]
-    ranked = [each for _, each in sorted(usable, key=lambda scored: scored[0])]
-    return [ranked[-(place // 2) - 1 if place % 2 else place // 2] for place in range(len(ranked))]
-
-
-def _shown(asked: Asked) -> dict[str, Any]:
-    """A trajectory row with the text of what was found, which the trajectory file leaves to the index."""
-    shown = trajectory_row(asked.trajectory, asked.score) | {"kind": kind(asked.question)}
-    for turn, written in zip(asked.trajectory.turns, shown["turns"], strict=True):
-        for hit, entry in zip(turn.hits, written["hits"], strict=True):
-            entry |= {"title": hit.passage.title, "text": hit.passage.text}
-    return shown
+def _transcript(result: QuestionResult) -> dict[str, Any]:
+    assert result.episode is not None  # noqa: S101  evaluations in memory keep their episodes
+    shown = row_with_passages(result.episode.trajectory, result.episode.score)
+    return shown | {"kind": question_kind(result.question) or result.question.data_source}

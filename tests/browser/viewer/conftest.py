@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from sleuth.evaluate.finish import finish, measured
-from sleuth.evaluate.folder import Folder, hashed
-from sleuth.evaluate.saved import written
+from sleuth.evaluate.folder import EvaluationFolder, hash_questions, row_with_passages
+from sleuth.evaluate.report import load_results, write_report
 from sleuth.model.tokens import Tokens
 from sleuth.records import (
     Action,
@@ -33,7 +32,7 @@ from sleuth.records import (
 )
 from sleuth.reward.rubric import measure
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import trajectory_row
+from sleuth.runs.trajectory import row_with_passages
 from sleuth.sft.quickstart_tokenizer import tokenizer
 
 WORKSHOPS = ("Juniper Workshop", "Corvid Press", "Saltmarsh Foundry", "Larkspur Mills", "Ember Quay", "Thistle Works")
@@ -174,7 +173,9 @@ class Library:
             for sample in range(SAMPLES)
         ]
         scores = [scored(each) for each in played]
-        run.write_trajectories(step, (trajectory_row(each, score) for each, score in zip(played, scores, strict=True)))
+        run.write_trajectories(
+            step, (row_with_passages(each, score) for each, score in zip(played, scores, strict=True))
+        )
         run.write_token_log(step, self._learned(played, scores))
         run.append_metrics(step, self._metrics(step, pace, played, scores))
 
@@ -221,7 +222,7 @@ class Library:
         low, high = max(0.0, value - 0.06), min(1.0, value + 0.06)
         return {"evaluate/em": value, "evaluate/em_low": low, "evaluate/em_high": high, "evaluate/searches": 1.5}
 
-    def evaluation(self, name: str, skill: float, times: int = 4) -> Folder:
+    def evaluation(self, name: str, skill: float, times: int = 4) -> EvaluationFolder:
         """A finished evaluation of every question, several times under ids of their own."""
         asked = [
             Question(
@@ -235,7 +236,7 @@ class Library:
             for turn in range(times)
             for question in QUESTIONS
         ]
-        stamp = {"model": name, "code": "0.1.0", "questions": hashed(asked)}
+        stamp = {"model": name, "code": "0.1.0", "questions": hash_questions(asked)}
         manifest: dict[str, Any] = {
             "title": f"{name}, search, {len(asked)} questions",
             "name": name,
@@ -243,12 +244,12 @@ class Library:
             "sample": None,
             "notes": [],
         }
-        folder = Folder.begun(self.folder / "evaluations" / name, manifest, asked)
-        with folder.writing() as write:
+        folder = EvaluationFolder.create_or_resume(self.folder / "evaluations" / name, manifest, asked)
+        with folder.appending() as append:
             for place, question in enumerate(asked):
                 played = episode(self.tokens, place % len(QUESTIONS), skill, (0, place, 0))
-                write(written(replace(played, question=question), scored(played), seconds=1.5))
-        finish(folder, measured(folder))
+                append(row_with_passages(replace(played, question=question), scored(played), seconds=1.5))
+        write_report(folder, load_results(folder))
         return folder
 
 

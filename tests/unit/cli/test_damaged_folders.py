@@ -16,8 +16,8 @@ from sleuth.cli.evaluate import evaluate
 from sleuth.cli.export import export
 from sleuth.cli.train import train
 from sleuth.errors import UserError
+from sleuth.evaluate.comparison import compare_folders
 from sleuth.evaluate.results import COUNTS, MEASURES
-from sleuth.evaluate.side_by_side import side_by_side
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
 from sleuth.train.policy import Policy
@@ -126,7 +126,7 @@ def changes(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def viewer(folder: Path) -> Callable[[], None]:
     """Asks the viewer for everything; whatever is wrong with a file, it says so."""
-    comparisons = Comparisons(side_by_side, MEASURES, [name for name in MEASURES if name in COUNTS])
+    comparisons = Comparisons(compare_folders, MEASURES, [name for name in MEASURES if name in COUNTS])
     app = application(Desk(Library(roots_of([folder])), comparisons, Vocabularies(None), None))
     asked: list[tuple[str, dict[str, str]]] = [("/api/library", {})]
     asked += [(path, {"run": f"{folder.name}/run", **more}) for path, more in OF_RUN]

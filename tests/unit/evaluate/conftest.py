@@ -1,4 +1,4 @@
-"""Evaluations made of finished trajectories, and an agent that does what its questions say."""
+"""Evaluations of finished trajectories, and a scripted agent controlled by its questions."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, SearchUnavailable
-from sleuth.evaluate.suite import Evaluation, asked
+from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Outcome, Passage, Question, Search, StopReason, Trajectory, Turn
 from sleuth.retrieval.retriever import Retriever
@@ -21,7 +21,7 @@ from sleuth.reward.rubric import Rubric
 
 
 def _trajectory(question: Question, answer: str | None, searches: int) -> Trajectory:
-    """An episode that searched and answered; None is one that the search engine broke off."""
+    """An episode with searches and an answer; without an answer, its search failed."""
     turns = [Turn("<search>x</search>", Search("x"), Outcome.FOUND, 3)] * searches
     if answer is not None:
         turns.append(Turn(f"<answer>{answer}</answer>", Answer(answer), Outcome.ANSWERED, 3))
@@ -31,7 +31,7 @@ def _trajectory(question: Question, answer: str | None, searches: int) -> Trajec
 
 @pytest.fixture
 def evaluation() -> Callable[..., Evaluation]:
-    """Questions with the right answer "oslo", each given as (type, hops, answer, searches)."""
+    """Evaluation of questions whose answer is "oslo", from rows of (type, hops, answer, searches)."""
     rubric = Rubric(RewardConfig())
 
     def made(*rows: tuple[str | None, int | None, str | None, int]) -> Evaluation:
@@ -39,17 +39,17 @@ def evaluation() -> Callable[..., Evaluation]:
             Question(f"q{n}", "Where?", ("oslo",), "world", type=row[0], hops=row[1]) for n, row in enumerate(rows)
         ]
         played = (_trajectory(question, row[2], row[3]) for question, row in zip(questions, rows, strict=True))
-        return Evaluation(tuple(asked(trajectory, rubric) for trajectory in played))
+        return Evaluation(tuple(QuestionResult.of(ScoredTrajectory(*rubric.scored(each))) for each in played))
 
     return made
 
 
 class Shelf:
-    """A search engine over one book, which is out when asked for it by name."""
+    """A search engine with one passage that fails for the query "book"."""
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
         return [
-            SearchUnavailable(query, "lent out") if query == "book" else [Hit(Passage("1", '"A"\noslo'), 1.0)][:k]
+            SearchUnavailable(query, "offline") if query == "book" else [Hit(Passage("1", '"A"\noslo'), 1.0)][:k]
             for query in queries
         ]
 
@@ -70,7 +70,7 @@ def shelf() -> Retriever:
 
 @pytest.fixture
 def agent(tokens: Tokens, shelf: Retriever) -> Agent:
-    """Answers what the question tells it to, after a search where the question says so."""
+    """Answers with the text of the question, after a search if it starts with "search"."""
 
     def script(ids: Sequence[int]) -> list[int]:
         text = tokens.decode(ids)

@@ -1,26 +1,29 @@
-"""Results on paper: what stands in the tables, and what is left out of them."""
+"""Markdown and HTML reports of an evaluation."""
 
 from typing import Any
 
 import pytest
 
-from sleuth.evaluate.marks import Mark
 from sleuth.evaluate.report import markdown
-from sleuth.evaluate.results import MEASURES, results
+from sleuth.evaluate.results import MEASURES, QuestionResult, summarize
 from sleuth.page.evaluation import evaluation_page
 from sleuth.records import Question
 
 ABOUT: dict[str, Any] = {"title": "Held out", "stamp": {"model": {"sha256": "abc"}}, "sample": None, "notes": []}
 
 
-def mark(source: str, number: int, em: float | None, hops: int | None = None, **more: float) -> Mark:
+def result(source: str, number: int, em: float | None, hops: int | None = None, **more: float) -> QuestionResult:
     question = Question(f"q{number}", "Where?", ("oslo",), source, hops=hops)
     values = {"em": em, "f1": em, "cover_em": em, "searches": 1.0, "tokens": 120.0, **more}
-    return Mark(question, "oslo", None if em is None else {name: float(value or 0) for name, value in values.items()})
+    return QuestionResult(
+        question, "oslo", None if em is None else {name: float(value or 0) for name, value in values.items()}
+    )
 
 
 def test_markdown_by_set() -> None:
-    found = results([mark("nq", 1, 1.0), mark("nq", 2, 0.0), mark("a|b", 3, 1.0), mark("a|b", 4, None)], **ABOUT)
+    found = summarize(
+        [result("nq", 1, 1.0), result("nq", 2, 0.0), result("a|b", 3, 1.0), result("a|b", 4, None)], **ABOUT
+    )
     lines = markdown(found).splitlines()
     assert lines[0] == "# Held out"
     assert lines[2] == "| Set | Questions | EM | F1 | Cover EM | Searches | Tokens sampled | Unusable |"
@@ -33,38 +36,38 @@ def test_markdown_by_set() -> None:
     assert "Kind" not in markdown(found)
 
 
-def test_kinds_have_a_table_of_their_own() -> None:
-    found = results([mark("world", 1, 1.0, hops=1), mark("world", 2, 0.0, hops=2)], **ABOUT)
+def test_markdown_by_kind() -> None:
+    found = summarize([result("world", 1, 1.0, hops=1), result("world", 2, 0.0, hops=2)], **ABOUT)
     text = markdown(found)
     assert "| Kind | Questions |" in text
     assert "| 2 hops | 1 | 0.000 [0.000, 0.793] |" in text
     assert "| mean over the sets" not in text
 
 
-def test_the_mean_is_over_sets_and_not_over_questions() -> None:
-    found = results([*(mark("big", n, 1.0) for n in range(9)), mark("small", 9, 0.0)], **ABOUT)
+def test_mean_is_over_sets() -> None:
+    found = summarize([*(result("big", n, 1.0) for n in range(9)), result("small", 9, 0.0)], **ABOUT)
     assert found["mean"]["em"]["value"] == pytest.approx(0.5)
     assert found["em"]["value"] == pytest.approx(0.9)
     assert found["mean"]["em"]["low"] < 0.5 < found["mean"]["em"]["high"]
 
 
-def test_a_set_of_which_nothing_is_known_leaves_no_mean_over_the_sets() -> None:
-    found = results([mark("nq", 1, 1.0), mark("popqa", 2, None)], **ABOUT)
+def test_no_mean_over_sets_if_a_set_has_none() -> None:
+    found = summarize([result("nq", 1, 1.0), result("popqa", 2, None)], **ABOUT)
     assert found["mean"] == {}
     assert "| mean over the sets | 2 | – |" in markdown(found)
     assert "| popqa | 1 | – |" in markdown(found)
 
 
-def test_what_a_reader_must_know_is_told() -> None:
-    sample = {"limit": 1, "of": 9, "seed": 0, "sentence": "A sample: 1 of 9 questions."}
+def test_notes() -> None:
+    sample = {"limit": 1, "of": 9, "seed": 0, "sentence": "Sample: 1 of 9 questions."}
     about = {**ABOUT, "sample": sample, "notes": ["nq has 1 questions."], "unjudged": 2}
-    text = markdown(results([mark("nq", 1, 1.0, judge=1.0)], **about))
-    for words in ("A sample: 1 of 9", "nq has 1 questions.", "no verdict on 2 questions", "| Judge |"):
+    text = markdown(summarize([result("nq", 1, 1.0, judge=1.0)], **about))
+    for words in ("Sample: 1 of 9", "nq has 1 questions.", "no verdict on 2 questions", "| Judge |"):
         assert words in text
 
 
-def test_the_page_stands_alone_and_shows_the_stamp() -> None:
-    found = results([mark("nq", 1, 1.0), mark("<b>", 2, 0.0, hops=2)], **ABOUT)
+def test_page_is_self_contained_and_shows_the_stamp() -> None:
+    found = summarize([result("nq", 1, 1.0), result("<b>", 2, 0.0, hops=2)], **ABOUT)
     page = evaluation_page(found, MEASURES, ["A <note>"], [])
     assert "<h1>Held out</h1>" in page
     assert "&lt;b&gt;" in page

@@ -13,7 +13,7 @@ from sleuth.config import recipe
 from sleuth.config.engine import EngineConfig
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError, InputError, UserError
-from sleuth.evaluate.folder import leaves
+from sleuth.evaluate.folder import flatten
 from sleuth.retrieval import index
 from sleuth.runs.run import Run
 from sleuth.train import finished
@@ -146,9 +146,9 @@ def test_an_agent_is_ready_to_ask(home: Path) -> None:
     ids=["nothing", "slots", "searches", "k", "prompt", "weights", "protocol"],
 )
 def test_the_stamp_tells_what_matters_apart(home: Path, changed: dict[str, Any], differs: set[str]) -> None:
-    first = leaves(candidate(home, "run").stamp())
+    first = flatten(candidate(home, "run").stamp())
     settings = changed.pop("settings", ())
-    second = leaves(candidate(home, "run", *settings, **changed).stamp())
+    second = flatten(candidate(home, "run", *settings, **changed).stamp())
     assert {name for name in first | second if first.get(name, "") != second.get(name, "")} == differs
     assert (len(first["search.index"]), first["search.by"]) == (64, "contents")
 
@@ -178,10 +178,10 @@ def test_the_stamp_holds_the_source_of_what_is_imported(home: Path, monkeypatch:
     place = knob.partition("=")[0].removeprefix("agent.")
     name = f"mine_{place}"
     (home / f"{name}.py").write_text(MODULE)
-    first = leaves(candidate(home, "run", knob.format(name)).stamp())
+    first = flatten(candidate(home, "run", knob.format(name)).stamp())
     assert len(first[f"imported.{place}"]) == 64
     (home / f"{name}.py").write_text(f"{MODULE}\n# another")
-    second = leaves(candidate(home, "run", knob.format(name)).stamp())
+    second = flatten(candidate(home, "run", knob.format(name)).stamp())
     assert {each for each in first if first[each] != second[each]} == {f"imported.{place}"}
 
 
@@ -196,7 +196,7 @@ def test_the_stamp_holds_what_a_protocol_says(home: Path, monkeypatch: pytest.Mo
     for text in ("Search.", "Search twice."):
         (home / "told.txt").write_text(text)
         sys.modules.pop("mine_told", None)
-        told.append(leaves(candidate(home, "run", "agent.protocol=import:mine_told.spoken").stamp()))
+        told.append(flatten(candidate(home, "run", "agent.protocol=import:mine_told.spoken").stamp()))
     assert {each for each in told[0] if told[0][each] != told[1][each]} == {"protocol.sha256"}
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from sleuth.evaluate.suite import Evaluation, evaluate
+from sleuth.evaluate.results import Evaluation
+from sleuth.evaluate.runner import evaluate
 from sleuth.train.assemble import Parts
 from sleuth.train.examine import ask, measure
 from sleuth.train.ranks import Alone
@@ -29,7 +30,7 @@ class Second(Alone):
 
 
 def said(found: Evaluation) -> list[tuple[int, ...]]:
-    return [each.trajectory.ids for each in found.asked]
+    return [each.ids for each in found.trajectories]
 
 
 def test_questions_are_asked_at_the_temperature_named(parts: Making, tmp_path: Path) -> None:
@@ -59,4 +60,4 @@ def test_a_rank_asks_its_share_of_the_held_out_questions(parts: Making, tmp_path
     second = replace(made, learner=replace(made.learner, ranks=Second()))
     with asyncio.Runner() as runner:
         found = runner.run(ask(second, 0.0, 0))
-    assert [each.question for each in found.asked] == made.held_out[1::2]
+    assert [each.question for each in found.results] == made.held_out[1::2]

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.base import NOT_FINITE, Completion, Engine, OnTokens, Sampling, Session
 from sleuth.errors import EngineFailure, InputError, SearchUnavailable, TrainingStopped
-from sleuth.evaluate import suite
+from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
@@ -97,7 +97,7 @@ def test_group_holds_the_usable_samples_of_a_question(trajectory: Callable[..., 
     broken = trajectory(stop=StopReason.ENGINE_FAILED)
     kept = [trajectory(group=number, stop=StopReason.OUT_OF_TURNS) for number in (0, 1, 0)]
     every = [kept[0], lost, broken, *kept[1:], trajectory(group=2, stop=lost.stop)]
-    found = group([suite.asked(each, Rubric(RewardConfig())) for each in every])
+    found = group([ScoredTrajectory(*Rubric(RewardConfig()).scored(each)) for each in every])
     assert [each.trajectories for each in found] == [(kept[0], kept[2]), (kept[1],), ()]
     assert [len(each.scores) for each in found] == [2, 1, 0]
 

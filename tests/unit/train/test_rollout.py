@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from sleuth.config.reward import RewardConfig
-from sleuth.evaluate.suite import asked
+from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.records import Search, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.train.assemble import Parts
@@ -122,7 +122,7 @@ def test_what_was_spent_is_that_of_the_step(parts: Making, tmp_path: Path, picky
 
 def test_unusable_samples_are_recorded_without_a_score(trajectory: Callable[..., Trajectory]) -> None:
     lost, kept = trajectory(stop=StopReason.SEARCH_UNAVAILABLE), trajectory()
-    groups = group([asked(each, Rubric(RewardConfig())) for each in (lost, kept)])
+    groups = group([ScoredTrajectory(*Rubric(RewardConfig()).scored(each)) for each in (lost, kept)])
     harvest = Harvest([lost, kept], groups, groups, 1, 1, 0.0, {})
     assert [(each is lost, score is None) for each, score in harvest.scored()] == [(True, True), (False, False)]
     assert harvest.metrics()["stop/search_unavailable"] == 0.5

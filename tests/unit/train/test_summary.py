@@ -9,7 +9,7 @@ import pytest
 from sleuth.config import recipe
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import InputError
-from sleuth.evaluate.suite import Evaluation, asked
+from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
 from sleuth.train import ceiling
@@ -20,7 +20,7 @@ from sleuth.train.loop import Outcome as Finished
 from sleuth.train.loop import train
 from sleuth.train.memory import peak_memory_gib
 from sleuth.train.policy import Policy
-from sleuth.train.summary import chosen, summary, write
+from sleuth.train.summary import select_transcripts, summary, write
 from sleuth.train.watch import Silent
 
 
@@ -34,7 +34,8 @@ def evaluation(*answers: tuple[int, str | None]) -> Evaluation:
         return Trajectory(question, number, 0, 0, (1, 2), (False, True), (-1.0,), (0,), turns, stop)
 
     rubric = Rubric(RewardConfig())
-    return Evaluation(tuple(asked(played(number, *each), rubric) for number, each in enumerate(answers)))
+    scored = (rubric.scored(played(number, *each)) for number, each in enumerate(answers))
+    return Evaluation(tuple(QuestionResult.of(ScoredTrajectory(*each)) for each in scored))
 
 
 def test_summary_names_what_changed_and_what_it_took() -> None:
@@ -97,8 +98,8 @@ def test_ceiling_stands_only_beside_what_it_was_measured_on(change: str, tmp_pat
 
 
 def test_transcripts_are_of_every_kind_wrong_before_right() -> None:
-    picked = chosen(evaluation(*[(hops, answer) for hops in (1, 2, 3) for answer in ("oslo", "rome", "oslo", "bonn")]))
-    shown = [(each.question.hops, each.trajectory.answer) for each in picked]
+    answers = [(hops, answer) for hops in (1, 2, 3) for answer in ("oslo", "rome", "oslo", "bonn")]
+    shown = [(each.question.hops, each.answer) for each in select_transcripts(evaluation(*answers))]
     assert [hops for hops, _ in shown] == [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]
     assert {answer for _, answer in shown[:3]} == {"rome"}
     assert {answer for _, answer in shown[3:6]} == {"oslo"}
@@ -106,9 +107,9 @@ def test_transcripts_are_of_every_kind_wrong_before_right() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 40])
 def test_transcripts_are_ten_where_there_are_as_many(count: int) -> None:
-    picked = chosen(evaluation(*[(1, "rome" if n % 3 else "oslo") for n in range(count)], (1, None)))
+    picked = select_transcripts(evaluation(*[(1, "rome" if n % 3 else "oslo") for n in range(count)], (1, None)))
     assert len(picked) == len({each.question.id for each in picked}) == min(10, count)
-    assert all(each.score is not None for each in picked)
+    assert all(each.usable for each in picked)
 
 
 def test_finished_run_has_summary_and_report(

@@ -9,11 +9,10 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from sleuth.evaluate import finish
-from sleuth.evaluate.folder import Folder
+from sleuth.evaluate.comparison import compare_folders
+from sleuth.evaluate.folder import EvaluationFolder, row_with_passages
+from sleuth.evaluate.report import load_results, write_report
 from sleuth.evaluate.results import COUNTS, MEASURES
-from sleuth.evaluate.saved import written
-from sleuth.evaluate.side_by_side import side_by_side
 from sleuth.records import (
     Answer,
     Hit,
@@ -28,7 +27,7 @@ from sleuth.records import (
     Turn,
 )
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import trajectory_row
+from sleuth.runs.trajectory import row_with_passages
 from sleuth.view.comparison import Comparisons
 from sleuth.view.desk import Desk
 from sleuth.view.library import Library
@@ -102,7 +101,7 @@ def run(tmp_path: Path, episode: Callable[..., Trajectory], tokenizer: Tokenizer
             for number in (step, 9)
             for sample in (0, 1)
         ]
-        made.write_trajectories(step, (trajectory_row(each, scored(each)) for each in every))
+        made.write_trajectories(step, (row_with_passages(each, scored(each)) for each in every))
         made.append_metrics(step, {"reward/mean": 0.5, "time/step": 2.0})
     made.append_event(2, {"guard": "kl", "action": "warn", "value": 0.5, "limit": 0.1, "sentence": "KL is high"})
     made.checkpoint(2).mkdir()
@@ -111,17 +110,19 @@ def run(tmp_path: Path, episode: Callable[..., Trajectory], tokenizer: Tokenizer
 
 
 @pytest.fixture
-def evaluate(tmp_path: Path, episode: Callable[..., Trajectory]) -> Callable[..., Folder]:
+def evaluate(tmp_path: Path, episode: Callable[..., Trajectory]) -> Callable[..., EvaluationFolder]:
     """Makes a finished evaluation of questions with these answers."""
 
-    def make(name: str, answers: Sequence[str]) -> Folder:
+    def make(name: str, answers: Sequence[str]) -> EvaluationFolder:
         every = [episode(number, 0, answer=answer) for number, answer in enumerate(answers)]
         manifest: dict[str, Any] = {"title": name, "name": name, "stamp": {}, "sample": None, "notes": []}
-        folder = Folder.begun(tmp_path / "evaluations" / name, manifest, [each.question for each in every])
-        with folder.writing() as write:
+        folder = EvaluationFolder.create_or_resume(
+            tmp_path / "evaluations" / name, manifest, [each.question for each in every]
+        )
+        with folder.appending() as append:
             for each in reversed(every):
-                write(written(each, scored(each)))
-        finish.finish(folder, finish.measured(folder))
+                append(row_with_passages(each, scored(each)))
+        write_report(folder, load_results(folder))
         return folder
 
     return make
@@ -132,7 +133,7 @@ def desk(tmp_path: Path) -> Callable[..., Desk]:
     """Makes the desk of a viewer of these folders of the test."""
 
     def make(*names: str, cache: Path | None = None) -> Desk:
-        comparisons = Comparisons(side_by_side, MEASURES, sorted(COUNTS))
+        comparisons = Comparisons(compare_folders, MEASURES, sorted(COUNTS))
         return Desk(Library(roots_of([tmp_path / name for name in names])), comparisons, Vocabularies(), cache)
 
     return make

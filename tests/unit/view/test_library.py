@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from sleuth.errors import InputError
-from sleuth.evaluate.folder import Folder
+from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.runs.run import Run
 from sleuth.view.library import Library
 from sleuth.view.roots import roots_of
 
+Evaluate = Callable[..., EvaluationFolder]
+
 
 def test_runs_and_evaluations_are_listed_with_where_they_stand(
-    run: Run, evaluate: Callable[..., Folder], ask: Callable[..., Any]
+    run: Run, evaluate: Evaluate, ask: Callable[..., Any]
 ) -> None:
     evaluate("e", ["Ada", "Bob"])
     get = ask("runs", "evaluations")

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from sleuth.evaluate.folder import Folder
+from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.runs.json_files import write_rows
 from sleuth.runs.run import Run
 from sleuth.view.files import KINDS, STATIC
 from sleuth.view.line import LONGEST
+
+Evaluate = Callable[..., EvaluationFolder]
 
 SECRET = "the secret of another folder"
 Asking = Callable[..., Any]
@@ -153,9 +155,7 @@ def test_link_inside_a_run_to_a_file_outside_is_not_read(
         assert answers[0].json()["tokenizer"] is False
 
 
-def test_link_to_marks_outside_is_not_compared(
-    evaluate: Callable[..., Folder], tmp_path: Path, ask: Callable[..., Asking]
-) -> None:
+def test_link_to_marks_outside_is_not_compared(evaluate: Evaluate, tmp_path: Path, ask: Callable[..., Asking]) -> None:
     first, _ = evaluate("a", ["Ada"]), evaluate("b", ["Bob"])
     marks = first.path / "marks.jsonl"
     marks.rename(tmp_path / "marks.jsonl")

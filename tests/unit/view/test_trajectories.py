@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from sleuth.evaluate.folder import Folder
+from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.records import Trajectory
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import trajectory_row
+from sleuth.runs.trajectory import row_with_passages
 from sleuth.view.vocabulary import pieces
+
+Evaluate = Callable[..., EvaluationFolder]
 
 ID = "runs/first"
 FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -146,7 +148,7 @@ def test_characters_of_several_tokens_stand_with_their_last(tokenizer: Tokenizer
     assert found[:4] == ["T", "", "ü", "r"]
 
 
-def test_group_holds_the_samples_side_by_side(run: Run, ask: Callable[..., Any]) -> None:
+def test_group_holds_the_samples_compare_folders(run: Run, ask: Callable[..., Any]) -> None:
     get = ask("runs")
     found = get("/api/group", run=ID, step=2, group=9).json()
     assert [each["answer"] for each in found["samples"]] == ["Ada", "Bob"]
@@ -181,7 +183,7 @@ def test_rows_of_any_order_of_keys_are_read(
     run: Run, ask: Callable[..., Any], episode: Callable[..., Trajectory]
 ) -> None:
     """The quick way of reading a line finds nothing in one that another program has written."""
-    kept = trajectory_row(episode(4, 4), None)
+    kept = row_with_passages(episode(4, 4), None)
     run.write_trajectories(4, [dict(reversed(kept.items())), {**kept, "question": '","stop":"x", "weights_versions":'}])
     get = ask("runs")
     found = get("/api/trajectories", run=ID, question="q4", text="book").json()["rows"]
@@ -190,13 +192,13 @@ def test_rows_of_any_order_of_keys_are_read(
 
 
 def test_evaluation_is_read_while_it_grows(
-    evaluate: Callable[..., Folder], ask: Callable[..., Any], episode: Callable[..., Trajectory]
+    evaluate: Evaluate, ask: Callable[..., Any], episode: Callable[..., Trajectory]
 ) -> None:
     folder, get = evaluate("e", ["Ada", "Bob"]), ask("evaluations")
     listed = {"evaluation": "evaluations/e"}
     assert [each["question_id"] for each in get("/api/trajectories", **listed).json()["rows"]] == ["q1", "q0"]
     path = folder.path / "trajectories.jsonl"
-    more = json.dumps(trajectory_row(episode(5, 0), None))
+    more = json.dumps(row_with_passages(episode(5, 0), None))
     with path.open("a") as file:
         file.write(f"{more}\n{more[:40]}")
     found = get("/api/trajectories", **listed).json()
@@ -212,7 +214,7 @@ def test_file_that_was_replaced_is_read_anew(
     get = ask("runs")
     assert get("/api/trajectories", run=ID, question="q2").json()["total"] == 2
     run.rewind(1)
-    run.write_trajectories(2, [trajectory_row(episode(7, 2), None)])
+    run.write_trajectories(2, [row_with_passages(episode(7, 2), None)])
     assert get("/api/trajectories", run=ID, question="q2").json()["total"] == 0
     assert get("/api/trajectories", run=ID, question="q7").json()["total"] == 1
 
@@ -359,7 +361,7 @@ def test_lines_are_rows_where_no_offsets_are(run: Run, ask: Callable[..., Any]) 
     assert get("/api/trajectory", run=ID, at="2.3").json()["question_id"] == "q9"
 
 
-def test_evaluation_with_a_broken_row_is_compared(evaluate: Callable[..., Folder], ask: Callable[..., Any]) -> None:
+def test_evaluation_with_a_broken_row_is_compared(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
     path = evaluate("a", ["Ada", "Bob"]).path / "trajectories.jsonl"
     evaluate("b", ["Ada", "Ada"])
     first, second = path.read_bytes().splitlines(keepends=True)

@@ -1,0 +1,165 @@
+"""Evaluation runner: ask each question once, score the answers, stop early if search or engine is down."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from sleuth.agent.answerer import Runner
+from sleuth.agent.batch import run_batch
+from sleuth.agent.episode import Task
+from sleuth.agent.speech import TextListener
+from sleuth.errors import InputError
+from sleuth.evaluate.folder import EvaluationFolder, row_with_passages
+from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
+from sleuth.records import Outcome, Question, StopReason, Trajectory
+from sleuth.reward.rubric import Rubric
+
+MAX_FAILURES = 50
+SAVE_INTERVAL = 1.0  # seconds between two writes of the elapsed time
+
+OnResult = Callable[[ScoredTrajectory], None]
+
+
+@dataclass(slots=True)
+class CircuitBreaker:
+    """Stops an evaluation after repeated failures.
+
+    Trips after MAX_FAILURES engine or user-function failures in a row, or if the first MAX_FAILURES searches all fail.
+    """
+
+    search_succeeded: bool = False
+    search_failures: int = 0
+    consecutive_failures: int = 0
+
+    def check(self, trajectory: Trajectory) -> None:
+        """Count a finished episode; raise InputError if the breaker trips."""
+        failed = trajectory.stop in (StopReason.ENGINE_FAILED, StopReason.FUNCTION_FAILED)
+        self.consecutive_failures = self.consecutive_failures + 1 if failed else 0
+        self.search_succeeded |= any(turn.outcome is Outcome.FOUND or turn.hits for turn in trajectory.turns)
+        self.search_failures += trajectory.stop is StopReason.SEARCH_UNAVAILABLE
+        if self.consecutive_failures >= MAX_FAILURES:
+            problem = f"{self.consecutive_failures} questions in a row failed"
+        elif not self.search_succeeded and self.search_failures >= MAX_FAILURES:
+            problem = f"the first {self.search_failures} searches all failed"
+        else:
+            return
+        raise InputError(
+            f"{problem} ({trajectory.failure}); fix the cause and repeat the command, which keeps all answers so far"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _TimedAgent:
+    """Agent that records the duration of each episode by question position."""
+
+    agent: Runner
+    seconds: dict[int, float] = field(default_factory=dict)
+
+    async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
+        started = time.monotonic()
+        trajectory = await self.agent.run(task, order, hear)
+        self.seconds[task.group] = time.monotonic() - started
+        return trajectory
+
+
+async def evaluate(
+    agent: Runner,
+    questions: Sequence[Question],
+    rubric: Rubric,
+    *,
+    positions: Collection[int] | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+    step: int = 0,
+    concurrent: int = 128,
+    on_result: OnResult | None = None,
+    breaker: CircuitBreaker | None = None,
+) -> Evaluation:
+    """Ask each question once, or only those at `positions`, and score the answers.
+
+    `on_result` is called for each episode as it finishes. Failures are counted, never scored.
+    """
+    timed = _TimedAgent(agent)
+    results: dict[int, QuestionResult] = {}
+
+    def finish(trajectory: Trajectory) -> None:
+        trajectory, score = rubric.scored(trajectory)
+        episode = ScoredTrajectory(trajectory, score, timed.seconds.pop(trajectory.group))
+        results[trajectory.group] = QuestionResult.of(episode)
+        if on_result is not None:
+            on_result(episode)
+        if breaker is not None:
+            breaker.check(trajectory)
+
+    tasks = [
+        Task(question, group=position, step=step, seed=seed, temperature=temperature)
+        for position, question in enumerate(questions)
+        if positions is None or position in positions
+    ]
+    await run_batch(timed, tasks, concurrent, finish)
+    return Evaluation(tuple(results[task.group] for task in tasks))
+
+
+@dataclass(slots=True)
+class EvaluationClock:
+    """Elapsed time of an evaluation over all sessions, saved every SAVE_INTERVAL seconds."""
+
+    folder: EvaluationFolder
+    earlier: float
+    started: float = field(default_factory=time.monotonic)
+    saved: float = 0.0
+
+    @classmethod
+    def resume(cls, folder: EvaluationFolder) -> "EvaluationClock":
+        return cls(folder, folder.seconds() or 0.0)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of this session."""
+        return time.monotonic() - self.started
+
+    def tick(self) -> None:
+        if self.elapsed - self.saved >= SAVE_INTERVAL:
+            self.save()
+
+    def save(self) -> None:
+        self.saved = self.elapsed
+        self.folder.write_seconds(self.earlier + self.saved)
+
+
+async def evaluate_folder(
+    agent: Runner,
+    folder: EvaluationFolder,
+    rubric: Rubric,
+    *,
+    temperature: float = 0.0,
+    seed: int = 0,
+    concurrent: int = 128,
+    on_result: OnResult | None = None,
+) -> float:
+    """Ask the questions of a folder that have no usable trajectory; return the seconds it took."""
+    clock, locations, questions = EvaluationClock.resume(folder), folder.locations(), folder.questions()
+    missing = {each for each in range(len(questions)) if each not in locations or not locations[each].usable}
+    with folder.appending() as append:
+
+        def save(episode: ScoredTrajectory) -> None:
+            append(row_with_passages(episode.trajectory, episode.score, episode.seconds))
+            clock.tick()
+            if on_result is not None:
+                on_result(episode)
+
+        try:
+            await evaluate(
+                agent,
+                questions,
+                rubric,
+                positions=missing,
+                temperature=temperature,
+                seed=seed,
+                concurrent=concurrent,
+                on_result=save,
+                breaker=CircuitBreaker(),
+            )
+        finally:
+            clock.save()
+    return clock.elapsed

@@ -32,7 +32,6 @@ from sleuth.records import (
 )
 from sleuth.reward.rubric import measure
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import row_with_passages
 from sleuth.sft.quickstart_tokenizer import tokenizer
 
 WORKSHOPS = ("Juniper Workshop", "Corvid Press", "Saltmarsh Foundry", "Larkspur Mills", "Ember Quay", "Thistle Works")

@@ -27,7 +27,7 @@ from sleuth.records import (
     Turn,
 )
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import row_with_passages
+from sleuth.runs.trajectory import trajectory_row
 from sleuth.view.comparison import Comparisons
 from sleuth.view.desk import Desk
 from sleuth.view.library import Library
@@ -101,7 +101,7 @@ def run(tmp_path: Path, episode: Callable[..., Trajectory], tokenizer: Tokenizer
             for number in (step, 9)
             for sample in (0, 1)
         ]
-        made.write_trajectories(step, (row_with_passages(each, scored(each)) for each in every))
+        made.write_trajectories(step, (trajectory_row(each, scored(each)) for each in every))
         made.append_metrics(step, {"reward/mean": 0.5, "time/step": 2.0})
     made.append_event(2, {"guard": "kl", "action": "warn", "value": 0.5, "limit": 0.1, "sentence": "KL is high"})
     made.checkpoint(2).mkdir()

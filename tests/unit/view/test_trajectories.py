@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.records import Trajectory
 from sleuth.runs.run import Run
-from sleuth.runs.trajectory import row_with_passages
+from sleuth.runs.trajectory import trajectory_row
 from sleuth.view.vocabulary import pieces
 
 Evaluate = Callable[..., EvaluationFolder]
@@ -183,7 +183,7 @@ def test_rows_of_any_order_of_keys_are_read(
     run: Run, ask: Callable[..., Any], episode: Callable[..., Trajectory]
 ) -> None:
     """The quick way of reading a line finds nothing in one that another program has written."""
-    kept = row_with_passages(episode(4, 4), None)
+    kept = trajectory_row(episode(4, 4), None)
     run.write_trajectories(4, [dict(reversed(kept.items())), {**kept, "question": '","stop":"x", "weights_versions":'}])
     get = ask("runs")
     found = get("/api/trajectories", run=ID, question="q4", text="book").json()["rows"]
@@ -198,7 +198,7 @@ def test_evaluation_is_read_while_it_grows(
     listed = {"evaluation": "evaluations/e"}
     assert [each["question_id"] for each in get("/api/trajectories", **listed).json()["rows"]] == ["q1", "q0"]
     path = folder.path / "trajectories.jsonl"
-    more = json.dumps(row_with_passages(episode(5, 0), None))
+    more = json.dumps(trajectory_row(episode(5, 0), None))
     with path.open("a") as file:
         file.write(f"{more}\n{more[:40]}")
     found = get("/api/trajectories", **listed).json()
@@ -214,7 +214,7 @@ def test_file_that_was_replaced_is_read_anew(
     get = ask("runs")
     assert get("/api/trajectories", run=ID, question="q2").json()["total"] == 2
     run.rewind(1)
-    run.write_trajectories(2, [row_with_passages(episode(7, 2), None)])
+    run.write_trajectories(2, [trajectory_row(episode(7, 2), None)])
     assert get("/api/trajectories", run=ID, question="q2").json()["total"] == 0
     assert get("/api/trajectories", run=ID, question="q7").json()["total"] == 1
 

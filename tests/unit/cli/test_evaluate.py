@@ -32,9 +32,9 @@ def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         ({}, "give the folder of a run or a model to evaluate, or --rescore FOLDER"),
         ({"model": "quickstart", "rescore": Path("e")}, "one of the two"),
         ({"model": "quickstart", "judge": "http://host/v1"}, "--judge and --judge-model belong together"),
-        ({"model": "quickstart", "judge": "host", "judge_model": "wise"}, "--judge host is no address"),
-        ({"model": "quickstart", "suite": ["nowhere.jsonl"], "method": "direct"}, "neither a file nor a suite"),
-        ({"rescore": Path("nowhere")}, "is no evaluation"),
+        ({"model": "quickstart", "judge": "host", "judge_model": "wise"}, "--judge host"),
+        ({"model": "quickstart", "suite": ["nowhere.jsonl"], "method": "direct"}, "--suite nowhere.jsonl"),
+        ({"rescore": Path("nowhere")}, "nowhere has no manifest.json"),
         ({"rescore": Path("e"), "limit": 3}, "--rescore asks nothing"),
         ({"rescore": Path("e"), "temperature": 1.0}, "--rescore asks nothing"),
         ({"rescore": Path("e"), "seed": 5}, "--rescore asks nothing"),
@@ -108,7 +108,7 @@ def test_two_evaluations_are_compared(tmp_path: Path, capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     assert printed.startswith("# EM: new against old\n")
     assert "| all questions | 3 | 0.333 | 0.667 | +0.333 [" in printed
-    assert "- Where is 0? (nq; right: Oslo) A: (no answer) B: Oslo" in printed
+    assert "- Where is 0? (nq; expected: Oslo) A: (no answer) B: Oslo" in printed
     kept = json.loads((tmp_path / "kept.json").read_text())
     assert kept["mean"]["em"]["gain"]["value"] == pytest.approx(1 / 3)
     assert [row["id"] for row in kept["changed"]["won"]] == ["0"]
@@ -120,12 +120,12 @@ def test_measures_that_are_not_there_are_refused(tmp_path: Path) -> None:
         compare(first, second, measure="emm")
     with pytest.raises(ConfigError, match="--measure judge was not measured in both"):
         compare(first, second, measure="judge")
-    with pytest.raises(InputError, match="is no finished evaluation"):
+    with pytest.raises(InputError, match="not a finished evaluation"):
         compare(first, tmp_path)
-    with pytest.raises(InputError, match="nowhere does not exist; give the folder that sleuth evaluate wrote"):
+    with pytest.raises(InputError, match="nowhere does not exist"):
         compare(first, tmp_path / "nowhere")
     (tmp_path / "run/checkpoints").mkdir(parents=True)
-    with pytest.raises(InputError, match="run is a run; evaluate it first: sleuth evaluate"):
+    with pytest.raises(InputError, match=r"sleuth evaluate .*run"):
         compare(first, tmp_path / "run")
 
 

@@ -40,19 +40,19 @@ def write(folder: Path, *names: str) -> None:
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-3B", "meta-llama/Llama-3.2-3B-Instruct", MODEL])
 def test_owner_and_model_is_a_name(name: str) -> None:
-    assert hub.named(name)
+    assert hub.is_hub_name(name)
 
 
 @pytest.mark.parametrize("path", ["model", "./a/b", "a/b/c", "/a/b", "../b", "~/b", "a/", ""])
 def test_what_looks_otherwise_is_a_path(path: str) -> None:
-    assert not hub.named(path)
+    assert not hub.is_hub_name(path)
 
 
 def test_folder_of_that_name_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert hub.named(MODEL)
+    assert hub.is_hub_name(MODEL)
     (tmp_path / MODEL).mkdir(parents=True)
-    assert not hub.named(MODEL)
+    assert not hub.is_hub_name(MODEL)
 
 
 def test_whole_model_of_the_cache_needs_no_network(snapshot: Path) -> None:
@@ -64,7 +64,7 @@ def test_every_part_of_the_weights_must_be_there(snapshot: Path) -> None:
     write(snapshot, "config.json", "tokenizer.json", "model-1.safetensors")
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
     (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError, match="is not whole in"):
+    with pytest.raises(InputError, match="is incomplete in"):
         resolve_policy(MODEL)
     write(snapshot, "model-2.safetensors")
     assert resolve_policy(MODEL) == snapshot
@@ -73,7 +73,7 @@ def test_every_part_of_the_weights_must_be_there(snapshot: Path) -> None:
 @pytest.mark.parametrize("missing", WHOLE)
 def test_model_of_which_a_file_is_missing_is_one_sentence(snapshot: Path, missing: str) -> None:
     write(snapshot, *(name for name in WHOLE if name != missing))
-    with pytest.raises(InputError, match=f"'{MODEL}' is not whole in .*; fetch it where there is a network") as caught:
+    with pytest.raises(InputError, match=f"'{MODEL}' is incomplete in .*; download it on") as caught:
         resolve_policy(MODEL)
     assert "\n" not in str(caught.value)
 
@@ -82,9 +82,9 @@ def test_model_that_is_nowhere_is_one_sentence() -> None:
     with pytest.raises(InputError) as caught:
         resolve_policy(MODEL)
     said = str(caught.value)
-    assert said.startswith(f"the model '{MODEL}' is no folder here and cannot be fetched from the hub (")
+    assert said.startswith(f"the model '{MODEL}' is not a local folder and cannot be downloaded from the Hub (")
     assert f"hf download {MODEL}" in said
-    assert said.endswith("or give a folder that is here")
+    assert said.endswith("or give a local folder")
     assert "\n" not in said
 
 

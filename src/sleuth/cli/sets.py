@@ -107,31 +107,31 @@ def download(
     folder: Folder = Path("data"),
 ) -> None:
     """Fetch public files, from where it broke off the last time; they are checked before they get their names."""
-    from sleuth.corpus.datasets import fetch
-    from sleuth.corpus.datasets.catalogue import collection
+    from sleuth.corpus.datasets import public
+    from sleuth.corpus.datasets.public import find_collection
 
-    for wanted in [collection(name) for name in names]:
+    for wanted in [find_collection(name) for name in names]:
         with Meter() as meter:
-            paths = fetch.download(wanted, folder, meter)
+            paths = public.download(wanted, folder, meter)
         for path in paths:
             say(f"{path.stat().st_size:>16,}  {path}")
 
 
 def _source(given: str, split: Split, folder: Path, meter: Meter) -> "Source":
     """A set by name, or a file."""
-    from sleuth.corpus.datasets import fetch
-    from sleuth.corpus.datasets.catalogue import SETS
+    from sleuth.corpus.datasets import public
     from sleuth.corpus.datasets.folder import Source
+    from sleuth.corpus.datasets.public import SETS
 
     if given in SETS:
-        return Source(given, fetch.question_file(given, split, folder, meter))
+        return Source(given, public.question_file(given, split, folder, meter))
     if not Path(given).is_file():
         raise InputError(f"{given} is neither a file nor a known set of questions; known are {', '.join(SETS)}")
     return Source(given, Path(given))
 
 
 def _require_effect(sources: Sequence[str], split: Split | None) -> None:
-    from sleuth.corpus.datasets.catalogue import SETS
+    from sleuth.corpus.datasets.public import SETS
 
     if split is not None and not any(each in SETS for each in sources):
         raise InputError(f"--split {split} has no effect on files, which are read whole; leave it out, or name a set")

@@ -135,8 +135,8 @@ def amend(tree: Mapping[str, object], overrides: Sequence[str]) -> Config:
 def resolve_policy(name: str) -> Path:
     """Folder of a policy: shipped, the user's own, or downloaded from the hub."""
     _reject_address(name)
-    if hub.named(name):
-        return hub.policy(
+    if hub.is_hub_name(name):
+        return hub.download_policy(
             name,
             f"download it on a machine with network access (hf download {name}; a gated model needs hf auth login "
             "first), or give a local folder",
@@ -164,7 +164,7 @@ def _absolute(path: str | list[str] | None) -> str | list[str] | None:
 
 def _absolute_policy(policy: str) -> str:
     _reject_address(policy)
-    return policy if policy in _shipped_models() or hub.named(policy) else str(Path(policy).absolute())
+    return policy if policy in _shipped_models() or hub.is_hub_name(policy) else str(Path(policy).absolute())
 
 
 def _reject_address(policy: str) -> None:

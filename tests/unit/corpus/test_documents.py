@@ -43,7 +43,7 @@ to see -->
 PLAIN = """\
 The first heading
 Some bold, leaning and struck words with code * kept_, a link that goes on, an image, a reference and \
-snake_case_names, 2*3*4, a < b & c.
+snake_case_names, 234, a < b & c.
 A quotation of two lines.
 one item that goes on
 a done item

@@ -180,14 +180,14 @@ def _weights(folder: Path) -> list[Path]:
 
 def _cached(model: str) -> Path | None:
     """The folder of an earlier download with weights in it."""
-    folder = hub.cached(model)
+    folder = hub.cached_model(model)
     return folder if folder and any(list(folder.glob(pattern)) for pattern in WEIGHTS) else None
 
 
 def _fetched(model: str) -> Path:
     otherwise = f"give a folder (as an encoder, {SHIPPED!r} comes with sleuth[minilm])"
     for pattern in WEIGHTS:
-        folder = hub.fetched(model, [*TEXTS, pattern], otherwise)
+        folder = hub.download_model(model, [*TEXTS, pattern], otherwise)
         if list(folder.glob(pattern)):
             return folder
     raise InputError(f"the model {model!r} has no weights on the hub that can be read here; choose another")

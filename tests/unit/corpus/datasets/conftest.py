@@ -1,4 +1,4 @@
-"""A server that speaks as the hub does: lists in pages, answers that are elsewhere, ranges, and its bad days."""
+"""A loopback server with the parts of the Hub API that downloads use: file lists, redirects, ranges and failures."""
 
 import hashlib
 import json
@@ -10,23 +10,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
+import huggingface_hub.constants
 import pytest
-
-PAGE = 2  # files in one page of a list
 
 
 @dataclass
-class Shelf:
-    """What the server holds, how it behaves, and what it was asked for."""
+class FakeHub:
+    """The files of the server, its behaviour, and the requests it received."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    claimed: dict[str, int] = field(default_factory=dict)  # sizes that are not those of the bytes
-    small: tuple[str, ...] = ()  # files that git holds itself, with its own kind of digest
-    cuts: int = 0  # answers yet that break off
-    after: int = 1000  # bytes after which they do
+    claimed: dict[str, int] = field(default_factory=dict)  # wrong sizes to announce
+    small: tuple[str, ...] = ()  # files without LFS, which have the digest of a git blob
+    cuts: int = 0  # number of answers to break off
+    after: int = 1000  # bytes to send before breaking off
     ranges: bool = True
     status: int = 200
-    page: str | None = None  # an answer to everything
+    page: str | None = None  # answer to every request
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     tokens: list[str | None] = field(default_factory=list)
     address: str = ""
@@ -36,50 +35,48 @@ class Shelf:
         size = self.claimed.get(path, len(content))
         if path in self.small:
             blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()  # noqa: S324
-            return {"type": "file", "path": path, "size": size, "oid": blob}
+            return {"rfilename": path, "size": size, "blobId": blob}
         digest = hashlib.sha256(self.truth(path)).hexdigest()
-        return {"type": "file", "path": path, "size": size, "oid": "0" * 40, "lfs": {"oid": digest, "size": size}}
+        lfs = {"sha256": digest, "size": size, "pointerSize": 130}
+        return {"rfilename": path, "size": size, "blobId": "0" * 40, "lfs": lfs}
 
     def truth(self, path: str) -> bytes:
-        """The bytes that the list stands for, where the server sends others."""
+        """Return the bytes of the announced digest, if the server sends others."""
         return self.files.get(f"true {path}", self.files[path])
 
 
-class Answering(BaseHTTPRequestHandler):
-    def __init__(self, shelf: Shelf, *rest: Any) -> None:
-        self.shelf = shelf
+class Handler(BaseHTTPRequestHandler):
+    def __init__(self, hub: FakeHub, *rest: Any) -> None:
+        self.hub = hub
         super().__init__(*rest)
 
     def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        path = unquote(path)
-        if self.shelf.page is not None:
-            return self._send(200, self.shelf.page.encode())
+        path = unquote(self.path.partition("?")[0])
+        if self.hub.page is not None:
+            return self._send(200, self.hub.page.encode())
         if path.startswith("/api/"):
-            return self._list(path, query)
+            return self._list()
         if "/resolve/main/" in path:
-            self.shelf.tokens.append(self.headers["authorization"])
+            self.hub.tokens.append(self.headers["authorization"])
             return self._send(302, b"", {"location": f"/cdn/{self.path.partition('/resolve/main/')[2]}"})
         return self._file(path.removeprefix("/cdn/"))
 
-    def _list(self, path: str, query: str) -> None:
-        if self.shelf.status != 200:
-            return self._send(self.shelf.status, b"no")
-        names = sorted(name for name in self.shelf.files if not name.startswith("true "))
-        start = int(query.rpartition("start=")[2]) if "start=" in query else 0
-        entries = [self.shelf.entry(name) for name in names[start : start + PAGE]]
-        further = {"link": f'<{self.shelf.address}{path}?recursive=true&start={start + PAGE}>; rel="next"'}
-        folder = [{"type": "directory", "path": "folder"}]
-        return self._send(200, json.dumps(folder + entries).encode(), further if start + PAGE < len(names) else {})
+    def _list(self) -> None:
+        if self.hub.status != 200:
+            return self._send(self.hub.status, b"no")
+        names = sorted(name for name in self.hub.files if not name.startswith("true "))
+        info = {"id": "someone/some-data", "siblings": [self.hub.entry(name) for name in names]}
+        return self._send(200, json.dumps(info).encode())
 
     def _file(self, name: str) -> None:
         wanted = self.headers["range"]
-        self.shelf.asked.append((name, wanted))
-        content = self.shelf.files[name]
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.shelf.ranges else 0
-        cut = self.shelf.after if self.shelf.cuts else None
-        self.shelf.cuts = max(0, self.shelf.cuts - 1)
-        self._send(206 if wanted and self.shelf.ranges else 200, content[start:], cut=cut)
+        self.hub.asked.append((name, wanted))
+        content = self.hub.files[name]
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.hub.ranges else 0
+        cut = self.hub.after if self.hub.cuts else None
+        self.hub.cuts = max(0, self.hub.cuts - 1)
+        ranged = {"content-range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
+        self._send(206 if ranged else 200, content[start:], ranged, cut)
 
     def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None, cut: int | None = None) -> None:
         self.send_response(status)
@@ -91,21 +88,25 @@ class Answering(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, *_: Any) -> None:
-        """Nothing is said of requests."""
+        """Do not log requests."""
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
-    """A hub on this machine, to which the commands of a test turn."""
-    shelf = Shelf()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Answering, shelf))
-    shelf.address = f"http://127.0.0.1:{server.server_address[1]}"
-    monkeypatch.setenv("HF_ENDPOINT", shelf.address)
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """Start a hub on this machine and point huggingface_hub at it."""
+    hub = FakeHub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, hub))
+    hub.address = f"http://127.0.0.1:{server.server_address[1]}"
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
+    template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 500)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)  # between retries
     monkeypatch.delenv("HF_TOKEN", raising=False)
     serving = threading.Thread(target=partial(server.serve_forever, poll_interval=0.01))
     serving.start()
-    yield shelf
+    yield hub
     server.shutdown()
     server.server_close()
     serving.join()

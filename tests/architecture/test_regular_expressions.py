@@ -35,8 +35,7 @@ VARIABLES: dict[str, dict[str, Any]] = {
     "agent/chat_tools.py": {"self": SimpleNamespace(_form=Hermes())},
     "agent/quiet.py": {"names": ("think", "answer"), "added": [r"\[INST\]", r"<\|im_start\|>"]},
     "agent/tool_calls.py": {"self": SimpleNamespace(_form=Hermes())},
-    "synthesis/cloze/people.py": {"called": "he|she|Ada Lovelace"},
-    "synthesis/cloze/works.py": {"noun": "album"},
+    "synthesis/cloze/facts.py": {"names": "he|she|Ada Lovelace", "noun": "album"},
     "retrieval/dense/encoder_config.py": {"pattern": "bge-(small|base|large)-en(-v1.5)?"},
     "sft/gold_words.py": {"gold": "Oslo", "flags": re.IGNORECASE},
 }

@@ -1,4 +1,4 @@
-"""Whatever a corpus says, a made question keeps its answer to itself unless it offers two, and its passage holds it."""
+"""For any corpus, generated questions are answered by their passages and do not reveal the answer."""
 
 from collections import Counter
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sleuth.corpus.datasets.merge import key
 from sleuth.records import Passage, Question
 from sleuth.reward.answers import cover_em
-from sleuth.synthesis.cloze.excluded import Excluded
-from sleuth.synthesis.cloze.making import Terms, make
+from sleuth.synthesis.cloze.exclusion import Exclusions
+from sleuth.synthesis.cloze.generator import GeneratorConfig, generate
 from sleuth.synthesis.world.world import World
 
 COMPARED = ("comparison", "bridge comparison")
@@ -27,22 +27,22 @@ CORPORA = st.lists(st.tuples(NAMES, TEXTS), min_size=1, max_size=6).map(
 
 @settings(max_examples=150, deadline=None)
 @given(CORPORA, st.integers(0, 9), st.sets(st.sampled_from(["p0", "p1", "p2"])))
-def test_made_questions_are_sound(corpus: list[Passage], seed: int, left_out: set[str]) -> None:
-    terms = Terms(20, seed, per_passage=3)
-    made = make(corpus, terms, Excluded(frozenset(left_out)))
+def test_generated_questions_are_valid(corpus: list[Passage], seed: int, excluded: set[str]) -> None:
+    config = GeneratorConfig(20, seed, per_passage=3)
+    made = generate(corpus, config, Exclusions(frozenset(excluded)))
     held = {passage.id: passage for passage in corpus}
-    assert made.questions == make(corpus, terms, Excluded(frozenset(left_out))).questions
+    assert made.questions == generate(corpus, config, Exclusions(frozenset(excluded))).questions
     assert len({key(question.question) for question in made.questions}) == len(made.questions)
     for question in made.questions:
-        assert not left_out & set(question.supporting_ids)
+        assert not excluded & set(question.supporting_ids)
         assert question.hops == len(set(question.supporting_ids))
-        _holds(question, held)
+        _check_answer(question, held)
     alone = Counter(question.supporting_ids[0] for question in made.questions if question.hops == 1)
     assert max(alone.values(), default=0) <= 3
 
 
-def _holds(question: Question, held: dict[str, Passage]) -> None:
-    """A comparison offers its answer, or is one of yes and no; of all others the last passage alone tells."""
+def _check_answer(question: Question, held: dict[str, Passage]) -> None:
+    """The last passage has the answer; only comparisons name it in the question."""
     pages = [held[name].contents for name in question.supporting_ids]
     if question.type not in COMPARED:
         assert not cover_em(question.question, question.golden_answers)
@@ -51,9 +51,9 @@ def _holds(question: Question, held: dict[str, Passage]) -> None:
         assert any(cover_em(page, question.golden_answers[:1]) for page in pages)
 
 
-def test_generated_world_gives_questions_too() -> None:
-    made = make(WORLD, Terms(200, 0))
+def test_questions_about_the_generated_world() -> None:
+    made = generate(WORLD, GeneratorConfig(200, 0))
     assert len(made.questions) > 100
     held = {passage.id: passage for passage in WORLD}
     for question in made.questions:
-        _holds(question, held)
+        _check_answer(question, held)

@@ -17,7 +17,7 @@ from sleuth.runs.atomic import require_new
 if TYPE_CHECKING:
     from sleuth.corpus.passages import PassageStore
     from sleuth.records import Question
-    from sleuth.synthesis.cloze.making import Made
+    from sleuth.synthesis.cloze.generator import GeneratedQuestions
 
 EXAMPLES = 10
 
@@ -57,14 +57,13 @@ def make(
     if not name.strip():
         raise InputError("--name is empty; give the set a name, such as cloze")
     from sleuth.corpus.questions import write
-    from sleuth.synthesis.cloze.excluded import excluded
-    from sleuth.synthesis.cloze.making import Terms
-    from sleuth.synthesis.cloze.making import make as make_questions
+    from sleuth.synthesis.cloze.exclusion import read_exclusions
+    from sleuth.synthesis.cloze.generator import GeneratorConfig, generate
 
-    left_out = excluded(without or ())
-    terms = Terms(questions, seed, per_passage, name, hops_share)
+    exclusions = read_exclusions(without or ())
+    config = GeneratorConfig(questions, seed, per_passage, name, hops_share)
     with Meter() as meter, _passages(source, meter) as passages:
-        made = make_questions(passages, terms, left_out.with_titles(passages.find), meter)
+        made = generate(passages, config, exclusions.with_titles(passages.find), meter)
     if not made.questions:
         raise InputError(
             f"no passage of {source} gives a question: the rules read English prose whose passages have titles, as "
@@ -79,28 +78,28 @@ def _passages(source: Path, meter: Meter) -> "Iterator[PassageStore]":
     """The passages of an index folder, which knows where its corpus lies, or of any other source."""
     from sleuth.retrieval import manifest
     from sleuth.retrieval.index import open_passages
-    from sleuth.synthesis.cloze.store import opened
+    from sleuth.synthesis.cloze.generator import open_corpus
 
     if (source / manifest.NAME).is_file():
         yield open_passages(source)
         return
-    with opened(source, meter) as passages:
+    with open_corpus(source, meter) as passages:
         yield passages
 
 
-def _report(out: Path, made: "Made", wanted: int, dice: Random) -> None:
+def _report(out: Path, made: "GeneratedQuestions", wanted: int, dice: Random) -> None:
     lines = ["| answer, or what joins passages | questions |", "|---|---:|"]
-    lines += [f"| {kind} | {count:,} |" for kind, count in made.kinds.most_common()]
+    lines += [f"| {kind} | {count:,} |" for kind, count in made.type_counts.most_common()]
     printed("\n".join(lines) + "\n")
     some = dice.sample(made.questions, min(EXAMPLES, len(made.questions)))
     for question in some:
         say(_example(question))
     say(
-        f"{made.passages:,} passages: {made.excluded:,} left out by --without, {made.used:,} asked about; "
-        + ", ".join(f"{count:,} questions take {hops}" for hops, count in sorted(made.hops.items()))
+        f"{made.passages:,} passages: {made.excluded:,} left out by --without, {made.passages_used:,} asked about; "
+        + ", ".join(f"{count:,} questions take {hops}" for hops, count in sorted(made.hop_counts.items()))
     )
-    if made.refused:
-        say(f"{made.refused:,} drafts were left out since --without has their answer")
+    if made.rejected:
+        say(f"{made.rejected:,} drafts were left out since --without has their answer")
     if len(made.questions) < wanted:
         say(f"fewer than {wanted:,}: the passages give no more; a higher --per-passage may")
     say(f"{len(made.questions):>9,}  {out}")

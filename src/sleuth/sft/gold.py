@@ -19,7 +19,7 @@ from sleuth.reward.answers import cover_em, normalise
 from sleuth.sft import gold_queries, gold_reasons, gold_words
 from sleuth.sft.demonstrations import Move, acted
 from sleuth.sft.gold_queries import asked
-from sleuth.synthesis.cloze.lexicon import plain
+from sleuth.synthesis.cloze.lexicon import base_title
 
 AT_ONCE = 256  # questions whose searches go to the index together
 EITHER = frozenset({"yes", "no"})
@@ -169,7 +169,7 @@ class Gold:
         for name, hits in zip(names, await self._asked(names), strict=True):
             target = _target(hits, wanted)
             if target is not None:
-                return Shown(name, plain(name), target, tuple(hits))
+                return Shown(name, base_title(name), target, tuple(hits))
         return None
 
     async def _asked(self, queries: Sequence[str]) -> list[list[Hit]]:
@@ -190,7 +190,7 @@ class Gold:
 
 
 def _alone(passage: Passage) -> Shown:
-    name = plain(passage.title)
+    name = base_title(passage.title)
     return Shown(name, name, passage, (Hit(passage, 0.0),))
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sleuth.records import Passage, Question
 from sleuth.reward.answers import cover_em, normalise
-from sleuth.synthesis.cloze.lexicon import plain
-from sleuth.synthesis.cloze.spans import NAME, NO_NAMES, QUOTED
+from sleuth.synthesis.cloze.lexicon import base_title
+from sleuth.synthesis.cloze.spans import NAME, NOT_NAMES, QUOTED
 
 OWNED = re.compile(r"['’]s\b")
 OWNER = re.compile(r"['’]s$")
@@ -49,14 +49,18 @@ def ordered(question: Question, passages: Sequence[Passage]) -> list[Passage]:
 def titles(question: Question, missing: Sequence[Passage], read: Sequence[Passage]) -> list[str]:
     """What the question or what was read calls missing passages: their titles, or those up to a comma."""
     text = OWNED.sub("", _text(question, read))
-    called = (name for each in missing for name in (plain(each.title), each.title, plain(each.title).partition(",")[0]))
+    called = (
+        name
+        for each in missing
+        for name in (base_title(each.title), each.title, base_title(each.title).partition(",")[0])
+    )
     return _distinct(name for name in called if cover_em(text, (name,)))
 
 
 def names(question: Question, read: Sequence[Passage]) -> list[str]:
     """Names of the question first, then titles of what was read, then names in its text."""
     texts = [line for passage in read for line in passage.text.splitlines()]
-    seen = (plain(passage.title) for passage in read)
+    seen = (base_title(passage.title) for passage in read)
     return _distinct([*_names([question.question]), *seen, *_names(texts)])
 
 
@@ -67,7 +71,7 @@ def _names(texts: Iterable[str]) -> Iterator[str]:
             words = OWNER.sub("", found[0]).split()
             while words and words[0].lower() in OPENING:
                 words = words[1:]
-            if words and not all(word in NO_NAMES for word in words):
+            if words and not all(word in NOT_NAMES for word in words):
                 yield " ".join(words)
 
 
@@ -76,7 +80,7 @@ def _text(question: Question, passages: Sequence[Passage]) -> str:
 
 
 def _named(passage: Passage, text: str) -> bool:
-    return bool(cover_em(OWNED.sub("", text), (plain(passage.title),)))
+    return bool(cover_em(OWNED.sub("", text), (base_title(passage.title),)))
 
 
 def _distinct(queries: Iterable[str]) -> list[str]:

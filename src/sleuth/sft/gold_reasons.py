@@ -11,13 +11,11 @@ from itertools import combinations
 
 from sleuth.records import Passage, Question
 from sleuth.reward.answers import cover_em, normalise
-from sleuth.synthesis.cloze import dates
-from sleuth.synthesis.cloze.facts import Relation
-from sleuth.synthesis.cloze.lexicon import Lexicon, plain
-from sleuth.synthesis.cloze.nations import differ
-from sleuth.synthesis.cloze.nouns import Kind
-from sleuth.synthesis.cloze.subjects import Subject, subject
-from sleuth.synthesis.cloze.topic import Topic, topic
+from sleuth.synthesis.cloze.english import MONTHS, Kind, is_earlier, nationalities_differ
+from sleuth.synthesis.cloze.facts import Subject, extract_subject
+from sleuth.synthesis.cloze.lexicon import Lexicon, base_title
+from sleuth.synthesis.cloze.relations import Relation
+from sleuth.synthesis.cloze.topic import Topic, parse_topic
 
 LEAST = re.compile(r"\b(?:first|earlier|earliest|older|oldest|elder|before|fewer|smaller|less)\b")
 MOST = re.compile(r"\b(?:later|latest|last|younger|youngest|recently|newer|after|more|larger|bigger|longer)\b")
@@ -42,10 +40,10 @@ class Side:
     @property
     def called(self) -> str:
         """The name, and of what where that is asked about."""
-        return self.name if self.who.topic.passage is self.what else f"{self.name} ({plain(self.what.title)})"
+        return self.name if self.who.topic.passage is self.what else f"{self.name} ({base_title(self.what.title)})"
 
     def answers(self, question: Question) -> bool:
-        titles = (self.what.title, plain(self.what.title))
+        titles = (self.what.title, base_title(self.what.title))
         return any(cover_em(title, question.golden_answers) for title in titles)
 
 
@@ -72,10 +70,10 @@ class Kinship:
 
 def reason(question: Question, passages: Sequence[Passage]) -> str | None:
     """What the passages say of the two that a question compares, where that leads to its answer; else None."""
-    named = [passage for passage in passages if cover_em(question.question, (plain(passage.title),))]
-    named.sort(key=lambda passage: question.question.lower().find(plain(passage.title).lower()))
+    named = [passage for passage in passages if cover_em(question.question, (base_title(passage.title),))]
+    named.sort(key=lambda passage: question.question.lower().find(base_title(passage.title).lower()))
     asked = _without_names(question.question.lower(), named)
-    subjects = [subject(about, NO_LEXICON) for about in _topics(passages)]
+    subjects = [extract_subject(about, NO_LEXICON) for about in _topics(passages)]
     told: list[str | None] = []
     for contrast in CONTRASTS:
         if contrast.words.search(asked):
@@ -92,13 +90,13 @@ def reason(question: Question, passages: Sequence[Passage]) -> str | None:
 def _without_names(asked: str, named: Sequence[Passage]) -> str:
     """A question without what it compares: the title of a film may speak of death, or of the first."""
     for passage in sorted(named, key=lambda each: -len(each.title)):
-        asked = asked.replace(plain(passage.title).lower(), "")
+        asked = asked.replace(base_title(passage.title).lower(), "")
     return asked
 
 
 def _topics(passages: Sequence[Passage]) -> Iterator[Topic]:
     for passage in passages:
-        about = topic(passage, NO_LEXICON)
+        about = parse_topic(passage, NO_LEXICON)
         if about is not None:
             yield about
 
@@ -152,7 +150,7 @@ def _article(value: str) -> str:
 
 def _behind(value: str) -> str:
     """A date with its preposition; a number as it stands."""
-    if not any(month in value for month in dates.MONTHS):
+    if not any(month in value for month in MONTHS):
         return f"in {value}" if re.fullmatch(r"\d{4}", value) else value
     return f"on {value}" if re.search(r"\b\d{1,2}\b", value) else f"in {value}"
 
@@ -165,18 +163,18 @@ def _fewer(one: str, other: str) -> bool | None:
 
 
 CONTRASTS = (
-    Contrast(re.compile(r"\b(?:died?|death)\b"), Relation.DIED, "died {value}", "died first", dates.earlier),
+    Contrast(re.compile(r"\b(?:died?|death)\b"), Relation.DIED, "died {value}", "died first", is_earlier),
     Contrast(
         re.compile(r"\b(?:born|older|younger|oldest|youngest|elder)\b"),
-        Relation.BORN, "was born {value}", "was born first", dates.earlier,
+        Relation.BORN, "was born {value}", "was born first", is_earlier,
     ),
     Contrast(
         re.compile(r"\b(?:released?|came out|come out|published|premiered)\b"),
-        Relation.RELEASED, "came out {value}", "came out first", dates.earlier,
+        Relation.RELEASED, "came out {value}", "came out first", is_earlier,
     ),
     Contrast(
         re.compile(r"\b(?:founded|established|formed|started|opened|older)\b"),
-        Relation.FOUNDED, "was founded {value}", "was founded first", dates.earlier,
+        Relation.FOUNDED, "was founded {value}", "was founded first", is_earlier,
     ),
     Contrast(
         re.compile(r"\b(?:inhabitants|population|populated)\b"),
@@ -184,8 +182,8 @@ CONTRASTS = (
     ),
 )  # fmt: skip
 KINSHIPS = (
-    Kinship(re.compile(r"\b(?:nationality|country|from)\b"), Relation.NATIONALITY, "is {value}", differ),
-    Kinship(re.compile(r"\b(?:country|nation)\b"), Relation.COUNTRY, "is in {value}", differ),
+    Kinship(re.compile(r"\b(?:nationality|country|from)\b"), Relation.NATIONALITY, "is {value}", nationalities_differ),
+    Kinship(re.compile(r"\b(?:country|nation)\b"), Relation.COUNTRY, "is in {value}", nationalities_differ),
     Kinship(
         re.compile(r"\bsame director\b|\bdirected by the same\b"),
         Relation.DIRECTOR,

@@ -1,1 +1,1 @@
-"""Questions made from the sentences of a corpus by rules of form: what stood in a sentence is asked for."""
+"""Cloze questions: rules turn the sentences of a corpus into questions about what they state."""

@@ -1,202 +1,223 @@
-"""Questions over several passages in a row: what one passage is about is called by what another says of it."""
+"""Multi-hop questions over linked passages: bridge chains, and intersections of two passages."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from sleuth.synthesis.cloze.drafts import Draft, good, holds, measured, sentence
-from sleuth.synthesis.cloze.facts import Relation
+from sleuth.synthesis.cloze.english import COUNTRIES_BY_DEMONYM, Kind
+from sleuth.synthesis.cloze.grammar import Draft, Form, capitalize, contains_words, is_valid, normalize
 from sleuth.synthesis.cloze.lexicon import Lexicon
-from sleuth.synthesis.cloze.nations import NATIONS
-from sleuth.synthesis.cloze.nouns import Kind
-from sleuth.synthesis.cloze.pages import Page
-from sleuth.synthesis.cloze.relations import DID, KIN, WORDS
-from sleuth.synthesis.cloze.told import names
+from sleuth.synthesis.cloze.relations import AGENT_VERBS, KINSHIP, TEMPLATES, Relation
+from sleuth.synthesis.cloze.single_hop import Page, topic_names
 
 UNCERTAIN = re.compile(r"\balso\b")
 BEFORE_NAME = re.compile(r"(?:^|\b(?:is|was|did|does|of|were|are|has|had|that) )$")
-BEHIND_NAME = re.compile(r"[?]| [a-z]")
-# A person whom a passage names is the one of that title only if the title names a person too.
-LEADS_TO = {
+AFTER_NAME = re.compile(r"[?]| [a-z]")
+# Kinds of topic that a name of a given kind can refer to.
+TARGETS = {
     Kind.PERSON: frozenset({Kind.PERSON}),
     Kind.PLACE: frozenset({Kind.PLACE}),
     Kind.GROUP: frozenset({Kind.GROUP}),
     Kind.WORK: frozenset({Kind.WORK}),
     Kind.THING: frozenset({Kind.PLACE, Kind.GROUP, Kind.THING}),
 }
-MOST_WORDS = 18  # of a sentence that is asked about in place
-# What hardly needs the passage that it is asked of: what the director does, of what nation a place is.
-PLAIN = frozenset({Relation.TRADE, Relation.GENRE})
-LYING = {
+MAX_IN_SITU_WORDS = 18
+GUESSABLE = frozenset({Relation.OCCUPATION, Relation.GENRE})  # answerable without the last passage
+REGION_DESCRIPTIONS = {
     Relation.BIRTHPLACE: "the {noun} where {x} was born",
     Relation.DEATHPLACE: "the {noun} where {x} died",
-    Relation.LIES_IN: "the {noun} where {x} is located",
-    Relation.SEAT: "the {noun} where {x} is based",
+    Relation.LOCATED_IN: "the {noun} where {x} is located",
+    Relation.BASED_IN: "the {noun} where {x} is based",
 }
 REGIONS = frozenset({"country", "state", "county", "province", "city", "region", "municipality", "island"})
-TOLD_FIRST = 3.0  # how much rather a fact is asked for than another piece of a sentence
+FACT_WEIGHT = 3.0  # sampling weight of facts over other drafts
+PHRASE_LENGTH = range(2, 7)  # words of a definition in an intersection question
+CONSTRAINTS = {
+    Relation.BORN: "born in {v}",
+    Relation.BIRTHPLACE: "born in {v}",
+    Relation.BASED_IN: "from {v}",
+    Relation.FOUNDED: "formed in {v}",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Words for the subject of other passages, with {x} for that of the first; `within` is what a place lies in."""
+    """A reference from one page to others; `descriptions` refer to their topic with {x} for that of the first page."""
 
-    calls: tuple[str, ...]
-    within: str | None
+    descriptions: tuple[str, ...]
+    enclosing_place: str | None
     relation: Relation | None
     rows: tuple[int, ...]
     kinds: frozenset[Kind]
-    doubtful: bool  # whether several bear the name
+    ambiguous: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Pages in the order in which they are read, and how the first calls the subject of the last."""
+    """Pages in reading order, and a description of the last topic by the first."""
 
     pages: tuple[Page, ...]
-    called: str
+    description: str
     relations: tuple[Relation | None, ...]
-    rivals: tuple[Page, ...] = ()  # other pages about the subject of the last
+    alternatives: tuple[Page, ...] = ()  # pages with the title of the last one
 
 
-def links(page: Page, lexicon: Lexicon) -> Iterator[Link]:
-    """What a page names that has passages of its own."""
+def find_links(page: Page, lexicon: Lexicon) -> Iterator[Link]:
+    """The references of a page to titles of the corpus."""
     seen: set[str] = set()
     for draft in page.drafts:
-        if not draft.calls or draft.answer in seen or not _is_subject(draft, page):
+        if not draft.descriptions or draft.answer in seen or not _names_topic(draft, page):
             continue
-        title, _, within = draft.answer.partition(", ")
-        for name, inside in ((draft.answer, None), (f"The {title}", None), (title, within.partition(",")[0] or None)):
-            entry = lexicon.titles.get(name)
-            if entry and name != page.title and (entry.kind in _kinds(draft) or name in lexicon.ambiguous):
+        kinds = _target_kinds(draft)
+        title, _, enclosing = draft.answer.partition(", ")
+        candidates = ((draft.answer, None), (f"The {title}", None), (title, enclosing.partition(",")[0] or None))
+        for name, place in candidates:
+            entry, ambiguous = lexicon.titles.get(name), name in lexicon.ambiguous
+            if entry and name != page.title and (entry.kind in kinds or ambiguous):
                 seen.add(draft.answer)
                 rows = tuple(lexicon.rows[name])
-                yield Link(draft.calls, inside, draft.relation, rows, _kinds(draft), name in lexicon.ambiguous)
+                yield Link(draft.descriptions, place, draft.relation, rows, kinds, ambiguous)
                 break
-    yield from _regions(page, lexicon)
+    yield from _region_links(page, lexicon)
 
 
-def _regions(page: Page, lexicon: Lexicon) -> Iterator[Link]:
-    """What places lie in that a page names, and the country of a nation."""
-    named: dict[str, str] = {}
+def _region_links(page: Page, lexicon: Lexicon) -> Iterator[Link]:
+    """Links to the regions that contain a place of the page, and to the country of a nationality."""
+    templates: dict[str, str] = {}
     for relation, fact in page.subject.facts.items():
-        pattern = LYING.get(relation)
-        if pattern is not None:
-            named.update((part, pattern) for part in fact.value.split(", ")[1:])
+        if relation in REGION_DESCRIPTIONS:
+            templates.update((region, REGION_DESCRIPTIONS[relation]) for region in fact.value.split(", ")[1:])
         if relation is Relation.NATIONALITY and page.subject.topic.kind is not Kind.WORK:
-            named[NATIONS[fact.value][0]] = "the country that {x} is from"
-    for name, pattern in named.items():
+            templates[COUNTRIES_BY_DEMONYM[fact.value][0]] = "the country that {x} is from"
+    for name, template in templates.items():
         entry = lexicon.titles.get(name)
         if entry and entry.noun in REGIONS and name not in lexicon.ambiguous and name not in page.title:
-            calls = (pattern.replace("{noun}", entry.noun),)
-            yield Link(calls, None, None, tuple(lexicon.rows[name]), LEADS_TO[Kind.PLACE], doubtful=False)
+            descriptions = (template.replace("{noun}", entry.noun),)
+            rows = tuple(lexicon.rows[name])
+            yield Link(descriptions, None, None, rows, TARGETS[Kind.PLACE], ambiguous=False)
 
 
-def starts(page: Page, dice: Random) -> Chain:
+def start_chain(page: Page, rng: Random) -> Chain:
     """A chain of one page."""
-    return Chain((page,), dice.choice(names(page.subject)), ())
+    return Chain((page,), rng.choice(topic_names(page.subject.topic)), ())
 
 
-def longer(chain: Chain, link: Link, page: Page, rivals: tuple[Page, ...], dice: Random) -> Chain | None:
-    """The chain with one page more; None where that is not whom the link means."""
-    if any(page.title == each.title for each in chain.pages) or not _fits(link, chain.pages[-1], page):
+def extend_chain(chain: Chain, link: Link, page: Page, alternatives: tuple[Page, ...], rng: Random) -> Chain | None:
+    """Append a page to a chain; None if the link does not refer to it."""
+    if any(page.title == each.title for each in chain.pages) or not _refers_to(link, chain.pages[-1], page):
         return None
-    owns = chain.called.endswith("s") or not chain.called[-1].isalnum() or "'s" in chain.called
-    calls = [each for each in link.calls if not owns or "'s" not in each]
-    if not calls:
+    name = chain.description
+    takes_possessive = not name.endswith("s") and name[-1].isalnum() and "'s" not in name
+    descriptions = [each for each in link.descriptions if takes_possessive or "'s" not in each]
+    if not descriptions:
         return None
-    called = dice.choice(calls).replace("{x}", chain.called)
-    return Chain((*chain.pages, page), called, (*chain.relations, link.relation), rivals)
+    description = rng.choice(descriptions).replace("{x}", name)
+    return Chain((*chain.pages, page), description, (*chain.relations, link.relation), alternatives)
 
 
-def asked(chain: Chain, dice: Random) -> Iterator[Draft]:
-    """The questions about the last page that name only the first, in an order drawn by lot."""
+def bridge_drafts(chain: Chain, rng: Random) -> Iterator[Draft]:
+    """Questions about the last page that name only the first, in random order."""
     last, earlier = chain.pages[-1], chain.pages[:-1]
-    possible = [draft for draft in last.drafts if _asks(draft, last)]
-    keys = [dice.random() ** (1 / (TOLD_FIRST if draft.asks else 1.0)) for draft in possible]
-    for _, draft in sorted(zip(keys, possible, strict=True), key=lambda pair: -pair[0]):
-        answers = [measured(answer) for answer in draft.answers]
+    drafts = [draft for draft in last.drafts if _is_rewritable(draft, last)]
+    keys = [rng.random() ** (1 / (FACT_WEIGHT if draft.templates else 1.0)) for draft in drafts]
+    for _, draft in sorted(zip(keys, drafts, strict=True), key=lambda pair: -pair[0]):
+        answers = [normalize(answer) for answer in draft.answers]
         if (
-            draft.relation in PLAIN
-            or _disputed(draft, chain.rivals)
-            or any(holds(page.words, each) for page in earlier for each in answers)
+            draft.relation in GUESSABLE
+            or _is_contradicted(draft, chain.alternatives)
+            or any(contains_words(page.words, answer) for page in earlier for answer in answers)
         ):
             continue
-        worded = replace(draft, text=_renamed(draft, chain, dice), name=earlier[0].title)
-        if good(worded) and not _tells(worded.text, chain):
-            yield worded
+        draft = replace(draft, text=_bridge_text(draft, chain, rng), name=earlier[0].title)
+        question = normalize(draft.text)
+        names_hop = any(contains_words(question, normalize(page.title)) for page in chain.pages[1:])
+        if is_valid(draft) and not names_hop:
+            yield draft
 
 
-def _disputed(draft: Draft, rivals: Sequence[Page]) -> bool:
-    """Whether another passage on the same subject says otherwise, such as the population of another year."""
-    found = (page.subject.facts.get(draft.relation) for page in rivals) if draft.relation else ()
-    return any(fact is not None and fact.value != draft.answer for fact in found)
+def intersection_draft(chain: Chain, rng: Random) -> Draft | None:
+    """Ask for the topic of the second page, which the first page names and the second describes."""
+    first, second = chain.pages
+    topic, relation = second.subject.topic, chain.relations[0]
+    verb = AGENT_VERBS.get(relation) if relation else None
+    if verb is None or topic.definition is None or topic.definition.kind is None:
+        return None
+    phrase = topic.definition.phrase
+    length = len(phrase.split())
+    if length not in PHRASE_LENGTH or not phrase[-1].isalpha() or contains_words(first.words, normalize(phrase)):
+        return None
+    facts = second.subject.facts
+    values = [(text, facts[relation].value) for relation, text in CONSTRAINTS.items() if relation in facts]
+    constraints = [text.replace("{v}", value[-4:] if value[-4:].isdigit() else value) for text, value in values]
+    constraint = f" {rng.choice(constraints)}" if constraints else ""
+    text = f"Which {phrase}{constraint} {verb} {rng.choice(topic_names(first.subject.topic))}?"
+    draft = Draft(text, topic.title, Kind.PERSON, Form.INTERSECTION, first.title)
+    return draft if is_valid(draft) else None
 
 
-def _is_subject(draft: Draft, page: Page) -> bool:
+def _is_contradicted(draft: Draft, alternatives: Sequence[Page]) -> bool:
+    """Whether another page on the same topic has another value, such as the population in another year."""
+    if draft.relation is None:
+        return False
+    facts = (page.subject.facts.get(draft.relation) for page in alternatives)
+    return any(fact is not None and fact.value != draft.answer for fact in facts)
+
+
+def _names_topic(draft: Draft, page: Page) -> bool:
     return draft.name in (page.subject.topic.name, page.subject.topic.title)
 
 
-def _kinds(draft: Draft) -> frozenset[Kind]:
+def _target_kinds(draft: Draft) -> frozenset[Kind]:
     if draft.relation is not None:
-        return WORDS[draft.relation].kinds
-    # A single word of unknown kind may mean anything.
-    return LEADS_TO.get(draft.kind, frozenset()) if draft.kind is not Kind.THING or " " in draft.answer else frozenset()
+        return TEMPLATES[draft.relation].targets
+    # A single word of unknown kind is too ambiguous.
+    is_specific = draft.kind is not Kind.THING or " " in draft.answer
+    return TARGETS.get(draft.kind, frozenset()) if is_specific else frozenset()
 
 
-def _fits(link: Link, first: Page, second: Page) -> bool:
-    """Whether a passage is about what the link means: of that trade, or speaking of what led to it."""
-    if link.within and not holds(second.words, measured(link.within)):
+def _refers_to(link: Link, first: Page, second: Page) -> bool:
+    """Whether a page is about the target of a link: by kind, by occupation, or because it mentions the first page."""
+    if link.enclosing_place and not contains_words(second.words, normalize(link.enclosing_place)):
         return False
-    kind = second.subject.topic.kind
-    if kind not in link.kinds and Kind.THING not in link.kinds and kind is not None:
-        return False
-    if link.doubtful or second.subject.topic.kind is Kind.WORK:
-        return holds(second.words, measured(first.title)) or _one_maker(first, second)
-    trades = WORDS[link.relation].trades if link.relation else frozenset()
     topic = second.subject.topic
-    has = {*second.subject.trades, topic.defined.noun if topic.defined else ""}
-    return not trades or bool(trades & has) or holds(second.words, measured(first.title))
-
-
-def _one_maker(first: Page, second: Page) -> bool:
-    """Whether two works are by the same people: a title alone means many songs."""
-    mine, yours = (
-        {page.subject.facts[each].value for each in DID if each in page.subject.facts} for page in (first, second)
-    )
-    return bool(mine & yours)
-
-
-def _tells(text: str, chain: Chain) -> bool:
-    """Whether a question names what must be found first."""
-    asked = measured(text)
-    return any(holds(asked, measured(page.title)) for page in chain.pages[1:])
-
-
-def _asks(draft: Draft, page: Page) -> bool:
-    """Whether a draft speaks of its subject once, in words that fit a description too."""
-    topic = page.subject.topic
-    if draft.asks:
-        return True
-    before, name, behind = draft.text.partition(draft.name)
-    if not _is_subject(draft, page) or not name or not BEFORE_NAME.search(before) or not BEHIND_NAME.match(behind):
+    if topic.kind not in link.kinds and Kind.THING not in link.kinds and topic.kind is not None:
         return False
-    if topic.title in behind or UNCERTAIN.search(draft.text) or draft.kind in (Kind.WORK, Kind.GENRE):
+    if contains_words(second.words, normalize(first.title)):
+        return True
+    if link.ambiguous or topic.kind is Kind.WORK:  # many songs share a title, but not their makers
+        one, other = first.subject.facts, second.subject.facts
+        makers = {one[relation].value for relation in AGENT_VERBS if relation in one}
+        return any(other[relation].value in makers for relation in AGENT_VERBS if relation in other)
+    occupations = TEMPLATES[link.relation].occupations if link.relation else frozenset()
+    return not occupations or bool(occupations & {*second.subject.occupations, topic.noun})
+
+
+def _is_rewritable(draft: Draft, page: Page) -> bool:
+    """Whether the name of the topic occurs once, in a position where a description fits too."""
+    topic = page.subject.topic
+    if draft.templates:
+        return True
+    before, name, after = draft.text.partition(draft.name)
+    if not _names_topic(draft, page) or not name or not BEFORE_NAME.search(before) or not AFTER_NAME.match(after):
+        return False
+    if topic.title in after or UNCERTAIN.search(draft.text) or draft.kind in (Kind.WORK, Kind.GENRE):
         return False
     if topic.kind in (Kind.PERSON, Kind.GROUP, Kind.WORK):
-        return draft.form != "in place" or len(draft.text.split()) <= MOST_WORDS
-    return draft.form == "fronted" and draft.kind in (Kind.YEAR, Kind.DATE)
+        return draft.form is not Form.IN_SITU or len(draft.text.split()) <= MAX_IN_SITU_WORDS
+    return draft.form is Form.FRONTED and draft.kind in (Kind.YEAR, Kind.DATE)
 
 
-def _renamed(draft: Draft, chain: Chain, dice: Random) -> str:
-    if not draft.asks:
-        return sentence(draft.text.replace(draft.name, chain.called))
+def _bridge_text(draft: Draft, chain: Chain, rng: Random) -> str:
+    """The question with the description in place of the name."""
+    if not draft.templates:
+        return capitalize(draft.text.replace(draft.name, chain.description))
     last = chain.relations[-1]
-    kin = KIN.get((last, draft.relation)) if last and draft.relation else None
-    if kin and len(chain.pages) == 2 and dice.random() < 1 / 2:
+    kinship = KINSHIP.get((last, draft.relation)) if last and draft.relation else None
+    if kinship and len(chain.pages) == 2 and rng.random() < 1 / 2:
         name = chain.pages[0].subject.topic.name
-        return dice.choice((f"Who is the {kin} of {name}?", f"Who is {name}'s {kin}?"))
-    plain = len(chain.called.split()) < 8 and chain.called[-1] != "s" and "'s" not in chain.called
-    fit: Sequence[str] = draft.asks if plain else [each for each in draft.asks if "'s" not in each]
-    return sentence(dice.choice(fit).replace("{x}", chain.called))
+        return rng.choice((f"Who is the {kinship} of {name}?", f"Who is {name}'s {kinship}?"))
+    description = chain.description
+    takes_possessive = len(description.split()) < 8 and description[-1] != "s" and "'s" not in description
+    templates = [each for each in draft.templates if takes_possessive or "'s" not in each]
+    return capitalize(rng.choice(templates).replace("{x}", description))

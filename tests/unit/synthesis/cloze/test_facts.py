@@ -1,14 +1,12 @@
-"""What a passage says of its subject: each relation on an opening sentence written for it."""
+"""Fact extraction: each relation on an opening sentence written for it."""
 
 import pytest
 
 from sleuth.records import Passage
-from sleuth.synthesis.cloze import dates
-from sleuth.synthesis.cloze.facts import Relation
+from sleuth.synthesis.cloze.facts import Subject, extract_subject
 from sleuth.synthesis.cloze.lexicon import Lexicon
-from sleuth.synthesis.cloze.nations import differ, nation
-from sleuth.synthesis.cloze.subjects import Subject, subject
-from sleuth.synthesis.cloze.topic import topic
+from sleuth.synthesis.cloze.relations import Relation
+from sleuth.synthesis.cloze.topic import parse_topic
 
 KNOWN = [
     ("Ann Poe", "Ann Poe (born 1950) is a singer. She lives in York."),
@@ -18,17 +16,17 @@ KNOWN = [
 ]
 
 
-def about(title: str, text: str) -> Subject:
-    """The subject of a passage, in a corpus that knows a few given names."""
+def subject_of(title: str, text: str) -> Subject:
+    """The subject of a passage in a corpus with a few given names."""
     pages = [Passage(f"p{n}", f'"{name}"\n{told}') for n, (name, told) in enumerate([*KNOWN, (title, text)])]
-    lexicon = Lexicon.learned(enumerate(pages))
-    found = topic(pages[-1], lexicon)
+    lexicon = Lexicon.from_passages(enumerate(pages))
+    found = parse_topic(pages[-1], lexicon)
     assert found is not None
-    return subject(found, lexicon)
+    return extract_subject(found, lexicon)
 
 
 def facts(title: str, text: str) -> dict[str, str]:
-    return {relation.value: fact.value for relation, fact in about(title, text).facts.items()}
+    return {relation.value: fact.value for relation, fact in subject_of(title, text).facts.items()}
 
 
 @pytest.mark.parametrize(
@@ -51,13 +49,13 @@ def facts(title: str, text: str) -> dict[str, str]:
         ("(born 1900) is an actress. She sang with her husband, Carl Lee.", {"husband": "Carl Lee"}),
     ],
 )
-def test_people(opening: str, expected: dict[str, str]) -> None:
+def test_facts_about_people(opening: str, expected: dict[str, str]) -> None:
     found = facts("Ida Moss", f"Ida Moss {opening}")
     assert expected.items() <= found.items(), found
 
 
 @pytest.mark.parametrize(
-    ("opening", "silent"),
+    ("opening", "absent"),
     [
         ("(c. 1285 – 1354) was a poet.", "born"),
         ("(1586 - c. 1646) was a poet.", "died"),
@@ -67,13 +65,13 @@ def test_people(opening: str, expected: dict[str, str]) -> None:
         ("(born 1900) is an actress. She married Carl Roe in 1920 and was married to Carl Lee in 1930.", "husband"),
     ],
 )
-def test_what_is_not_sure_of_people_is_not_told(opening: str, silent: str) -> None:
-    assert silent not in facts("Ida Moss", f"Ida Moss {opening}")
+def test_uncertain_facts_about_people_are_skipped(opening: str, absent: str) -> None:
+    assert absent not in facts("Ida Moss", f"Ida Moss {opening}")
 
 
-def test_trades_are_those_of_the_list() -> None:
+def test_occupations_come_from_the_opening_list() -> None:
     told = "Ida Moss (born 1900) was an American film director, producer and screenwriter who met a painter."
-    assert about("Ida Moss", told).trades == ("director", "producer", "screenwriter")
+    assert subject_of("Ida Moss", told).occupations == ("director", "producer", "screenwriter")
 
 
 @pytest.mark.parametrize(
@@ -91,21 +89,21 @@ def test_trades_are_those_of_the_list() -> None:
         ("is an album by Ann Poe, released on 4 May 1970 by Island Records.", {"released": "4 May 1970"}),
     ],
 )
-def test_works(told: str, expected: dict[str, str]) -> None:
+def test_facts_about_works(told: str, expected: dict[str, str]) -> None:
     found = facts("Low Tide", f"Low Tide {told}")
     assert expected.items() <= found.items(), found
 
 
 @pytest.mark.parametrize(
-    ("told", "silent"),
+    ("told", "absent"),
     [
         ("is a 1970 film based on a play directed by Ann Poe.", "director"),
         ("is a 1970 film directed by Ann Poe and Ben Roe.", "director"),
         ("is a song by Hong Kong duo Twins.", "performer"),
     ],
 )
-def test_makers_of_other_works_and_halves_of_makers_are_not_told(told: str, silent: str) -> None:
-    assert silent not in facts("Low Tide", f"Low Tide {told}")
+def test_makers_of_other_works_and_one_of_several_makers_are_skipped(told: str, absent: str) -> None:
+    assert absent not in facts("Low Tide", f"Low Tide {told}")
 
 
 @pytest.mark.parametrize(
@@ -113,39 +111,19 @@ def test_makers_of_other_works_and_halves_of_makers_are_not_told(told: str, sile
     [
         (
             "is a village in Kent, England. Its population was 1,204.",
-            {"lies in": "Kent, England", "population": "1,204"},
+            {"located in": "Kent, England", "population": "1,204"},
         ),
         ("is a village in Kent, England.", {"country": "England"}),
         ("are an English rock band from Leeds, formed in 1974.", {"nationality": "English", "founded": "1974"}),
-        ("are an English rock band from Leeds, formed in 1974.", {"seat": "Leeds"}),
+        ("are an English rock band from Leeds, formed in 1974.", {"based in": "Leeds"}),
         ("is a company founded in 1950 by Carl Roe.", {"founder": "Carl Roe", "founded": "1950"}),
     ],
 )
-def test_places_and_groups(told: str, expected: dict[str, str]) -> None:
+def test_facts_about_places_and_groups(told: str, expected: dict[str, str]) -> None:
     found = facts("Low Tide", f"Low Tide {told}")
     assert expected.items() <= found.items(), found
 
 
-def test_population_of_another_place_is_not_told() -> None:
+def test_population_of_another_place_is_skipped() -> None:
     told = "Low Tide is a state in the United States. Dover is its capital, with a population of 601,222."
     assert Relation.POPULATION.value not in facts("Low Tide", told)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "answer"),
-    [
-        ("1 May 1900", "May 2, 1900", True),
-        ("1901", "May 2, 1900", False),
-        ("1900", "May 2, 1900", None),
-        ("1 May 1900", "May 1, 1900", None),
-    ],
-)
-def test_earlier(one: str, other: str, answer: bool | None) -> None:
-    assert dates.earlier(one, other) is answer
-
-
-def test_nations() -> None:
-    assert nation("a South African politician") == "South African"
-    assert nation("a French and Italian film") is None
-    assert differ("French", "Italian")
-    assert not differ("British", "Scottish")

@@ -15,10 +15,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
-from sleuth.train.policy import Policy
 
 RECIPE = """
 name = "small"

@@ -14,9 +14,9 @@ import pytest
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.json_files import read_rows
-from sleuth.train.policy import Policy
 
 pytestmark = pytest.mark.e2e
 
@@ -98,7 +98,7 @@ def learned(run: Path, step: int) -> list[dict[str, Any]]:
 
 def test_processes_that_cannot_share_the_questions_are_not_started(bench: Bench) -> None:
     ended = bench.sleuth("train", "small.toml", "--out", "uneven", "--nproc", "3")
-    told = "sleuth: train.questions = 2 cannot be shared evenly by 3 processes; choose a multiple of 3, or another"
+    told = "sleuth: train.questions = 2 is not divisible by 3 processes; choose a multiple of 3, or another"
     assert ended.stderr.startswith(told)
     assert ended.stderr.count("\n") == 1
     assert ended.returncode == 2

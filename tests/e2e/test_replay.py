@@ -14,8 +14,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
-from sleuth.train.policy import Policy
 
 pytestmark = pytest.mark.e2e
 

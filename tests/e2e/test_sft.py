@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.sft.quickstart_tokenizer import tokenizer
-from sleuth.train.policy import Policy
 
 pytestmark = pytest.mark.e2e
 

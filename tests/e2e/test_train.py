@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from sleuth.model.policy import Policy
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
-from sleuth.train.policy import Policy
 
 pytestmark = pytest.mark.e2e
 

@@ -13,11 +13,11 @@ import torch
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.engines.vllm.server_process import ServerProcess, start
+from sleuth.model.packing import row
+from sleuth.model.policy import Policy
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
-from sleuth.train.packing import row
 from sleuth.train.parity import compare
-from sleuth.train.policy import Policy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
 

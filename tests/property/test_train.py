@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sleuth.model.packing import Row, pack, row
 from sleuth.records import Question
-from sleuth.train.packing import Row, pack, row
-from sleuth.train.questions import QuestionStream
 from sleuth.train.ranks import Alone
-from sleuth.train.sharing import packs, shares
+from sleuth.train.rollout import QuestionStream
+from sleuth.train.sharding import assign_rows, rank_packs
 
 QUICK = settings(max_examples=60, deadline=None)
 
@@ -76,20 +76,22 @@ def test_every_scored_token_is_packed_once_with_its_own(every: list[Row], tokens
         expected = [
             (float(row.ids_L[place - 1]), float(row.ids_L[place]), float(weight), float(old), number)
             for number, row in enumerate(mine)
-            for place, weight, old in zip(row.places_S.tolist(), row.columns["weight"], row.columns["old"], strict=True)
+            for place, weight, old in zip(
+                row.positions_S.tolist(), row.columns["weight"], row.columns["old"], strict=True
+            )
         ]
         columns = (each.columns["weight"], each.columns["old"], each.row_T)
         found = zip(each.ids_N[each.before_T], each.target_T, *columns, strict=True)
         assert [tuple(map(float, token)) for token in found] == expected
-        assert each.scored == tuple(len(row.places_S) for row in mine)
+        assert each.scored == tuple(len(row.positions_S) for row in mine)
 
 
 @QUICK
 @given(st.lists(st.integers(1, 30), max_size=25), st.integers(1, 5), st.integers(1, 60))
 def test_ranks_share_every_row_once_and_make_as_many_packs(lengths: list[int], world: int, tokens: int) -> None:
     every = [row(range(length), (0.0,) + (1.0,) * (length - 1)) for length in lengths]
-    assert sorted(number for share in shares(lengths, world) for number in share) == list(range(len(lengths)))
-    made = [list(packs(every, tokens, torch.device("cpu"), Alone(rank, world))) for rank in range(world)]
+    assert sorted(number for share in assign_rows(lengths, world) for number in share) == list(range(len(lengths)))
+    made = [list(rank_packs(every, tokens, torch.device("cpu"), Alone(rank, world))) for rank in range(world)]
     assert len({len(each) for each in made}) == 1
     assert sorted(number for each in made for pack in each for number in pack.rows) == list(range(len(lengths)))
     idle = [pack for each in made for pack in each if not pack.rows]

@@ -6,9 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from sleuth.train.clock import Clock
-from sleuth.train.gauges import peak_of
-from sleuth.train.memory import GIB
+from sleuth.train.metrics import GIB, Timer, peak_flops
 
 PASSES = 6  # operations a parameter and token: two forwards, four backwards
 
@@ -24,7 +22,7 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-class SettledClock(Clock):
+class SynchronizedTimer(Timer):
     """A part ends when the device has done its work, so that none of it is counted in the next one."""
 
     def __init__(self, device: torch.device) -> None:
@@ -32,9 +30,9 @@ class SettledClock(Clock):
         self._device = device
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
+    def time(self, name: str) -> Iterator[None]:
         settle(self._device)
-        with super().part(name):
+        with super().time(name):
             yield
             settle(self._device)
 
@@ -44,7 +42,7 @@ def mfu(size: int, tokens: int, seconds: float, device: torch.device) -> float |
 
     What is computed again is not counted; None where the peak is not known.
     """
-    peak = peak_of(device)
+    peak = peak_flops(device)
     return None if peak is None else PASSES * size * tokens / seconds / peak
 
 

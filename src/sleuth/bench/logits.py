@@ -11,7 +11,7 @@ from transformers import PretrainedConfig
 
 from sleuth.bench.device import forget_peak, here, release
 from sleuth.model import head
-from sleuth.train.memory import GIB
+from sleuth.train.metrics import GIB
 
 
 @dataclass(frozen=True, slots=True)

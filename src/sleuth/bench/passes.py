@@ -18,10 +18,10 @@ from sleuth.bench.device import forget_peak, here, mfu, peak_gib, release, settl
 from sleuth.bench.table import Table
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.config.train import TrainConfig
+from sleuth.model.packing import pack, row
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.packing import pack, row
-from sleuth.train.step import Learner, Pace
+from sleuth.train.step import Learner, StepRates
 
 WARM_UP = 3
 STOCK, CHECKPOINTED = "stock", "stock, checkpointing"
@@ -124,7 +124,7 @@ def _stepped(shape: PretrainedConfig, work: Work, ids_RL: Tensor) -> Pass:
     optimiser = Optimiser(policy.model.named_parameters(), learning_rate=RATE, weight_decay=train.weight_decay)
     learner = Learner(policy, optimiser, AlgorithmConfig(), train, work.row_tokens)
     group = _group(ids_RL.tolist(), int(shape.vocab_size))
-    return lambda: learner.learn([group], Pace(RATE), isfinite, recompute=False)
+    return lambda: learner.learn([group], StepRates(RATE), isfinite, recompute=False)
 
 
 def _group(rows: Sequence[Sequence[int]], words: int) -> Group:

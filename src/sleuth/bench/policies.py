@@ -12,10 +12,9 @@ from sleuth.errors import InputError
 from sleuth.model import alike, head, lora
 from sleuth.model.exactness import disable_split_k
 from sleuth.model.lora import LoRA
+from sleuth.model.policy import Policy, Reference, WithoutAdapter
 from sleuth.model.recompute import recomputed
 from sleuth.model.tokens import Tokens
-from sleuth.train.policy import Policy
-from sleuth.train.reference import Reference, WithoutAdapter
 
 
 def policy(

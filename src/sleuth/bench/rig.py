@@ -20,7 +20,7 @@ from sleuth.agent.episode import Agent, Task
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.bench import policies
-from sleuth.bench.device import SettledClock
+from sleuth.bench.device import SynchronizedTimer
 from sleuth.bench.encyclopedia import Encyclopedia
 from sleuth.bench.forced import Forced, fitted
 from sleuth.bench.plan import Plan
@@ -29,12 +29,12 @@ from sleuth.config.algorithm import AlgorithmConfig, KLConfig
 from sleuth.config.train import TrainConfig
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import EngineFailure, InputError
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, Trajectory
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.policy import Policy
 from sleuth.train.publish import Shared
-from sleuth.train.step import Learner, Pace
+from sleuth.train.step import Learner, StepRates
 
 PROMPT = "instruct"
 HITS = 10  # passages of which an observation is cut: generated ones are short
@@ -53,18 +53,18 @@ class Rig:
 
     def step(self, questions: Sequence[Question], number: int) -> list[Trajectory]:
         """Episodes of the questions, an update of the weights by each mini-batch of them, and the engine told."""
-        with self.learner.clock.part("generate"):
+        with self.learner.timer.time("generate"):
             found = self.loop.run(run_batch(self.agent, _tasks(questions, self.plan, number), self.plan.slots))
         require_whole(found, self.plan)
         self._learn(_rewarded(found, self.plan.samples, number))
-        with self.learner.clock.part("publish"):
+        with self.learner.timer.time("publish"):
             Shared(self.engine).publish(number + 1)
         return found
 
     def _learn(self, groups: Sequence[Group]) -> None:
         updates = self.plan.updates(len(groups) * self.plan.samples)
         learner = replace(self.learner, train=self.learner.train.model_copy(update={"updates": updates}))
-        learned = learner.learn(groups, Pace(RATE, KL if self.plan.kl else 0.0), isfinite, recompute=False)
+        learned = learner.learn(groups, StepRates(RATE, KL if self.plan.kl else 0.0), isfinite, recompute=False)
         if not isfinite(norm := learned["policy/gradient_norm"]):
             raise EngineFailure(f"the gradient has the norm {norm}, expected a number: nothing was learned")
 
@@ -129,7 +129,7 @@ def _learner(shape: PretrainedConfig, tokens: Tokens, plan: Plan, context: int, 
         train,
         context,
         policies.reference(shape, policy) if plan.kl else None,
-        clock=SettledClock(device),
+        timer=SynchronizedTimer(device),
     )
 
 

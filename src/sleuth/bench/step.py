@@ -77,11 +77,11 @@ def one(rig: Rig, questions: Sequence[Question], number: int) -> Measured:
     policy, waits = rig.learner.policy, rig.agent.tool.waits
     waits.searches, waits.seconds, waits.busy = 0, 0.0, 0.0
     forget_peak(policy.device)
-    rig.learner.clock.taken()
+    rig.learner.timer.collect()
     began = monotonic()
     found = rig.step(questions, number)
     whole = monotonic() - began
-    taken = rig.learner.clock.taken()
+    taken = rig.learner.timer.collect()
     seconds = {name: taken.get(f"time/{name}", 0.0) for name in PARTS}
     tokens = sum(len(each.ids) for each in found)
     return Measured(

@@ -53,7 +53,7 @@ class Live:
         if not self._console.is_terminal and step % EVERY == 0:
             self._console.print(f"step {step}: {line}", soft_wrap=True)
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self._console.print(line, soft_wrap=True)
 
 

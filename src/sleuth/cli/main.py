@@ -98,9 +98,9 @@ def main() -> None:
             _leave(f"{told}; {SMALLER}", USER_ERROR)
         if not several():
             raise
-        from sleuth.train.torchrun import disconnected
+        from sleuth.train.ranks import describe_disconnect
 
-        if told := disconnected(error):
+        if told := describe_disconnect(error):
             _leave(told, STOPPED)
         leave(traceback.format_exc(), BROKEN)
 

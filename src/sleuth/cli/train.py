@@ -80,15 +80,14 @@ def _config(name: str | None, settings: list[str] | None) -> Config:
 
 def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Path | None, nproc: int) -> None:
     """The same command in several processes, after what can be found wrong before any of them starts."""
-    from sleuth.train.ranks import require
-    from sleuth.train.torchrun import require_gpus
+    from sleuth.train.ranks import require_gpus, require_supported
 
     match begun:
         case Run():
             config, where = recipe.amend(begun.config_and_inputs()[0], settings), ["--resume", str(begun.path)]
         case Config():
             config, where = begun, [str(name), "--out", str(out or next_run_path(RUNS, begun.name))]
-    require(config, nproc)
+    require_supported(config, nproc)
     require_gpus(nproc)
     launch(nproc, ["train", *where, *(word for each in settings for word in ("--set", each))])
 
@@ -98,11 +97,11 @@ def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Con
     from sleuth.cli.quiet import quiet
     from sleuth.train.assemble import proceed, start
     from sleuth.train.loop import train as train_parts
+    from sleuth.train.ranks import join_ranks
     from sleuth.train.summary import write
-    from sleuth.train.torchrun import here
 
     quiet()
-    ranks = here()
+    ranks = join_ranks()
     parts: Parts
     with Live(console) as live, INTERRUPTION.handle_signals():
         chosen = begun.path if isinstance(begun, Run) else out or next_run_path(RUNS, begun.name)

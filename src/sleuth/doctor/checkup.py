@@ -12,10 +12,10 @@ from sleuth.config.engine import EngineConfig
 from sleuth.doctor.environment import Finding, Verdict
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError, EngineFailure, SleuthError
+from sleuth.model.policy import Policy
 from sleuth.synthesis.world.world import World
 from sleuth.train import parity
 from sleuth.train.parity import Parity
-from sleuth.train.policy import Policy
 
 # The mean difference that rounding alone explains.
 ROUNDING = {"float32": 1e-4, "bfloat16": 5e-3}

@@ -10,13 +10,13 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from sleuth.model.policy import HostBuffers
 from sleuth.runs import checksums
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.run import Run, step_of
 from sleuth.sft.step import Learner
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
-from sleuth.train.host import Host
 
 COURSE = "course.json"
 CHECKPOINTS = "checkpoints"
@@ -44,7 +44,7 @@ class Checkpoints:
         if weights and not self._best(best_step).exists():
             with atomic_write(self._best(best_step)) as path:
                 save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
-        taken = checkpoint.snapshot(learner.policy, learner.optimiser, Progress(step), host=Host())
+        taken = checkpoint.snapshot(learner.policy, learner.optimiser, Progress(step), buffers=HostBuffers())
         with atomic_write(run.checkpoint(step)) as folder:
             checkpoint.write_weights(folder, taken)
             checkpoint.write_shards(folder, taken, None)

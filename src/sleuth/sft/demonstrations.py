@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from sleuth.agent import prompts
 from sleuth.agent.protocol import Protocol
+from sleuth.model.packing import Row, row
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Search
 from sleuth.synthesis.world.schema import RELATIONS
 from sleuth.synthesis.world.world import Hop, World, WorldQuestion
-from sleuth.train.packing import Row, row
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from sleuth.errors import InputError, TrainingStopped
+from sleuth.model.packing import Row, row
+from sleuth.model.policy import Policy
 from sleuth.model.recompute import recomputed
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.sft.checkpoint import Checkpoints
 from sleuth.sft.settings import SFTConfig
 from sleuth.sft.step import Learner, measure
 from sleuth.sft.traces import Trace
+from sleuth.train.observer import RunObserver
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.packing import Row, row
-from sleuth.train.policy import Policy
-from sleuth.train.watch import Watch
 
 LINES = 10  # told in the course of training, beside the measurements
 
@@ -108,7 +108,7 @@ def train(
     rows: Sequence[Row],
     held_out: Sequence[Row],
     settings: SFTConfig,
-    watch: Watch,
+    observer: RunObserver,
     checkpoints: Checkpoints | None = None,
 ) -> Course:
     """Trains the policy in place; it ends with the weights that did best on the rows held out, or with the last.
@@ -120,19 +120,19 @@ def train(
     every = settings.evaluate_every or len(list(_epoch(lengths, 0, settings)))
     course, best = Course(len(planned)), _Best(policy)
     learning = _learner(policy, settings)
-    watch.begin("learning from traces", len(planned))
-    if checkpoints is None or not _resume(checkpoints, learning, course, best, watch):
-        _measure(course, best, held_out, settings, watch)
+    observer.begin("learning from traces", len(planned))
+    if checkpoints is None or not _resume(checkpoints, learning, course, best, observer):
+        _measure(course, best, held_out, settings, observer)
     for step, numbers in islice(enumerate(planned, 1), len(course.updates), None):
         _update(learning, [rows[number] for number in numbers], course, settings)
-        watch.advance()
+        observer.advance()
         if held_out and (step % every == 0 or step == len(planned)):
-            _measure(course, best, held_out, settings, watch)
+            _measure(course, best, held_out, settings, observer)
             if settings.keep == "best" and settings.patience and course.worsening() >= settings.patience:
-                watch.tell(f"the held-out loss has not fallen since step {course.best.step}: training ends here")
+                observer.log(f"the held-out loss has not fallen since step {course.best.step}: training ends here")
                 break
         elif step % max(1, len(planned) // LINES) == 0:
-            watch.tell(course.line())
+            observer.log(course.line())
         if checkpoints is not None and (INTERRUPTION.signal is not None or checkpoints.due):
             best_step = course.best.step if course.held_out else 0
             checkpoints.save(learning, course.as_json(), step, best_step, best.kept)
@@ -144,7 +144,7 @@ def train(
     return course
 
 
-def _resume(checkpoints: Checkpoints, learning: Learner, course: Course, best: "_Best", watch: Watch) -> bool:
+def _resume(checkpoints: Checkpoints, learning: Learner, course: Course, best: "_Best", observer: RunObserver) -> bool:
     """Continues an interrupted training, if there is one."""
     found = checkpoints.restore(learning)
     if found is None:
@@ -153,8 +153,8 @@ def _resume(checkpoints: Checkpoints, learning: Learner, course: Course, best: "
     course.resume(step, written)
     if course.held_out:
         best.kept = checkpoints.best(course.best.step)
-    watch.tell(f"continuing after update {step:,}, where this training was interrupted")
-    watch.advance(step)
+    observer.log(f"continuing after update {step:,}, where this training was interrupted")
+    observer.advance(step)
     return True
 
 
@@ -198,7 +198,9 @@ def _update(learning: Learner, rows: Sequence[Row], course: Course, settings: SF
     course.updates.append(Update(step + 1, loss, rate, norm))
 
 
-def _measure(course: Course, best: "_Best", held_out: Sequence[Row], settings: SFTConfig, watch: Watch) -> None:
+def _measure(
+    course: Course, best: "_Best", held_out: Sequence[Row], settings: SFTConfig, observer: RunObserver
+) -> None:
     """Measures the held-out loss, and keeps the weights where it is the lowest so far."""
     if not held_out:
         return
@@ -206,7 +208,7 @@ def _measure(course: Course, best: "_Best", held_out: Sequence[Row], settings: S
     course.held_out.append(Measured(step, measure(best.policy, held_out, settings.pack_tokens)))
     if settings.keep == "best" and course.best is course.held_out[-1]:
         best.keep()
-    watch.tell(f"{course.line()}, held out {course.held_out[-1].loss:.4f}")
+    observer.log(f"{course.line()}, held out {course.held_out[-1].loss:.4f}")
 
 
 class _Best:

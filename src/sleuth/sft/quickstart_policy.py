@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 from sleuth.agent.tags import Tags
 from sleuth.evaluate.results import Evaluation
 from sleuth.model import attention
+from sleuth.model.packing import Row
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.atomic import atomic_write
 from sleuth.sft import quickstart_tokenizer as vocabulary
@@ -26,8 +28,6 @@ from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, acted, compares,
 from sleuth.synthesis.world.names import name_words
 from sleuth.synthesis.world.world import World, WorldQuestion
 from sleuth.train import ceiling
-from sleuth.train.packing import Row
-from sleuth.train.policy import Policy
 
 Progress = Callable[[str, int, int, float], None]
 

@@ -12,6 +12,7 @@ import torch
 
 from sleuth.config.recipe import resolve_policy
 from sleuth.errors import ConfigError, TrainingStopped, UserError
+from sleuth.model.policy import Policy
 from sleuth.retrieval.staging import staged_folder
 from sleuth.runs.atomic import require_new
 from sleuth.runs.checksums import code_version, fingerprint, folder_stamp
@@ -22,8 +23,7 @@ from sleuth.sft.loop import Course, apart, train
 from sleuth.sft.settings import SFTConfig
 from sleuth.sft.trace_reader import read
 from sleuth.sft.traces import Reading
-from sleuth.train.policy import Policy
-from sleuth.train.watch import Watch
+from sleuth.train.observer import RunObserver
 
 RECORD = "sft.json"
 
@@ -37,7 +37,7 @@ class Schooled:
     held_out: int
 
 
-def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch: Watch) -> Schooled:
+def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, observer: RunObserver) -> Schooled:
     """Trains the model on the traces; the folder appears when it is whole.
 
     What was interrupted is kept beside it, and continued by the same model, traces and settings.
@@ -45,8 +45,8 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch
     require_new(out)
     source = resolve_policy(model)
     settings = fitting(settings, _positions(source))
-    reading = read(source, files, settings, watch)
-    watch.tell(reading.sentence())
+    reading = read(source, files, settings, observer)
+    observer.log(reading.sentence())
     rows, held_out = apart(reading.traces, settings.held_out, settings.seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # Hours before it is filled: a place that cannot be written to is found now.
@@ -54,7 +54,7 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, watch
     with INTERRUPTION.defer(), unfinished as folder, _removed_if_useless(folder):
         checkpoints = Checkpoints(folder, settings.save_minutes)
         policy = Policy.load(source, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
-        course = train(policy, rows, held_out, settings, watch, checkpoints)
+        course = train(policy, rows, held_out, settings, observer, checkpoints)
         policy.save(folder)
         record = {"model": model, **_record(files, reading, settings), **course.as_json()}
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sleuth.errors import TrainingStopped
+from sleuth.model.packing import WEIGHT, Pack, Row, pack
+from sleuth.model.policy import Policy
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.packing import WEIGHT, Pack, Row, pack
-from sleuth.train.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from sleuth.model.tokens import Tokens
 from sleuth.runs.json_files import read_json
 from sleuth.sft.settings import SFTConfig
 from sleuth.sft.traces import FORMS, Batch, Reader, Reading, lines
-from sleuth.train.watch import Watch
+from sleuth.train.observer import RunObserver
 
 SOON = 1000  # traces that are read before a person would look for progress
 BATCH = 256  # lines that a worker is given at once
@@ -26,7 +26,7 @@ _Start = tuple[Path, SFTConfig]  # what a reader is made of; a tokenizer sent wh
 
 
 def read(
-    source: Path, files: Sequence[Path], settings: SFTConfig, watch: Watch, *, workers: int | None = None
+    source: Path, files: Sequence[Path], settings: SFTConfig, observer: RunObserver, *, workers: int | None = None
 ) -> Reading:
     """All traces of the files for a model folder; the first bad line is an InputError, and so is nothing to train on.
 
@@ -34,7 +34,7 @@ def read(
     """
     total = sum(_count(path) for path in files)
     if total > SOON:
-        watch.begin("reading traces", total)
+        observer.begin("reading traces", total)
     batches = (batch for path in files for batch in _batches(path))
     count = worth(total, len(os.sched_getaffinity(0))) if workers is None else workers
     start = (source, settings)
@@ -42,7 +42,7 @@ def read(
     reading = Reading()
     for part in parts:
         reading.add(part)
-        watch.advance(part.lines)
+        observer.advance(part.lines)
     if settings.min_reward is not None and not reading.scored:
         raise ConfigError("--min-reward has no effect with traces of messages, which have no reward; remove it")
     if not reading.traces:

@@ -42,14 +42,13 @@ from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
 from sleuth.train.engines import Lockstep, learning
 from sleuth.train.learners import learner_of
+from sleuth.train.observer import RunObserver
 from sleuth.train.publish import Publisher
-from sleuth.train.questions import QuestionStream, known
 from sleuth.train.ranks import ALONE, Ranks
-from sleuth.train.rollout import Asker
+from sleuth.train.rollout import QuestionStream, RolloutSampler, overlap_warning
 from sleuth.train.saver import Saver
 from sleuth.train.step import Learner
 from sleuth.train.trackers import Trackers
-from sleuth.train.watch import Watch
 
 SEARCHES = "searches.jsonl"
 # How a file that a recipe expects comes to be.
@@ -80,7 +79,7 @@ class Parts:
     learner: Learner
     engine: Engine
     publisher: Publisher
-    asker: Asker
+    sampler: RolloutSampler
     held_out: list[Question]
     saver: Saver
     trackers: Trackers
@@ -89,11 +88,11 @@ class Parts:
 
     @property
     def agent(self) -> Agent:
-        return self.asker.agent
+        return self.sampler.agent
 
     @property
     def rubric(self) -> Rubric:
-        return self.asker.rubric
+        return self.sampler.rubric
 
     @property
     def ranks(self) -> Ranks:
@@ -102,7 +101,7 @@ class Parts:
     def save(self, progress: Progress) -> None:
         """Begins to write a checkpoint."""
         critic = self.learner.critic
-        with self.learner.clock.part("save"):
+        with self.learner.timer.time("save"):
             self.saver.save(
                 self.learner.policy, self.learner.optimiser, progress, None if critic is None else critic.optimiser
             )
@@ -143,20 +142,20 @@ class Parts:
             self.run.write_json("manifest.json", {**begun, "config": recipe.resolved(self.config), "changes": changed})
 
 
-def start(config: Config, folder: Path, watch: Watch, ranks: Ranks = ALONE) -> Parts:
+def start(config: Config, folder: Path, observer: RunObserver, ranks: Ranks = ALONE) -> Parts:
     """The parts of a new run; one that cannot start for a fault of its input leaves no folder behind."""
     config = recipe.with_absolute_paths(config)
     run = begin(config, folder) if ranks.rank == 0 else Run(folder)
     ranks.barrier("the run folder")
     try:
-        return assemble(config, run, watch, ranks)
+        return assemble(config, run, observer, ranks)
     except UserError:
         if ranks.rank == 0:
             shutil.rmtree(run.path)
         raise
 
 
-def proceed(run: Run, watch: Watch, changes: Sequence[str] = (), ranks: Ranks = ALONE) -> Parts:
+def proceed(run: Run, observer: RunObserver, changes: Sequence[str] = (), ranks: Ranks = ALONE) -> Parts:
     """The parts of a run that was interrupted; it goes on only with the inputs it began with."""
     begun, inputs = run.config_and_inputs()
     config = recipe.amend(begun, changes)
@@ -165,11 +164,11 @@ def proceed(run: Run, watch: Watch, changes: Sequence[str] = (), ranks: Ranks = 
             raise InputError(
                 f"{knob} = {found['path']} changed after {run.path} was begun with it; put it back, or begin a new run"
             )
-    parts = replace(assemble(config, run, watch, ranks), changes=tuple(changes))
-    return replace(parts, versions=_changed_versions(run, config, watch))
+    parts = replace(assemble(config, run, observer, ranks), changes=tuple(changes))
+    return replace(parts, versions=_changed_versions(run, config, observer))
 
 
-def _changed_versions(run: Run, config: Config, watch: Watch) -> Mapping[str, Any] | None:
+def _changed_versions(run: Run, config: Config, observer: RunObserver) -> Mapping[str, Any] | None:
     """The versions that are here now, where they are not those of the run's newest part; says so."""
     before, now = run.current_versions(), versions(config)
     different = [name for name in now if name in before and before[name] != now[name]]
@@ -177,7 +176,7 @@ def _changed_versions(run: Run, config: Config, watch: Watch) -> Mapping[str, An
         return None
     newest = run.latest()
     said = "; ".join(_change(name, before[name], now[name]) for name in different)
-    watch.tell(
+    observer.log(
         f"from step {0 if newest is None else step_of(newest)} on this run is made by other versions: {said}; "
         "it may differ from an undisturbed run, and manifest.json records each part"
     )
@@ -219,7 +218,7 @@ def begin(config: Config, folder: Path) -> Run:
     return Run.create(folder, manifest)
 
 
-def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Parts:
+def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALONE) -> Parts:
     """Builds or finds each part, what is quickly found wrong first; what a killed run had finished is used again."""
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
@@ -230,34 +229,34 @@ def assemble(config: Config, run: Run, watch: Watch, ranks: Ranks = ALONE) -> Pa
     protocol.named(config.agent.protocol, learner.policy.tokens)
     sources = sources_of(config, run)
     if ranks.rank == 0:
-        _generate(config, run, watch)
-        _index(config, sources, watch)
+        _generate(config, run, observer)
+        _index(config, sources, observer)
     ranks.barrier("the index")
     learn, held_out = questions.load(sources.train), questions.load(sources.test)[: config.evaluate.questions]
-    for told in (known(learn, held_out), wordless([*learn, *held_out])):
+    for told in (overlap_warning(learn, held_out), wordless([*learn, *held_out])):
         if told:
-            watch.tell(told)
+            observer.log(told)
     engine, publisher = learning(config, learner, run.path)
-    watch.tell(Lockstep.of(config, learner.policy.device.type).line(config.concurrency))
+    observer.log(Lockstep.of(config, learner.policy.device.type).line(config.concurrency))
     agent = agent_of(config, engine, learner.policy.tokens, sources.index, run.path / SEARCHES)
     methods.require_prompts(agent, [*learn, *held_out])
     for what, asked in (("training questions", learn), ("held-out questions", held_out)):
         if told := methods.overlong(agent, asked, what):
-            watch.tell(told)
+            observer.log(told)
     stream = QuestionStream(learn, config.train.seed, config.data.shuffle)
     # Where episodes are sampled while a step trains, their ranks meet beside those that train.
-    asking = ranks.aside() if config.train.mode == "ahead" else ranks
+    asking = ranks.for_thread() if config.train.mode == "ahead" else ranks
     return Parts(
         config=config,
         run=run,
         learner=learner,
         engine=engine,
         publisher=publisher,
-        asker=Asker(agent, rubric, stream, config, asking, _tally(engine)),
+        sampler=RolloutSampler(agent, rubric, stream, config, asking, _tally(engine)),
         held_out=held_out,
         # What a run began with is the last that it can be rolled back to.
         saver=Saver(run, config.train.keep, ranks, always=(0,)),
-        trackers=Trackers.of(config.track if ranks.rank == 0 else TrackConfig(), run, watch),
+        trackers=Trackers.of(config.track if ranks.rank == 0 else TrackConfig(), run, observer),
     )
 
 
@@ -314,19 +313,19 @@ def _own_sources(config: Config, run: Run) -> Sources:
     return Sources(corpus, Path(files.train), Path(files.test), Path(named or run.path / "index"))
 
 
-def _generate(config: Config, run: Run, watch: Watch) -> None:
+def _generate(config: Config, run: Run, observer: RunObserver) -> None:
     """Writes the world of a run that has one, unless it is there."""
     folder = run.path / "world"
     if config.world is not None and not folder.exists():
-        watch.begin("generating the world", 1)
+        observer.begin("generating the world", 1)
         world = World(config.world.passages, config.world.seed)
         write_world(world, folder, config.world.questions, config.evaluate.questions)
 
 
-def _index(config: Config, sources: Sources, watch: Watch) -> None:
+def _index(config: Config, sources: Sources, observer: RunObserver) -> None:
     """Builds the index of a run's own corpus, unless it is there."""
     if sources.corpus is not None and config.retrieval.replay is None and not sources.index.exists():
-        watch.begin("indexing", 1)
+        observer.begin("indexing", 1)
         index.build(sources.corpus, sources.index, index_plan(config.retrieval), device=config.retrieval.device)
 
 

@@ -11,13 +11,13 @@ from sleuth.config.tree import Config
 from sleuth.corpus import questions
 from sleuth.evaluate.results import Evaluation
 from sleuth.evaluate.runner import evaluate
+from sleuth.model.policy import Policy
 from sleuth.retrieval import index
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.json_files import read_json
 from sleuth.synthesis.world.world import CORPUS, TEST, World, write_world
 from sleuth.train.assemble import SEARCHES, agent_of, index_plan
 from sleuth.train.engines import embedded
-from sleuth.train.policy import Policy
 
 FILE = "ceiling.json"
 RECIPE = "quickstart"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,13 +18,12 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from sleuth.errors import InputError
 from sleuth.model import lora
+from sleuth.model.policy import HostBuffers, Policy, Weights
 from sleuth.model.tokens import Tokens
 from sleuth.runs.checksums import CHECKPOINT_FORMAT, CHECKSUMS, TRAINER, file_sha256, list_files, seal
 from sleuth.runs.run import step_of
 from sleuth.train import shards
-from sleuth.train.host import Host
 from sleuth.train.optimiser import MASTER, Optimiser
-from sleuth.train.policy import Policy, Weights
 
 PROGRESS = "progress.json"
 POLICY, CRITIC, RANDOM = "policy", "critic", "random"
@@ -45,17 +45,25 @@ UNREADABLE = (
 class Progress:
     """How far a run has come; which questions and random numbers follow are pure functions of it.
 
-    `asked` counts the questions taken from the stream, `kl` weighs the distance to the reference, `best` is the highest
-    held-out score so far, `score` that of this very step.
+    `questions_drawn` counts the questions taken from the stream, `kl` is the KL coefficient, `best` the highest
+    held-out score so far, `score` that of this step.
     """
 
     step: int = 0
     seconds: float = 0.0
     tokens: int = 0
-    asked: int = 0
+    questions_drawn: int = 0
     kl: float = 0.0
     best: float | None = None
     score: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        fields = asdict(self)
+        return {"asked": fields.pop("questions_drawn"), **fields}  # the name in the file format
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Progress":
+        return cls(**{"questions_drawn" if name == "asked" else name: value for name, value in fields.items()})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,17 +81,17 @@ def snapshot(
     optimiser: Optimiser,
     progress: Progress,
     *,
-    host: Host,
+    buffers: HostBuffers,
     rank: int = 0,
     critic: Optimiser | None = None,
 ) -> Snapshot:
     """Copies all that a checkpoint holds; every rank calls it."""
-    weights = policy.weights(host if rank == 0 else None)
+    weights = policy.weights(buffers if rank == 0 else None)
     live = {f"{POLICY}.{name}": tensor for name, tensor in optimiser.state().items()}
     if critic is not None:
         live |= {f"{CRITIC}.{name}": tensor for name, tensor in critic.state(whole=True).items()}
-    tensors = {name: host.copy(name, tensor) for name, tensor in live.items()}
-    host.settle()
+    tensors = {name: buffers.copy(name, tensor) for name, tensor in live.items()}
+    buffers.synchronize()
     return Snapshot(policy, weights, {**tensors, **_random_states(rank)}, progress)
 
 
@@ -92,7 +100,7 @@ def write_weights(folder: Path, taken: Snapshot) -> None:
     taken.policy.write(folder, taken.weights)
     trainer = folder / TRAINER
     trainer.mkdir()
-    (trainer / PROGRESS).write_text(json.dumps(asdict(taken.progress)), encoding="utf-8")
+    (trainer / PROGRESS).write_text(json.dumps(taken.progress.as_json()), encoding="utf-8")
 
 
 def write_shards(folder: Path, taken: Snapshot, group: ProcessGroup | None) -> None:
@@ -111,7 +119,7 @@ def restore(
 ) -> Progress:
     """Puts weights, optimisers and random states back in place, exactly as they were saved, or changes nothing."""
     with _readable(folder):
-        progress = Progress(**json.loads((folder / TRAINER / PROGRESS).read_text(encoding="utf-8")))
+        progress = Progress.from_json(json.loads((folder / TRAINER / PROGRESS).read_text(encoding="utf-8")))
         weights = _weights(folder, policy)
         held = shards.sizes(folder / TRAINER)
     if progress.step != step_of(folder):

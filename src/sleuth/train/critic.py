@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from sleuth.config.algorithm import CriticConfig
 from sleuth.config.train import TrainConfig
+from sleuth.model.packing import Pack
+from sleuth.model.policy import Policy
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.packing import Pack
-from sleuth.train.policy import Policy
 from sleuth.train.ranks import ALONE, Ranks
-from sleuth.train.sharded import split
+from sleuth.train.sharding import shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Critic:
         nn.init.zeros_(head.bias)
         values: Callable[[Pack], Tensor] = partial(_values, body, head)
         if ranks.world > 1:
-            values = split(values, [body.model.base_model, head], ranks)
+            values = shard(values, [body.model.base_model, head], ranks)
         named = [*body.model.base_model.named_parameters(prefix="body"), *head.named_parameters(prefix="head")]
         optimiser = Optimiser(
             named,

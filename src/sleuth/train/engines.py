@@ -23,10 +23,10 @@ from sleuth.engines.vllm.weight_sync import (
     WeightTransport,
 )
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs import checksums
 from sleuth.train.learners import device_of, dtype_of, engine_policy
-from sleuth.train.policy import Policy
 from sleuth.train.publish import Publisher, Sent
 from sleuth.train.ranks import ALONE
 from sleuth.train.step import Learner

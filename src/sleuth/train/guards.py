@@ -1,184 +1,348 @@
-"""Guards: a run watches itself, step by step, and says what it saw and what is done about it.
+"""Guards: compare each step's metrics with limits and with earlier steps, and warn, skip, roll back or stop.
 
-They know nothing but the metrics recorded and the rollbacks made, so that a resumed run is judged like one that was
-never interrupted. Few things end a run whatever the settings: those raise TrainingStopped here.
+Guards depend only on the recorded metrics and the number of rollbacks, so a resumed run gets the same verdicts as one
+that was never interrupted. A few failures stop a run whatever the settings: those raise TrainingStopped here.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite, nan
 from pathlib import Path
-from typing import NoReturn, cast
+from statistics import fmean, median
+from typing import Literal, NoReturn, cast
 
 from sleuth.config.guards import GuardsConfig
 from sleuth.engines.base import NOT_FINITE
 from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
-from sleuth.train.signs import REMEDY, SIGNS, UNUSABLE, Reading, share_of
-from sleuth.train.verdict import Action, Verdict
+from sleuth.train.metrics import UNUSABLE, stop_metric, stop_metrics
 
+Action = Literal["warn", "skip", "rollback", "stop"]
+
+MIN_HISTORY = 5  # steps needed before a median or a running mean is meaningful
 NON_FINITE = "non_finite"
+LOWER_RATE = "start a new run with a lower train.learning_rate"
+RESUME = "fix the cause, then resume the run"
+# By increasing severity: of several verdicts the most severe is carried out.
+CONSEQUENCES: dict[Action, str] = {
+    "warn": "training continues",
+    "skip": "this step's update is not applied",
+    "rollback": "rolling back to the last good checkpoint with a lower learning rate",
+    "stop": "the run stops",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value with its limit."""
+
+    value: float
+    limit: float
+    crossed: bool
+
+
+# Earlier values, this step's value, the threshold and the window; None if there is nothing to compare with.
+Rule = Callable[[Sequence[float], float, float, int], Reading | None]
+
+
+def above_median(past: Sequence[float], value: float, factor: float, window: int) -> Reading | None:
+    """Above `factor` times the median of the last steps; a lasting change becomes the new median."""
+    usual = median(past[-window:]) if len(past) >= MIN_HISTORY else 0.0
+    return _above(value, factor * usual) if usual else None
+
+
+def below_first(past: Sequence[float], value: float, fraction: float, window: int) -> Reading | None:  # noqa: ARG001
+    """Below a fraction of the first value."""
+    return _below(value, fraction * past[0]) if past else None
+
+
+def below_best_mean(past: Sequence[float], value: float, margin: float, window: int) -> Reading | None:
+    """Running mean more than `margin` below its maximum so far."""
+    every = [*past, value]
+    means = [fmean(every[max(0, end - window) : end]) for end in range(MIN_HISTORY, len(every) + 1)]
+    return _below(means[-1], max(means) - margin) if means else None
+
+
+def above_lowest(past: Sequence[float], value: float, margin: float, window: int) -> Reading | None:  # noqa: ARG001
+    """More than `margin` above the lowest value so far."""
+    return _above(value, min(past) + margin) if past else None
+
+
+def above_limit(past: Sequence[float], value: float, limit: float, window: int) -> Reading | None:  # noqa: ARG001
+    """Above the threshold itself."""
+    return _above(value, limit)
+
+
+def _above(value: float, limit: float) -> Reading:
+    return Reading(value, limit, value > limit)
+
+
+def _below(value: float, limit: float) -> Reading:
+    return Reading(value, limit, value < limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The metrics a guard reads (the first that exists), its rule, and its message.
+
+    `lost` marks guards on lost episodes, which also apply to evaluations.
+    """
+
+    metrics: tuple[str, ...]
+    rule: Rule
+    message: str
+    remedy: str = LOWER_RATE
+    lost: bool = False
+
+
+def _lost(metric: str, cause: str, remedy: str) -> Guard:
+    message = "{value:.0%} of the episodes were lost to " + cause + ", more than {limit:.0%}{example}"
+    return Guard((metric,), above_limit, message, remedy, lost=True)
+
+
+GUARDS: dict[str, Guard] = {
+    "gradient_norm": Guard(
+        ("policy/gradient_norm",),
+        above_median,
+        "the gradient norm is {value:.3g}, above {limit:.3g} ({setting:g} times its median)",
+    ),
+    "entropy": Guard(
+        ("policy/entropy",),
+        below_first,
+        "the entropy is {value:.3g}, below {limit:.3g} ({setting:.0%} of its first value)",
+    ),
+    "likelihood": Guard(
+        ("policy/likelihood_right",),
+        below_best_mean,
+        "the mean logprob of correct answers is {value:.3g}, below {limit:.3g} ({setting:g} under its maximum)",
+    ),
+    "malformed": Guard(
+        ("episode/malformed",),
+        above_lowest,
+        "{value:.0%} of the episodes are malformed, above {limit:.0%} ({setting:.0%} over the lowest)",
+    ),
+    "answerless": Guard(
+        ("episode/answerless",),
+        above_lowest,
+        "{value:.0%} of the episodes have no answer, above {limit:.0%} ({setting:.0%} over the lowest)",
+    ),
+    "search_failures": _lost(
+        stop_metric(StopReason.SEARCH_UNAVAILABLE), "failed searches", "repair the search engine, then resume the run"
+    ),
+    "engine_failures": _lost(stop_metric(StopReason.ENGINE_FAILED), "engine failures", RESUME),
+    "function_failures": _lost(
+        stop_metric(StopReason.FUNCTION_FAILED),
+        "an imported function",
+        "fix the function, then resume the run, or raise guards.function_failures",
+    ),
+    "unusable": _lost(UNUSABLE, "failures of any kind", RESUME),
+    "parity": Guard(
+        ("correction/k3", "parity/k3"),
+        above_limit,
+        "the logprobs of engine and trainer differ by {value:.3g} (k3), more than {limit:.3g}",
+        "find out what changed between them, or set algorithm.correction",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A limit that a step crossed, and the action to take."""
+
+    guard: str
+    action: Action
+    value: float
+    limit: float
+    sentence: str
+
+    @property
+    def applies_update(self) -> bool:
+        return self.action == "warn"
+
+    def line(self, step: int) -> str:
+        return f"step {step}: {self.sentence}; {CONSEQUENCES[self.action]}"
+
+    def event(self) -> dict[str, str | float | None]:
+        """A row of events.jsonl; values that are not finite become null."""
+        return {
+            "guard": self.guard,
+            "action": self.action,
+            "value": self.value if isfinite(self.value) else None,
+            "limit": self.limit if isfinite(self.limit) else None,
+            "sentence": self.sentence,
+        }
+
+
+def _severity(verdict: Verdict) -> int:
+    return list(CONSEQUENCES).index(verdict.action)
+
+
+def most_severe(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """The verdict to carry out, the first of equals."""
+    return max(verdicts, key=_severity, default=None)
+
+
+def resolve(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """One verdict per guard, with at most one rollback; further rollbacks become warnings.
+
+    A resumed run counts its rollbacks by their events.
+    """
+    by_guard = {verdict.guard: verdict for verdict in sorted(verdicts, key=_severity)}
+    carried_out = most_severe(by_guard.values())
+    return [
+        replace(each, action="warn") if each.action == "rollback" and each is not carried_out else each
+        for each in by_guard.values()
+    ]
 
 
 class NotFinite(TrainingStopped):
-    """The engine met weights that are not finite, or that compute what is not; in a step, a guard decides."""
+    """The engine found weights or logits that are not finite; within a step, a guard decides what follows."""
 
     def __init__(self, sentence: str) -> None:
-        super().__init__(f"{sentence}; check model.policy and model.dtype, or {REMEDY}")
+        super().__init__(f"{sentence}; check model.policy and model.dtype, or {LOWER_RATE}")
         self.sentence = sentence
 
 
 class Guards:
-    """Judges steps against the steps before them, of which `history` holds the metrics, oldest first."""
+    """Checks steps against the metrics of earlier steps."""
 
     def __init__(self, config: GuardsConfig, history: Iterable[Mapping[str, float]] = (), rollbacks: int = 0) -> None:
         self.config = config
         self.rollbacks = rollbacks
-        self._past: dict[str, list[float]] = {name: [] for name in SIGNS}
+        self._past: dict[str, list[float]] = {name: [] for name in GUARDS}
         for metrics in history:
-            self.remember(metrics)
+            self.record(metrics)
 
     @property
-    def rate(self) -> float:
-        """What the learning rate is multiplied by after the rollbacks made so far."""
+    def rate_scale(self) -> float:
+        """Learning-rate multiplier after the rollbacks so far."""
         return float(self.config.rollback_rate**self.rollbacks)
 
-    def admits(self, norm: float, loss: float = 0.0) -> Verdict | None:
-        """Judges an update before it is made: it is applied where there is no verdict, or one that only warns."""
+    def check_update(self, norm: float, loss: float = 0.0) -> Verdict | None:
+        """Check an update before it is applied."""
         for name, value in (("loss", loss), ("gradient norm", norm)):
             if not isfinite(value):
                 return self._verdict(NON_FINITE, value, nan, f"the {name} is {value}")
-        return self._judged("gradient_norm", norm, "")
+        return self._check("gradient_norm", norm, "")
 
-    def gate(self, said: list[Verdict]) -> Callable[[float], bool]:
-        """`admits` as a learner asks it, by yes and no; the verdicts are added to `said`."""
+    def update_gate(self, verdicts: list[Verdict]) -> Callable[[float], bool]:
+        """`check_update` as a yes/no question for the learner; verdicts are appended to the list."""
 
-        def admitted(norm: float) -> bool:
-            verdict = self.admits(norm)
-            said.extend([verdict] if verdict else [])
-            return verdict is None or verdict.applies
+        def allows(norm: float) -> bool:
+            verdict = self.check_update(norm)
+            verdicts.extend([verdict] if verdict else [])
+            return verdict is None or verdict.applies_update
 
-        return admitted
+        return allows
 
-    def verdicts(self, metrics: Mapping[str, float], causes: Mapping[str, str] | None = None) -> list[Verdict]:
-        """Judges the metrics that are there, those of episodes before they are learned or those of a whole step.
+    def check(self, metrics: Mapping[str, float], examples: Mapping[str, str] | None = None) -> list[Verdict]:
+        """Check all given metrics except the gradient norm, which `check_update` covers; records nothing.
 
-        `causes` has an example of a failure for each metric of lost episodes. The gradient norm is left to `admits`,
-        and nothing is remembered.
+        `examples` has an example of a failure for each metric of lost episodes.
         """
         broken = {name: value for name, value in metrics.items() if not isfinite(value)}
-        found = [self._verdict(NON_FINITE, value, nan, f"{name} is {value}") for name, value in broken.items()][:1]
-        seen = {name: _first(metrics, SIGNS[name].metrics) for name in SIGNS if name != "gradient_norm"}
-        told = {name: (causes or {}).get(SIGNS[name].metrics[0], "") for name in seen}
-        judged = [self._judged(name, value, told[name]) for name, value in seen.items() if value is not None]
-        return [*found, *(verdict for verdict in judged if verdict is not None)]
+        verdicts = [self._verdict(NON_FINITE, value, nan, f"{name} is {value}") for name, value in broken.items()][:1]
+        for name, guard in GUARDS.items():
+            value = _first(metrics, guard.metrics)
+            if name != "gradient_norm" and value is not None:
+                verdict = self._check(name, value, (examples or {}).get(guard.metrics[0], ""))
+                verdicts += [verdict] if verdict else []
+        return verdicts
 
-    def broken(self, what: str) -> Verdict:
-        """The verdict on weights that are not finite, or compute what is not; they are applied, so skip rolls back."""
+    def non_finite(self, sentence: str) -> Verdict:
+        """The verdict for weights that are no longer finite: stop or roll back, since a skip would not help."""
         action: Action = "stop" if self.config.non_finite == "stop" else "rollback"
-        return self._verdict(NON_FINITE, nan, nan, what, action)
+        return self._verdict(NON_FINITE, nan, nan, sentence, action)
 
-    def remember(self, metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of a step that was recorded as the newest of the past."""
+    def record(self, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of a recorded step to the history."""
         for name, past in self._past.items():
-            value = _first(metrics, SIGNS[name].metrics)
+            value = _first(metrics, GUARDS[name].metrics)
             if value is not None:
                 past.append(value)
 
-    def _judged(self, name: str, value: float, cause: str) -> Verdict | None:
-        threshold = getattr(self.config, name)
+    def _check(self, name: str, value: float, example: str) -> Verdict | None:
+        guard, threshold = GUARDS[name], getattr(self.config, name)
         if self.config.actions[name] == "off":
             return None
-        reading: Reading | None = SIGNS[name].rule(self._past[name], value, threshold, self.config.window)
+        reading = guard.rule(self._past[name], value, threshold, self.config.window)
         if reading is None or not reading.crossed:
             return None
-        sentence = SIGNS[name].words.format(value=reading.value, limit=reading.limit, knob=threshold, cause=cause)
+        sentence = guard.message.format(value=reading.value, limit=reading.limit, setting=threshold, example=example)
         return self._verdict(name, reading.value, reading.limit, sentence)
 
     def _verdict(self, name: str, value: float, limit: float, sentence: str, action: Action | None = None) -> Verdict:
-        """The verdict with the guard's own action, or another; a rollback too many becomes the end of the run."""
+        """A verdict with the configured action, or another; one rollback too many stops the run."""
         action = action or cast(Action, self.config.actions[name])
         if action == "rollback" and self.rollbacks >= self.config.rollbacks:
-            spent = f", and guards.rollbacks = {self.config.rollbacks} allows no further rollback"
-            return Verdict(name, "stop", value, limit, sentence + spent)
+            sentence += f", and guards.rollbacks = {self.config.rollbacks} allows no further rollback"
+            action = "stop"
         return Verdict(name, action, value, limit, sentence)
 
 
-def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics that a record can hold."""
-    return {name: value for name, value in metrics.items() if isfinite(value)}
+def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
+    """The value of the first of these metrics that is finite."""
+    return next((metrics[name] for name in names if name in metrics and isfinite(metrics[name])), None)
 
 
-def last_good(saved: Iterable[int], step: int, stale: int = 0) -> int:
-    """The newest checkpoint that a later step has proven, for trouble in `step`; 0 is the model the run began with.
+def last_good(saved: Iterable[int], step: int, staleness: int = 0) -> int:
+    """The newest checkpoint that later rollouts have proven, for trouble seen in `step`; 0 is the initial policy.
 
-    The episodes of a step are sampled by the weights of the one before, or of `stale` steps before that: trouble seen
-    in them came with an earlier update, and a checkpoint is proven by the step that was sampled from it.
+    Rollouts of a step come from the weights of the step before, or of `staleness` steps before that. Trouble in them
+    comes from an earlier update, so a checkpoint counts as proven once a step was sampled from it.
     """
-    return max((each for each in saved if each <= step - 2 - stale), default=0)
+    return max((each for each in saved if each <= step - 2 - staleness), default=0)
 
 
 def stop(verdict: Verdict) -> NoReturn:
-    """Ends the run by a verdict."""
-    remedy = SIGNS[verdict.guard].remedy if verdict.guard in SIGNS else f"mend what it comes from, or {REMEDY}"
+    """End the run because of a verdict."""
+    remedy = GUARDS[verdict.guard].remedy if verdict.guard in GUARDS else f"fix the cause, or {LOWER_RATE}"
     raise TrainingStopped(f"{verdict.sentence}; {remedy}")
 
 
-def no_target(verdict: Verdict | None, folder: Path) -> NoReturn:
-    """Ends a run whose rollback has no checkpoint to go back to; the later ones stay."""
-    said = verdict.sentence if verdict is not None else "a guard asked for a rollback"
+def stop_without_checkpoint(verdict: Verdict | None, folder: Path) -> NoReturn:
+    """End a run whose rollback target is missing; later checkpoints are kept."""
+    reason = verdict.sentence if verdict is not None else "a guard requested a rollback"
     raise TrainingStopped(
-        f"{said}, and the checkpoint to roll back to, {folder}, does not exist; put it back and resume the "
-        f"run, or {REMEDY}"
+        f"{reason}, and the checkpoint to roll back to, {folder}, does not exist; restore it and resume the run, "
+        f"or {LOWER_RATE}"
     )
 
 
-def shares(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The share of the episodes that ended for each reason, and of those lost to any failure."""
-    counts = Counter(trajectory.stop for trajectory in trajectories)
-    ended = {share_of(reason): counts[reason] / len(trajectories) for reason in StopReason}
-    lost = sum(counts[reason] for reason in StopReason if not reason.usable)
-    return {**ended, UNUSABLE: lost / len(trajectories)}
-
-
-def causes(trajectories: Iterable[Trajectory]) -> dict[str, str]:
-    """For each metric of lost episodes an example of the failure, for the end of a sentence."""
-    found: dict[str, str] = {}
+def failure_examples(trajectories: Iterable[Trajectory]) -> dict[str, str]:
+    """An example of a failure for each metric of lost episodes, to append to a sentence."""
+    examples: dict[str, str] = {}
     for each in trajectories:
         if each.failure:
-            for metric in (share_of(each.stop), UNUSABLE):
-                found.setdefault(metric, f", for example: {each.failure}")
-    return found
+            for metric in (stop_metric(each.stop), UNUSABLE):
+                examples.setdefault(metric, f", for example: {each.failure}")
+    return examples
 
 
-def usable(trajectories: Sequence[Trajectory]) -> None:
-    """Raises NotFinite where the engine met such numbers, and ends the run where no episode is left to learn from."""
+def require_usable(trajectories: Sequence[Trajectory]) -> None:
+    """Raise NotFinite if the engine found such weights; stop the run if no episode is usable."""
     broken = [each.failure for each in trajectories if each.failure and NOT_FINITE in each.failure]
     if broken:
         raise NotFinite(f"{len(broken)} of {len(trajectories)} episodes were lost, for example: {broken[0]}")
     stops = Counter(trajectory.stop for trajectory in trajectories)
     if not any(reason.usable for reason in stops):
         reasons = ", ".join(f"{count} {reason.value}" for reason, count in stops.items())
-        example = causes(trajectories).get(UNUSABLE, "")
+        example = failure_examples(trajectories).get(UNUSABLE, "")
         fault = "the function" if set(stops) == {StopReason.FUNCTION_FAILED} else "the cause"
         raise TrainingStopped(f"no episode was usable ({reasons}){example}; fix {fault}, then resume the run")
 
 
-def episodes(trajectories: Sequence[Trajectory], config: GuardsConfig) -> None:
-    """Ends the run where no episode of an evaluation is usable, or more were lost than a guard allows that stops."""
-    usable(trajectories)
-    for verdict in Guards(config).verdicts(shares(trajectories), causes(trajectories)):
-        if SIGNS[verdict.guard].lost and verdict.action == "stop":
+def check_evaluation(trajectories: Sequence[Trajectory], config: GuardsConfig) -> None:
+    """Stop the run if an evaluation has no usable episode, or lost more than a stopping guard allows."""
+    require_usable(trajectories)
+    for verdict in Guards(config).check(stop_metrics(trajectories), failure_examples(trajectories)):
+        if GUARDS[verdict.guard].lost and verdict.action == "stop":
             stop(verdict)
 
 
-def engine(failure: EngineFailure) -> NoReturn:
-    """An engine that breaks before the first question is asked."""
+def stop_for_engine(failure: EngineFailure) -> NoReturn:
+    """End the run because the engine failed before the first question."""
     if NOT_FINITE in str(failure):
         raise NotFinite(str(failure)) from failure
-    raise TrainingStopped(f"{failure}; fix the cause, then resume the run") from failure
-
-
-def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
-    """The value of the first of these metrics that is a number."""
-    return next((metrics[name] for name in names if name in metrics and isfinite(metrics[name])), None)
+    raise TrainingStopped(f"{failure}; {RESUME}") from failure

@@ -10,14 +10,13 @@ from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError
 from sleuth.model.lora import LoRA
+from sleuth.model.policy import Policy, Reference, WithoutAdapter
 from sleuth.model.recompute import recomputed
 from sleuth.train.critic import Critic
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.policy import Policy
 from sleuth.train.publish import Copied, Publisher, Shared
-from sleuth.train.ranks import Ranks, require
-from sleuth.train.reference import Reference, WithoutAdapter
-from sleuth.train.sharded import shard
+from sleuth.train.ranks import Ranks, require_supported
+from sleuth.train.sharding import shard_policy
 from sleuth.train.step import Learner
 
 
@@ -38,7 +37,7 @@ def dtype_of(config: Config, device: torch.device) -> torch.dtype:
 
 def learner_of(config: Config, ranks: Ranks) -> Learner:
     """The policy with all that trains it."""
-    require(config, ranks.world)
+    require_supported(config, ranks.world)
     device, train = device_of(ranks), config.train
     folder = recipe.resolve_policy(config.model.policy)
     policy = _policy(config, folder, device)
@@ -46,7 +45,7 @@ def learner_of(config: Config, ranks: Ranks) -> Learner:
     if asked > known:
         raise ConfigError(f"agent.context_tokens = {asked} is more than the {known} positions of the model; lower it")
     recomputed(policy.model, train.recompute)
-    policy = shard(policy, ranks)
+    policy = shard_policy(policy, ranks)
     reference = _reference(config, policy, folder, ranks)
     critic = _critic(config, ranks) if config.algorithm.advantage == "gae" else None
     if critic is not None and critic.body.tokens.tokenizer.get_vocab() != policy.tokens.tokenizer.get_vocab():
@@ -89,7 +88,7 @@ def _reference(config: Config, policy: Policy, folder: Path, ranks: Ranks) -> Re
     device = device_of(ranks)
     frozen = Policy.load(folder, device, dtype_of(config, device))
     frozen.model.requires_grad_(False)
-    return shard(frozen, ranks)
+    return shard_policy(frozen, ranks)
 
 
 def _critic(config: Config, ranks: Ranks) -> Critic:

@@ -20,8 +20,8 @@ from sleuth.config.algorithm import AlgorithmConfig, CorrectionConfig
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine, Sampling
 from sleuth.errors import UserError
-from sleuth.train.packing import Pack, Row, pack, row
-from sleuth.train.policy import Policy
+from sleuth.model.packing import Pack, Row, pack, row
+from sleuth.model.policy import Policy
 from sleuth.train.ranks import ALONE, Ranks
 
 FILE = "parity.json"

@@ -1,19 +1,31 @@
-"""The processes of a run, one a GPU, as each of them sees the others."""
+"""The processes of a run, one per GPU: alone, or several started by torchrun."""
 
-from collections.abc import Sequence
+import asyncio
+import os
+import re
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
 
 from sleuth.config.tree import Config
-from sleuth.errors import ConfigError
+from sleuth.errors import ConfigError, TrainingStopped
+from sleuth.runs.interruption import INTERRUPTION
+
+# Ranks wait for each other's episodes and for rank 0 to build an index; torchrun notices processes that died.
+TIMEOUT = timedelta(days=7)
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Ranks(Protocol):
-    """This process among all; whatever one calls, every other calls too.
+    """This process among all processes of the run. Every method is collective: all ranks must call it.
 
-    `what` names the operation. Ranks that meet at different ones raise TrainingStopped instead of waiting for ever.
+    `operation` names the call. Ranks at different operations raise TrainingStopped instead of deadlocking.
     """
 
     @property
@@ -22,59 +34,153 @@ class Ranks(Protocol):
     @property
     def world(self) -> int: ...
 
-    def gather(self, mine: Sequence[Item], what: str) -> list[list[Item]]:
-        """What every rank brought, in their order, for all of them."""
+    def gather(self, mine: Sequence[Item], operation: str) -> list[list[Item]]:
+        """The items of every rank, in rank order, on all ranks."""
         ...
 
-    def barrier(self, what: str) -> None:
-        """Waits until every rank is here."""
+    def barrier(self, operation: str) -> None:
+        """Wait until every rank is here."""
         ...
 
-    def aside(self) -> "Ranks":
-        """The same ranks for another thread, which gathers while this one does."""
+    def for_thread(self) -> "Ranks":
+        """The same ranks for use in another thread, with a communication group of its own."""
         ...
 
     def close(self) -> None:
-        """Takes leave of the others at the end of the work; after an error a process just ends."""
+        """Leave the group at the end of a successful run."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """One process."""
+    """A single process."""
 
     rank: int = 0
     world: int = 1
 
-    def gather(self, mine: Sequence[Item], what: str) -> list[list[Item]]:  # noqa: ARG002
+    def gather(self, mine: Sequence[Item], operation: str) -> list[list[Item]]:  # noqa: ARG002
         return [list(mine)]
 
-    def barrier(self, what: str) -> None:
-        """Nobody to wait for."""
+    def barrier(self, operation: str) -> None:
+        """No-op: there is no other rank."""
 
-    def aside(self) -> "Alone":
+    def for_thread(self) -> "Alone":
         return self
 
     def close(self) -> None:
-        """Nobody to take leave of."""
+        """No-op: there is no group to leave."""
 
 
 ALONE = Alone()
 
 
-def require(config: Config, world: int) -> None:
-    """Refuses what several processes cannot share evenly, or at all."""
+@dataclass(frozen=True, slots=True)
+class Torchrun:
+    """One of several processes: objects travel over gloo, weights and gradients over NCCL on GPUs."""
+
+    rank: int
+    world: int
+    group: dist.ProcessGroup
+
+    @classmethod
+    def join(cls) -> "Torchrun":
+        """Join the process group that torchrun describes in the environment."""
+        on_gpu = torch.cuda.is_available()
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+        joined = cls(dist.get_rank(), dist.get_world_size(), _object_group())
+        if len({each for (each,) in joined.gather([on_gpu], "the start")}) > 1:
+            raise ConfigError(f"some of the {joined.world} processes have no GPU; start at most one process per GPU")
+        return joined
+
+    def gather(self, mine: Sequence[Item], operation: str) -> list[list[Item]]:
+        every: list[Any] = [None] * self.world
+        try:
+            dist.all_gather_object(every, (operation, list(mine)), group=self.group)
+        except RuntimeError as error:
+            raise TrainingStopped(describe_disconnect(error, operation) or str(error)) from error
+        if len({theirs for theirs, _ in every}) > 1:
+            places = ", ".join(f"process {rank} at {theirs!r}" for rank, (theirs, _) in enumerate(every))
+            raise TrainingStopped(
+                f"the processes of this run diverged: {places}; an imported function (advantage, loss, protocol, "
+                "method) probably returns different values in each process: make it depend on its arguments alone, "
+                "or train without --nproc"
+            )
+        return [items for _, items in every]
+
+    def barrier(self, operation: str) -> None:
+        self.gather([], operation)
+
+    def for_thread(self) -> "Torchrun":
+        return Torchrun(self.rank, self.world, _object_group())
+
+    def close(self) -> None:
+        self.barrier("the end")
+        dist.destroy_process_group()
+
+
+def join_ranks() -> Ranks:
+    """The ranks of the run that this process belongs to."""
+    return Torchrun.join() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Alone()
+
+
+def _object_group() -> dist.ProcessGroup:
+    group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+    assert isinstance(group, dist.ProcessGroup)  # noqa: S101  every rank is in it
+    return group
+
+
+def describe_disconnect(error: BaseException, operation: str = "a computation of all processes") -> str | None:
+    """The message for a collective that failed because another process left; None for other errors."""
+    # gloo raises a plain RuntimeError that starts with a place in its source; NCCL has an error class.
+    text = str(error).partition("\n")[0]
+    if not isinstance(error, dist.DistError) and "/gloo/" not in text:
+        return None
+    cause = re.sub(r"^\[\S+\] ", "", text).partition(". ")[0]
+    return (
+        f"process {dist.get_rank()} lost the other processes at {operation!r} ({cause}); find out what ended or "
+        "delayed them, then run: sleuth train --resume RUN"
+    )
+
+
+def require_supported(config: Config, world: int) -> None:
+    """Refuse settings that do not work with this number of processes."""
     if config.train.questions % world:
         raise ConfigError(
-            f"train.questions = {config.train.questions} cannot be shared evenly by {world} processes; "
+            f"train.questions = {config.train.questions} is not divisible by {world} processes; "
             f"choose a multiple of {world}, or another --nproc"
         )
     if config.engine.kind == "vllm" and world > 1:
         raise ConfigError(
-            f"engine.kind = vllm is for one training process, and {world} were asked for; leave out --nproc, or choose "
+            f"engine.kind = vllm supports one training process, not {world}; leave out --nproc, or set "
             "engine.kind = paged"
         )
     if config.retrieval.record and world > 1:
         raise ConfigError(
-            f"retrieval.record = true is for one process, {world} would write one file; record without --nproc"
+            f"retrieval.record = true supports one process, and {world} would write the same file; leave out --nproc"
         )
+
+
+def require_gpus(processes: int) -> None:
+    """Refuse more processes than GPUs on a machine that has GPUs."""
+    gpus = torch.cuda.device_count()
+    if gpus and processes > gpus:
+        raise ConfigError(f"--nproc {processes} exceeds the number of GPUs, {gpus}; start at most one process per GPU")
+
+
+async def cancel_together(work: Coroutine[Any, Any, Result], ranks: Ranks) -> Result:
+    """The result of this rank's work; raises CancelledError on every rank if any rank received a signal.
+
+    Collective: ranks that have finished learn here that another one was interrupted.
+    """
+    result: Result | None = None
+    try:
+        result = await INTERRUPTION.cancel_on_signal(work)
+    except asyncio.CancelledError:
+        if INTERRUPTION.signal is None:
+            raise
+    received = [number for theirs in ranks.gather([INTERRUPTION.signal], "signals received") for number in theirs]
+    if signals := [number for number in received if number]:
+        INTERRUPTION.signal = signals[0]
+        raise asyncio.CancelledError
+    assert result is not None  # noqa: S101  without a signal the work was not cancelled
+    return result

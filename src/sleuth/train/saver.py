@@ -9,16 +9,14 @@ from types import TracebackType
 import torch.distributed as dist
 
 from sleuth.errors import InputError, TrainingStopped
+from sleuth.model.policy import HostBuffers, Policy
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress, Snapshot
-from sleuth.train.host import Host
+from sleuth.train.guards import LOWER_RATE
 from sleuth.train.optimiser import Optimiser, not_finite
-from sleuth.train.policy import Policy
-from sleuth.train.ranks import ALONE, Ranks
-from sleuth.train.signs import REMEDY
-from sleuth.train.torchrun import PATIENCE
+from sleuth.train.ranks import ALONE, TIMEOUT, Ranks
 
 
 class Saver:
@@ -32,8 +30,8 @@ class Saver:
         self._run, self._keep, self._always = run, keep, frozenset(always)
         self._rank, self._ranks = ranks.rank, ranks
         # The thread has a group of its own: the trainer's goes on being used meanwhile.
-        self._group = dist.new_group(backend="gloo", timeout=PATIENCE) if ranks.world > 1 else None
-        self._host = Host()
+        self._group = dist.new_group(backend="gloo", timeout=TIMEOUT) if ranks.world > 1 else None
+        self._buffers = HostBuffers()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -42,7 +40,7 @@ class Saver:
         self.wait()
         # Whoever still writes is waited for here, where patience is long, and not by the gathering of weights.
         self._ranks.barrier(f"the checkpoint of step {progress.step}")
-        taken = checkpoint.snapshot(policy, optimiser, progress, host=self._host, rank=self._rank, critic=critic)
+        taken = checkpoint.snapshot(policy, optimiser, progress, buffers=self._buffers, rank=self._rank, critic=critic)
         # Not a daemon: the interpreter ends only after it.
         self._thread = threading.Thread(target=self._write, args=(taken,), name=f"checkpoint of step {progress.step}")
         self._thread.start()
@@ -96,7 +94,7 @@ class Saver:
         if broken := [name for name in every if name is not None]:
             raise TrainingStopped(
                 f"the checkpoint of step {taken.progress.step} is not written, for {broken[0]} holds numbers that are "
-                f"not finite; {REMEDY}"
+                f"not finite; {LOWER_RATE}"
             )
 
     def _lead(self, taken: Snapshot) -> None:

@@ -17,7 +17,7 @@ from sleuth.train import ceiling, parity
 from sleuth.train.assemble import Parts
 from sleuth.train.examine import Measured
 from sleuth.train.loop import Outcome
-from sleuth.train.memory import peak_memory_gib
+from sleuth.train.metrics import peak_memory_gib
 
 TRANSCRIPTS = 10
 

@@ -13,8 +13,8 @@ from typing import Self
 from sleuth.config.train import TrackConfig
 from sleuth.errors import MissingExtra
 from sleuth.runs.run import Run
+from sleuth.train.observer import RunObserver
 from sleuth.train.tracking.session import Session, Tracker
-from sleuth.train.watch import Watch
 
 PATIENCE = 90.0  # seconds that a tracker may take to send what is left when a run ends
 
@@ -56,19 +56,19 @@ class Courier:
 class Trackers:
     """All trackers of a run; one that fails is told of once, and dropped."""
 
-    def __init__(self, couriers: Sequence[Courier], watch: Watch, patience: float = PATIENCE) -> None:
+    def __init__(self, couriers: Sequence[Courier], observer: RunObserver, patience: float = PATIENCE) -> None:
         self._couriers = list(couriers)
-        self._watch = watch
+        self._watch = observer
         self._patience = patience
 
     @classmethod
-    def of(cls, config: TrackConfig, run: Run, watch: Watch) -> Self:
+    def of(cls, config: TrackConfig, run: Run, observer: RunObserver) -> Self:
         """The trackers asked for; a library that is not installed is told before anything begins."""
         for name in config.trackers:
             if find_spec(name) is None:
                 raise MissingExtra(name, name)
         session = Session(run, config.project)
-        return cls([Courier(name, partial(OPEN[name], session)) for name in config.trackers], watch)
+        return cls([Courier(name, partial(OPEN[name], session)) for name in config.trackers], observer)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Sends the metrics of a step on their way."""
@@ -85,7 +85,7 @@ class Trackers:
 
     def _drop_failed(self) -> None:
         for courier in [each for each in self._couriers if each.fault is not None]:
-            self._watch.tell(f"{courier.name} is no longer told of this run: {courier.fault}; metrics.jsonl has it all")
+            self._watch.log(f"{courier.name} is no longer told of this run: {courier.fault}; metrics.jsonl has it all")
             self._couriers.remove(courier)
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from sleuth.bench import passes, shapes
-from sleuth.bench.device import SettledClock, mfu
+from sleuth.bench.device import SynchronizedTimer, mfu
 from sleuth.bench.logits import Growth, growth
 from sleuth.bench.passes import Pass, Timing, Work, compare, table, timed
-from sleuth.train.memory import GIB
+from sleuth.train.metrics import GIB
 
 CPU = torch.device("cpu")
 WORK = Work(rows=2, row_tokens=12, repetitions=2)
@@ -53,10 +53,10 @@ def test_operations_have_no_peak_on_a_cpu() -> None:
 
 
 def test_a_clock_that_waits_counts_like_the_other() -> None:
-    clock = SettledClock(CPU)
-    with clock.part("train"):
+    clock = SynchronizedTimer(CPU)
+    with clock.time("train"):
         pass
-    assert 0 <= clock.taken()["time/train"] < 1
+    assert 0 <= clock.collect()["time/train"] < 1
 
 
 @pytest.mark.parametrize(("grown", "chunked", "verdict"), [(GIB, True, "none was made"), (2 * GIB, False, "ONE MAY")])

@@ -14,9 +14,9 @@ from sleuth.bench.plan import Plan
 from sleuth.bench.rig import Rig, assembled
 from sleuth.bench.step import PARTS, REST, measure, one
 from sleuth.errors import InputError
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.records import Outcome, Search, run_lengths
-from sleuth.train.policy import Policy
 
 CPU = torch.device("cpu")
 PLAN = Plan(

@@ -18,9 +18,9 @@ from sleuth.cli.train import train
 from sleuth.errors import UserError
 from sleuth.evaluate.comparison import compare_folders
 from sleuth.evaluate.results import COUNTS, MEASURES
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
-from sleuth.train.policy import Policy
 from sleuth.view.comparison import Comparisons
 from sleuth.view.desk import Desk
 from sleuth.view.library import Library

@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.cli.main import main
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
-from sleuth.train.policy import Policy
 
 Ended = tuple[int | str | None, str, str]
 Doctor = Callable[..., Ended]

@@ -33,7 +33,7 @@ def shown(*, terminal: bool) -> str:
 def test_what_is_told_is_a_line_of_its_own(terminal: bool) -> None:
     file = StringIO()
     with Live(Console(file=file, force_terminal=terminal, width=20)) as live:
-        live.tell("longer than the terminal is wide")
+        live.log("longer than the terminal is wide")
     assert "longer than the terminal is wide\n" in file.getvalue()
 
 

@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 from sleuth.cli.main import main
 from sleuth.cli.train import closing, closing_table
 from sleuth.config.recipe import load, with_absolute_paths
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
 from sleuth.train.assemble import begin
-from sleuth.train.policy import Policy
 
 QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
 RECIPE = """

@@ -12,9 +12,9 @@ from sleuth.doctor.checkup import check, device_of, dtypes_of, failed, finding
 from sleuth.doctor.environment import Finding, Verdict
 from sleuth.doctor.report import json_text, markdown, worst
 from sleuth.errors import ConfigError, EngineFailure, InputError
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.train.parity import Parity
-from sleuth.train.policy import Policy
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

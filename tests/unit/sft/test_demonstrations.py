@@ -8,12 +8,12 @@ import torch
 
 from sleuth.agent import prompts
 from sleuth.agent.tags import Tags
+from sleuth.model.packing import WEIGHT, Row
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Malformed, Search
 from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, Script, acted, expert
 from sleuth.sft.quickstart_tokenizer import tokenizer
 from sleuth.synthesis.world.world import World, WorldQuestion
-from sleuth.train.packing import WEIGHT, Row
 
 READING = 0.125
 PROMPT = "brief"
@@ -115,5 +115,5 @@ def test_drill_practises_only_the_verdict(demonstrator: Demonstrator, posed: lis
 def weights_of(row: Row) -> list[float]:
     """The weight of every token."""
     weights = torch.zeros(len(row.ids_L))
-    weights[row.places_S] = row.columns[WEIGHT]
+    weights[row.positions_S] = row.columns[WEIGHT]
     return weights.tolist()

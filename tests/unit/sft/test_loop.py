@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from sleuth.errors import InputError, Interrupted, TrainingStopped
+from sleuth.model.packing import Row, row
+from sleuth.model.policy import Policy
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.sft import loop as course
 from sleuth.sft.checkpoint import Checkpoints
 from sleuth.sft.settings import SFTConfig
 from sleuth.sft.step import measure
 from sleuth.sft.traces import Trace
-from sleuth.train.packing import Row, row
-from sleuth.train.policy import Policy
-from sleuth.train.watch import Silent
+from sleuth.train.observer import SilentObserver
 
 
 def made(*ids: int) -> Row:
@@ -33,14 +33,14 @@ RISING = [made(5, 6, 7, 8), made(9, 10, 11)]
 FALLING = [made(8, 7, 6, 5), made(11, 10, 9)]  # the same tokens the other way round: learning one unlearns the other
 
 
-class Heard(Silent):
+class Heard(SilentObserver):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.advanced = 0
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
     def advance(self, parts: int = 1) -> None:
@@ -112,7 +112,7 @@ def test_best_weights_are_kept_and_training_ends_when_they_are_behind(policy: Ca
 def test_without_patience_it_goes_on_and_still_keeps_the_best(policy: Callable[..., Policy]) -> None:
     ours = policy()
     settings = SFTConfig(steps=12, batch_rows=2, learning_rate=0.01, evaluate_every=4, patience=0)
-    found = course.train(ours, RISING, FALLING, settings, Silent())
+    found = course.train(ours, RISING, FALLING, settings, SilentObserver())
     assert [each.step for each in found.held_out] == [0, 4, 8, 12]
     assert measure(ours, FALLING, 1000) == pytest.approx(min(each.loss for each in found.held_out), rel=1e-6)
 
@@ -120,7 +120,7 @@ def test_without_patience_it_goes_on_and_still_keeps_the_best(policy: Callable[.
 def test_last_weights_are_kept_however_they_do_and_nothing_ends_early(policy: Callable[..., Policy]) -> None:
     ours = policy()
     settings = SFTConfig(epochs=8, batch_rows=2, learning_rate=0.01, decay="none", keep="last")
-    found = course.train(ours, RISING, FALLING, settings, Silent())
+    found = course.train(ours, RISING, FALLING, settings, SilentObserver())
     assert found.kept == len(found.updates) == 8
     assert found.worsening() > settings.patience
     assert measure(ours, FALLING, 1000) == pytest.approx(found.held_out[-1].loss, rel=1e-6)
@@ -129,7 +129,7 @@ def test_last_weights_are_kept_however_they_do_and_nothing_ends_early(policy: Ca
 
 def test_what_helps_the_held_out_is_kept_to_the_end(policy: Callable[..., Policy]) -> None:
     settings = SFTConfig(epochs=4, batch_rows=2, learning_rate=0.01)
-    found = course.train(policy(), RISING, RISING, settings, Silent())
+    found = course.train(policy(), RISING, RISING, settings, SilentObserver())
     assert found.kept == 4
     assert [each.step for each in found.held_out] == [0, 1, 2, 3, 4]
 
@@ -139,7 +139,7 @@ def test_loss_that_is_no_number_stops_it(policy: Callable[..., Policy]) -> None:
     with torch.no_grad():
         next(ours.model.parameters()).fill_(math.nan)
     with pytest.raises(TrainingStopped, match="the loss of step 1 is nan"):
-        course.train(ours, RISING, [], SFTConfig(steps=1), Silent())
+        course.train(ours, RISING, [], SFTConfig(steps=1), SilentObserver())
 
 
 def test_update_that_breaks_the_weights_stops_it(policy: Callable[..., Policy]) -> None:
@@ -148,11 +148,11 @@ def test_update_that_breaks_the_weights_stops_it(policy: Callable[..., Policy]) 
         update={"learning_rate": 1e36}  # more than may be asked for
     )
     with pytest.raises(TrainingStopped, match="the weights are not finite after an update"):
-        course.train(policy(), RISING, [], settings, Silent())
+        course.train(policy(), RISING, [], settings, SilentObserver())
 
 
-class Signalled(Silent):
-    """A watch that gets SIGTERM after so many updates."""
+class Signalled(SilentObserver):
+    """A observer that gets SIGTERM after so many updates."""
 
     def __init__(self, after: int) -> None:
         self._left = after
@@ -174,7 +174,7 @@ def test_interrupted_training_continues_as_if_it_had_not_been(
     share = {"patience": 0, "evaluate_every": 1} if held_out else {"held_out": 0.0}
     settings = SFTConfig.model_validate({"steps": 8, "batch_rows": 1, "learning_rate": 0.01, **share})
     whole = policy()
-    expected = course.train(whole, RISING, held_out, settings, Silent())
+    expected = course.train(whole, RISING, held_out, settings, SilentObserver())
     for after in (2, 5):  # of all updates
         with pytest.raises(Interrupted), INTERRUPTION.handle_signals(), INTERRUPTION.defer():
             course.train(policy(), RISING, held_out, settings, Signalled(after), Checkpoints(tmp_path, 60.0))
@@ -196,7 +196,7 @@ def test_damaged_checkpoint_is_not_continued(policy: Callable[..., Policy], tmp_
     written[-1] ^= 1
     weights.write_bytes(written)
     with pytest.raises(InputError, match=r"is damaged: .*model\.safetensors does not match its checksum"):
-        course.train(policy(), RISING, [], settings, Silent(), Checkpoints(tmp_path, 60.0))
+        course.train(policy(), RISING, [], settings, SilentObserver(), Checkpoints(tmp_path, 60.0))
 
 
 def test_checkpoints_are_written_when_due_and_removed_without_a_trace(
@@ -204,7 +204,7 @@ def test_checkpoints_are_written_when_due_and_removed_without_a_trace(
 ) -> None:
     checkpoints = Checkpoints(tmp_path, 0.0)
     settings = SFTConfig(steps=3, batch_rows=2, learning_rate=0.01, evaluate_every=1)
-    found = course.train(policy(), RISING, FALLING, settings, Silent(), checkpoints)
+    found = course.train(policy(), RISING, FALLING, settings, SilentObserver(), checkpoints)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [f"best-{found.best.step}.safetensors", "checkpoints", "course.json"]
     checkpoints.remove()

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from sleuth.model.policy import Policy
 from sleuth.sft.demonstrations import BEHAVIOURS
 from sleuth.sft.quickstart_policy import PHASES, Plan, cold_start, model
-from sleuth.train.policy import Policy
 
 CPU = torch.device("cpu")
 PLAN = Plan(

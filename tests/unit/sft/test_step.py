@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from sleuth.model.packing import row
+from sleuth.model.policy import Policy
 from sleuth.sft import step as sft
 from sleuth.sft.step import Learner
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.packing import row
-from sleuth.train.policy import Policy
 
 TOKENS = [(5, 6, 7, 8), (9, 10, 11)]
 WEIGHTS = [(0.0, 1.0, 0.5, 1.0), (0.0, 0.0, 1.0)]

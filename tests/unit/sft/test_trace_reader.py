@@ -13,10 +13,10 @@ from sleuth.model.tokens import Tokens
 from sleuth.sft import trace_reader as reading
 from sleuth.sft.settings import SFTConfig
 from sleuth.sft.traces import Reading
-from sleuth.train.watch import Silent
+from sleuth.train.observer import SilentObserver
 
 
-class Heard(Silent):
+class Heard(SilentObserver):
     """Keeps the stages and how far they came."""
 
     def __init__(self) -> None:

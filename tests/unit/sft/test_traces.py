@@ -16,7 +16,7 @@ from sleuth.sft import traces
 from sleuth.sft.settings import SFTConfig
 from sleuth.sft.trace_reader import read as read_files
 from sleuth.sft.traces import Reading
-from sleuth.train.watch import Silent
+from sleuth.train.observer import SilentObserver
 
 TALK = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]}
 # Prompt of two tokens, three sampled, an observation of two, two sampled.
@@ -39,7 +39,7 @@ def read(source: Path, tmp_path: Path) -> Callable[..., Reading]:
     def reading(*rows: object, text: str | None = None, **settings: Any) -> Reading:
         path = tmp_path / "traces.jsonl"
         path.write_text("".join(json.dumps(each) + "\n" for each in rows) if text is None else text)
-        return read_files(source, [path], SFTConfig(**settings), Silent())
+        return read_files(source, [path], SFTConfig(**settings), SilentObserver())
 
     return reading
 

@@ -17,6 +17,7 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.tools import SearchTool
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.retrieval import index
@@ -25,15 +26,13 @@ from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts
 from sleuth.train.critic import Critic
+from sleuth.train.observer import SilentObserver
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.policy import Policy
 from sleuth.train.publish import Copied, Shared
-from sleuth.train.questions import QuestionStream
-from sleuth.train.rollout import Asker
+from sleuth.train.rollout import QuestionStream, RolloutSampler
 from sleuth.train.saver import Saver
 from sleuth.train.step import Learner
 from sleuth.train.trackers import Trackers
-from sleuth.train.watch import Silent
 
 QUESTIONS = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library", hops=1 + n % 2) for n in range(5)]
 
@@ -146,10 +145,10 @@ def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Pa
             learner=Learner(learned, optimiser, config.algorithm, config.train, context, reference, critic),
             engine=engine,
             publisher=Shared(engine) if together else Copied(engine, lambda: _beside(learned, apart)),
-            asker=Asker(agent, Rubric(config.reward), stream, config, tally=lambda: engine.stats),
+            sampler=RolloutSampler(agent, Rubric(config.reward), stream, config, tally=lambda: engine.stats),
             held_out=QUESTIONS[:3],
             saver=Saver(run, config.train.keep, always=(0,)),
-            trackers=Trackers([], Silent()),
+            trackers=Trackers([], SilentObserver()),
         )
 
     return make

@@ -10,22 +10,22 @@ import torch
 
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
+from sleuth.model.policy import Policy
 from sleuth.runs.run import Run
 from sleuth.train import finished
 from sleuth.train.assemble import Parts, proceed, start
 from sleuth.train.checkpoint import Progress
 from sleuth.train.learners import dtype_of, engine_policy
 from sleuth.train.loop import train
-from sleuth.train.policy import Policy
+from sleuth.train.observer import SilentObserver
 from sleuth.train.publish import Copied, Shared
 from sleuth.train.saver import save
-from sleuth.train.watch import Silent
 
 QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
 
 
 class Stages:
-    """A watch that remembers what it was told."""
+    """A observer that remembers what it was told."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -40,7 +40,7 @@ class Stages:
     def step(self, step: int, metrics: object) -> None:
         """Not remembered."""
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.told.append(line)
 
 
@@ -68,13 +68,13 @@ def generated(**world: int) -> Config:
     return config(**tables)
 
 
-def begun(made: Config | None = None, watch: Stages | None = None) -> Parts:
-    return start(made or config(), Path("run"), watch or Silent())
+def begun(made: Config | None = None, observer: Stages | None = None) -> Parts:
+    return start(made or config(), Path("run"), observer or SilentObserver())
 
 
 def test_run_on_files_indexes_them_once(home: Path) -> None:
     stages = Stages()
-    made = begun(watch=stages)
+    made = begun(observer=stages)
     assert [question.id for question in made.held_out] == ["q1"]
     again = proceed(Run.open(made.run.path), stages)
     assert stages.begun == ["indexing"]
@@ -85,15 +85,15 @@ def test_run_on_files_indexes_them_once(home: Path) -> None:
 def test_held_out_questions_that_are_trained_on_are_told(asked: str, known: bool, home: Path) -> None:
     for name, question in {"train": "Where is Oslo?", "test": asked}.items():
         Path(f"{name}.jsonl").write_text(json.dumps(QUESTION | {"question": question}) + "\n")
-    watch = Stages()
-    begun(watch=watch)
-    assert any("1 of the 1 held-out questions are trained on too" in line for line in watch.told) is known
+    observer = Stages()
+    begun(observer=observer)
+    assert any("1 of the 1 held-out questions are also in the training set" in line for line in observer.told) is known
 
 
 def test_whether_the_run_repeats_is_told_at_its_start(home: Path) -> None:
-    watch = Stages()
-    begun(watch=watch)
-    (line,) = (line for line in watch.told if line.startswith("lockstep"))
+    observer = Stages()
+    begun(observer=observer)
+    (line,) = (line for line in observer.told if line.startswith("lockstep"))
     assert line == (
         "lockstep on (every tool answers in this process), 2 episodes in flight at most: with the same seed this run "
         "repeats bit for bit on this machine"
@@ -104,7 +104,7 @@ def test_run_in_a_world_generates_it_once(home: Path) -> None:
     stages = Stages()
     made = begun(generated(), stages)
     assert len(made.held_out) == 3
-    assert len(made.asker.stream.questions) == 5
+    assert len(made.sampler.stream.questions) == 5
     proceed(Run.open(made.run.path), stages)
     assert stages.begun == ["generating the world", "indexing"]
 
@@ -122,7 +122,7 @@ def test_run_with_an_index_of_its_own_builds_none(home: Path) -> None:
 def test_run_killed_before_its_first_checkpoint_starts_over(left: str, home: Path) -> None:
     made = begun(generated())
     (made.run.path / left).mkdir()
-    with proceed(Run.open(made.run.path), Silent()).run.lock():
+    with proceed(Run.open(made.run.path), SilentObserver()).run.lock():
         assert not (made.run.path / left).exists()
 
 
@@ -130,7 +130,7 @@ def test_run_is_continued_and_asked_from_another_folder(home: Path, monkeypatch:
     made = begun()
     save(made.run, made.learner.policy, made.learner.optimiser, Progress(1, 0.0, 0), keep=1)
     monkeypatch.chdir("/")
-    again = proceed(Run.open(home / "run"), Silent())
+    again = proceed(Run.open(home / "run"), SilentObserver())
     assert again.config.model.policy == str(home / "model")
     for initial in (True, False):
         assert finished.agent(Run.open(home / "run"), initial).config == made.config.agent
@@ -158,13 +158,13 @@ def test_changed_input_is_not_continued(path: str, knob: str, home: Path) -> Non
     with Path(path).open("a") as file:
         file.write("\n")
     with pytest.raises(InputError, match=rf"{knob} = .* changed after run was begun with it; put it back, or begin"):
-        proceed(Run.open(made.run.path), Silent())
+        proceed(Run.open(made.run.path), SilentObserver())
 
 
 def test_engine_generates_on_the_parameters_that_learn_unless_it_is_ahead(home: Path) -> None:
-    together = start(config(), Path("together"), Silent())
+    together = start(config(), Path("together"), SilentObserver())
     train, algorithm = {"mode": "ahead"}, {"correction": {"level": "token"}}
-    apart = start(config(train=train, algorithm=algorithm), Path("apart"), Silent())
+    apart = start(config(train=train, algorithm=algorithm), Path("apart"), SilentObserver())
     assert (type(together.publisher), type(apart.publisher)) == (Shared, Copied)
     assert engine_policy(together.config, together.learner)[0] is together.learner.policy
     learning, (generating, _) = apart.learner.policy, engine_policy(apart.config, apart.learner)
@@ -177,12 +177,12 @@ def test_critic_begins_as_the_policy_or_another_model(home: Path, policy: Callab
     models = {"model": {}, "other": {"policy": "other"}}
     for number, (folder, critic) in enumerate(models.items()):
         settings = {"advantage": "gae", "critic": critic}
-        made = start(config(algorithm=settings), Path(f"run-{number}"), Silent()).learner.critic
+        made = start(config(algorithm=settings), Path(f"run-{number}"), SilentObserver()).learner.critic
         assert made is not None
         expected = Policy.load(home / folder, torch.device("cpu")).model.base_model.state_dict()
         found = made.body.model.base_model.state_dict()
         assert all(torch.equal(found[name], each) for name, each in expected.items())
-    assert start(config(), Path("without"), Silent()).learner.critic is None
+    assert start(config(), Path("without"), SilentObserver()).learner.critic is None
 
 
 def test_half_precision_is_for_gpus(home: Path) -> None:
@@ -197,19 +197,19 @@ def test_half_precision_is_for_gpus(home: Path) -> None:
 def test_run_goes_on_with_what_may_change_and_remembers_it(home: Path) -> None:
     made = begun()
     made.run.write_summary({"steps": 3})
-    longer = proceed(Run.open(made.run.path), Silent(), ["train.steps=7"])
+    longer = proceed(Run.open(made.run.path), SilentObserver(), ["train.steps=7"])
     assert "changes" not in made.run.manifest(), "nothing changes before the run is held"
     with longer.held():
         longer.go_on(0)
         assert made.run.summary() is None, "a run that goes on is not finished"
-    again = proceed(Run.open(made.run.path), Silent(), ["guards.non_finite=stop"])
+    again = proceed(Run.open(made.run.path), SilentObserver(), ["guards.non_finite=stop"])
     with again.held():
         again.go_on(0)
     assert (again.config.train.steps, again.config.guards.non_finite) == (7, "stop")
     assert made.run.manifest()["changes"] == ["train.steps=7", "guards.non_finite=stop"]
-    assert proceed(Run.open(made.run.path), Silent()).config == again.config
+    assert proceed(Run.open(made.run.path), SilentObserver()).config == again.config
     with pytest.raises(ConfigError, match=r"train\.samples cannot change after a run was begun"):
-        proceed(Run.open(made.run.path), Silent(), ["train.samples=2"])
+        proceed(Run.open(made.run.path), SilentObserver(), ["train.samples=2"])
 
 
 def test_parts_of_a_run_made_by_other_versions_are_recorded_and_told(
@@ -331,8 +331,8 @@ def test_method_whose_episodes_share_fewer_workers_than_slots_runs_to_its_end(
         train={"steps": 1, "questions": 1, "samples": 4},
         evaluate={"before": False, "after": False},
     )
-    watch = Stages()
-    parts = begun(made, watch)
-    train(parts, watch, 0.0)
+    observer = Stages()
+    parts = begun(made, observer)
+    train(parts, observer, 0.0)
     assert [row["step"] for row in parts.run.metrics()] == [0, 1]
-    assert any(line.startswith("lockstep off (agent.method = import:pool_of_two.run") for line in watch.told)
+    assert any(line.startswith("lockstep off (agent.method = import:pool_of_two.run") for line in observer.told)

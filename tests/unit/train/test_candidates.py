@@ -14,12 +14,12 @@ from sleuth.config.engine import EngineConfig
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.evaluate.folder import flatten
+from sleuth.model.policy import Policy
 from sleuth.retrieval import index
 from sleuth.runs.run import Run
 from sleuth.train import finished
 from sleuth.train.candidates import Candidate, Wish, named
 from sleuth.train.learners import device_of
-from sleuth.train.policy import Policy
 from sleuth.train.ranks import ALONE
 
 QUESTION = {"id": "q1", "question": "Who?", "golden_answers": ["Ada"]}

@@ -16,15 +16,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from sleuth.errors import InputError
 from sleuth.model import lora
 from sleuth.model.lora import LoRA
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
 from sleuth.train.checkpoint import Progress, restore
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.policy import Policy
 from sleuth.train.saver import save
 
 CPU = torch.device("cpu")
-PROGRESS = Progress(step=2, seconds=1.5, tokens=300, asked=16, kl=0.01, best=0.5, score=0.25)
+PROGRESS = Progress(step=2, seconds=1.5, tokens=300, questions_drawn=16, kl=0.01, best=0.5, score=0.25)
 Make = Callable[..., Policy]
 
 

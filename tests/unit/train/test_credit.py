@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.model.packing import Row, row
 from sleuth.records import StopReason, Trajectory
-from sleuth.train.credit import Paid, credited, heard, shaped
-from sleuth.train.packing import Row, row
+from sleuth.train.credit import RewardBatch, attach_advantages, is_trained_on, shape_rewards
 
 REWARDS = torch.tensor([1.0, 0.0])
 ONE_GROUP = torch.tensor([7, 7])
@@ -34,7 +34,7 @@ def algorithm(**knobs: Any) -> AlgorithmConfig:
 
 def test_every_token_of_a_trajectory_has_its_advantage() -> None:
     made = rows({"old": [-1.0, -2.0]}, {"old": [-1.0]})
-    found = credited(made, REWARDS, ONE_GROUP, algorithm(advantage="dr_grpo"), 0.0)
+    found = attach_advantages(made, REWARDS, ONE_GROUP, algorithm(advantage="dr_grpo"), 0.0)
     assert advantages(found) == [[0.5, 0.5], [-0.5]]
 
 
@@ -42,15 +42,15 @@ def test_distance_is_charged_to_the_whole_trajectory() -> None:
     """By k1, 0.5 + 0.5 at the first and -1 at the second, at a weight of a half."""
     made = rows({"old": [-1.0, -2.0], "reference": [-1.5, -2.5]}, {"old": [-2.0], "reference": [-1.0]})
     settings = algorithm(advantage="dr_grpo", kl={"place": "reward", "estimator": "k1"})
-    found = credited(made, REWARDS, ONE_GROUP, settings, 0.5)
+    found = attach_advantages(made, REWARDS, ONE_GROUP, settings, 0.5)
     assert advantages(found) == [[0.0, 0.0], [0.0]]
-    assert advantages(credited(made, REWARDS, ONE_GROUP, settings, 1.0)) == [[-0.5, -0.5], [0.5]]
+    assert advantages(attach_advantages(made, REWARDS, ONE_GROUP, settings, 1.0)) == [[-0.5, -0.5], [0.5]]
 
 
 def test_critic_is_surprised_token_by_token() -> None:
     """With gamma = lam = 1 the advantage is what came less what was expected, before it is whitened."""
     made = rows({"value": [0.25, 0.5, 0.75]}, {"value": [0.5]})
-    found = credited(made, REWARDS, ONE_GROUP, algorithm(advantage="gae"), 0.0)
+    found = attach_advantages(made, REWARDS, ONE_GROUP, algorithm(advantage="gae"), 0.0)
     assert [each.columns["return"].tolist() for each in found] == [[1.0, 1.0, 1.0], [0.0]]
     raw = torch.tensor([0.75, 0.5, 0.25, -0.5])
     expected = (raw - raw.mean()) / (raw.std() + 1e-6)
@@ -63,13 +63,13 @@ def test_distance_is_charged_to_the_critic_where_it_arises() -> None:
         {"value": [0.0], "old": [-1.0], "reference": [-1.0]},
     )
     settings = algorithm(advantage="gae", kl={"place": "reward", "estimator": "k1"})
-    found = credited(made, REWARDS, ONE_GROUP, settings, 0.125)
+    found = attach_advantages(made, REWARDS, ONE_GROUP, settings, 0.125)
     assert [each.columns["return"].tolist() for each in found] == [[0.875, 1.0], [0.0]]
 
 
 def test_row_without_scored_tokens_earns_nothing() -> None:
     silent = rows({"value": []}, {"value": [0.5]})
-    found = credited(silent, REWARDS, ONE_GROUP, algorithm(advantage="gae"), 0.0)
+    found = attach_advantages(silent, REWARDS, ONE_GROUP, algorithm(advantage="gae"), 0.0)
     assert advantages(found) == [[], [0.0]]
     assert found[1].columns["return"].tolist() == [0.0]
 
@@ -82,11 +82,11 @@ def test_long_episodes_are_punished_where_that_is_asked(
 ) -> None:
     knobs = {"overlong": overlong} | ({"overlong_tokens": 4} if overlong == "shape" else {})
     played = [trajectory((1,) * length, (False,) * (length - 1) + (True,)) for length in (6, 8)]
-    paid = Paid(played, torch.tensor([1.0, 1.0]), torch.tensor([0, 0]))
-    assert shaped(paid, algorithm(**knobs), 10).tolist() == expected
+    paid = RewardBatch(played, torch.tensor([1.0, 1.0]), torch.tensor([0, 0]))
+    assert shape_rewards(paid, algorithm(**knobs), 10).tolist() == expected
 
 
 @pytest.mark.parametrize("stop", StopReason)
 def test_filter_leaves_out_what_ran_out_of_tokens(stop: StopReason, trajectory: Callable[..., Trajectory]) -> None:
-    assert heard(trajectory(stop=stop), algorithm())
-    assert heard(trajectory(stop=stop), algorithm(overlong="filter")) == (stop is not StopReason.OUT_OF_TOKENS)
+    assert is_trained_on(trajectory(stop=stop), algorithm())
+    assert is_trained_on(trajectory(stop=stop), algorithm(overlong="filter")) == (stop is not StopReason.OUT_OF_TOKENS)

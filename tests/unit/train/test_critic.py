@@ -8,9 +8,9 @@ import torch
 
 from sleuth.config.algorithm import CriticConfig
 from sleuth.config.train import TrainConfig
+from sleuth.model.packing import Pack, pack, row
+from sleuth.model.policy import Policy
 from sleuth.train.critic import Critic
-from sleuth.train.packing import Pack, pack, row
-from sleuth.train.policy import Policy
 
 CPU = torch.device("cpu")
 

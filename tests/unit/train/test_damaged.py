@@ -13,7 +13,7 @@ from sleuth.runs.run import Run
 from sleuth.train import finished
 from sleuth.train.assemble import Parts, proceed
 from sleuth.train.loop import train
-from sleuth.train.watch import Silent
+from sleuth.train.observer import SilentObserver
 
 Making = Callable[..., Parts]
 UNASKED = {"before": False, "after": False}
@@ -75,7 +75,7 @@ def run(whole: dict[str, Path], parts: Making, tmp_path: Path, tmp_path_factory:
     if not whole:
         whole["run"] = tmp_path_factory.mktemp("whole") / "run"
         settings = {"steps": 1, "keep_best": True}
-        train(parts(whole["run"], evaluate={**UNASKED, "every": 1}, train=settings), Silent(), 0.0)
+        train(parts(whole["run"], evaluate={**UNASKED, "every": 1}, train=settings), SilentObserver(), 0.0)
     shutil.copytree(whole["run"], tmp_path / "run")
     return tmp_path / "run"
 
@@ -86,13 +86,13 @@ def test_damage_is_one_sentence_that_names_it(damage: str, run: Path, parts: Mak
     harm(run)
     settings = {"steps": 2, "keep_best": True, "save_every": 1}
     with pytest.raises(InputError, match=sentence) as refused:
-        train(parts(run, evaluate={**UNASKED, "every": 1}, train=settings), Silent(), 0.0)
+        train(parts(run, evaluate={**UNASKED, "every": 1}, train=settings), SilentObserver(), 0.0)
     assert "\n" not in str(refused.value)
 
 
 def test_folders_that_are_missing_are_made_again(run: Path, parts: Making) -> None:
     shutil.rmtree(run / "trajectories")
-    train(parts(run, evaluate=UNASKED, train={"steps": 2}), Silent(), 0.0)
+    train(parts(run, evaluate=UNASKED, train={"steps": 2}), SilentObserver(), 0.0)
     assert Run.open(run).trajectories(2).is_file()
     shutil.rmtree(run / "checkpoints")
     assert Run.open(run).checkpoints() == []
@@ -104,6 +104,6 @@ def test_folders_that_are_missing_are_made_again(run: Path, parts: Making) -> No
 def test_manifest_without_its_tables_is_one_sentence(missing: str, run: Path) -> None:
     tables: dict[str, object] = {"config": {}, "inputs": {}}
     rewritten(run / "manifest.json", lambda row: row.update({**tables, missing: None}))
-    for attempt in (lambda: command(resume=run), lambda: proceed(Run.open(run), Silent())):
+    for attempt in (lambda: command(resume=run), lambda: proceed(Run.open(run), SilentObserver())):
         with pytest.raises(InputError, match=f"manifest.json is damaged: it has no {missing}"):
             attempt()

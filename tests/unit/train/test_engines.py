@@ -11,8 +11,8 @@ from torch import Tensor
 from sleuth.config.tree import Config
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
+from sleuth.model.policy import Policy
 from sleuth.train.engines import Lockstep, embedded, learning, standing
-from sleuth.train.policy import Policy
 from sleuth.train.publish import Sent
 
 NOWHERE = "http://127.0.0.1:9"

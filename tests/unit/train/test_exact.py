@@ -13,10 +13,10 @@ from sleuth.engines.base import Sampling
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.model.alike import install
 from sleuth.model.exactness import disable_split_k
+from sleuth.model.packing import Row, row
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
-from sleuth.train.packing import Row, row
 from sleuth.train.parity import compare
-from sleuth.train.policy import Policy
 
 Tiny = Callable[..., PreTrainedModel]
 # The softmax over the vocabulary is summed in another order, in fp32. One bit of one hidden state is a thousand times

@@ -10,9 +10,9 @@ from sleuth.evaluate.results import Evaluation
 from sleuth.evaluate.runner import evaluate
 from sleuth.train.assemble import Parts
 from sleuth.train.examine import ask, measure
+from sleuth.train.observer import SilentObserver
 from sleuth.train.ranks import Alone
-from sleuth.train.upcoming import InTurn
-from sleuth.train.watch import Silent
+from sleuth.train.rollout_schedule import Synchronous
 
 Item = TypeVar("Item")
 Making = Callable[..., Parts]
@@ -48,9 +48,9 @@ def test_questions_are_asked_at_the_temperature_named(parts: Making, tmp_path: P
 
 def test_a_measurement_is_greedy_and_sampled(parts: Making, tmp_path: Path) -> None:
     made = parts(tmp_path / "run")
-    with InTurn(made.asker.harvest) as coming:
-        found = measure(made, Silent(), coming, 0, "asking")
-        greedy, sampled = (said(coming.run(ask(made, temperature, 0))) for temperature in (0.0, 1.0))
+    with Synchronous(made.sampler.collect) as rollouts:
+        found = measure(made, SilentObserver(), rollouts, 0, "asking")
+        greedy, sampled = (said(rollouts.run(ask(made, temperature, 0))) for temperature in (0.0, 1.0))
     assert (said(found.greedy), said(found.sampled)) == (greedy, sampled)
     assert greedy != sampled
 

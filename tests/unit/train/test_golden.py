@@ -29,13 +29,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.model.attention import NAME
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.sft.quickstart_tokenizer import tokenizer
 from sleuth.train.critic import Critic
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.policy import Policy
-from sleuth.train.step import Learner, Pace
+from sleuth.train.step import Learner, StepRates
 
 RECORD = Path(__file__).with_name("golden.json")
 KERNELS = {
@@ -122,7 +122,7 @@ def run(name: str) -> dict[str, Any]:
     algorithm = AlgorithmConfig.model_validate(RUNS[name])
     with TemporaryDirectory() as folder:
         ours = learner(algorithm, Path(folder) / "critic")
-        pace = Pace(1e-3, algorithm.kl.coefficient, critic_rate=1e-3)
+        pace = StepRates(1e-3, algorithm.kl.coefficient, critic=1e-3)
         made = [ours.learn(recorded(step), pace, isfinite, recompute=False) for step in range(STEPS)]
     figures = [f"{part}/{figure}" for part in ("policy", "critic") for figure in ("loss", "gradient_norm")]
     kept = {figure: [step[figure].hex() for step in made] for figure in figures if figure in made[0]}

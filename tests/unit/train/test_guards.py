@@ -12,9 +12,8 @@ from sleuth.engines.base import NOT_FINITE
 from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
 from sleuth.train import guards
-from sleuth.train.guards import Guards, NotFinite, last_good
-from sleuth.train.signs import SIGNS
-from sleuth.train.verdict import Verdict, gravest, marks, settled
+from sleuth.train.guards import GUARDS, Guards, NotFinite, Verdict, last_good, most_severe, resolve
+from sleuth.train.metrics import finite_only, stop_metrics
 
 Maker = Callable[..., Trajectory]
 HEALTHY = {
@@ -51,61 +50,65 @@ def past(steps: int = 8) -> list[Mapping[str, float]]:
 
 
 def test_every_knob_has_its_sign_and_every_sign_its_knobs() -> None:
-    assert tuple(SIGNS) == WATCHED
-    assert set(TROUBLE) | {"gradient_norm"} == set(SIGNS)
+    assert tuple(GUARDS) == WATCHED
+    assert set(TROUBLE) | {"gradient_norm"} == set(GUARDS)
 
 
 def test_a_healthy_step_passes() -> None:
-    watch = Guards(settings(), past())
-    assert watch.verdicts(HEALTHY) == []
-    assert watch.admits(0.3, 1.0) is None
+    guard = Guards(settings(), past())
+    assert guard.check(HEALTHY) == []
+    assert guard.check_update(0.3, 1.0) is None
 
 
 @pytest.mark.parametrize(("name", "change"), TROUBLE.items())
 def test_each_guard_speaks_of_its_own_trouble_and_no_other(name: str, change: Mapping[str, float]) -> None:
-    (verdict,) = Guards(settings(), past()).verdicts({**HEALTHY, **change})
+    (verdict,) = Guards(settings(), past()).check({**HEALTHY, **change})
     assert (verdict.guard, verdict.action) == (name, settings().actions[name])
 
 
 @pytest.mark.parametrize(("name", "change"), TROUBLE.items())
 def test_a_guard_that_is_off_is_silent(name: str, change: Mapping[str, float]) -> None:
-    assert Guards(settings(**{f"{name}_action": "off"}), past()).verdicts({**HEALTHY, **change}) == []
+    assert Guards(settings(**{f"{name}_action": "off"}), past()).check({**HEALTHY, **change}) == []
 
 
 def test_only_metrics_that_are_there_are_judged() -> None:
-    assert Guards(settings(), past()).verdicts({}) == []
-    (verdict,) = Guards(settings(), past()).verdicts({"parity/k3": 0.5})
+    assert Guards(settings(), past()).check({}) == []
+    (verdict,) = Guards(settings(), past()).check({"parity/k3": 0.5})
     assert verdict.guard == "parity"
 
 
 def test_a_spike_is_met_before_the_update() -> None:
-    watch = Guards(settings(gradient_norm=10.0), past())
-    verdict = watch.admits(2.5)
+    guard = Guards(settings(gradient_norm=10.0), past())
+    verdict = guard.check_update(2.5)
     assert verdict is not None
     assert (verdict.guard, verdict.action, verdict.value, verdict.limit) == ("gradient_norm", "skip", 2.5, 2.0)
-    assert not verdict.applies
+    assert not verdict.applies_update
     assert verdict.line(7) == (
         "step 7: the gradient norm is 2.5, above 2 (10 times its median); this step's update is not applied"
     )
-    assert watch.verdicts({**HEALTHY, "policy/gradient_norm": 2.5}) == []
+    assert guard.check({**HEALTHY, "policy/gradient_norm": 2.5}) == []
 
 
 @pytest.mark.parametrize("value", [nan, inf])
 def test_what_is_no_number_is_met_before_and_after_the_update(value: float) -> None:
-    watch = Guards(settings(), past())
-    for verdict in (watch.admits(value), watch.admits(0.2, value), *watch.verdicts({"policy/surprise": value})):
+    guard = Guards(settings(), past())
+    for verdict in (
+        guard.check_update(value),
+        guard.check_update(0.2, value),
+        *guard.check({"policy/surprise": value}),
+    ):
         assert verdict is not None
         assert (verdict.guard, verdict.action) == ("non_finite", "rollback")
         assert verdict.event()["value"] is None
         assert isnan(verdict.limit)
-    assert watch.verdicts({"policy/surprise": value})[0].sentence == f"policy/surprise is {value}"
-    assert guards.finite({"policy/surprise": value, "reward/mean": 0.5}) == {"reward/mean": 0.5}
+    assert guard.check({"policy/surprise": value})[0].sentence == f"policy/surprise is {value}"
+    assert finite_only({"policy/surprise": value, "reward/mean": 0.5}) == {"reward/mean": 0.5}
 
 
 @pytest.mark.parametrize(("action", "passes"), [("warn", True), ("skip", False), ("rollback", False), ("stop", False)])
 def test_the_gate_says_yes_or_no_and_keeps_the_verdict(action: str, passes: bool) -> None:
     said: list[Verdict] = []
-    gate = Guards(settings(gradient_norm_action=action), past()).gate(said)
+    gate = Guards(settings(gradient_norm_action=action), past()).update_gate(said)
     assert gate(0.2)
     assert gate(100.0) is passes
     assert [verdict.action for verdict in said] == [action]
@@ -114,8 +117,8 @@ def test_the_gate_says_yes_or_no_and_keeps_the_verdict(action: str, passes: bool
 def test_rollbacks_lower_the_rate_until_they_are_used_up() -> None:
     config = settings(rollbacks=2, rollback_rate=0.1)
     watches = [Guards(config, past(), rollbacks=made) for made in range(3)]
-    assert [watch.rate for watch in watches] == pytest.approx([1.0, 0.1, 0.01])
-    found = [watch.verdicts(TROUBLE["answerless"])[0] for watch in watches]
+    assert [guard.rate_scale for guard in watches] == pytest.approx([1.0, 0.1, 0.01])
+    found = [guard.check(TROUBLE["answerless"])[0] for guard in watches]
     assert [verdict.action for verdict in found] == ["rollback", "rollback", "stop"]
     with pytest.raises(TrainingStopped, match=r"80% of the episodes have no answer, above 60% .*guards.rollbacks = 2"):
         guards.stop(found[-1])
@@ -125,19 +128,19 @@ def test_a_resumed_run_is_judged_as_one_never_interrupted() -> None:
     rows = [{**HEALTHY, "policy/gradient_norm": 0.1 * step, "step": step} for step in range(1, 30)]
     whole = Guards(settings())
     for row in rows:
-        whole.remember(row)
+        whole.record(row)
     resumed = Guards(settings(), rows)
     for change in TROUBLE.values():
-        assert resumed.verdicts(change) == whole.verdicts(change) != []
-    assert resumed.admits(50.0) == whole.admits(50.0) is not None
+        assert resumed.check(change) == whole.check(change) != []
+    assert resumed.check_update(50.0) == whole.check_update(50.0) is not None
 
 
 def test_judging_changes_nothing() -> None:
-    watch = Guards(settings(), past(4))
-    first = watch.verdicts(TROUBLE["answerless"])
-    assert watch.verdicts(TROUBLE["answerless"]) == first
-    watch.remember({"episode/answerless": 0.0})
-    assert watch.verdicts({"episode/answerless": 0.55})[0].limit == 0.5
+    guard = Guards(settings(), past(4))
+    first = guard.check(TROUBLE["answerless"])
+    assert guard.check(TROUBLE["answerless"]) == first
+    guard.record({"episode/answerless": 0.0})
+    assert guard.check({"episode/answerless": 0.55})[0].limit == 0.5
 
 
 @pytest.mark.parametrize(
@@ -152,28 +155,27 @@ def test_a_checkpoint_is_good_once_a_step_was_sampled_from_it(
 
 def test_the_gravest_verdict_is_carried_out() -> None:
     made = [Verdict(action, action, 1.0, 0.0, "") for action in ("skip", "warn", "rollback", "skip")]
-    assert gravest(made) == made[2]
-    assert gravest([made[1], made[0], made[3]]) is made[0]
-    assert gravest([]) is None
-    assert marks(made[:2]) == {"guard/skip": 1.0, "guard/warn": 1.0}
+    assert most_severe(made) == made[2]
+    assert most_severe([made[1], made[0], made[3]]) is made[0]
+    assert most_severe([]) is None
 
 
 def test_a_step_is_rolled_back_once_whatever_speaks_for_it() -> None:
-    watch = Guards(settings(), past())
+    guard = Guards(settings(), past())
     said: list[Verdict] = []
-    gate = watch.gate(said)
+    gate = guard.update_gate(said)
     assert not gate(nan)
     assert not gate(nan)
-    said += watch.verdicts({**TROUBLE["answerless"], **TROUBLE["malformed"], **TROUBLE["parity"], "policy/loss": nan})
+    said += guard.check({**TROUBLE["answerless"], **TROUBLE["malformed"], **TROUBLE["parity"], "policy/loss": nan})
     assert [verdict.action for verdict in said].count("rollback") == 5
-    carried = {verdict.guard: verdict.action for verdict in settled(said)}
+    carried = {verdict.guard: verdict.action for verdict in resolve(said)}
     assert list(carried.values()).count("rollback") == 1
     assert carried.keys() == {"non_finite", "answerless", "malformed", "parity"}
 
 
 def test_a_stop_leaves_no_rollback_beside_it() -> None:
-    said = Guards(settings(malformed_action="stop"), past()).verdicts({**TROUBLE["malformed"], **TROUBLE["answerless"]})
-    assert {verdict.guard: verdict.action for verdict in settled(said)} == {"malformed": "stop", "answerless": "warn"}
+    said = Guards(settings(malformed_action="stop"), past()).check({**TROUBLE["malformed"], **TROUBLE["answerless"]})
+    assert {verdict.guard: verdict.action for verdict in resolve(said)} == {"malformed": "stop", "answerless": "warn"}
 
 
 LOST = {"search_failures": StopReason.SEARCH_UNAVAILABLE, "engine_failures": StopReason.ENGINE_FAILED}
@@ -182,16 +184,16 @@ LOST = {"search_failures": StopReason.SEARCH_UNAVAILABLE, "engine_failures": Sto
 @pytest.mark.parametrize(("name", "reason"), LOST.items())
 def test_lost_episodes_end_an_evaluation_only_above_the_limit(name: str, reason: StopReason, trajectory: Maker) -> None:
     step = [trajectory(stop=reason), *[trajectory()] * 3]
-    guards.episodes(step, settings(**{name: 0.25}))
+    guards.check_evaluation(step, settings(**{name: 0.25}))
     with pytest.raises(TrainingStopped, match=r"25% of the episodes were lost to .*, more than 24%"):
-        guards.episodes(step, settings(**{name: 0.24}))
-    guards.episodes(step, settings(**{name: 0.24, f"{name}_action": "warn"}))
+        guards.check_evaluation(step, settings(**{name: 0.24}))
+    guards.check_evaluation(step, settings(**{name: 0.24, f"{name}_action": "warn"}))
     with pytest.raises(TrainingStopped, match="lost to failures of any kind, more than 20%"):
-        guards.episodes(step, settings(**{name: 0.24, f"{name}_action": "warn"}, unusable=0.2))
+        guards.check_evaluation(step, settings(**{name: 0.24, f"{name}_action": "warn"}, unusable=0.2))
 
 
 def test_every_reason_that_loses_an_episode_has_a_guard_of_its_own() -> None:
-    watched = {metric for sign in SIGNS.values() if sign.lost for metric in sign.metrics}
+    watched = {metric for sign in GUARDS.values() if sign.lost for metric in sign.metrics}
     assert watched == {f"stop/{reason.value}" for reason in StopReason if not reason.usable} | {"episode/unusable"}
 
 
@@ -201,7 +203,7 @@ def test_the_example_of_a_failure_is_one_of_the_reason_spoken_of(trajectory: Mak
         replace(trajectory(stop=StopReason.ENGINE_FAILED), failure="out of pages"),
         trajectory(),
     ]
-    said = Guards(settings()).verdicts(guards.shares(lost), guards.causes(lost))
+    said = Guards(settings()).check(stop_metrics(lost), guards.failure_examples(lost))
     assert {each.guard: each.sentence.rpartition(": ")[2] for each in said} == {
         "search_failures": "no answer",
         "engine_failures": "out of pages",
@@ -212,25 +214,25 @@ def test_the_example_of_a_failure_is_one_of_the_reason_spoken_of(trajectory: Mak
 @pytest.mark.parametrize("stop", [StopReason.ENGINE_FAILED, StopReason.SEARCH_UNAVAILABLE])
 def test_nothing_to_learn_from_ends_the_run(stop: StopReason, trajectory: Maker) -> None:
     with pytest.raises(TrainingStopped, match=rf"no episode was usable \(2 {stop.value}\)"):
-        guards.episodes([trajectory(stop=stop)] * 2, settings())
+        guards.check_evaluation([trajectory(stop=stop)] * 2, settings())
 
 
 def test_the_cause_of_a_failure_is_told(trajectory: Maker) -> None:
     lost = replace(trajectory(stop=StopReason.SEARCH_UNAVAILABLE), failure="no answer for the query 'x': refused")
-    with pytest.raises(TrainingStopped, match=r"for example: no answer for the query 'x': refused; mend the search"):
-        guards.episodes([trajectory(), lost], settings(search_failures=0.1))
+    with pytest.raises(TrainingStopped, match=r"for example: no answer for the query 'x': refused; repair the search"):
+        guards.check_evaluation([trajectory(), lost], settings(search_failures=0.1))
     with pytest.raises(TrainingStopped, match=r"no episode was usable .*refused; fix the cause, then resume the run$"):
-        guards.usable([lost])
+        guards.require_usable([lost])
 
 
 def test_a_broken_engine_ends_the_run_with_its_reason() -> None:
     with pytest.raises(TrainingStopped, match=r"out of pages; fix the cause, then resume the run$"):
-        guards.engine(EngineFailure("out of pages"))
+        guards.stop_for_engine(EngineFailure("out of pages"))
 
 
 def test_only_numbers_that_are_not_finite_are_put_down_to_the_learning_rate(trajectory: Maker) -> None:
     lost = replace(trajectory(stop=StopReason.ENGINE_FAILED), failure=NOT_FINITE)
     with pytest.raises(NotFinite, match=r"1 of 2 episodes .* are not finite; .*lower train.learning_rate$"):
-        guards.usable([trajectory(), lost])
+        guards.require_usable([trajectory(), lost])
     with pytest.raises(NotFinite, match=r"are not finite; .*lower train.learning_rate$"):
-        guards.engine(EngineFailure(NOT_FINITE))
+        guards.stop_for_engine(EngineFailure(NOT_FINITE))

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from sleuth.config.tree import Config
+from sleuth.model.packing import pack, row
+from sleuth.model.policy import Policy
 from sleuth.records import Group
 from sleuth.train.learners import learner_of
-from sleuth.train.packing import pack, row
-from sleuth.train.policy import Policy
 from sleuth.train.ranks import ALONE
-from sleuth.train.step import Pace
+from sleuth.train.step import StepRates
 
 
 @pytest.mark.parametrize("lora", [{}, {"rank": 2, "alpha": 4}])
@@ -37,7 +37,7 @@ def test_reference_stays_while_the_policy_learns(
         distances = []
         for _ in range(4):
             with torch.enable_grad():
-                found = made.learn(groups([[1.0, 0.0, 0.5]]), Pace(1e-2, 1e-3), lambda _: True, recompute=True)
+                found = made.learn(groups([[1.0, 0.0, 0.5]]), StepRates(1e-2, 1e-3), lambda _: True, recompute=True)
             distances.append(found["policy/kl"])
         torch.testing.assert_close(made.reference.score(packed, 1.0)[0], begun, rtol=0, atol=1e-6)
         assert (made.policy.score(packed, 1.0)[0] - begun).abs().max() > 1e-2

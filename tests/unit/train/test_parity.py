@@ -14,26 +14,26 @@ from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, UserError
+from sleuth.model.packing import row
+from sleuth.model.policy import Policy
 from sleuth.train import parity
 from sleuth.train.assemble import Parts
 from sleuth.train.loop import train
-from sleuth.train.packing import row
+from sleuth.train.observer import SilentObserver
 from sleuth.train.parity import Parity, compare, measure, require
-from sleuth.train.policy import Policy
-from sleuth.train.watch import Silent
 
 Making = Callable[..., Policy]
 LIMIT = 0.02
 QUESTIONS = ("Who wrote the book?", "Who wrote the book that Ada Lovelace read in Oslo?", "Lisbon")
 
 
-class Listening(Silent):
-    """A watch that remembers the lines it was told."""
+class Listening(SilentObserver):
+    """A observer that remembers the lines it was told."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
 
@@ -165,8 +165,8 @@ def test_engine_samples_afterwards_as_after_a_start(policy: Making) -> None:
 
 
 def test_run_records_its_parity(parts: Callable[..., Parts], tmp_path: Path) -> None:
-    made, watch = parts(tmp_path / "run"), Listening()
-    train(made, watch, 0.0)
+    made, observer = parts(tmp_path / "run"), Listening()
+    train(made, observer, 0.0)
     saved = json.loads((tmp_path / "run" / parity.FILE).read_text())
     first = next(iter(made.run.metrics()))
     assert 0 <= saved["mean"] < 1e-5
@@ -174,15 +174,15 @@ def test_run_records_its_parity(parts: Callable[..., Parts], tmp_path: Path) -> 
         saved[name] for name in ("mean", "maximum", "k3")
     ]
     assert saved["step"] == 0
-    assert [line.startswith("logprobs of engine and trainer differ by ") for line in watch.lines] == [True, False]
+    assert [line.startswith("logprobs of engine and trainer differ by ") for line in observer.lines] == [True, False]
 
 
 def test_resumed_run_is_checked_with_the_weights_it_goes_on_with(parts: Callable[..., Parts], tmp_path: Path) -> None:
     settings = {"questions": 2, "samples": 3, "learning_rate": 1e-3}
-    train(parts(tmp_path / "run", train={**settings, "steps": 1}), Silent(), 0.0)
-    watch = Listening()
-    train(parts(tmp_path / "run", train={**settings, "steps": 2}), watch, 0.0)
-    assert sum(line.startswith("logprobs of engine and trainer differ by ") for line in watch.lines) == 2
+    train(parts(tmp_path / "run", train={**settings, "steps": 1}), SilentObserver(), 0.0)
+    observer = Listening()
+    train(parts(tmp_path / "run", train={**settings, "steps": 2}), observer, 0.0)
+    assert sum(line.startswith("logprobs of engine and trainer differ by ") for line in observer.lines) == 2
     assert json.loads((tmp_path / "run" / parity.FILE).read_text())["step"] == 1
 
 
@@ -192,9 +192,9 @@ def test_run_whose_engine_has_other_weights_does_not_start(
     made = parts(tmp_path / "run")
     wrong = replace(made, learner=replace(made.learner, policy=policy(seed=1)))
     with pytest.raises(UserError, match=r"expected at most engine\.parity = 0\.02"):
-        train(wrong, Silent(), 0.0)
+        train(wrong, SilentObserver(), 0.0)
     assert list(made.run.metrics()) == []
     assert json.loads((tmp_path / "run" / parity.FILE).read_text())["mean"] > LIMIT
     allowed = parts(tmp_path / "loose", engine={"slots": 4, "parity": 1e3})
-    train(replace(allowed, learner=replace(allowed.learner, policy=policy(seed=1))), Silent(), 0.0)
+    train(replace(allowed, learner=replace(allowed.learner, policy=policy(seed=1))), SilentObserver(), 0.0)
     assert next(iter(allowed.run.metrics()))["parity/mean"] > LIMIT

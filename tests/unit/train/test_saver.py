@@ -13,11 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.errors import InputError, TrainingStopped
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
 from sleuth.train.checkpoint import Progress, restore
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.policy import Policy
 from sleuth.train.saver import Saver
 
 Make = Callable[..., Policy]
@@ -135,9 +135,9 @@ from sleuth.errors import InputError
 from sleuth.runs.run import Run
 from sleuth.train.checkpoint import Progress, restore
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.policy import Policy
+from sleuth.model.policy import Policy
 from sleuth.train.saver import Saver
-from sleuth.train.torchrun import Torchrun
+from sleuth.train.ranks import Torchrun
 
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])

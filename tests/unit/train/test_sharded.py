@@ -11,13 +11,13 @@ from transformers import PreTrainedModel
 
 from sleuth.model.alike import install
 from sleuth.model.exactness import disable_split_k
+from sleuth.model.packing import Pack, concatenate, row
+from sleuth.model.policy import Policy
 from sleuth.model.recompute import recomputed
 from sleuth.model.tokens import Tokens
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.packing import Pack, laid, row
-from sleuth.train.policy import Policy
 from sleuth.train.ranks import Alone
-from sleuth.train.sharded import shard, split
+from sleuth.train.sharding import shard, shard_policy
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
@@ -52,7 +52,7 @@ def on(tiny: Tiny, tokens: Tokens) -> Callable[..., Policy]:
 def packed(device: str, rows: int) -> Pack:
     """Rows of tokens, all but the first of each scored; without rows a pack that is idle."""
     every = [row(range(3, 20 + number), [0.0] + [float(rows > 0)] * (16 + number)) for number in range(max(1, rows))]
-    return laid(every, range(len(every)), torch.device(device))
+    return concatenate(every, range(len(every)), torch.device(device))
 
 
 def optimiser(policy: Policy) -> Optimiser:
@@ -62,7 +62,7 @@ def optimiser(policy: Policy) -> Optimiser:
 @pytest.mark.parametrize("device", DEVICES)
 def test_split_policy_scores_and_learns_as_the_whole_one(device: str, family: str, on: Callable[..., Policy]) -> None:
     whole, parted = on(device, family), on(device, family)
-    parted = Policy(parted.model, parted.tokens, sharded=split(parted.score, [parted.model], Alone()))
+    parted = Policy(parted.model, parted.tokens, sharded=shard(parted.score, [parted.model], Alone()))
     assert all(isinstance(each, DTensor) and each.dtype == torch.float32 for _, each in parted.parameters())
     norms = []
     for policy in (whole, parted):
@@ -83,7 +83,7 @@ def test_split_policy_scores_and_learns_as_the_whole_one(device: str, family: st
 def test_split_policy_that_is_frozen_keeps_its_dtype(device: str, on: Callable[..., Policy]) -> None:
     whole, parted = (on(device, "qwen2") for _ in range(2))
     parted.model.requires_grad_(False)
-    parted = Policy(parted.model, parted.tokens, sharded=split(parted.score, [parted.model], Alone()))
+    parted = Policy(parted.model, parted.tokens, sharded=shard(parted.score, [parted.model], Alone()))
     with torch.no_grad():
         for pack in (packed(device, 2), packed(device, 0)):
             for expected, found in zip(whole.score(pack, 1.0), parted.score(pack, 1.0), strict=True):
@@ -94,4 +94,4 @@ def test_split_policy_that_is_frozen_keeps_its_dtype(device: str, on: Callable[.
 
 def test_one_process_keeps_the_policy_as_it_is(on: Callable[..., Policy]) -> None:
     policy = on("cpu", "llama")
-    assert shard(policy, Alone()) is policy
+    assert shard_policy(policy, Alone()) is policy

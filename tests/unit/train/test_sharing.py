@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from sleuth.train.packing import Pack, Row, row
+from sleuth.model.packing import Pack, Row, row
 from sleuth.train.ranks import ALONE, Alone, Item
-from sleuth.train.sharing import packs, scored, shares
+from sleuth.train.sharding import assign_rows, rank_packs, score_rows
 
 CPU = torch.device("cpu")
 
@@ -54,7 +54,7 @@ def lengths(seed: int) -> list[int]:
 @pytest.mark.parametrize("seed", range(4))
 def test_every_row_is_of_one_rank_and_none_has_much_more(world: int, seed: int) -> None:
     known = lengths(seed)
-    given = shares(known, world)
+    given = assign_rows(known, world)
     assert len(given) == world
     assert sorted(number for numbers in given for number in numbers) == list(range(len(known)))
     tokens = [sum(known[number] for number in numbers) for numbers in given]
@@ -65,7 +65,7 @@ def test_every_row_is_of_one_rank_and_none_has_much_more(world: int, seed: int) 
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_make_as_many_packs_and_idle_ones_hold_nothing(world: int, seed: int) -> None:
     rows = made(lengths(seed))
-    every = [list(packs(rows, 30, CPU, Among(rank, world))) for rank in range(world)]
+    every = [list(rank_packs(rows, 30, CPU, Among(rank, world))) for rank in range(world)]
     assert len({len(found) for found in every}) == 1
     busy = [packed for found in every for packed in found if packed.rows]
     assert sorted(number for packed in busy for number in packed.rows) == list(range(len(rows)))
@@ -80,17 +80,17 @@ def numbers(packed: Pack) -> torch.Tensor:
 @pytest.mark.parametrize("tokens", [1, 30, 1000])
 def test_what_was_scored_comes_back_in_the_order_of_the_rows(tokens: int) -> None:
     rows = made(lengths(1))
-    found = scored(rows, tokens, CPU, ALONE, numbers)
+    found = score_rows(rows, tokens, CPU, ALONE, numbers)
     assert [each.tolist() for each in found] == [row.columns["number"].tolist() for row in rows]
     assert not any(each.requires_grad for each in found)
 
 
 def test_ranks_score_between_them_what_one_scores_alone() -> None:
     rows, board = made([5, 9, 4, 30, 2]), Board(2)
-    alone = [each.tolist() for each in scored(rows, 20, CPU, ALONE, numbers)]
+    alone = [each.tolist() for each in score_rows(rows, 20, CPU, ALONE, numbers)]
 
     def by(rank: int) -> list[list[float]]:
-        return [each.tolist() for each in scored(rows, 20, CPU, Among(rank, 2, board), numbers)]
+        return [each.tolist() for each in score_rows(rows, 20, CPU, Among(rank, 2, board), numbers)]
 
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(by, range(2))) == [alone, alone]

@@ -15,15 +15,14 @@ from transformers import PreTrainedModel
 from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.errors import ConfigError
+from sleuth.model.policy import Policy, Reference
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, StopReason, Trajectory
 from sleuth.train.critic import Critic
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.policy import Policy
 from sleuth.train.ranks import ALONE
-from sleuth.train.reference import Reference
-from sleuth.train.sharing import scored
-from sleuth.train.step import Learner, Pace, _row, critic_rate, learning_rate
+from sleuth.train.sharding import score_rows
+from sleuth.train.step import Learner, StepRates, _row
 
 REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, 1.0], [0.25, 0.25]]
 TEMPERATURE = 1.3
@@ -333,7 +332,7 @@ def made(groups: Callable[..., list[Group]]) -> list[Group]:
 
 def learned(ours: Learner, groups: Sequence[Group], **pace: Any) -> dict[str, float]:
     """A step by the rate of the naive one, on the old logprobs the settings ask for."""
-    return ours.learn(groups, Pace(1e-2, ours.algorithm.kl.coefficient, **pace), isfinite, recompute=False)
+    return ours.learn(groups, StepRates(1e-2, ours.algorithm.kl.coefficient, **pace), isfinite, recompute=False)
 
 
 def momentum(model: PreTrainedModel) -> torch.optim.Optimizer:
@@ -390,7 +389,7 @@ def test_gradient_of_the_critic_is_that_of_the_naive_loss(
     algorithm: str, learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
 ) -> None:
     ours, plain = learner(ALGORITHMS[algorithm], pack_tokens=50), naive(ALGORITHMS[algorithm])
-    found = learned(ours, made, critic_rate=1e-3)
+    found = learned(ours, made, critic=1e-3)
     loss = plain.value_loss(made)
     loss.backward()
     assert ours.critic is not None
@@ -421,12 +420,12 @@ def test_critic_that_warms_up_learns_alone(learner: Callable[..., Learner], made
     ours = learner(ALGORITHMS["gae"])
     assert ours.critic is not None
     policy, head = weights(ours.policy.model), weights(ours.critic.head)
-    found = learned(ours, made, critic_rate=1e-3, critic_only=True)
+    found = learned(ours, made, critic=1e-3, critic_only=True)
     assert not moved(policy, ours.policy.model)
     assert moved(head, ours.critic.head)
     assert found["critic/gradient_norm"] > 0
     assert "policy/loss" not in found
-    again = learned(ours, made, critic_rate=1e-3)
+    again = learned(ours, made, critic=1e-3)
     assert again["critic/loss"] < found["critic/loss"]
     assert moved(policy, ours.policy.model)
 
@@ -436,7 +435,7 @@ def test_recomputed_logprobs_are_those_of_the_policy_itself(
 ) -> None:
     """What the loop asks for where engine and trainer are apart is what the setting asks for."""
     asked, told = learner(), learner({"old": "recompute"})
-    found = asked.learn(made, Pace(1e-2), isfinite, recompute=True)
+    found = asked.learn(made, StepRates(1e-2), isfinite, recompute=True)
     learned(told, made)
     assert found["policy/ratio"] == pytest.approx(1.0, abs=1e-5)
     assert found["policy/clipped"] == 0.0
@@ -509,7 +508,7 @@ def test_kl_is_that_of_the_policy_before_the_first_update(
     ours = replace(ours, reference=Policy(tiny(seed=0), ours.policy.tokens))
     for step in range(3):
         expected = sum(_distance(ours, each, place) for each in made) / 3
-        found = ours.learn(made, Pace(3e-2, 1e-3), lambda _: True, recompute=True)["policy/kl"]
+        found = ours.learn(made, StepRates(3e-2, 1e-3), lambda _: True, recompute=True)["policy/kl"]
         assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
         assert (abs(expected) > 1e-3) == (step > 0)
 
@@ -521,7 +520,7 @@ def _distance(ours: Learner, group: Group, place: str) -> float:
 
     def by(scorer: Reference) -> Tensor:
         cpu = torch.device("cpu")
-        return torch.cat(scored(rows, 10_000, cpu, ALONE, lambda each: scorer.score(each, TEMPERATURE)[0]))
+        return torch.cat(score_rows(rows, 10_000, cpu, ALONE, lambda each: scorer.score(each, TEMPERATURE)[0]))
 
     log_T = by(ours.policy) - by(ours.reference)
     return float((log_T if place == "reward" else (-log_T).expm1() + log_T).mean())
@@ -689,7 +688,7 @@ def test_update_that_is_not_admitted_leaves_the_weights_and_the_next_is_made(
         return len(norms) == 2
 
     ours, plain = learner(updates=2), naive()
-    found = ours.learn(made, Pace(1e-2), second, recompute=False)
+    found = ours.learn(made, StepRates(1e-2), second, recompute=False)
     assert found["policy/gradient_norm"] == pytest.approx(sum(norms) / 2)
     plain.loss(plain.played(made)[4:]).backward()
     momentum(plain.model).step()
@@ -723,7 +722,7 @@ def test_unknown_name_is_found_before_the_first_step(knob: str, learner: Callabl
 )
 def test_learning_rate_rises_and_falls(settings: dict[str, float], expected: list[float]) -> None:
     train = TrainConfig.model_validate({"steps": 4, "learning_rate": 2.0, **settings})
-    assert [learning_rate(train, step) / 2.0 for step in range(4)] == expected
+    assert [StepRates.at(step, train, CriticConfig(), 0.0, 1.0).policy / 2.0 for step in range(4)] == expected
 
 
 @pytest.mark.parametrize(
@@ -733,7 +732,7 @@ def test_learning_rate_rises_and_falls(settings: dict[str, float], expected: lis
 def test_rate_of_the_critic_may_rise_in_steps_of_its_own(own: float | None, expected: list[float]) -> None:
     train = TrainConfig(steps=4, warmup=1.0, decay=1.0)
     critic = CriticConfig(learning_rate=8.0, rate_warmup=own)
-    assert [critic_rate(train, critic, step) / 8.0 for step in range(4)] == expected
+    assert [StepRates.at(step, train, critic, 0.0, 1.0).critic / 8.0 for step in range(4)] == expected
 
 
 @pytest.mark.parametrize(
@@ -755,4 +754,4 @@ def test_what_an_update_broke_is_named(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.view(-1)[-1:] = value
-    assert ours.broken(made) == found
+    assert ours.find_non_finite(made) == found

@@ -18,8 +18,8 @@ from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts
 from sleuth.train.loop import newest_checkpoint, train
-from sleuth.train.stopping import together
-from sleuth.train.watch import Silent
+from sleuth.train.observer import SilentObserver
+from sleuth.train.ranks import cancel_together
 
 Making = Callable[..., Parts]
 Item = TypeVar("Item")
@@ -44,11 +44,11 @@ class Signalled(Agent):
 def signalled(made: Parts, step: int) -> Parts:
     agent = Signalled(**{each.name: getattr(made.agent, each.name) for each in fields(made.agent) if each.init})
     object.__setattr__(agent, "step", step)
-    return replace(made, asker=replace(made.asker, agent=agent))
+    return replace(made, sampler=replace(made.sampler, agent=agent))
 
 
-class SignalledAt(Silent):
-    """A watch that gets SIGINT when a step is recorded or a stage begins."""
+class SignalledAt(SilentObserver):
+    """A observer that gets SIGINT when a step is recorded or a stage begins."""
 
     def __init__(self, at: int | str) -> None:
         self._at = at
@@ -75,14 +75,14 @@ def weights(run: Run) -> bytes:
 def test_signal_drops_the_rollout_and_saves_the_step_before(parts: Making, tmp_path: Path, judged: str) -> None:
     tables: dict[str, Any] = {"reward": {"answer": judged}, "evaluate": UNASKED, "train": {"steps": 4, "save_every": 9}}
     whole = parts(tmp_path / "whole", **tables)
-    train(whole, Silent(), 0.0)
+    train(whole, SilentObserver(), 0.0)
     cut = signalled(parts(tmp_path / "cut", **tables), step=3)
     with pytest.raises(Interrupted) as interrupted, INTERRUPTION.handle_signals():
-        train(cut, Silent(), 0.0)
+        train(cut, SilentObserver(), 0.0)
     assert interrupted.value.code == 143
     assert [path.name for path in cut.run.checkpoints()] == ["step-0", "step-2"]
     assert [row["step"] for row in cut.run.metrics()] == [0, 1, 2]
-    train(parts(tmp_path / "cut", **tables), Silent(), 0.0)
+    train(parts(tmp_path / "cut", **tables), SilentObserver(), 0.0)
     assert recorded(cut.run) == recorded(whole.run)
     assert weights(cut.run) == weights(whole.run)
 
@@ -106,7 +106,7 @@ def test_episodes_sampled_ahead_are_dropped_too(step: int, parts: Making, tmp_pa
         algorithm={"correction": {"level": "token"}},
     )
     with pytest.raises(Interrupted), INTERRUPTION.handle_signals():
-        train(signalled(made, step), Silent(), 0.0)
+        train(signalled(made, step), SilentObserver(), 0.0)
     assert max(row["step"] for row in made.run.metrics()) == step - 1
     assert made.run.latest() == made.run.checkpoint(step - 1)
 
@@ -135,7 +135,7 @@ class Two:
     def barrier(self, what: str) -> None:
         """Not used."""
 
-    def aside(self) -> "Two":
+    def for_thread(self) -> "Two":
         return self
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Second:
     def barrier(self, what: str) -> None:
         """Not used."""
 
-    def aside(self) -> "Second":
+    def for_thread(self) -> "Second":
         return self
 
     def close(self) -> None:
@@ -177,9 +177,9 @@ def test_ranks_stop_together_whichever_got_the_signal() -> None:
         return "done"
 
     with INTERRUPTION.handle_signals(), INTERRUPTION.defer():
-        assert asyncio.run(together(work(), Two(None))) == "done"
+        assert asyncio.run(cancel_together(work(), Two(None))) == "done"
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(together(work(), Two(signal.SIGTERM)))
+            asyncio.run(cancel_together(work(), Two(signal.SIGTERM)))
         with pytest.raises(Interrupted) as interrupted:
             INTERRUPTION.raise_if_interrupted()
         assert interrupted.value.code == 143

@@ -10,6 +10,7 @@ from sleuth.config import recipe
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import InputError
 from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
+from sleuth.model.policy import Policy
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
 from sleuth.train import ceiling
@@ -18,10 +19,9 @@ from sleuth.train.checkpoint import Progress
 from sleuth.train.examine import Measured
 from sleuth.train.loop import Outcome as Finished
 from sleuth.train.loop import train
-from sleuth.train.memory import peak_memory_gib
-from sleuth.train.policy import Policy
+from sleuth.train.metrics import peak_memory_gib
+from sleuth.train.observer import SilentObserver
 from sleuth.train.summary import select_transcripts, summary, write
-from sleuth.train.watch import Silent
 
 
 def evaluation(*answers: tuple[int, str | None]) -> Evaluation:
@@ -117,7 +117,7 @@ def test_finished_run_has_summary_and_report(
 ) -> None:
     policy().save(tmp_path / "model")
     made = parts(tmp_path / "run", reward={"answer": judged}, model={"policy": str(tmp_path / "model")})
-    found = write(made, train(made, Silent(), 0.0))
+    found = write(made, train(made, SilentObserver(), 0.0))
     assert json.loads((made.run.path / "summary.json").read_text()) == found
     assert found["steps"] == 3
     page = (made.run.path / "report.html").read_text()
@@ -132,7 +132,7 @@ def test_run_whose_report_could_not_be_written_is_not_finished(
     policy().save(tmp_path / "model")
     tables = {"model": {"policy": str(tmp_path / "model")}, "evaluate": {"before": False, "after": False}}
     made = parts(tmp_path / "run", reward={"answer": judged}, train={"steps": 1}, **tables)
-    outcome = train(made, Silent(), 0.0)
+    outcome = train(made, SilentObserver(), 0.0)
     (made.run.path / "events.jsonl").write_text("broken\n")
     with pytest.raises(InputError, match=r"events\.jsonl"):
         write(made, outcome)
@@ -147,7 +147,7 @@ def test_summary_holds_what_was_asked(
     evaluate = {"before": asked == "before", "after": asked == "after"}
     tables = {"model": {"policy": str(tmp_path / "model")}, "evaluate": evaluate, "train": {"steps": 1}}
     made = parts(tmp_path / "run", reward={"answer": judged}, **tables)
-    found = write(made, train(made, Silent(), 0.0))
+    found = write(made, train(made, SilentObserver(), 0.0))
     assert {name for name in found if name.startswith("em_")} == (
         {f"em_{asked}", f"em_sampled_{asked}"} if asked else set()
     )

@@ -12,16 +12,16 @@ from sleuth.config.train import TRACKERS, TrackConfig
 from sleuth.errors import MissingExtra
 from sleuth.runs.json_files import read_json
 from sleuth.runs.run import Run
+from sleuth.train.observer import SilentObserver
 from sleuth.train.trackers import OPEN, Courier, Trackers
 from sleuth.train.tracking.session import Session, Tracker
-from sleuth.train.watch import Silent
 
 
-class Listening(Silent):
+class Listening(SilentObserver):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.lines.append(line)
 
 
@@ -55,23 +55,23 @@ def test_every_tracker_of_the_settings_is_in_the_table() -> None:
 
 def test_rows_arrive_in_order_and_all_of_them() -> None:
     books = [Notebook(), Notebook()]
-    trackers = Trackers([Courier("one", lambda: books[0]), Courier("two", lambda: books[1])], watch := Listening())
+    trackers = Trackers([Courier("one", lambda: books[0]), Courier("two", lambda: books[1])], observer := Listening())
     for step in (1, 2, 1):
         trackers.log(step, {"reward/mean": step / 2})
     trackers.close()
     for book in books:
         assert book.heard == [(1, {"reward/mean": 0.5}), (2, {"reward/mean": 1.0}), (1, {"reward/mean": 0.5}), "closed"]
-    assert watch.lines == []
+    assert observer.lines == []
 
 
 def test_one_that_fails_is_told_of_once_and_the_others_go_on() -> None:
     broken, sound = Notebook(fails_at=2), Notebook()
-    trackers = Trackers([Courier("broken", lambda: broken), Courier("sound", lambda: sound)], watch := Listening())
+    trackers = Trackers([Courier("broken", lambda: broken), Courier("sound", lambda: sound)], observer := Listening())
     for step in (1, 2, 3, 4):
         trackers.log(step, {})
     trackers.close()
     trackers.close()
-    assert watch.lines == [
+    assert observer.lines == [
         "broken is no longer told of this run: refused by the server; metrics.jsonl has it all",
     ]
     assert sound.heard[-2:] == [(4, {}), "closed"]
@@ -81,18 +81,18 @@ def test_one_that_cannot_be_opened_is_dropped() -> None:
     def opening() -> Tracker:
         raise OSError
 
-    trackers = Trackers([Courier("closed", opening)], watch := Listening())
+    trackers = Trackers([Courier("closed", opening)], observer := Listening())
     trackers.log(1, {})
     trackers.close()
-    assert watch.lines == ["closed is no longer told of this run: OSError; metrics.jsonl has it all"]
+    assert observer.lines == ["closed is no longer told of this run: OSError; metrics.jsonl has it all"]
 
 
 def test_one_that_hangs_keeps_nobody_waiting() -> None:
     hung = Event()
-    trackers = Trackers([Courier("slow", lambda: Notebook(waits_for=hung))], watch := Listening(), patience=0.05)
+    trackers = Trackers([Courier("slow", lambda: Notebook(waits_for=hung))], observer := Listening(), patience=0.05)
     trackers.log(1, {})
     trackers.close()
-    assert watch.lines == [
+    assert observer.lines == [
         "slow is no longer told of this run: it had not taken everything 0.05 s after the end; metrics.jsonl has it all"
     ]
     hung.set()
@@ -102,7 +102,7 @@ def test_one_that_hangs_keeps_nobody_waiting() -> None:
 def test_a_library_that_is_not_installed_is_told_first(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match=rf"{name} is not installed; it comes with: pip install 'sleuth\[{name}\]'"):
-        Trackers.of(TrackConfig(to=name), run, Silent())
+        Trackers.of(TrackConfig(to=name), run, SilentObserver())
 
 
 def test_a_run_is_known_by_one_id(run: Run) -> None:
@@ -116,11 +116,11 @@ def test_a_run_is_known_by_one_id(run: Run) -> None:
 
 def shown(name: str, run: Run, *rows: tuple[int, float]) -> None:
     """The rows go to a tracker of a run that is begun, or resumed."""
-    trackers = Trackers.of(TrackConfig(to=name), run, watch := Listening())
+    trackers = Trackers.of(TrackConfig(to=name), run, observer := Listening())
     for step, value in rows:
         trackers.log(step, {"reward/mean": value, "time/step": 1.0})
     trackers.close()
-    assert watch.lines == []
+    assert observer.lines == []
 
 
 @pytest.mark.tensorboard
@@ -167,9 +167,9 @@ def test_wandb_without_a_key_asks_nobody(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    trackers = Trackers.of(TrackConfig(to="wandb"), run, watch := Listening())
+    trackers = Trackers.of(TrackConfig(to="wandb"), run, observer := Listening())
     trackers.close()
-    (line,) = watch.lines
+    (line,) = observer.lines
     assert "there is no API key: run wandb login, or set WANDB_MODE=offline" in line
 
 

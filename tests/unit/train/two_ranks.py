@@ -26,21 +26,20 @@ from sleuth.agent.tools import SearchTool
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import TrainingStopped
+from sleuth.model.policy import HostBuffers
 from sleuth.records import Group, Question, Trajectory
 from sleuth.retrieval.retriever import NullRetriever
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
-from sleuth.train.host import Host
+from sleuth.train.credit import RewardBatch
 from sleuth.train.learners import engine_policy, learner_of
-from sleuth.train.questions import QuestionStream
-from sleuth.train.ranks import Ranks
-from sleuth.train.rollout import Asker
+from sleuth.train.ranks import Ranks, describe_disconnect, join_ranks
+from sleuth.train.rollout import QuestionStream, RolloutSampler
 from sleuth.train.saver import Saver
-from sleuth.train.sharing import packs
-from sleuth.train.step import Learner, Pace, _paid, _row, _split
-from sleuth.train.torchrun import disconnected, here
+from sleuth.train.sharding import rank_packs
+from sleuth.train.step import Learner, StepRates, _row, _split
 
 Found = dict[str, Any]
 
@@ -62,12 +61,12 @@ def learner(folder: Path, ranks: Ranks, algorithm: dict[str, Any], **model: Any)
 
 
 def learn(made: Learner, groups: list[Group], times: int = 2) -> list[dict[str, float]]:
-    pace = Pace(made.train.learning_rate, 0.5, made.algorithm.critic.learning_rate)
+    pace = StepRates(made.train.learning_rate, 0.5, made.algorithm.critic.learning_rate)
     return [made.learn(groups, pace, lambda _: True, recompute=False) for _ in range(times)]
 
 
 def weights(made: Learner) -> dict[str, Tensor]:
-    found = {name: each.clone() for name, each in made.policy.weights(Host()).items()}
+    found = {name: each.clone() for name, each in made.policy.weights(HostBuffers()).items()}
     if made.critic is not None:
         found |= {name: whole(each).clone() for name, each in made.critic.optimiser.state(whole=True).items()}
     return found
@@ -91,15 +90,13 @@ def learned(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
 
 def idle(folder: Path, ranks: Ranks, groups: list[Group]) -> list[bool]:
     """Which of this rank's packs of the two mini-batches are idle."""
-    rows = [_row(each, True) for each in _paid(groups).trajectories]
-    return [
-        not packed.rows for batch in _split(rows, 2) for packed in packs(batch, PACK_TOKENS, torch.device("cpu"), ranks)
-    ]
+    rows = [_row(each, True) for each in RewardBatch.of(groups).trajectories]
+    return [not packed.rows for batch in _split(rows, 2) for packed in rank_packs(batch, PACK_TOKENS, CPU, ranks)]
 
 
 def gathered(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
     """What two threads of each rank gather at the same time."""
-    aside = ranks.aside()
+    aside = ranks.for_thread()
     with ThreadPoolExecutor(1) as thread:
         theirs = thread.submit(lambda: [aside.gather([("aside", ranks.rank, turn)], "aside") for turn in range(50)])
         mine = [ranks.gather([("here", ranks.rank, turn)] * (ranks.rank + 1), "here") for turn in range(50)]
@@ -121,7 +118,7 @@ def published(folder: Path, ranks: Ranks, groups: list[Group]) -> bool:
     copy, publisher = engine_policy(config, made)
     learn(made, groups)
     publisher(PagedEngine(copy.model, copy.tokens, slots=2, context=90)).publish(1)
-    expected = made.policy.weights(Host())
+    expected = made.policy.weights(HostBuffers())
     return all(torch.equal(each, expected[name]) for name, each in copy.model.state_dict().items())
 
 
@@ -164,14 +161,14 @@ def asked(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
     publisher(engine).publish(0)
     agent = Agent(engine, copy.tokens, Tags(), SearchTool(NullRetriever(), 1), config.agent)
     questions = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library") for n in range(12)]
-    asker = Asker(agent, Rubric(config.reward), QuestionStream(questions, 0, shuffle=False), config, ranks)
+    sampler = RolloutSampler(agent, Rubric(config.reward), QuestionStream(questions, 0, shuffle=False), config, ranks)
     SCORED.clear()
-    harvest = asyncio.run(asker.harvest(0, 0))
+    batch = asyncio.run(sampler.collect(0, 0))
     return {
-        "scores": [(each.group, each.sample, score and score.total) for each, score in harvest.scored()],
-        "kept": [each.question.id for each in harvest.kept],
+        "scores": [(each.group, each.sample, score and score.total) for each, score in batch.scored()],
+        "kept": [each.question.id for each in batch.kept],
         "mine": len(SCORED),
-        "reward_seconds": harvest.spent["time/reward"],
+        "reward_seconds": batch.cost["time/reward"],
     }
 
 
@@ -186,9 +183,9 @@ def chance(question: Question, trajectory: Trajectory) -> float:
 
 def apart(folder: Path, ranks: Ranks, groups: list[Group]) -> list[str]:
     """What is said where the processes do different things: another operation, other rows."""
-    rows = [_row(each, True) for each in _paid(groups).trajectories][: 3 + ranks.rank]
+    rows = [_row(each, True) for each in RewardBatch.of(groups).trajectories][: 3 + ranks.rank]
     said = []
-    for each in (lambda: ranks.gather([1], f"place {ranks.rank}"), lambda: list(packs(rows, 32, CPU, ranks))):
+    for each in (lambda: ranks.gather([1], f"place {ranks.rank}"), lambda: list(rank_packs(rows, 32, CPU, ranks))):
         try:
             each()
             said.append("")
@@ -205,7 +202,7 @@ WORK: dict[str, Callable[[Path, Ranks, list[Group]], Any]] = {
 
 def work(folder: Path, name: str, only: str | None = None) -> None:
     torch.set_num_threads(1)
-    ranks = here()
+    ranks = join_ranks()
     groups = pickle.loads((folder / "groups.pickle").read_bytes())  # noqa: S301  of the test's own
     found = {part: each(folder, ranks, groups) for part, each in WORK.items() if only in (None, part)}
     torch.save(found, folder / f"{name}.pt")
@@ -239,7 +236,7 @@ def deserted(folder: Path, rank: int, port: int) -> None:
     """What the first process says when the second has left without a word."""
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_PORT": str(port)}
     os.environ["MASTER_ADDR"] = "localhost"
-    ranks = here()
+    ranks = join_ranks()
     if rank == 1:
         os._exit(0)
     try:
@@ -249,7 +246,7 @@ def deserted(folder: Path, rank: int, port: int) -> None:
     try:
         dist.all_reduce(torch.ones(1))
     except RuntimeError as error:
-        torch.save(disconnected(error), folder / "broken.pt")
+        torch.save(describe_disconnect(error), folder / "broken.pt")
 
 
 def free_port() -> int:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from sleuth.model.packing import WEIGHT, Row
 from sleuth.records import Trajectory
 from sleuth.runs.json_files import read_row, read_rows
 from sleuth.train.assemble import Parts
-from sleuth.train.learned import Learned
 from sleuth.train.loop import train
-from sleuth.train.packing import WEIGHT, Row
-from sleuth.train.watch import Silent
+from sleuth.train.observer import SilentObserver
+from sleuth.train.token_log import TokenLog
 
 Making = Callable[..., Parts]
 Rows = list[dict[str, Any]]
@@ -22,7 +22,7 @@ Rows = list[dict[str, Any]]
 
 def trained(made: Parts, step: int) -> tuple[Rows, Rows, dict[str, Any]]:
     """The trajectories of a step, what was learned of them, and the metrics."""
-    train(made, Silent(), 0.0)
+    train(made, SilentObserver(), 0.0)
     path = made.run.trajectories(step)
     learned = path.with_name(f"step-{step}.learned.jsonl")
     rows, kept = list(read_rows(path)), list(read_rows(learned))
@@ -70,12 +70,12 @@ def test_trajectories_that_no_update_saw_have_no_ratio(parts: Making, tmp_path: 
 
 def test_figures_that_are_no_numbers_are_none(trajectory: Callable[..., Trajectory]) -> None:
     """JSON has no word for them, and a record must not end a run."""
-    kept, each = Learned(), trajectory()
+    kept, each = TokenLog(), trajectory()
     row = Row(torch.tensor(each.ids), torch.tensor([1, 2]), {WEIGHT: torch.ones(2)})
-    kept.credit([each], [row.with_columns(advantage=torch.tensor([math.nan, 1.0]))])
-    kept.weigh([row.with_columns(weight=torch.full((2,), math.inf))])
-    assert kept.taken() == {id(each): {"advantage": [None, 1.0], "weight": None, "ratio": None}}
-    assert kept.taken() == {}
+    kept.start([each], [row.with_columns(advantage=torch.tensor([math.nan, 1.0]))])
+    kept.set_weights([row.with_columns(weight=torch.full((2,), math.inf))])
+    assert kept.collect() == {id(each): {"advantage": [None, 1.0], "weight": None, "ratio": None}}
+    assert kept.collect() == {}
 
 
 def _advantage(row: dict[str, Any], rows: Rows) -> float:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sleuth.train.packing import Pack, Row, pack, row
+from sleuth.model.packing import Pack, Row, pack, row
 
 CPU = torch.device("cpu")
 
@@ -71,10 +71,10 @@ def test_no_rows_make_no_pack() -> None:
 @pytest.mark.parametrize(
     ("ids", "weights", "old", "told"),
     [
-        ((1, 2), (1.0, 1.0), (0.0, 0.0), "its first cannot be scored"),
+        ((1, 2), (1.0, 1.0), (0.0, 0.0), "first one cannot be scored"),
         ((1, 2), (0.0,), (), "a row of 2 tokens needs a weight for each, and has 1"),
         ((), (), (), "a row needs tokens"),
-        ((1, 2), (0.0, 1.0), (), "the column old has 0 numbers for 1 scored tokens"),
+        ((1, 2), (0.0, 1.0), (), "column old has 0 values for 1 scored tokens"),
     ],
     ids=["first token", "lengths", "empty", "column"],
 )

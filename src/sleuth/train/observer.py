@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 
-class Watch(Protocol):
+class RunObserver(Protocol):
     """Hears of stages and steps as they happen."""
 
     def begin(self, stage: str, total: int) -> None:
@@ -19,12 +19,12 @@ class Watch(Protocol):
         """A training step is recorded."""
         ...
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Something was found that a person should read."""
         ...
 
 
-class Silent:
+class SilentObserver:
     """Tells nobody."""
 
     def begin(self, stage: str, total: int) -> None:
@@ -36,5 +36,5 @@ class Silent:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Not told."""
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Not told."""

@@ -7,10 +7,9 @@ from transformers import PreTrainedModel
 
 from sleuth.model import lora
 from sleuth.model.lora import LoRA
+from sleuth.model.packing import Pack, concatenate, row
+from sleuth.model.policy import HostBuffers, Policy, WithoutAdapter
 from sleuth.model.tokens import Tokens
-from sleuth.train.host import Host
-from sleuth.train.packing import Pack, laid, row
-from sleuth.train.policy import Policy
 
 ADAPTER = LoRA(4, 8.0)
 Tiny = Callable[..., PreTrainedModel]
@@ -18,7 +17,7 @@ Tiny = Callable[..., PreTrainedModel]
 
 def pack() -> Pack:
     rows = [row([5, 6, 7, 8], [0.0, 1.0, 1.0, 0.0]), row([9, 10, 11], [0.0, 0.0, 1.0])]
-    return laid(rows, [0, 1], torch.device("cpu"))
+    return concatenate(rows, [0, 1], torch.device("cpu"))
 
 
 def test_without_adapter_scores_are_those_before_training(tiny: Tiny, tokens: Tokens) -> None:
@@ -29,8 +28,7 @@ def test_without_adapter_scores_are_those_before_training(tiny: Tiny, tokens: To
         for _, parameter in adapted.parameters():
             parameter.fill_(0.05)
     expected, _ = plain.score(pack(), 1.0)
-    with adapted.without_adapter():
-        found, _ = adapted.score(pack(), 1.0)
+    found, _ = WithoutAdapter(adapted).score(pack(), 1.0)
     changed, _ = adapted.score(pack(), 1.0)
     assert torch.equal(found, expected)
     assert not found.requires_grad
@@ -46,7 +44,7 @@ def test_states_are_one_vector_a_token(tiny: Tiny, tokens: Tokens) -> None:
 
 def test_copies_of_weights_are_copies_and_tied_ones_are_one(tiny: Tiny, tokens: Tokens) -> None:
     policy = Policy(tiny("llama"), tokens)
-    copies = policy.weights(Host())
+    copies = policy.weights(HostBuffers())
     assert copies["lm_head.weight"] is copies["model.embed_tokens.weight"]
     live = policy.model.state_dict()
     assert all(torch.equal(copies[name], live[name]) for name in live)

@@ -11,16 +11,16 @@ import pytest
 from transformers import PreTrainedModel
 
 from sleuth.errors import SearchUnavailable, UserError
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
 from sleuth.train.assemble import Parts
 from sleuth.train.loop import train
-from sleuth.train.policy import Policy
-from sleuth.train.rollout import Harvest
-from sleuth.train.upcoming import Ahead, InTurn
-from sleuth.train.watch import Silent
+from sleuth.train.observer import SilentObserver
+from sleuth.train.rollout import RolloutBatch
+from sleuth.train.rollout_schedule import OneStepAhead, Synchronous
 
 Making = Callable[..., Parts]
 TIMED = ("time/", "speed/", "memory/", "search/latency")
@@ -87,7 +87,7 @@ def test_tokens_are_one_version_old_after_the_first_step_and_never_older(
     parts: Making, tmp_path: Path, judged: str
 ) -> None:
     made = parts(tmp_path / "run", reward={"answer": judged}, evaluate={"before": False, "after": False}, **ahead())
-    train(made, Silent(), 0.0)
+    train(made, SilentObserver(), 0.0)
     rows = recorded(made.run)[1:]
     assert [row["staleness/mean"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
     assert [row["staleness/max"] for row in rows] == [0.0, 1.0, 1.0, 1.0]
@@ -105,7 +105,7 @@ def test_the_version_between_engine_and_trainer_is_no_alarm(parts: Making, tmp_p
     """`correction/k3` spans one update in this mode, which says nothing about the engine's exactness."""
     tables = {"reward": {"answer": judged}, "evaluate": {"before": False, "after": False}, "guards": {"parity": 1e-9}}
     made = parts(tmp_path / "run", **tables, **ahead())
-    train(made, Silent(), 0.0)
+    train(made, SilentObserver(), 0.0)
     assert max(row["correction/k3"] for row in recorded(made.run)[1:]) > 1e-6
     assert list(made.run.events()) == []
 
@@ -113,7 +113,7 @@ def test_the_version_between_engine_and_trainer_is_no_alarm(parts: Making, tmp_p
 def test_same_seed_gives_the_same_run(parts: Making, tmp_path: Path, judged: str) -> None:
     made = [parts(tmp_path / name, reward={"answer": judged}, **ahead(steps=3)) for name in ("first", "second")]
     for each in made:
-        train(each, Silent(), 0.0)
+        train(each, SilentObserver(), 0.0)
     assert recorded(made[0].run) == recorded(made[1].run)
     assert weights(made[0].run) == weights(made[1].run)
 
@@ -122,10 +122,10 @@ def test_resumed_run_asks_the_same_questions_of_the_weights_it_has(parts: Making
     """Those of a version before are gone: the first step after a checkpoint is sampled by what it trains."""
     tables: dict[str, Any] = {"reward": {"answer": judged}, "evaluate": {"before": False, "after": False}}
     whole = parts(tmp_path / "whole", **tables, **ahead(steps=3))
-    train(whole, Silent(), 0.0)
-    train(parts(tmp_path / "cut", **tables, **ahead(steps=1)), Silent(), 0.0)
+    train(whole, SilentObserver(), 0.0)
+    train(parts(tmp_path / "cut", **tables, **ahead(steps=1)), SilentObserver(), 0.0)
     resumed = parts(tmp_path / "cut", **tables, **ahead(steps=3))
-    train(resumed, Silent(), 0.0)
+    train(resumed, SilentObserver(), 0.0)
     asked = [
         [[row["question_id"] for row in read_rows(made.run.trajectories(step))] for step in (1, 2, 3)]
         for made in (whole, resumed)
@@ -140,7 +140,7 @@ def test_held_out_questions_on_the_way_are_asked_of_the_newest_weights(
     answer, judged = noting
     evaluate = {"before": False, "after": True, "every": 1}
     made = parts(tmp_path / "run", reward={"answer": answer}, evaluate=evaluate, **ahead(steps=3))
-    train(made, Silent(), 0.0)
+    train(made, SilentObserver(), 0.0)
     assert ["evaluate/em" in row for row in recorded(made.run)] == [False, True, True, False]
     found = [tuple(json.loads(line)) for line in judged.read_text().splitlines()]
     held_out = [(step, versions) for step, _, versions in found if versions == [step]]
@@ -164,7 +164,7 @@ def test_run_rolled_back_forgets_the_episodes_of_the_step_that_does_not_come(
     tables = ahead(save_every=1, keep=9)
     tables["algorithm"] |= {"loss": "import:third_explodes.own"}
     made = parts(tmp_path / "run", reward={"answer": judged}, evaluate={"before": False, "after": False}, **tables)
-    train(made, Silent(), 0.0)
+    train(made, SilentObserver(), 0.0)
     assert [event["step"] for event in made.run.events()] == [3]
     rows = recorded(made.run)[1:]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
@@ -183,33 +183,33 @@ def test_what_breaks_the_episodes_ends_the_run_with_its_own_words(
     tables = ahead() | {"evaluate": {"before": False, "after": False}}
     made = parts(tmp_path / "run", learning=searching, retriever=Down(answered), **tables)
     with pytest.raises(UserError, match=r"^the index is gone$"):
-        train(made, Silent(), 0.0)
+        train(made, SilentObserver(), 0.0)
     assert [row["step"] for row in made.run.metrics()] == ([0] if answered < 6 else [0, 1])
     assert not [each for each in threading.enumerate() if each.name.startswith("episodes")]
 
 
-def harvest(asked: int) -> Harvest:
-    return Harvest([], [], [], asked, 1, 0.0, {})
+def rollout_batch(asked: int) -> RolloutBatch:
+    return RolloutBatch([], [], [], asked, 1, 0.0, {})
 
 
 def test_next_step_begins_when_this_one_is_taken() -> None:
     begun: list[tuple[int, int]] = []
     taken, release = threading.Event(), threading.Event()
 
-    async def sow(step: int, asked: int) -> Harvest:
+    async def sow(step: int, asked: int) -> RolloutBatch:
         begun.append((step, asked))
         if step == 1:
             taken.set()
             await asyncio.to_thread(release.wait, 10)
-        return harvest(asked + 3)
+        return rollout_batch(asked + 3)
 
     publisher = Noted()
-    with Ahead(sow, publisher) as coming:
-        assert coming.take(0, 5, last=False).asked == 8
+    with OneStepAhead(sow, publisher) as rollouts:
+        assert rollouts.next_batch(0, 5, last=False).questions_drawn == 8
         assert taken.wait(10)
         assert begun == [(0, 5), (1, 8)]
         release.set()
-        assert coming.take(1, 8, last=True).asked == 11
+        assert rollouts.next_batch(1, 8, last=True).questions_drawn == 11
     assert begun == [(0, 5), (1, 8)]
     assert publisher.versions == [0, 0]
 
@@ -217,36 +217,36 @@ def test_next_step_begins_when_this_one_is_taken() -> None:
 def test_other_work_waits_for_the_episodes_under_way() -> None:
     order: list[str] = []
 
-    async def sow(step: int, asked: int) -> Harvest:
+    async def sow(step: int, asked: int) -> RolloutBatch:
         await asyncio.sleep(0.01 * step)
         order.append(f"step {step}")
-        return harvest(asked)
+        return rollout_batch(asked)
 
     async def work() -> str:
         order.append("work")
         return "done"
 
-    with Ahead(sow, Noted()) as coming:
-        coming.take(0, 0, last=False)
-        assert coming.run(work()) == "done"
+    with OneStepAhead(sow, Noted()) as rollouts:
+        rollouts.next_batch(0, 0, last=False)
+        assert rollouts.run(work()) == "done"
     assert order == ["step 0", "step 1", "work"]
 
 
 def test_episodes_that_were_forgotten_are_asked_for_again() -> None:
     begun: list[tuple[int, int]] = []
 
-    async def sow(step: int, asked: int) -> Harvest:
+    async def sow(step: int, asked: int) -> RolloutBatch:
         begun.append((step, asked))
         if step == 4:
             raise UserError("broken")
-        return harvest(asked + 1)
+        return rollout_batch(asked + 1)
 
     publisher = Noted()
-    with Ahead(sow, publisher) as coming:
-        coming.take(3, 9, last=False)
+    with OneStepAhead(sow, publisher) as rollouts:
+        rollouts.next_batch(3, 9, last=False)
         # What went wrong in episodes that nobody takes is nobody's concern.
-        coming.forget()
-        coming.take(1, 2, last=True)
+        rollouts.discard()
+        rollouts.next_batch(1, 2, last=True)
     assert begun == [(3, 9), (4, 10), (1, 2)]
     assert publisher.versions == [3, 3, 1]
 
@@ -254,29 +254,29 @@ def test_episodes_that_were_forgotten_are_asked_for_again() -> None:
 def test_in_turn_nothing_begins_before_it_is_taken() -> None:
     begun: list[int] = []
 
-    async def sow(step: int, asked: int) -> Harvest:
+    async def sow(step: int, asked: int) -> RolloutBatch:
         begun.append(step)
-        return harvest(asked + 2)
+        return rollout_batch(asked + 2)
 
-    with InTurn(sow) as coming:
-        assert coming.take(0, 0, last=False).asked == 2
-        coming.settle()
+    with Synchronous(sow) as rollouts:
+        assert rollouts.next_batch(0, 0, last=False).questions_drawn == 2
+        rollouts.wait_idle()
         assert begun == [0]
-        assert coming.take(1, 2, last=True).asked == 4
+        assert rollouts.next_batch(1, 2, last=True).questions_drawn == 4
     assert begun == [0, 1]
 
 
 def test_episodes_that_never_end_are_cancelled() -> None:
-    async def sow(step: int, asked: int) -> Harvest:
+    async def sow(step: int, asked: int) -> RolloutBatch:
         if step == 1:
             await asyncio.Event().wait()
-        return harvest(asked)
+        return rollout_batch(asked)
 
     async def work() -> str:
         return "done"
 
-    with Ahead(sow, Noted()) as coming:
-        coming.take(0, 0, last=False)
-        coming.cancel()
-        assert coming.run(work()) == "done"
-        coming.cancel()
+    with OneStepAhead(sow, Noted()) as rollouts:
+        rollouts.next_batch(0, 0, last=False)
+        rollouts.cancel()
+        assert rollouts.run(work()) == "done"
+        rollouts.cancel()

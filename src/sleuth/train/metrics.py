@@ -1,0 +1,174 @@
+"""Metrics of a training step: timing, speed, memory, rollouts and staleness."""
+
+import resource
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import isfinite
+
+import torch
+
+from sleuth.agent.tools import Waits
+from sleuth.engines.paged.schedule import EngineStats
+from sleuth.model.policy import Policy
+from sleuth.records import Group, Malformed, StopReason, Trajectory
+from sleuth.train.ranks import Ranks
+
+Metrics = dict[str, float]
+
+GIB = 1 << 30
+UNUSABLE = "episode/unusable"  # fraction of episodes lost to failures of any kind
+SCORE_PARTS = ("em", "f1", "format", "searches", "retrieval_hit")
+# Peak dense bf16 FLOP/s of common GPUs, by a substring of the device name.
+PEAK_FLOPS = {
+    "H200": 989e12, "H100": 989e12, "H20": 148e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12,
+}  # fmt: skip
+
+
+class Timer:
+    """Accumulates seconds and counts by name until they are collected."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._counts: dict[str, float] = defaultdict(float)
+
+    def count(self, name: str, amount: int) -> None:
+        self._counts[name] += amount
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.monotonic() - started
+
+    def collect(self) -> Metrics:
+        """Return seconds as `time/NAME` together with the counts, and reset both."""
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        counts, self._counts = self._counts, defaultdict(float)
+        return {**{f"time/{name}": value for name, value in seconds.items()}, **counts}
+
+
+def finite_only(metrics: Mapping[str, float]) -> Metrics:
+    """The metrics that JSON can hold."""
+    return {name: value for name, value in metrics.items() if isfinite(value)}
+
+
+def peak_memory_gib() -> float:
+    """Peak resident memory of this process."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (GIB if sys.platform == "darwin" else 1 << 20)
+
+
+def memory_metrics() -> Metrics:
+    metrics = {"memory/host_gib": peak_memory_gib()}
+    if torch.cuda.is_available():
+        metrics["memory/gpu_gib"] = torch.cuda.max_memory_allocated() / GIB
+    return metrics
+
+
+def training_flops(policy: Policy) -> int:
+    """FLOPs per token: 2 per parameter forward, 2 backward, and 2 more per trained parameter."""
+    trained = sum(parameter.numel() for _, parameter in policy.parameters())
+    return 2 * (2 * policy.size + trained)
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """Peak FLOP/s of a known GPU."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+
+
+def speed_metrics(policy: Policy, ranks: Ranks, episodes: int, known: Mapping[str, float]) -> Metrics:
+    """Throughput of a step, given its other metrics; `train/tokens` becomes the sum over ranks."""
+    metrics = {
+        "speed/tokens": known["episode/tokens_all"] / known["time/step"],
+        "speed/trajectories": episodes / known["time/step"],
+    }
+    peak = peak_flops(policy.device)
+    if peak is not None and known.get("time/train"):
+        metrics["speed/mfu"] = training_flops(policy) * known["train/tokens"] / known["time/train"] / peak
+    if "train/tokens" in known:
+        every = ranks.gather([known["train/tokens"]], "the count of tokens")
+        metrics["train/tokens"] = sum(tokens for (tokens,) in every)
+    return metrics
+
+
+def staleness_metrics(trajectories: Sequence[Trajectory], step: int) -> Metrics:
+    """Age of the sampled tokens in weight versions."""
+    ages = [step - version for trajectory in trajectories for version in trajectory.versions]
+    return {"staleness/mean": sum(ages) / len(ages), "staleness/max": float(max(ages))} if ages else {}
+
+
+def stop_metric(reason: StopReason) -> str:
+    """Name of the metric with the fraction of episodes that ended for this reason."""
+    return f"stop/{reason.value}"
+
+
+def stop_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Fractions of the episodes by stop reason, and of those lost to failures."""
+    counts = Counter(trajectory.stop for trajectory in trajectories)
+    lost = sum(counts[reason] for reason in StopReason if not reason.usable)
+    shares = {stop_metric(reason): counts[reason] / len(trajectories) for reason in StopReason}
+    return {**shares, UNUSABLE: lost / len(trajectories)}
+
+
+def episode_metrics(groups: Sequence[Group]) -> Metrics:
+    """Means over the usable episodes."""
+    scored = [pair for group in groups for pair in zip(group.trajectories, group.scores, strict=True)]
+    trajectories, scores = [each for each, _ in scored], [score for _, score in scored]
+    count = len(scored)
+    right = [logprob for each, score in scored if score.parts["em"] == 1.0 for logprob in each.logprobs]
+    malformed = sum(any(isinstance(turn.action, Malformed) for turn in each.turns) for each in trajectories)
+    return {
+        "reward/mean": sum(score.total for score in scores) / count,
+        **{f"episode/{name}": sum(score.parts[name] for score in scores) / count for name in SCORE_PARTS},
+        "episode/tokens": sum(len(each.logprobs) for each in trajectories) / count,
+        "episode/tokens_all": float(sum(len(each.ids) for each in trajectories)),
+        "episode/malformed": malformed / count,
+        "episode/answerless": sum(each.answer is None for each in trajectories) / count,
+        "group/with_spread": sum(map(has_spread, groups)) / len(groups),
+        **({"policy/likelihood_right": sum(right) / len(right)} if right else {}),
+    }
+
+
+def has_spread(group: Group) -> bool:
+    """Whether the rewards of a group differ."""
+    return len({score.total for score in group.scores}) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutCounters:
+    """Snapshot of the counters of the search tool and the engine."""
+
+    waits: Waits
+    tally: EngineStats
+
+    @classmethod
+    def read(cls, waits: Waits, tally: EngineStats) -> "RolloutCounters":
+        return cls(replace(waits), replace(tally))
+
+    def metrics_since(self, before: "RolloutCounters", reward_seconds: float, ranks: Ranks) -> Metrics:
+        """Metrics of all ranks since an earlier snapshot."""
+        mine = [reward_seconds, *(now - then for now, then in zip(self._counts(), before._counts(), strict=True))]
+        every = [theirs for (theirs,) in ranks.gather([mine], "the counts of searches")]
+        reward, searches, seconds, busy, reused, prefilled, preempted = (sum(part) for part in zip(*every, strict=True))
+        metrics = {
+            "search/count": float(searches),
+            "time/search": busy / ranks.world,
+            "time/reward": reward / ranks.world,
+        }
+        if searches:
+            metrics["search/latency"] = seconds / searches
+        if reused + prefilled:  # only the embedded engine counts its work
+            metrics["engine/reused"] = reused / (reused + prefilled)
+            metrics["engine/preempted"] = float(preempted)
+        return metrics
+
+    def _counts(self) -> tuple[float, ...]:
+        waits, tally = self.waits, self.tally
+        return (waits.searches, waits.seconds, waits.busy, tally.reused, tally.prefilled, tally.preempted)

@@ -1,0 +1,138 @@
+"""Work and weights over the ranks: which rows each rank computes, and FSDP2 for the weights.
+
+Every rank knows the lengths of all rows, so all ranks compute the same assignment; they compare checksums of it first.
+Collectives run inside the forward and backward passes, so ranks with fewer packs run idle ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from sleuth.model.packing import Pack, Row, batch_by_length, concatenate
+from sleuth.model.policy import Policy
+from sleuth.train.ranks import Ranks
+
+Compute = Callable[..., Any]
+
+
+def assign_rows(lengths: Sequence[int], world: int) -> list[list[int]]:
+    """Row indices of each rank, balanced by tokens: longest first, to the rank with the fewest tokens."""
+    if world == 1:
+        return [list(range(len(lengths)))]
+    assigned: list[list[int]] = [[] for _ in range(world)]
+    totals = [(0, rank) for rank in range(world)]
+    heapify(totals)
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        tokens, rank = totals[0]
+        assigned[rank].append(index)
+        heapreplace(totals, (tokens + lengths[index], rank))
+    return [sorted(indices) for indices in assigned]
+
+
+def rank_packs(rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ranks) -> Iterator[Pack]:
+    """The packs of this rank; an idle pack has no scored tokens."""
+    lengths = [len(row.ids_L) for row in rows]
+    every = [
+        [[share[place] for place in batch] for batch in batch_by_length([lengths[index] for index in share], tokens)]
+        for share in assign_rows(lengths, ranks.world)
+    ]
+    # Ranks with different rows would deadlock.
+    ranks.barrier(f"a batch of {len(rows)} rows, {sum(lengths)} tokens, checksum {crc32(repr(lengths).encode()):08x}")
+    for indices in every[ranks.rank]:
+        yield concatenate(rows, indices, device)
+    if idle := max(map(len, every)) - len(every[ranks.rank]):
+        shortest = min(rows, key=lambda row: len(row.ids_L))
+        empty = Row(
+            shortest.ids_L, shortest.positions_S[:0], {name: column[:0] for name, column in shortest.columns.items()}
+        )
+        yield from (replace(concatenate([empty], [0], device), rows=()) for _ in range(idle))
+
+
+@torch.no_grad()
+def score_rows(
+    rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ranks, score: Callable[[Pack], Tensor]
+) -> list[Tensor]:
+    """The values of `score` for the scored tokens of each row, on the CPU of every rank."""
+    mine: list[tuple[int, Tensor]] = []
+    for packed in rank_packs(rows, tokens, device, ranks):
+        values_T = score(packed).float()
+        if packed.rows:
+            mine += zip(packed.rows, values_T.split(packed.scored), strict=True)
+    # Pickling a view of a tensor would send the whole tensor to the other ranks.
+    copies = [(index, part.cpu() if part.is_cuda else part.clone()) for index, part in mine]
+    values = dict(pair for theirs in ranks.gather(copies, "the logprobs of a batch") for pair in theirs)
+    return [values[index] for index in range(len(rows))]
+
+
+def shard_policy(policy: Policy, ranks: Ranks) -> Policy:
+    """The policy with its weights sharded over the ranks; unchanged for a single process."""
+    return policy if ranks.world == 1 else replace(policy, sharded=shard(policy.score, [policy.model], ranks))
+
+
+def shard(compute: Compute, modules: Sequence[nn.Module], ranks: Ranks) -> Compute:
+    """Shard the modules in place and return a `compute` that gathers their weights layer by layer.
+
+    Parameters in half precision become fp32 shards for the optimiser and are gathered in half precision.
+    """
+    root = _Root(compute, modules)
+    device = next(root.parameters()).device
+    mesh = init_device_mesh(device.type, (ranks.world,))
+    for unit in (*_units(modules), root):
+        fully_shard(unit, mesh=mesh, mp_policy=_mixed_precision(unit))
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            # Loss weights are normalised over the batch of all ranks, so gradients are summed, not averaged.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    assert isinstance(root, FSDPModule)  # noqa: S101  fully_shard makes it one
+    return _Gathered(root)
+
+
+class _Root(nn.Module):
+    """Wraps a computation as a module, so that FSDP gathers its weights forward and backward."""
+
+    def __init__(self, compute: Compute, modules: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self._compute = compute
+        self._modules_of_it = nn.ModuleList(modules)
+
+    def forward(self, *arguments: Any) -> Any:
+        return self._compute(*arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    root: FSDPModule
+
+    def __call__(self, *arguments: Any) -> Any:
+        result = self.root(*arguments)  # type: ignore[operator]
+        if not torch.is_grad_enabled():
+            self.root.reshard()  # FSDP would free the weights in the backward pass, which never comes
+        return result
+
+
+def _units(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:
+    """Modules to gather as a unit: decoder layers, or a whole module without any."""
+    for module in modules:
+        layers = [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]
+        yield from layers or (module,)
+
+
+def _mixed_precision(unit: nn.Module) -> MixedPrecisionPolicy:
+    """Convert trained parameters to fp32 shards that compute in their original dtype."""
+    own = [each for each in unit.parameters() if not isinstance(each, DTensor)]
+    if not any(each.requires_grad for each in own):
+        return MixedPrecisionPolicy(cast_forward_inputs=False)
+    (dtype,) = {each.dtype for each in own}
+    for each in own:
+        each.data = each.data.float()
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)

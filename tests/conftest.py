@@ -21,6 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from sleuth.model.policy import Policy
     from sleuth.model.tokens import Tokens
 
 LEFT_OUT = pytest.StashKey[Counter[str]]()
@@ -312,3 +313,11 @@ def reciter() -> "Callable[[Tokens, Sequence[Sequence[str]]], PreTrainedModel]":
         return model
 
     return make
+
+
+@pytest.fixture
+def policy(tiny: "Callable[..., PreTrainedModel]", tokens: "Tokens") -> "Callable[..., Policy]":
+    """Makes a new small policy with weights drawn by seed."""
+    from sleuth.model.policy import Policy
+
+    return lambda seed=0: Policy(tiny(seed=seed), tokens)

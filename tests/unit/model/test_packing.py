@@ -72,7 +72,7 @@ def test_no_rows_make_no_pack() -> None:
     ("ids", "weights", "old", "told"),
     [
         ((1, 2), (1.0, 1.0), (0.0, 0.0), "first one cannot be scored"),
-        ((1, 2), (0.0,), (), "a row of 2 tokens needs a weight for each, and has 1"),
+        ((1, 2), (0.0,), (), "a row of 2 tokens .* got 1"),
         ((), (), (), "a row needs tokens"),
         ((1, 2), (0.0, 1.0), (), "column old has 0 values for 1 scored tokens"),
     ],

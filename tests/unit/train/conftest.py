@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
@@ -18,7 +17,6 @@ from sleuth.agent.tools import SearchTool
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.model.policy import Policy
-from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.retrieval import index
 from sleuth.retrieval.retriever import Retriever
@@ -41,16 +39,6 @@ QUESTIONS = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library", hops
 def one_thread() -> None:
     """Tensors as small as these are slower on more."""
     torch.set_num_threads(1)
-
-
-@pytest.fixture
-def policy(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> Callable[..., Policy]:
-    """Makes the small policy of a seed, anew each time."""
-
-    def make(seed: int = 0) -> Policy:
-        return Policy(tiny(seed=seed), tokens)
-
-    return make
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question, StopReason, Trajectory
 from sleuth.retrieval import index
 from sleuth.retrieval.retriever import Retriever
-from sleuth.train.policy import Policy
 
 
 @pytest.fixture(scope="session", autouse=True)

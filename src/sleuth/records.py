@@ -162,10 +162,16 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A reward and the parts it was made of."""
+    """A reward, the parts to record, and optionally one reward per turn, which is added to the total."""
 
     total: float
     parts: dict[str, float]
+    turns: tuple[float, ...] = ()
+
+    @property
+    def episode_return(self) -> float:
+        """The sum of all rewards of the episode."""
+        return self.total + sum(self.turns)
 
 
 @dataclass(frozen=True, slots=True)

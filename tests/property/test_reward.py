@@ -1,5 +1,6 @@
 """What holds of rewards whatever the text: metrics, and documents that try to speak for the model."""
 
+import asyncio
 import string
 
 from hypothesis import given, settings
@@ -21,8 +22,7 @@ from sleuth.records import (
     Turn,
 )
 from sleuth.reward.answers import ANSWERS, cover_em, exact_match, f1, normalise
-from sleuth.reward.rubric import Rubric
-from sleuth.reward.shape import valid
+from sleuth.reward.rubric import Rubric, has_valid_format
 
 QUICK = settings(max_examples=60, deadline=None)
 TAGS = [f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer") for slash in ("", "/")]
@@ -104,15 +104,17 @@ def test_tags_in_a_document_do_not_change_the_score(rubric: Rubric, document: st
     """The document without its tags, hits kept as words, scores the same."""
     last = answered(f"<think>so</think><answer>{said}</answer>", said)
     bare = "Oslo" if cover_em(document, ["Oslo"]) else "nothing"
-    assert rubric.score(QUESTION, episode(document, last)) == rubric.score(QUESTION, episode(bare, last))
-    assert valid(episode(document, last))
+    assert asyncio.run(rubric.score(QUESTION, episode(document, last))) == asyncio.run(
+        rubric.score(QUESTION, episode(bare, last))
+    )
+    assert has_valid_format(episode(document, last))
 
 
 @QUICK
 @given(rubric=rubrics, document=documents, text=sampled_texts)
 def test_without_an_answer_nothing_is_earned(rubric: Rubric, document: str, text: str) -> None:
     silent = Turn(text, Malformed("neither search nor answer"), Outcome.CORRECTED, 5)
-    score = rubric.score(QUESTION, episode(document, silent, StopReason.OUT_OF_TURNS))
+    score = asyncio.run(rubric.score(QUESTION, episode(document, silent, StopReason.OUT_OF_TURNS)))
     assert score == Score(0.0, score.parts)
     assert (score.parts["em"], score.parts["f1"], score.parts["cover_em"], score.parts["format"]) == (0, 0, 0, 0)
 
@@ -138,4 +140,4 @@ def test_only_one_thought_and_one_answer_make_a_valid_turn(text: str) -> None:
         and rest.endswith("</answer>")
         and sum(text.count(tag) for tag in TAGS) == 4
     )
-    assert valid(episode("nothing", answered(text, "Oslo"))) == expected
+    assert has_valid_format(episode("nothing", answered(text, "Oslo"))) == expected

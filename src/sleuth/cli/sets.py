@@ -74,7 +74,7 @@ def prepare(
     from sleuth.corpus.datasets.folder import prepare as prepare_folder
     from sleuth.corpus.datasets.merge import Rules
     from sleuth.corpus.questions import stream
-    from sleuth.reward.answers import wordless
+    from sleuth.reward.answers import warn_wordless
 
     require_new(out)
     _require_effect(sources, split)
@@ -91,7 +91,7 @@ def prepare(
         split=split or "train",
     )
     _report(out, manifest)
-    if told := wordless(stream(out / "questions.jsonl")):
+    if told := warn_wordless(stream(out / "questions.jsonl")):
         say(told)
 
 

@@ -1,4 +1,4 @@
-"""How well an answer matches the gold answers: exact match, token F1, cover exact match."""
+"""Answer metrics: exact match, token F1 and cover exact match against the gold answers."""
 
 import re
 import string
@@ -13,63 +13,57 @@ AnswerMetric = Callable[[str | None, Sequence[str]], float]
 # ASCII punctuation only, as in SQuAD's metric and every published Search-R1 figure.
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-# Gold answers are held against all that was found, and the samples of a group find much the same.
-REMEMBERED = 8192
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(8192)  # the samples of a group retrieve much the same passages
 def normalise(text: str) -> str:
-    """Lower case without punctuation and articles, words separated by one space."""
+    """Lower-case, without punctuation and articles, words separated by one space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def compared(text: str) -> str:
-    """What answers are matched by: the normalised text, or the text as written where normalising leaves nothing.
+def comparable(text: str) -> str:
+    """The normalised text, or the text as written if normalisation leaves nothing.
 
-    Gold answers such as "A" or "---" would otherwise make an empty answer right.
+    Otherwise gold answers such as "A" or "---" would make an empty answer right.
     """
     return normalise(text) or " ".join(text.lower().split())
 
 
-def wordless(questions: Iterable[Question]) -> str | None:
-    """What to say where gold answers are nothing but articles and punctuation; None where no answer is."""
+def warn_wordless(questions: Iterable[Question]) -> str | None:
+    """A warning if gold answers consist of articles and punctuation only, else None."""
     count = sum(not normalise(gold) for question in questions for gold in question.golden_answers)
     if not count:
         return None
-    some = "1 gold answer is" if count == 1 else f"{count:,} gold answers are"
-    return f"{some} nothing but articles and punctuation, and matched only as written."
+    subject = "1 gold answer consists" if count == 1 else f"{count:,} gold answers consist"
+    return f"{subject} of articles and punctuation only, and must be matched as written."
 
 
 def exact_match(answer: str | None, golds: Sequence[str]) -> float:
-    """1 when the normalised answer equals a normalised gold answer."""
-    if answer is None:
-        return 0.0
-    said = compared(answer)
-    return float(bool(said) and any(said == compared(gold) for gold in golds))
+    """1 if the normalised answer equals a normalised gold answer."""
+    text = comparable(answer) if answer is not None else ""
+    return float(bool(text) and any(text == comparable(gold) for gold in golds))
 
 
 def f1(answer: str | None, golds: Sequence[str]) -> float:
-    """The harmonic mean of word precision and recall against the best matching gold answer."""
-    if answer is None:
-        return 0.0
-    said = compared(answer).split()
-    return max((_overlap(said, compared(gold).split()) for gold in golds), default=0.0)
+    """Word F1 against the best matching gold answer."""
+    words = comparable(answer).split() if answer is not None else []
+    return max((_word_f1(words, comparable(gold).split()) for gold in golds), default=0.0)
 
 
 def cover_em(answer: str | None, golds: Sequence[str]) -> float:
-    """1 when a gold answer stands in the answer as whole words."""
+    """1 if the answer contains a gold answer as whole words."""
     if answer is None:
         return 0.0
-    # The spaces around both make it whole words.
-    said = f" {compared(answer)} "
-    return float(any(f" {sought} " in said for gold in golds if (sought := compared(gold))))
+    # Spaces around both restrict the match to whole words.
+    text = f" {comparable(answer)} "
+    return float(any(f" {words} " in text for gold in golds if (words := comparable(gold))))
 
 
-def _overlap(said: list[str], gold: list[str]) -> float:
-    if not said or not gold:
+def _word_f1(words: list[str], gold: list[str]) -> float:
+    if not words or not gold:
         return 0.0
-    shared = (Counter(said) & Counter(gold)).total()
-    return 2 * shared / (len(said) + len(gold))
+    shared = (Counter(words) & Counter(gold)).total()
+    return 2 * shared / (len(words) + len(gold))
 
 
 ANSWERS: dict[str, AnswerMetric] = {"em": exact_match, "f1": f1, "cover_em": cover_em}

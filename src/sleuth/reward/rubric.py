@@ -1,128 +1,198 @@
-"""The reward of a trajectory with the parts it was made of."""
+"""The reward of a trajectory: an answer metric or a user's function, format tiers, and the parts to record."""
 
+import asyncio
+import inspect
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
-from sleuth.config.hooks import IMPORT, Contract, call, import_function, resolve
+from sleuth.config.hooks import IMPORT, Contract, call, describe_exception, import_function, resolve
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import FunctionFailed
-from sleuth.records import Question, Score, StopReason, Trajectory, Turn
+from sleuth.records import Outcome, Question, Score, StopReason, Trajectory, Turn
 from sleuth.reward.answers import ANSWERS, cover_em, exact_match, f1
-from sleuth.reward.shape import answer_tags, valid
 
-Judge = Callable[[Question, Trajectory], float | Score]
+RewardFunction = Callable[[Question, Trajectory], Any]
 
-# Search-R1 v0.3: the reward of a wrong and of a right answer, by the validity of the format.
+# Search-R1 v0.3: reward of a wrong and of a right answer, by the validity of the format.
 TIERS = {True: (0.2, 1.0), False: (0.1, 0.8)}
 MANY_ANSWERS = 10
-CONTRACT = Contract(("question", "trajectory"), "a number or a Score")
+CONTRACT = Contract(("question", "trajectory"), "a number or a Score", is_async=None)
 
 
 class Rubric:
-    """Scores trajectories as the reward settings say; a pure function of question and trajectory."""
+    """Scores trajectories by the reward settings."""
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
-        self._judge = _judge(config.answer)
+        self._function = _reward_function(config.answer)
+        self._next_call = 0.0  # earliest time of the next call, if the rate is limited
 
-    def scored(self, trajectory: Trajectory) -> tuple[Trajectory, Score | None]:
-        """The trajectory with its score: None for an unusable one, which it becomes where the user's reward fails."""
-        if not trajectory.stop.usable:
-            return trajectory, None
-        try:
-            return trajectory, self.score(trajectory.question, trajectory)
-        except FunctionFailed as failure:
-            return replace(trajectory, stop=StopReason.FUNCTION_FAILED, failure=str(failure)), None
+    async def score_all(self, trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, Score | None]]:
+        """Score each trajectory; None for an unusable one, which it becomes if the user's function fails.
 
-    def score(self, question: Question, trajectory: Trajectory) -> Score:
-        """The total to train on, and every part whether or not it counts towards the total."""
+        Calls of an async function run concurrently, within the limits of the settings.
+        """
+        slots = asyncio.Semaphore(self._config.concurrency)
+
+        async def score_one(trajectory: Trajectory) -> tuple[Trajectory, Score | None]:
+            if not trajectory.stop.usable:
+                return trajectory, None
+            try:
+                async with slots:
+                    return trajectory, await self.score(trajectory.question, trajectory)
+            except FunctionFailed as failure:
+                return replace(trajectory, stop=StopReason.FUNCTION_FAILED, failure=str(failure)), None
+
+        return list(await asyncio.gather(*map(score_one, trajectories)))
+
+    async def score(self, question: Question, trajectory: Trajectory) -> Score:
+        """Return the reward to train on, with every part, whether or not it counts towards the total."""
         if not trajectory.stop.usable:
-            raise ValueError(f"a trajectory that ended with {trajectory.stop} is outside every mean; drop it first")
+            raise ValueError(f"a trajectory that stopped with {trajectory.stop} is unusable and has no score")
         parts = measure(question, trajectory)
-        judged = self._judged(question, trajectory)
-        if taken := parts.keys() & judged.parts.keys():
-            raise FunctionFailed(
-                f"{self._config.answer!r} reports {min(taken)!r}, a part of the rubric's own; rename it"
-            )
-        total = self._tiered(judged.total, trajectory, parts) if self._config.format else judged.total
-        if self._config.many_answers and answer_tags(trajectory) > MANY_ANSWERS:
-            total = min(total, total / 4)  # a negative reward of the user's own must not become milder
-        return Score(total, parts | judged.parts)
+        answer = await self._answer_score(question, trajectory)
+        if clash := parts.keys() & answer.parts.keys():
+            raise FunctionFailed(f"{self._config.answer!r} returned the part {min(clash)!r}, which exists; rename it")
+        total = answer.total
+        if self._config.format is not False:
+            total = self._apply_format(total, trajectory, parts)
+        if self._config.many_answers and count_answer_tags(trajectory) > MANY_ANSWERS:
+            total = min(total, total / 4)  # min: a negative reward must not become milder
+        return Score(total, parts | answer.parts, answer.turns)
 
-    def _judged(self, question: Question, trajectory: Trajectory) -> Score:
-        hook = self._config.answer
-        verdict = call(hook, self._judge, question, trajectory)
-        if not isinstance(verdict, Score):
-            return Score(_number(hook, "", verdict), {})
-        if not isinstance(verdict.parts, dict) or not all(isinstance(name, str) for name in verdict.parts):
+    async def _answer_score(self, question: Question, trajectory: Trajectory) -> Score:
+        name = self._config.answer
+        value = call(name, self._function, question, trajectory)
+        if inspect.isawaitable(value):
+            await self._wait_for_rate()
+            try:
+                async with asyncio.timeout(self._config.deadline):
+                    value = await value
+            except TimeoutError as error:
+                raise FunctionFailed(
+                    f"{name!r} gave no result within {self._config.deadline:g} s; raise reward.deadline"
+                ) from error
+            except Exception as error:
+                raise FunctionFailed(describe_exception(name, error)) from error
+        if not isinstance(value, Score):
+            return Score(_number(name, "", value), {})
+        if not isinstance(value.parts, dict) or not all(isinstance(part, str) for part in value.parts):
             raise FunctionFailed(
-                f"{hook!r} gave a Score with parts {_short(verdict.parts)}; expected a dict of numbers by name"
+                f"{name!r} returned a Score with parts {_short(value.parts)}; expected a dict of numbers by name"
             )
-        parts = {name: _number(hook, f" for the part {name!r}", value) for name, value in verdict.parts.items()}
-        return Score(_number(hook, " for the total", verdict.total), parts)
+        parts = {part: _number(name, f" for the part {part!r}", number) for part, number in value.parts.items()}
+        return Score(_number(name, " for the total", value.total), parts, _turn_rewards(name, value, trajectory))
 
-    def _tiered(self, value: float, trajectory: Trajectory, parts: dict[str, float]) -> float:
-        """The tiers, with a graded answer (F1) in proportion between wrong and right."""
+    async def _wait_for_rate(self) -> None:
+        if self._config.rate is not None:
+            start = max(time.monotonic(), self._next_call)
+            self._next_call = start + 1.0 / self._config.rate
+            await asyncio.sleep(start - time.monotonic())
+
+    def _apply_format(self, value: float, trajectory: Trajectory, parts: dict[str, float]) -> float:
+        """Interpolate between the rewards of a wrong and a right answer in this format."""
         if not 0.0 <= value <= 1.0:
             raise FunctionFailed(
-                f"{self._config.answer!r} gave {value}; expected 0 (wrong) to 1 (right), or set reward.format = false"
+                f"{self._config.answer!r} returned {value}; expected 0 (wrong) to 1 (right), or set "
+                "reward.format = false"
             )
-        well_formed = parts["format"] == 1.0
-        wrong, right = TIERS[well_formed]
-        if well_formed:
+        is_valid = parts["format"] == 1.0
+        wrong, right = TIERS[is_valid] if self._config.format is True else (self._config.format * is_valid, 1.0)
+        if is_valid:
             wrong += self._config.retrieval * parts["retrieval_hit"]
         if trajectory.answer is None:
-            wrong = 0.0  # the lowest tier pays for answering at all
+            wrong = 0.0  # the lowest tier is for answering at all
         return (1.0 - value) * wrong + value * right
 
 
 def measure(question: Question, trajectory: Trajectory) -> dict[str, float]:
-    """The parts every score reports."""
+    """The parts that every score records."""
     answer, golds = trajectory.answer, question.golden_answers
     return {
         "em": exact_match(answer, golds),
         "f1": f1(answer, golds),
         "cover_em": cover_em(answer, golds),
-        "format": float(valid(trajectory)),
-        "retrieval_hit": float(any(_seen(turn, golds) for turn in trajectory.turns)),
+        "format": float(has_valid_format(trajectory)),
+        "retrieval_hit": float(any(_shows_answer(turn, golds) for turn in trajectory.turns)),
         "searches": float(trajectory.searches),
     }
 
 
-def _seen(turn: Turn, golds: Sequence[str]) -> bool:
-    """Whether a gold answer stands in a passage, in the part of it that the model was shown."""
+def score_by_em(trajectory: Trajectory) -> Score | None:
+    """The default score, exact match; None for an unusable trajectory."""
+    if not trajectory.stop.usable:
+        return None
+    parts = measure(trajectory.question, trajectory)
+    return Score(parts["em"], parts)
+
+
+def has_valid_format(trajectory: Trajectory) -> bool:
+    """Whether every turn has its protocol's format, all but the last found something, and the last answers.
+
+    Read from sampled text only: documents cannot change it. With tags: think, (search, information, think)*, answer,
+    with only white space in between.
+    """
+    if not trajectory.turns:
+        return False
+    *earlier, last = trajectory.turns
+    # Only a search that was carried out is followed by information; a refused or corrected one is not.
+    return (
+        all(turn.formed and turn.outcome is Outcome.FOUND for turn in earlier)
+        and last.formed
+        and last.outcome is Outcome.ANSWERED
+    )
+
+
+def count_answer_tags(trajectory: Trajectory) -> int:
+    return sum(turn.text.count("<answer>") for turn in trajectory.turns)
+
+
+def _shows_answer(turn: Turn, golds: Sequence[str]) -> bool:
+    """Whether a gold answer is in the part of a passage that the model was shown."""
     texts = [hit.passage.contents for hit in turn.hits]
     if turn.shown is None:
         return any(cover_em(text, golds) for text in texts)
-    # In a passage as well: the frame around them has words of its own.
-    left = [gold for gold in golds if cover_em(turn.shown, (gold,))]
-    return any(cover_em(text, left) for text in texts)
+    # In a passage as well: the wrapping around passages has words, too.
+    shown = [gold for gold in golds if cover_em(turn.shown, (gold,))]
+    return any(cover_em(text, shown) for text in texts)
 
 
-def _judge(answer: str) -> Judge:
+def _reward_function(answer: str) -> RewardFunction:
     if answer.startswith(IMPORT):
         return import_function(answer, CONTRACT)
     metric = resolve("reward.answer", answer, ANSWERS, CONTRACT)
     return lambda question, trajectory: metric(trajectory.answer, question.golden_answers)
 
 
-def _number(hook: str, of: str, value: object) -> float:
-    """A finite number that a user's function gave; text is none, and neither is an array."""
+def _turn_rewards(name: str, score: Score, trajectory: Trajectory) -> tuple[float, ...]:
+    if not isinstance(score.turns, Sequence) or isinstance(score.turns, str):
+        raise FunctionFailed(
+            f"{name!r} returned a Score with turns {_short(score.turns)}; expected one number per turn"
+        )
+    if score.turns and len(score.turns) != len(trajectory.turns):
+        raise FunctionFailed(
+            f"{name!r} returned {len(score.turns)} turn rewards, expected one for each of {len(trajectory.turns)} turns"
+        )
+    return tuple(_number(name, f" for turn {place}", value) for place, value in enumerate(score.turns))
+
+
+def _number(name: str, of: str, value: object) -> float:
+    """Convert a value from a user's function to a finite float."""
     expected = "a number" if of else CONTRACT.returns
     if not isinstance(value, SupportsFloat) or getattr(value, "ndim", 0) > 0:
-        raise FunctionFailed(f"{hook!r} gave {_short(value)}{of}; expected {expected}, return one")
+        raise FunctionFailed(f"{name!r} returned {_short(value)}{of}; expected {expected}")
     try:
         number = float(value)
     except (ValueError, OverflowError) as error:
-        raise FunctionFailed(f"{hook!r} gave {_short(value)}{of} ({error}); expected {expected}") from error
+        raise FunctionFailed(f"{name!r} returned {_short(value)}{of} ({error}); expected {expected}") from error
     if not math.isfinite(number):
-        raise FunctionFailed(f"{hook!r} gave {number}{of}; expected a finite number, return one")
+        raise FunctionFailed(f"{name!r} returned {number}{of}; expected a finite number")
     return number
 
 
 def _short(value: object) -> str:
-    """A value for a sentence: on one line, not too long, with its type."""
     text = " ".join(repr(value).split())
     return f"{text[:60]}{'...' if len(text) > 60 else ''} ({type(value).__name__})"

@@ -1,5 +1,6 @@
 """Totals and parts of the rubric, tier by tier."""
 
+import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ TIERED = RewardConfig(format=True, retrieval=0.1)
 
 
 def test_every_part_is_reported(question: Question, play: Play, searched: Make, answered: Make) -> None:
-    score = Rubric(RewardConfig()).score(question, play(searched("Oslo is old."), answered("Oslo Norway")))
+    score = asyncio.run(Rubric(RewardConfig()).score(question, play(searched("Oslo is old."), answered("Oslo Norway"))))
     assert score.total == 0.0
     assert score.parts == {
         "em": 0.0,
@@ -36,7 +37,7 @@ def test_every_part_is_reported(question: Question, play: Play, searched: Make, 
 def test_the_total_is_the_metric_named(
     question: Question, play: Play, answered: Make, answer: str, total: float
 ) -> None:
-    score = Rubric(RewardConfig(answer=answer)).score(question, play(answered("Oslo Norway")))
+    score = asyncio.run(Rubric(RewardConfig(answer=answer)).score(question, play(answered("Oslo Norway"))))
     assert score.total == pytest.approx(total)
 
 
@@ -63,7 +64,7 @@ def test_the_tiers(
     total: float,
 ) -> None:
     trajectory = play(searched(found), answered(said, formed=formed))
-    assert Rubric(TIERED).score(question, trajectory).total == total
+    assert asyncio.run(Rubric(TIERED).score(question, trajectory)).total == total
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_passage_counts_as_far_as_it_was_shown(
     question: Question, play: Play, searched: Make, answered: Make, shown: str | None, hit: float
 ) -> None:
     trajectory = play(replace(searched("The capital is Oslo."), shown=shown), answered("Bergen"))
-    score = Rubric(TIERED).score(question, trajectory)
+    score = asyncio.run(Rubric(TIERED).score(question, trajectory))
     assert score.parts["retrieval_hit"] == hit
     assert score.total == pytest.approx(0.2 + 0.1 * hit)
 
@@ -87,13 +88,13 @@ def test_a_passage_counts_as_far_as_it_was_shown(
 def test_words_of_the_frame_are_no_passage(question: Question, play: Play, searched: Make, answered: Make) -> None:
     asked = replace(question, golden_answers=("Doc", "Oslo"))
     trajectory = play(replace(searched("Bergen.", "Oslo"), shown="Doc 1(Title: x) Bergen."), answered("Bergen"))
-    assert Rubric(TIERED).score(asked, trajectory).parts["retrieval_hit"] == 0.0
+    assert asyncio.run(Rubric(TIERED).score(asked, trajectory)).parts["retrieval_hit"] == 0.0
 
 
 def test_a_graded_answer_lies_between_the_tiers(question: Question, play: Play, answered: Make) -> None:
     rubric = Rubric(RewardConfig(answer="f1", format=True))
     # F1 of "Oslo Norway" is 2/3: 1/3 * 0.2 + 2/3 * 1.0
-    assert rubric.score(question, play(answered("Oslo Norway"))).total == pytest.approx(2.2 / 3)
+    assert asyncio.run(rubric.score(question, play(answered("Oslo Norway")))).total == pytest.approx(2.2 / 3)
 
 
 @pytest.mark.parametrize("config", [RewardConfig(), RewardConfig(answer="cover_em"), TIERED])
@@ -102,7 +103,7 @@ def test_no_answer_scores_nothing_though_the_gold_stands_everywhere(
 ) -> None:
     mumbled = Turn("Oslo, surely Oslo", Malformed("no tag"), Outcome.CORRECTED, 5)
     trajectory = play(searched("<answer>Oslo</answer>"), mumbled, stop=StopReason.OUT_OF_TURNS)
-    score = Rubric(config).score(question, trajectory)
+    score = asyncio.run(Rubric(config).score(question, trajectory))
     assert (score.total, score.parts["em"], score.parts["f1"], score.parts["cover_em"]) == (0.0, 0.0, 0.0, 0.0)
 
 
@@ -111,18 +112,18 @@ def test_more_than_ten_answer_tags_divide_by_four(
     question: Question, play: Play, answered: Make, tags: int, total: float
 ) -> None:
     trajectory = play(answered("Oslo", "<answer>" * tags + "Oslo</answer>"))
-    assert Rubric(RewardConfig(many_answers=True)).score(question, trajectory).total == total
-    assert Rubric(RewardConfig()).score(question, trajectory).total == 1.0
+    assert asyncio.run(Rubric(RewardConfig(many_answers=True)).score(question, trajectory)).total == total
+    assert asyncio.run(Rubric(RewardConfig()).score(question, trajectory)).total == 1.0
 
 
 @pytest.mark.parametrize("stop", [StopReason.SEARCH_UNAVAILABLE, StopReason.ENGINE_FAILED])
 def test_an_unusable_trajectory_has_no_score(question: Question, play: Play, answered: Make, stop: StopReason) -> None:
-    with pytest.raises(ValueError, match=f"{stop} is outside every mean"):
-        Rubric(RewardConfig()).score(question, play(answered("Oslo"), stop=stop))
+    with pytest.raises(ValueError, match=f"{stop}"):
+        asyncio.run(Rubric(RewardConfig()).score(question, play(answered("Oslo"), stop=stop)))
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"reward\.answer = 'cover-em' is unknown.*nearest is 'cover_em'"):
+    with pytest.raises(ConfigError, match=r"reward\.answer = 'cover-em' is unknown.*'cover_em'"):
         Rubric(RewardConfig(answer="cover-em"))
 
 
@@ -142,13 +143,15 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
 
 
 def test_a_function_of_the_user_gives_the_total(question: Question, play: Play, answered: Make, judge: Judge) -> None:
-    score = judge("len(trajectory.answer) / len(question.question)").score(question, play(answered("Oslo")))
+    score = asyncio.run(
+        judge("len(trajectory.answer) / len(question.question)").score(question, play(answered("Oslo")))
+    )
     assert score.total == pytest.approx(4 / 40)
     assert score.parts["em"] == 1.0
 
 
 def test_a_function_of_the_user_may_give_parts(question: Question, play: Play, answered: Make, judge: Judge) -> None:
-    score = judge("Score(0.5, {'brevity': 0.25})").score(question, play(answered("Oslo")))
+    score = asyncio.run(judge("Score(0.5, {'brevity': 0.25})").score(question, play(answered("Oslo"))))
     assert (score.total, score.parts["brevity"], score.parts["format"]) == (0.5, 0.25, 1.0)
 
 
@@ -156,33 +159,33 @@ def test_a_function_of_the_user_goes_through_the_tiers(
     question: Question, play: Play, answered: Make, judge: Judge
 ) -> None:
     # 0.5 * 0.2 + 0.5 * 1.0
-    assert judge("0.5", format=True).score(question, play(answered("?"))).total == pytest.approx(0.6)
+    assert asyncio.run(judge("0.5", format=True).score(question, play(answered("?")))).total == pytest.approx(0.6)
 
 
 def test_many_answers_do_not_soften_a_negative_reward(
     question: Question, play: Play, answered: Make, judge: Judge
 ) -> None:
     trajectory = play(answered("Oslo", "<answer>" * 11 + "Oslo</answer>"))
-    assert judge("-1", many_answers=True).score(question, trajectory).total == -1.0
+    assert asyncio.run(judge("-1", many_answers=True).score(question, trajectory)).total == -1.0
 
 
 @pytest.mark.parametrize(
     ("result", "settings", "says"),
     [
-        ("None", {}, r"gave None \(NoneType\); expected a number or a Score"),
-        ("'0.5'", {}, r"gave '0.5' \(str\); expected a number or a Score"),
-        ("__import__('numpy').ones(3)", {}, r"gave array\(.*\(ndarray\); expected a number or a Score"),
+        ("None", {}, r"returned None \(NoneType\); expected a number or a Score"),
+        ("'0.5'", {}, r"returned '0.5' \(str\); expected a number or a Score"),
+        ("__import__('numpy').ones(3)", {}, r"returned array\(.*\(ndarray\); expected a number or a Score"),
         ("__import__('numpy').ones(1)", {}, r"\(ndarray\); expected a number or a Score"),
         ("10 ** 400", {}, "expected a number or a Score"),
-        ("Score('1.0', {})", {}, "gave '1.0' .str. for the total; expected a number"),
-        ("Score(1.0, {'own': float('nan')})", {}, "gave nan for the part 'own'; expected a finite number"),
-        ("Score(1.0, {'own': [1.0]})", {}, "gave .1.0. .list. for the part 'own'; expected a number"),
-        ("Score(1.0, None)", {}, "gave a Score with parts None .NoneType.; expected a dict"),
+        ("Score('1.0', {})", {}, "returned '1.0' .str. for the total; expected a number"),
+        ("Score(1.0, {'own': float('nan')})", {}, "returned nan for the part 'own'; expected a finite number"),
+        ("Score(1.0, {'own': [1.0]})", {}, "returned .1.0. .list. for the part 'own'; expected a number"),
+        ("Score(1.0, None)", {}, "returned a Score with parts None .NoneType.; expected a dict"),
         ("question.nothing", {}, "raised AttributeError: .*rewards_of_.*py:3"),
-        ("float('nan')", {}, "gave nan; expected a finite number"),
-        ("Score(float('inf'), {})", {}, "gave inf for the total; expected a finite number"),
-        ("Score(1.0, {'em': 0.0})", {}, "reports 'em', a part of the rubric's own"),
-        ("1.5", {"format": True}, r"gave 1\.5; expected 0 \(wrong\) to 1"),
+        ("float('nan')", {}, "returned nan; expected a finite number"),
+        ("Score(float('inf'), {})", {}, "returned inf for the total; expected a finite number"),
+        ("Score(1.0, {'em': 0.0})", {}, "'em'"),
+        ("1.5", {"format": True}, r"returned 1\.5; expected 0 \(wrong\) to 1"),
     ],
 )
 def test_a_result_that_is_no_reward_is_refused(
@@ -196,16 +199,18 @@ def test_a_result_that_is_no_reward_is_refused(
 ) -> None:
     rubric, trajectory = judge(result, **settings), play(answered("Oslo"))
     with pytest.raises(FunctionFailed, match=says) as failed:
-        rubric.score(question, trajectory)
+        asyncio.run(rubric.score(question, trajectory))
     # In an episode it is the end of that episode alone.
-    unusable, score = rubric.scored(replace(trajectory, question=question))
+    unusable, score = asyncio.run(rubric.score_all([replace(trajectory, question=question)]))[0]
     assert score is None
     assert (unusable.stop, unusable.failure) == (StopReason.FUNCTION_FAILED, str(failed.value))
     assert unusable.turns == trajectory.turns
 
 
 def test_a_number_of_any_kind_is_a_reward(question: Question, play: Play, answered: Make, judge: Judge) -> None:
-    score = judge("Score(__import__('numpy').float32(0.5), {'own': True})").score(question, play(answered("Oslo")))
+    score = asyncio.run(
+        judge("Score(__import__('numpy').float32(0.5), {'own': True})").score(question, play(answered("Oslo")))
+    )
     assert (score.total, score.parts["own"]) == (0.5, 1.0)
     assert type(score.total) is float
 
@@ -217,3 +222,77 @@ def test_a_reward_that_cannot_be_called_is_refused_before_the_run(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"'import:reward_of_one.judge' takes \(trajectory\) and cannot be called"):
         Rubric(RewardConfig(answer="import:reward_of_one.judge"))
+
+
+@pytest.mark.parametrize(
+    ("said", "format_valid", "total"), [("Oslo", True, 1.0), ("Rome", True, 0.25), ("Rome", False, 0.0)]
+)
+def test_a_numeric_format_score_rewards_wrong_answers_in_valid_format(
+    question: Question, play: Play, answered: Make, said: str, format_valid: bool, total: float
+) -> None:
+    turn = answered(said) if format_valid else replace(answered(said), formed=False)
+    score = asyncio.run(Rubric(RewardConfig(format=0.25)).score(question, play(turn)))
+    assert score.total == total
+
+
+ASYNC = """
+import asyncio
+from sleuth.records import Score
+running = most = calls = 0
+starts = []
+async def judge(question, trajectory):
+    global running, most, calls
+    starts.append(asyncio.get_running_loop().time())
+    running, calls = running + 1, calls + 1
+    most = max(most, running)
+    await asyncio.sleep(0.01)
+    running -= 1
+    if trajectory.sample == 3:
+        raise ConnectionError("judge is down")
+    if trajectory.sample == 4:
+        await asyncio.sleep(60)
+    return Score(0.5, {"style": trajectory.sample / 8}, turns=(0.125,) * len(trajectory.turns))
+"""
+
+
+@pytest.fixture
+def async_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"async_rewards_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(ASYNC)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_async_rewards_run_concurrently_within_their_limits(
+    question: Question, play: Play, answered: Make, async_judge: str
+) -> None:
+    rubric = Rubric(RewardConfig(answer=f"import:{async_judge}.judge", concurrency=4, deadline=0.5))
+    trajectory = replace(play(answered("Oslo")), question=question)
+    scored = asyncio.run(rubric.score_all([replace(trajectory, sample=place) for place in range(8)]))
+    module = sys.modules[async_judge]
+    assert (module.calls, module.most) == (8, 4)
+    assert [each.sample for each, _ in scored] == list(range(8))
+    failed = {each.sample: str(each.failure) for each, score in scored if score is None}
+    assert failed.keys() == {3, 4}
+    assert "judge is down" in failed[3]
+    assert "0.5 s" in failed[4]
+    first = scored[1][1]
+    assert first is not None
+    assert (first.total, first.parts["style"], first.turns) == (0.5, 0.125, (0.125,))
+    assert first.episode_return == 0.625
+
+
+def test_async_rewards_keep_their_rate(question: Question, play: Play, answered: Make, async_judge: str) -> None:
+    rubric = Rubric(RewardConfig(answer=f"import:{async_judge}.judge", rate=50.0))
+    trajectory = replace(play(answered("Oslo")), question=question)
+    asyncio.run(rubric.score_all([replace(trajectory, sample=8 + place) for place in range(6)]))
+    starts = sorted(sys.modules[async_judge].starts)
+    assert starts[-1] - starts[0] >= 5 / 50 * 0.9
+
+
+@pytest.mark.parametrize("turns", ["(1.0, 2.0)", "None", "'1'", "(float('nan'),)", "('a',)"])
+def test_turn_rewards_must_be_one_number_per_turn(
+    question: Question, play: Play, answered: Make, judge: Judge, turns: str
+) -> None:
+    with pytest.raises(FunctionFailed, match="turn"):
+        asyncio.run(judge(f"Score(1.0, {{}}, {turns})").score(question, play(answered("Oslo"))))

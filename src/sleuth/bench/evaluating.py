@@ -24,7 +24,7 @@ from sleuth.bench.rig import forced, require_whole, seated
 from sleuth.bench.table import Table
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import EvaluationFolder
-from sleuth.evaluate.report import RUBRIC, load_results, write_report
+from sleuth.evaluate.report import load_results, write_report
 from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.evaluate.runner import evaluate_folder
 from sleuth.model.exhausted import exhausted
@@ -109,7 +109,7 @@ async def _asked(agent: Agent, path: Path, questions: list[Question], plan: Plan
         require_whole([trajectory], plan)
         lengths.append((len(trajectory.ids), len(trajectory.logprobs)))
 
-    asking = await evaluate_folder(agent, folder, RUBRIC, concurrent=plan.slots, on_result=count)
+    asking = await evaluate_folder(agent, folder, concurrent=plan.slots, on_result=count)
     began = monotonic()
     write_report(folder, load_results(folder))
     return Measured(

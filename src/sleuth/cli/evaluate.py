@@ -225,7 +225,6 @@ def _ask(
     """Asks what is missing, if anything is; a model that has nothing to do is not loaded."""
     from sleuth.agent import methods
     from sleuth.agent.episode import Agent
-    from sleuth.evaluate.report import RUBRIC
     from sleuth.evaluate.runner import evaluate_folder
 
     total, there = len(folder.questions()), sum(place.usable for place in folder.locations().values())
@@ -245,7 +244,7 @@ def _ask(
         with Live(console) as live, INTERRUPTION.handle_signals():
             live.begin(f"asking {total - there:,} questions", total - there)
             asking = evaluate_folder(
-                agent, folder, RUBRIC, temperature=temperature, seed=seed, concurrent=concurrent,
+                agent, folder, temperature=temperature, seed=seed, concurrent=concurrent,
                 on_result=lambda _: live.advance(),
             )  # fmt: skip
             spent = run_interruptible(asking)

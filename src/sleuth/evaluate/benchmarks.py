@@ -8,7 +8,7 @@ from pathlib import Path
 from sleuth.corpus.questions import load
 from sleuth.errors import InputError
 from sleuth.records import Question
-from sleuth.reward.answers import wordless
+from sleuth.reward.answers import warn_wordless
 
 # Data sets and test-set sizes in the order of Search-R1's tables (arXiv 2503.09516).
 SUITES: dict[str, dict[str, int]] = {
@@ -70,7 +70,7 @@ def load_benchmark(suites: Sequence[str], folder: Path, limit: int | None = None
     sample = None
     if limit is not None and limit < len(whole):
         selected, sample = tuple(draw(whole, limit, seed)), Sample(limit, len(whole), seed)
-    return Benchmark(selected, sample, (*notes, *filter(None, [wordless(selected)])), whole)
+    return Benchmark(selected, sample, (*notes, *filter(None, [warn_wordless(selected)])), whole)
 
 
 def draw(questions: Sequence[Question], limit: int, seed: int) -> list[Question]:

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from sleuth.config.reward import RewardConfig
 from sleuth.credentials import redacted_tree
 from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.folder import MANIFEST, RESULTS, EvaluationFolder
 from sleuth.evaluate.judge import JUDGE, count_unjudged, with_saved_verdicts
 from sleuth.evaluate.results import MEASURES, QuestionResult, score_folder, summarize, write_results
 from sleuth.page.evaluation import evaluation_page
-from sleuth.reward.rubric import Rubric
 
 TRANSCRIPTS = 12
 REMEDY_CONTEXT = "raise agent.context_tokens with --set"
@@ -24,7 +22,6 @@ INTERVALS = (
 UNUSABLE = "Unusable questions, whose search or engine failed, are excluded from all means."
 
 # Evaluations report exact match, whatever reward a run was trained with.
-RUBRIC = Rubric(RewardConfig())
 
 Tree = Mapping[str, Any]
 Item = TypeVar("Item")
@@ -34,7 +31,7 @@ _DECIMALS = {"format": 3, "retrieval_hit": 3, "searches": 2, "tokens": 1, "token
 
 def load_results(folder: EvaluationFolder) -> list[QuestionResult]:
     """Score the trajectories of a folder and add the saved verdicts of its judge."""
-    return with_saved_verdicts(folder, score_folder(folder, RUBRIC))
+    return with_saved_verdicts(folder, score_folder(folder))
 
 
 def write_report(folder: EvaluationFolder, results: Sequence[QuestionResult]) -> Tree:

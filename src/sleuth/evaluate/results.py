@@ -13,7 +13,7 @@ from sleuth.errors import InputError
 from sleuth.evaluate.folder import QUESTION_RESULTS, QUESTIONS, RESULTS, TRAJECTORIES, EvaluationFolder, read_trajectory
 from sleuth.evaluate.statistics import combine, estimate
 from sleuth.records import Estimate, Question, Score, StopReason, Trajectory
-from sleuth.reward.rubric import Rubric
+from sleuth.reward.rubric import score_by_em
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.trajectory import first_problem
 
@@ -218,7 +218,7 @@ def _as_json(found: Mapping[str, Estimate]) -> Tree:
     return {name: asdict(mean) for name, mean in found.items()}
 
 
-def score_folder(folder: EvaluationFolder, rubric: Rubric) -> list[QuestionResult]:
+def score_folder(folder: EvaluationFolder) -> list[QuestionResult]:
     """Score every trajectory of a folder; raise InputError if a question has none."""
     questions = folder.questions()
     found: dict[int, QuestionResult] = {}
@@ -230,8 +230,7 @@ def score_folder(folder: EvaluationFolder, rubric: Rubric) -> list[QuestionResul
                 "restore the original files, or choose another folder with --out"
             )
         trajectory = read_trajectory(row, questions[position])
-        score = rubric.score(trajectory.question, trajectory) if trajectory.stop.usable else None
-        episode = ScoredTrajectory(trajectory, score, row.get("seconds"))
+        episode = ScoredTrajectory(trajectory, score_by_em(trajectory), row.get("seconds"))
         found[position] = QuestionResult.of(episode, keep_episode=False)
     if len(found) < len(questions):
         raise InputError(

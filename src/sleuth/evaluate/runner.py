@@ -8,6 +8,7 @@ from sleuth.agent.answerer import Runner
 from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Task
 from sleuth.agent.speech import TextListener
+from sleuth.config.reward import RewardConfig
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import EvaluationFolder, row_with_passages
 from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
@@ -49,16 +50,18 @@ class CircuitBreaker:
 
 
 @dataclass(frozen=True, slots=True)
-class _TimedAgent:
-    """Agent that records the duration of each episode by question position."""
+class _ScoringAgent:
+    """Agent that times and scores each episode, by question position."""
 
     agent: Runner
-    seconds: dict[int, float] = field(default_factory=dict)
+    rubric: Rubric
+    scored: dict[int, ScoredTrajectory] = field(default_factory=dict)
 
     async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
         started = time.monotonic()
         trajectory = await self.agent.run(task, order, hear)
-        self.seconds[task.group] = time.monotonic() - started
+        seconds = time.monotonic() - started
+        self.scored[task.group] = ScoredTrajectory(*await self.rubric.score_one(trajectory), seconds)
         return trajectory
 
 
@@ -79,24 +82,23 @@ async def evaluate(
 
     `on_result` is called for each episode as it finishes. Failures are counted, never scored.
     """
-    timed = _TimedAgent(agent)
+    scoring = _ScoringAgent(agent, rubric)
     results: dict[int, QuestionResult] = {}
 
     def finish(trajectory: Trajectory) -> None:
-        trajectory, score = rubric.scored(trajectory)
-        episode = ScoredTrajectory(trajectory, score, timed.seconds.pop(trajectory.group))
+        episode = scoring.scored.pop(trajectory.group)
         results[trajectory.group] = QuestionResult.of(episode)
         if on_result is not None:
             on_result(episode)
         if breaker is not None:
-            breaker.check(trajectory)
+            breaker.check(episode.trajectory)
 
     tasks = [
         Task(question, group=position, step=step, seed=seed, temperature=temperature)
         for position, question in enumerate(questions)
         if positions is None or position in positions
     ]
-    await run_batch(timed, tasks, concurrent, finish)
+    await run_batch(scoring, tasks, concurrent, finish)
     return Evaluation(tuple(results[task.group] for task in tasks))
 
 
@@ -130,7 +132,6 @@ class EvaluationClock:
 async def evaluate_folder(
     agent: Runner,
     folder: EvaluationFolder,
-    rubric: Rubric,
     *,
     temperature: float = 0.0,
     seed: int = 0,
@@ -152,7 +153,7 @@ async def evaluate_folder(
             await evaluate(
                 agent,
                 questions,
-                rubric,
+                Rubric(RewardConfig()),
                 positions=missing,
                 temperature=temperature,
                 seed=seed,

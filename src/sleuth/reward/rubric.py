@@ -28,25 +28,22 @@ class Rubric:
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
         self._function = _reward_function(config.answer)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._slots = asyncio.Semaphore(config.concurrency)
         self._next_call = 0.0  # earliest time of the next call, if the rate is limited
 
+    async def score_one(self, trajectory: Trajectory) -> tuple[Trajectory, Score | None]:
+        """Return the trajectory with its score: None if unusable, which it becomes if the user's function fails."""
+        if not trajectory.stop.usable:
+            return trajectory, None
+        try:
+            return trajectory, await self.score(trajectory.question, trajectory)
+        except FunctionFailed as failure:
+            return replace(trajectory, stop=StopReason.FUNCTION_FAILED, failure=str(failure)), None
+
     async def score_all(self, trajectories: Sequence[Trajectory]) -> list[tuple[Trajectory, Score | None]]:
-        """Score each trajectory; None for an unusable one, which it becomes if the user's function fails.
-
-        Calls of an async function run concurrently, within the limits of the settings.
-        """
-        slots = asyncio.Semaphore(self._config.concurrency)
-
-        async def score_one(trajectory: Trajectory) -> tuple[Trajectory, Score | None]:
-            if not trajectory.stop.usable:
-                return trajectory, None
-            try:
-                async with slots:
-                    return trajectory, await self.score(trajectory.question, trajectory)
-            except FunctionFailed as failure:
-                return replace(trajectory, stop=StopReason.FUNCTION_FAILED, failure=str(failure)), None
-
-        return list(await asyncio.gather(*map(score_one, trajectories)))
+        """Score the trajectories; calls of an async function run concurrently, within the limits of the settings."""
+        return list(await asyncio.gather(*map(self.score_one, trajectories)))
 
     async def score(self, question: Question, trajectory: Trajectory) -> Score:
         """Return the reward to train on, with every part, whether or not it counts towards the total."""
@@ -67,10 +64,11 @@ class Rubric:
         name = self._config.answer
         value = call(name, self._function, question, trajectory)
         if inspect.isawaitable(value):
-            await self._wait_for_rate()
             try:
-                async with asyncio.timeout(self._config.deadline):
-                    value = await value
+                async with self._semaphore():
+                    await self._wait_for_rate()
+                    async with asyncio.timeout(self._config.deadline):
+                        value = await value
             except TimeoutError as error:
                 raise FunctionFailed(
                     f"{name!r} gave no result within {self._config.deadline:g} s; raise reward.deadline"
@@ -85,6 +83,13 @@ class Rubric:
             )
         parts = {part: _number(name, f" for the part {part!r}", number) for part, number in value.parts.items()}
         return Score(_number(name, " for the total", value.total), parts, _turn_rewards(name, value, trajectory))
+
+    def _semaphore(self) -> asyncio.Semaphore:
+        """The semaphore of the running event loop: a rubric may outlive a loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._slots = loop, asyncio.Semaphore(self._config.concurrency)
+        return self._slots
 
     async def _wait_for_rate(self) -> None:
         if self._config.rate is not None:

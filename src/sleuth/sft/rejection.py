@@ -68,9 +68,9 @@ class Harvest:
     unusable: Counter[str] = field(default_factory=Counter)
     failure: str = field(default="", init=False)  # of the newest unusable episode; a journal does not keep it
 
-    def take(self, question: Question, episodes: Sequence[Trajectory], rubric: Rubric, terms: Terms) -> None:
+    async def take(self, question: Question, episodes: Sequence[Trajectory], rubric: Rubric, terms: Terms) -> None:
         """Adds the episodes of one question."""
-        scored = [*map(rubric.scored, episodes)]
+        scored = await rubric.score_all(episodes)
         usable = [(each, score) for each, score in scored if score is not None]
         self.failure = next((each.failure for each, _ in scored if each.failure), self.failure)
         kept, source = terms.kept(usable), question.data_source
@@ -151,7 +151,7 @@ async def sample(
         episodes = await run_batch(agent, list(_tasks(some, first, terms)), concurrent, done)
         fresh = Harvest()
         for place, question in enumerate(some):
-            fresh.take(question, episodes[place * terms.samples : (place + 1) * terms.samples], rubric, terms)
+            await fresh.take(question, episodes[place * terms.samples : (place + 1) * terms.samples], rubric, terms)
         if fresh.unusable.total() == len(episodes):
             # Not into the journal: the same command asks these questions again.
             raise InputError(

@@ -32,7 +32,7 @@ from sleuth.retrieval import index, manifest
 from sleuth.retrieval.backends import open_pages, open_retriever, require_ready
 from sleuth.retrieval.dense.encoder_config import encoder_settings
 from sleuth.retrieval.retriever import NullRetriever, Pages
-from sleuth.reward.answers import wordless
+from sleuth.reward.answers import warn_wordless
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import checksums
 from sleuth.runs.checksums import code_hash, code_version, fingerprint
@@ -233,7 +233,7 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
         _index(config, sources, observer)
     ranks.barrier("the index")
     learn, held_out = questions.load(sources.train), questions.load(sources.test)[: config.evaluate.questions]
-    for told in (overlap_warning(learn, held_out), wordless([*learn, *held_out])):
+    for told in (overlap_warning(learn, held_out), warn_wordless([*learn, *held_out])):
         if told:
             observer.log(told)
     engine, publisher = learning(config, learner, run.path)

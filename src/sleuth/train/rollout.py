@@ -138,7 +138,7 @@ class RolloutSampler:
         ]
         trajectories = await cancel_together(run_batch(self.agent, tasks, self.config.concurrency), ranks)
         with timer.time("reward"):
-            mine = [ScoredTrajectory(*self.rubric.scored(trajectory)) for trajectory in trajectories]
+            mine = [ScoredTrajectory(*scored) for scored in await self.rubric.score_all(trajectories)]
         gathered = ranks.gather(mine, f"the episodes of step {step + 1} from question {first}")
         every = [each for theirs in gathered for each in theirs]
         return sorted(every, key=lambda each: (each.trajectory.group, each.trajectory.sample))

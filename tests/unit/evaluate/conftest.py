@@ -1,5 +1,6 @@
 """Evaluations of finished trajectories, and a scripted agent controlled by its questions."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -39,7 +40,9 @@ def evaluation() -> Callable[..., Evaluation]:
             Question(f"q{n}", "Where?", ("oslo",), "world", type=row[0], hops=row[1]) for n, row in enumerate(rows)
         ]
         played = (_trajectory(question, row[2], row[3]) for question, row in zip(questions, rows, strict=True))
-        return Evaluation(tuple(QuestionResult.of(ScoredTrajectory(*rubric.scored(each))) for each in played))
+        return Evaluation(
+            tuple(QuestionResult.of(ScoredTrajectory(*asyncio.run(rubric.score_one(each)))) for each in played)
+        )
 
     return made
 

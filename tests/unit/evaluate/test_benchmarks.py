@@ -55,7 +55,7 @@ def test_a_suite_keeps_the_order_of_the_protocol(tmp_path: Path) -> None:
 def test_golden_answers_without_words_are_noted(tmp_path: Path) -> None:
     questions.write(tmp_path / "mine.jsonl", [Question("q1", "Which sign?", ("*", "the symbol ×", "---"), "mine")])
     found = load_benchmark([str(tmp_path / "mine.jsonl")], tmp_path)
-    assert found.notes == ("2 gold answers are nothing but articles and punctuation, and matched only as written.",)
+    assert found.notes == ("2 gold answers consist of articles and punctuation only, and must be matched as written.",)
 
 
 def test_sizes_match_the_protocol() -> None:

@@ -11,6 +11,7 @@ import pytest
 from sleuth.agent.episode import Agent, Task
 from sleuth.agent.single import Single
 from sleuth.config.agent import AgentConfig
+from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.folder import (
     OFFSETS,
@@ -22,10 +23,11 @@ from sleuth.evaluate.folder import (
     read_trajectory,
     row_with_passages,
 )
-from sleuth.evaluate.report import RUBRIC, check_failures, load_results, select_transcripts, write_report
+from sleuth.evaluate.report import check_failures, load_results, select_transcripts, write_report
 from sleuth.evaluate.results import read_results
 from sleuth.evaluate.runner import evaluate, evaluate_folder
 from sleuth.records import Question
+from sleuth.reward.rubric import Rubric
 from sleuth.runs.json_files import read_row
 
 ABOUT: dict[str, Any] = {"title": "Test", "stamp": {"model": {"sha256": "abc"}}, "sample": None, "notes": []}
@@ -44,9 +46,7 @@ def new_folder(path: Path, *texts: str) -> EvaluationFolder:
 def ask(folder: EvaluationFolder, agent: Agent, **more: Any) -> list[int]:
     done: list[int] = []
     asyncio.run(
-        evaluate_folder(
-            agent, folder, RUBRIC, concurrent=2, on_result=lambda each: done.append(each.trajectory.group), **more
-        )
+        evaluate_folder(agent, folder, concurrent=2, on_result=lambda each: done.append(each.trajectory.group), **more)
     )
     return done
 
@@ -63,7 +63,7 @@ def test_folder_and_memory_give_the_same_figures(tmp_path: Path, agent: Agent) -
     folder = new_folder(tmp_path / "e", *TEXTS)
     assert sorted(ask(folder, agent)) == list(range(6))
     found = write_report(folder, load_results(folder))
-    memory = asyncio.run(evaluate(agent, questions(*TEXTS), RUBRIC))
+    memory = asyncio.run(evaluate(agent, questions(*TEXTS), Rubric(RewardConfig())))
     for measure in ("em", "f1", "cover_em", "format", "retrieval_hit", "searches"):
         assert found[measure]["value"] == pytest.approx(memory.mean(measure).value), measure
     assert found["em"]["low"] == pytest.approx(memory.mean("em").low)
@@ -124,7 +124,7 @@ def test_failed_questions_are_counted_and_asked_again(tmp_path: Path, agent: Age
     assert [result.values is None for result in results] == [False, True, True]
     found = write_report(folder, results)
     assert (found["questions"], found["unusable"], found["em"]["count"]) == (3, 2, 1)
-    assert str(check_failures(folder, results)).startswith("2 of 3 questions failed (no answer for the query 'book'")
+    assert str(check_failures(folder, results)).startswith("2 of 3 questions failed (")
     assert sorted(ask(folder, agent)) == [1, 2]
     assert len(EvaluationFolder.open(folder.path).locations()) == 3
 

@@ -16,7 +16,7 @@ from sleuth.engines.base import Completion, OnTokens, Sampling, Session
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import TIME, EvaluationFolder
-from sleuth.evaluate.report import RUBRIC, load_results, write_report
+from sleuth.evaluate.report import load_results, write_report
 from sleuth.evaluate.results import Evaluation, ScoredTrajectory, values_of
 from sleuth.evaluate.runner import MAX_FAILURES, EvaluationClock, evaluate, evaluate_folder
 from sleuth.evaluate.statistics import estimate
@@ -103,11 +103,11 @@ def test_time_of_an_interrupted_session_counts(tmp_path: Path, agent: Agent) -> 
 
     folder.write_seconds(100.0)
     with pytest.raises(OSError, match="terminal closed"):
-        asyncio.run(evaluate_folder(agent, folder, RUBRIC, concurrent=1, on_result=broken))
+        asyncio.run(evaluate_folder(agent, folder, concurrent=1, on_result=broken))
     first = folder.seconds()
     assert first is not None
     assert first > 100.0
-    asyncio.run(evaluate_folder(agent, folder, RUBRIC))
+    asyncio.run(evaluate_folder(agent, folder))
     assert write_report(folder, load_results(folder))["wall_seconds"] > first
 
 
@@ -126,9 +126,9 @@ def test_circuit_breaker_on_failing_searches(tmp_path: Path, agent: Agent, first
     folder = new_folder(tmp_path / "e", first, "oslo", *["search book"] * (MAX_FAILURES + 20))
     if stopped:
         with pytest.raises(InputError, match=rf"{MAX_FAILURES} .*'book'"):
-            asyncio.run(evaluate_folder(agent, folder, RUBRIC, concurrent=2))
+            asyncio.run(evaluate_folder(agent, folder, concurrent=2))
     else:
-        asyncio.run(evaluate_folder(agent, folder, RUBRIC, concurrent=2))
+        asyncio.run(evaluate_folder(agent, folder, concurrent=2))
     locations = folder.locations()
     assert (len(locations) < MAX_FAILURES + 10) is stopped
     assert locations[1].usable
@@ -137,12 +137,12 @@ def test_circuit_breaker_on_failing_searches(tmp_path: Path, agent: Agent, first
 def test_circuit_breaker_on_failing_engine(tmp_path: Path, agent: Agent) -> None:
     folder = new_folder(tmp_path / "e", "oslo", *["fail"] * (MAX_FAILURES + 20))
     with pytest.raises(InputError, match=rf"{MAX_FAILURES} .*out of luck"):
-        asyncio.run(evaluate_folder(agent, folder, RUBRIC, concurrent=2))
+        asyncio.run(evaluate_folder(agent, folder, concurrent=2))
     assert folder.locations()[0].usable
 
 
 def test_positions_select_questions(agent: Agent) -> None:
     questions = [Question(str(n), text, ("oslo",), "test") for n, text in enumerate(TEXTS)]
-    found = asyncio.run(evaluate(agent, questions, RUBRIC, positions=range(1, 6, 2)))
+    found = asyncio.run(evaluate(agent, questions, Rubric(RewardConfig()), positions=range(1, 6, 2)))
     assert [each.question.id for each in found.results] == ["1", "3", "5"]
     assert [each.group for each in found.trajectories] == [1, 3, 5]

@@ -97,7 +97,9 @@ def test_group_holds_the_usable_samples_of_a_question(trajectory: Callable[..., 
     broken = trajectory(stop=StopReason.ENGINE_FAILED)
     kept = [trajectory(group=number, stop=StopReason.OUT_OF_TURNS) for number in (0, 1, 0)]
     every = [kept[0], lost, broken, *kept[1:], trajectory(group=2, stop=lost.stop)]
-    found = group_by_question([ScoredTrajectory(*Rubric(RewardConfig()).scored(each)) for each in every])
+    found = group_by_question(
+        [ScoredTrajectory(*asyncio.run(Rubric(RewardConfig()).score_one(each))) for each in every]
+    )
     assert [each.trajectories for each in found] == [(kept[0], kept[2]), (kept[1],), ()]
     assert [len(each.scores) for each in found] == [2, 1, 0]
 

@@ -1,5 +1,6 @@
 """What a finished run leaves behind."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,7 @@ def evaluation(*answers: tuple[int, str | None]) -> Evaluation:
         return Trajectory(question, number, 0, 0, (1, 2), (False, True), (-1.0,), (0,), turns, stop)
 
     rubric = Rubric(RewardConfig())
-    scored = (rubric.scored(played(number, *each)) for number, each in enumerate(answers))
+    scored = (asyncio.run(rubric.score_one(played(number, *each))) for number, each in enumerate(answers))
     return Evaluation(tuple(QuestionResult.of(ScoredTrajectory(*each)) for each in scored))
 
 

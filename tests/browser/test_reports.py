@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import expect
 from pypdf import PdfReader
 
-from sleuth.page.evaluation import evaluation_page
-from sleuth.page.index import index_page
-from sleuth.page.run import run_page
+from sleuth.page.evaluation_report import evaluation_page
+from sleuth.page.index_report import index_page
+from sleuth.page.run_report import run_page
 
 pytestmark = pytest.mark.chromium
 

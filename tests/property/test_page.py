@@ -7,10 +7,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.page.axis import axis
-from sleuth.page.chart import BOTTOM, LEFT, RIGHT, TOP, Series, line_chart
+from sleuth.page.charts import BOTTOM, LEFT, RIGHT, TOP, Series, axis, line_chart
 from sleuth.page.document import document
-from sleuth.page.text import element, escaped
+from sleuth.page.markup import element, escaped
 from sleuth.page.transcript import transcript
 
 QUICK = settings(max_examples=80, deadline=None)

@@ -17,7 +17,8 @@ from sleuth.cli.printed import Terminal
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError, Interrupted
-from sleuth.page.change import estimate, losses, over
+from sleuth.page.document import read_estimate
+from sleuth.page.run_report import loss_notes, question_count
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run, next_run_path, step_of
 
@@ -136,10 +137,10 @@ def closing(console: Console, found: Mapping[str, Any]) -> None:
     else:
         for when in ("before", "after"):
             if f"em_{when}" in found:
-                asked = over(None, estimate(found[f"em_{when}"]), _asked(found))
+                asked = question_count(None, read_estimate(found[f"em_{when}"]), _asked(found))
                 value = _shown(found[f"em_{when}"])
                 console.print(f"exact match {when} training, {asked} held-out questions, greedy: {value}")
-    for sentence in losses(found):
+    for sentence in loss_notes(found):
         console.print(sentence, soft_wrap=True)
     console.print(f"{found['steps']} steps in {found['seconds']:.0f} s, {found['peak_memory_gib']:.2f} GiB at most")
 
@@ -177,7 +178,7 @@ def _asked(found: Mapping[str, Any]) -> int | None:
 
 def _over(change: Mapping[str, Any], asked: int | None) -> str:
     """How many questions a row is over, and of how many where some were lost."""
-    return over(estimate(change["before"]), estimate(change["after"]), asked, "->")
+    return question_count(read_estimate(change["before"]), read_estimate(change["after"]), asked, "->")
 
 
 def _cells(change: Estimates, limit: list[str], searches: Mapping[str, float]) -> list[str]:

@@ -15,8 +15,8 @@ from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.evaluate.report import markdown_table
 from sleuth.evaluate.statistics import estimate
-from sleuth.page.index import index_page
-from sleuth.page.number import ABSENT
+from sleuth.page.document import ABSENT
+from sleuth.page.index_report import index_page
 from sleuth.records import Estimate, Hit, Passage, Question
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.answers import cover_em, normalise

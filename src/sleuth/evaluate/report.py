@@ -11,7 +11,7 @@ from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.folder import MANIFEST, RESULTS, EvaluationFolder
 from sleuth.evaluate.judge import JUDGE, count_unjudged, with_saved_verdicts
 from sleuth.evaluate.results import MEASURES, QuestionResult, score_folder, summarize, write_results
-from sleuth.page.evaluation import evaluation_page
+from sleuth.page.evaluation_report import evaluation_page
 
 TRANSCRIPTS = 12
 REMEDY_CONTEXT = "raise agent.context_tokens with --set"

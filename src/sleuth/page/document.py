@@ -1,35 +1,49 @@
-"""A whole page and its style sheet: one file, no script, nothing loaded from anywhere."""
+"""Self-contained HTML pages without scripts: sections, cards, tables and number formats."""
 
+import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
-from sleuth.page.style import STYLE
-from sleuth.page.text import Html, element, joined
+from sleuth.page.markup import Html, element, joined
+from sleuth.records import Estimate
 
-# The browser itself enforces what escaping promises: no script, no connection.
+_PACKAGE = files("sleuth.page")
+THEME = Html((_PACKAGE / "theme.css").read_text(encoding="utf-8"))  # colours, fonts and spacing as variables
+STYLE = Html(THEME + (_PACKAGE / "parts.css").read_text(encoding="utf-8"))  # with tables, charts, cards, transcripts
+
+# The browser enforces what escaping promises: no scripts, no connections.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_LISTED = 3  # sections from which a page has a list of them
+_CONTENTS_FROM = 3  # number of sections from which a page has a table of contents
+_FIGURE = re.compile(r"[+−-]?[\d.,]+(\s*[%\[].*)?|–")
+_INTERVAL = re.compile(r"([^\[]+)( \[[^\]]*\])")
+
+ABSENT = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page under a heading of its own, to which a link leads."""
+    """Part of a page with a heading and an anchor."""
 
     title: str
     content: tuple[object, ...]
 
     @property
     def anchor(self) -> str:
-        """The name of the section in an address."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
-    def written(self) -> Html:
-        """The section as markup."""
+    def html(self) -> Html:
         return element("section", element("h2", self.title), *self.content, id=self.anchor)
 
 
+def section(title: str, *content: object) -> Section:
+    return Section(title, content)
+
+
 def document(title: str, *parts: object, kind: str = "") -> Html:
-    """A complete HTML page that needs no other file; `kind` says above the title what sort of page it is."""
+    """Complete HTML page; `kind` is shown above the title."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -41,22 +55,126 @@ def document(title: str, *parts: object, kind: str = "") -> Html:
     sections = [part for part in parts if isinstance(part, Section)]
     heading = [element("p", kind, class_="kind")] if kind else []
     heading += [element("h1", title)]
-    heading += [_contents(sections)] if len(sections) >= _LISTED else []
-    written = (part.written() if isinstance(part, Section) else part for part in parts)
-    main = element("main", element("header", *heading, class_="head"), "\n", joined(written, "\n"))
+    if len(sections) >= _CONTENTS_FROM:
+        links = (element("li", element("a", each.title, href=f"#{each.anchor}")) for each in sections)
+        heading += [element("nav", element("ul", *links, class_="contents"), aria_label="Contents")]
+    content = (part.html() if isinstance(part, Section) else part for part in parts)
+    main = element("main", element("header", *heading, class_="head"), "\n", joined(content, "\n"))
     return Html(f"<!doctype html>\n{element('html', head, element('body', main), lang='en')}\n")
 
 
-def section(title: str, *content: object) -> Section:
-    """A part of the page under a heading of its own."""
-    return Section(title, content)
-
-
 def folded(summary: object, *content: object) -> Html:
-    """Content that opens on a click, and on paper."""
+    """Content that opens on a click, and in print."""
     return element("details", element("summary", summary), *content)
 
 
-def _contents(sections: list[Section]) -> Html:
-    links = (element("li", element("a", each.title, href=f"#{each.anchor}")) for each in sections)
-    return element("nav", element("ul", *links, class_="contents"), aria_label="Contents")
+def cards(figures: Sequence[tuple[str, ...]]) -> Html:
+    """One card per figure: name, value, and lines of explanation."""
+    return element(
+        "div",
+        *(
+            element(
+                "div",
+                element("span", name, class_="label"),
+                element("span", value, class_="big"),
+                *(element("div", note, class_="quiet") for note in notes),
+                class_="card",
+            )
+            for name, value, *notes in figures
+        ),
+        class_="cards",
+    )
+
+
+def table(header: Sequence[object], rows: Sequence[Sequence[object]], caption: object | None = None) -> Html:
+    """Table with row names in the first column and figures aligned to the right."""
+    for row in rows:
+        if len(row) != len(header):
+            raise ValueError(f"a table row has {len(row)} cells; expected {len(header)}, as in the header")
+    columns = [all(_is_figure(row[place]) for row in rows) for place in range(len(header))]
+    names = (
+        element("th", cell, scope="col", class_="figure" if place and figures else None)
+        for place, (cell, figures) in enumerate(zip(header, columns, strict=True))
+    )
+    lines = (
+        element(
+            "tr",
+            element("th", first, scope="row"),
+            *(element("td", _cell(cell), class_="figure" if _is_figure(cell) else None) for cell in rest),
+        )
+        for first, *rest in rows
+    )
+    title = () if caption is None else (element("caption", caption),)
+    body = element("tbody", *lines)
+    return element("div", element("table", *title, element("thead", element("tr", *names)), body), class_="scroll")
+
+
+def pairs(entries: Sequence[tuple[object, object]]) -> Html:
+    """Names and values in two columns, without a header."""
+    lines = (
+        element("tr", element("th", name, scope="row"), element("td", element("code", value)))
+        for name, value in entries
+    )
+    return element("div", element("table", element("tbody", *lines), class_="pairs"), class_="scroll")
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Formatted values of nested tables under dotted names."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", short(value)
+
+
+def _cell(cell: object) -> object:
+    """Dim the interval behind a figure."""
+    parts = _INTERVAL.fullmatch(cell) if isinstance(cell, str) and not isinstance(cell, Html) else None
+    return Html(parts[1] + element("span", parts[2], class_="quiet")) if parts and _is_figure(cell) else cell
+
+
+def _is_figure(cell: object) -> bool:
+    text = re.sub(r"<[^<>]*+>", "", str(cell)).strip()
+    return isinstance(cell, int | float) or _FIGURE.fullmatch(text) is not None
+
+
+def read_estimate(written: Any) -> Estimate | None:
+    """Estimate from JSON; a bare number has no interval."""
+    match written:
+        case {"value": float() | int() as value, "low": float() | int() as low, "high": float() | int() as high}:
+            return Estimate(float(value), float(low), float(high), int(written.get("count") or 0))
+        case int() | float():
+            return Estimate(float(written), float(written), float(written), 0)
+        case _:
+            return None
+
+
+def interval(estimate: Estimate | None, decimals: int = 3, sign: bool = False) -> str:
+    """`0.865 [0.811, 0.906]`; with `sign`, each number has one."""
+    if estimate is None or not math.isfinite(estimate.value):
+        return ABSENT
+    value, low, high = (
+        f"{number:{'+' if sign else ''}.{decimals}f}" for number in (estimate.value, estimate.low, estimate.high)
+    )
+    return f"{value} [{low}, {high}]"
+
+
+def short(value: object) -> str:
+    """A number of any size in a few characters; anything else as str()."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ABSENT if value is None else str(value)
+    if not math.isfinite(value):
+        return ABSENT
+    if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if 1e3 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def duration(seconds: float | None) -> str:
+    """`3 min 20 s`, `2 h 05 min`, `4.1 s`."""
+    if seconds is None or not math.isfinite(seconds):
+        return ABSENT
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

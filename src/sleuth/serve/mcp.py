@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sleuth import __version__
 from sleuth.errors import MissingExtra, SearchUnavailable, UserError
-from sleuth.page.text import visible
+from sleuth.page.markup import visible
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.service.request_check import RequestCheck
 from sleuth.serve.library import Library

@@ -10,7 +10,7 @@ from sleuth.evaluate.comparison import compare, compare_by_kind
 from sleuth.evaluate.folder import row_with_passages
 from sleuth.evaluate.report import alternate_ends
 from sleuth.evaluate.results import Evaluation, QuestionResult, question_kind
-from sleuth.page.run import run_page
+from sleuth.page.run_report import run_page
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.run import Run
 from sleuth.train import ceiling, parity

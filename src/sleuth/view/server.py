@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 
 from sleuth import __version__
 from sleuth.errors import UserError
-from sleuth.page.style import THEME
+from sleuth.page.document import THEME
 from sleuth.retrieval.service import problems
 from sleuth.retrieval.service.answers import encoded
 from sleuth.retrieval.service.limits import Refused

@@ -242,7 +242,7 @@ def test_closing_says_what_was_lost() -> None:
     console = Console(file=StringIO(), width=160, markup=False)
     closing(console, found)
     assert isinstance(console.file, StringIO)
-    assert "in no figure: after, 1 of 10 (search unavailable 1)." in console.file.getvalue()
+    assert "after, 1 of 10 (search unavailable 1)." in console.file.getvalue()
     closing(console, {name: found[name] for name in ("em_after", "held_out", "steps", "seconds", "peak_memory_gib")})
     assert "exact match after training, 9 of 10 held-out questions, greedy: .80" in console.file.getvalue()
 

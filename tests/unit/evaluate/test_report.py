@@ -6,7 +6,7 @@ import pytest
 
 from sleuth.evaluate.report import markdown
 from sleuth.evaluate.results import MEASURES, QuestionResult, summarize
-from sleuth.page.evaluation import evaluation_page
+from sleuth.page.evaluation_report import evaluation_page
 from sleuth.records import Question
 
 ABOUT: dict[str, Any] = {"title": "Held out", "stamp": {"model": {"sha256": "abc"}}, "sample": None, "notes": []}

@@ -1,4 +1,4 @@
-"""Curves drawn from the rows of a metrics file."""
+"""Charts drawn from the metrics of a run."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,23 +16,23 @@ def rows(count: int, **values: float) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_long_run_is_smoothed_over_its_raw_values() -> None:
+def test_long_runs_are_smoothed() -> None:
     raw, mean = trend([{"step": step, "reward/mean": step % 2} for step in range(48)], "reward/mean")
     assert (raw.faint, mean.faint, mean.name) == (True, False, "mean of 4 steps")
     assert mean.y[-1] == 0.5
 
 
-def test_a_short_run_is_not() -> None:
+def test_short_runs_are_not_smoothed() -> None:
     (only,) = trend(rows(5, reward__mean=0.5), "reward/mean")
     assert not only.faint
 
 
-def test_rows_without_a_metric_are_passed_over_and_missing_values_are_gaps() -> None:
+def test_missing_values_are_gaps() -> None:
     (only,) = trend([{"step": 1, "a": 1.0}, {"step": 2}, {"step": 3, "a": None}, {"step": 4, "a": float("nan")}], "a")
     assert (list(only.x), list(only.y)) == ([1, 3, 4], [1.0, None, None])
 
 
-def test_held_out_points_come_from_rows_and_from_around_training(read: Read) -> None:
+def test_held_out_points(read: Read) -> None:
     recorded = rows(20, episode__em=0.5)
     recorded[9] |= {"evaluate/em": 0.6, "evaluate/em_low": 0.5, "evaluate/em_high": 0.7}
     around = {0.0: Estimate(0.1, 0.0, 0.2, 200), 20.0: Estimate(0.9, 0.8, 1.0, 200)}
@@ -42,10 +42,10 @@ def test_held_out_points_come_from_rows_and_from_around_training(read: Read) -> 
     assert line == "M50,172L225,82L400,28"
     (band,) = [each["d"] for _, each in elements if each.get("class") == "band s1"]
     assert band == "M50,154L225,64L400,10L400,46L225,100L50,190Z"
-    assert "the expert's ceiling: 0.95" in text
+    assert "expert ceiling: 0.95" in text
 
 
-def test_every_chart_of_a_full_run(read: Read) -> None:
+def test_all_charts(read: Read) -> None:
     recorded = rows(30, reward__mean=0.5, episode__em=0.5, episode__searches=2, episode__tokens=90, policy__entropy=1.1,
                     policy__gradient_norm=0.3, time__generate=0.7, time__train=0.4, time__step=1.2)  # fmt: skip
     asked = {"evaluate/em": 0.5, "evaluate/em_1_hop": 0.7, "evaluate/em_yes_no": 0.3, "evaluate/searches_1_hop": 1.0}
@@ -55,18 +55,18 @@ def test_every_chart_of_a_full_run(read: Read) -> None:
     recorded[9] |= asked
     elements, text = read(curves(recorded, {}, None))
     assert [tag for tag, _ in elements].count("figure") == 9
-    for title in ("Exact match", "Reward", "Entropy of the policy", "Held-out exact match by kind", "Seconds a step"):
+    for title in ("Exact match", "Reward", "Policy entropy", "Held-out exact match by kind", "Seconds per step"):
         assert title in text
     assert text.index("step: 1.2") < text.index("generate: 0.7") < text.index("train: 0.4")
     assert "yes no" in text
 
 
-def test_what_was_not_recorded_has_no_chart(read: Read) -> None:
+def test_missing_metrics_have_no_chart(read: Read) -> None:
     _, text = read(curves(rows(3, reward__mean=0.5), {}, None))
-    assert "Entropy" not in text
+    assert "entropy" not in text
     assert "by kind" not in text
 
 
-def test_a_run_without_steps(read: Read) -> None:
+def test_no_steps(read: Read) -> None:
     _, text = read(curves([], {}, None))
     assert text.count("No values were recorded.") == 2

@@ -11,7 +11,7 @@ Read = Callable[[str], tuple[list[tuple[str, dict[str, str | None]]], str]]
 HOSTILE = "</div></article><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def test_the_conversation_in_order(read: Read, row: dict[str, Any]) -> None:
+def test_order(read: Read, row: dict[str, Any]) -> None:
     _, text = read(transcript(row))
     said = [
         "Where was the founder of Velcor born?",
@@ -33,12 +33,12 @@ def test_the_conversation_in_order(read: Read, row: dict[str, Any]) -> None:
     assert text.count("gold passage") == 1
 
 
-def test_step_and_sample_are_those_of_training(read: Read, row: dict[str, Any]) -> None:
+def test_step_and_sample_are_shown_in_training_only(read: Read, row: dict[str, Any]) -> None:
     assert "world, step 40, sample 1" in read(transcript(row))[1]
     assert "step" not in read(transcript(row | {"step": 0}))[1]
 
 
-def test_the_sampled_text_is_there_as_written(read: Read, row: dict[str, Any]) -> None:
+def test_sampled_text(read: Read, row: dict[str, Any]) -> None:
     assert (
         "as sampled, 21 tokens<think>I need the founder.</think><search> Velcor founder </search>"
         in read(transcript(row))[1]
@@ -86,7 +86,7 @@ def test_several_queries_and_pages(read: Read, row: dict[str, Any]) -> None:
     assert "accesshttps://a.noNothing was found." in text
 
 
-def test_the_bare_format_is_enough(read: Read) -> None:
+def test_optional_fields(read: Read) -> None:
     turn = {"action": "search", "query": "x", "hits": [{"id": "1", "score": 1.0}], "outcome": "found", "tokens": 3}
     bare = {"question_id": "q1", "turns": [turn], "stop": "out_of_tokens", "score": {"total": 0.0, "parts": {}}}
     text = read(transcript(bare))[1]
@@ -99,7 +99,7 @@ def test_tags_inside_a_thought_do_not_end_it(read: Read, row: dict[str, Any]) ->
     assert "thoughtI could <search> or not" in read(transcript(row))[1]
 
 
-def test_no_text_of_model_or_document_becomes_markup(read: Read, row: dict[str, Any]) -> None:
+def test_all_texts_are_escaped(read: Read, row: dict[str, Any]) -> None:
     before, _ = read(transcript(row))
     for turn in row["turns"]:
         turn |= {key: HOSTILE for key in ("text", "query", "answer", "reason") if key in turn}
@@ -112,6 +112,6 @@ def test_no_text_of_model_or_document_becomes_markup(read: Read, row: dict[str, 
     assert text.count(HOSTILE) >= 12
 
 
-def test_a_score_without_its_total_is_shown_as_absent(read: Read, row: dict[str, Any]) -> None:
+def test_a_score_without_total(read: Read, row: dict[str, Any]) -> None:
     text = read(transcript(row | {"score": {"parts": {"em": 1.0}}}))[1]
     assert "right" in text

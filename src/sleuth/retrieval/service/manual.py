@@ -10,10 +10,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from sleuth.page.document import document, section
-from sleuth.page.style import STYLE
-from sleuth.page.table import pairs, table
-from sleuth.page.text import Html, element, joined
+from sleuth.page.document import STYLE, document, pairs, section, table
+from sleuth.page.markup import Html, element, joined
 from sleuth.retrieval.service.limits import Limits
 
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()

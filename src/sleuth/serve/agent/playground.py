@@ -5,7 +5,7 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sleuth.page.style import THEME
+from sleuth.page.document import THEME
 
 _HERE = files("sleuth.serve.agent") / "static"
 # The browser itself enforces what the page promises: only its own files, and no other server hears of a question.

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from sleuth.page.style import THEME
+from sleuth.page.document import THEME
 from sleuth.serve.agent.playground import FILES, POLICY, STYLE
 from sleuth.serve.agent.terms import Terms
 

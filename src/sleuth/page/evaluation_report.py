@@ -1,0 +1,101 @@
+"""HTML report of an evaluation: figures by data set and kind, transcripts, and the stamp."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sleuth.page.charts import bar_chart
+from sleuth.page.document import (
+    cards,
+    document,
+    duration,
+    flatten,
+    interval,
+    pairs,
+    read_estimate,
+    section,
+    short,
+    table,
+)
+from sleuth.page.markup import Html, element
+from sleuth.page.transcript import transcript
+
+Tree = Mapping[str, Any]
+PROPORTIONS = ("em", "f1", "cover_em", "judge")  # measures drawn as bars
+
+_NOTE = (
+    "Brackets hold 95% intervals: Wilson intervals for proportions, bootstrap intervals for other means. The interval "
+    "of the mean over the sets combines those of the sets. Unusable questions, whose search or engine failed, are "
+    "excluded from all means."
+)
+
+
+def evaluation_page(
+    results: Tree, measures: Mapping[str, str], notes: Sequence[str], transcripts: Sequence[Tree]
+) -> Html:
+    """Report as one page; `measures` maps measures to column headings."""
+    known = {name: label for name, label in measures.items() if name in results}
+    rows = list(_rows(results))
+    kinds = [*results["kinds"].items(), ("all", results)] if results["kinds"] else []
+    return document(
+        results["title"],
+        _headline(results),
+        *(element("p", note) for note in notes),
+        element("p", _NOTE, class_="note"),
+        section("By set", _charts(rows, known) if len(rows) > 1 else "", _tables(rows, known, "Set")),
+        *([section("By kind of question", _charts(kinds, known), _tables(kinds, known, "Kind"))] if kinds else []),
+        section("Transcripts", *map(transcript, transcripts)),
+        section("How this was measured", pairs(list(flatten(results["stamp"])))),
+        kind="Sleuth · evaluation",
+    )
+
+
+def _headline(results: Tree) -> Html:
+    several = len(results["sets"]) > 1
+    exact_match = read_estimate(results["mean"].get("em") if several else results.get("em"))
+    return cards(
+        [
+            ("Exact match", interval(exact_match), "mean over the sets" if several else "all questions"),
+            ("Questions", short(results["questions"]), f"{short(results['unusable'])} unusable"),
+            ("Time", duration(results.get("wall_seconds")), "to answer all questions"),
+        ]
+    )
+
+
+def _rows(results: Tree) -> Iterator[tuple[str, Tree]]:
+    """One row per data set; with several, also the mean over them and all questions."""
+    yield from results["sets"].items()
+    if len(results["sets"]) > 1:
+        yield "mean over the sets", {**results["mean"], **{name: results[name] for name in ("questions", "unusable")}}
+        yield "all", results
+
+
+def _tables(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str], first: str) -> Html:
+    """Answers above episodes: next to each other they would not fit a page."""
+    answers = {name: label for name, label in known.items() if name in PROPORTIONS}
+    episodes = {name: label for name, label in known.items() if name not in PROPORTIONS}
+    counts = ("questions", "unusable")
+    answer_rows = [
+        [
+            label,
+            *(short(part[name]) for name in counts),
+            *(interval(read_estimate(part.get(name))) for name in answers),
+        ]
+        for label, part in rows
+    ]
+    episode_rows = [[label, *(_episode_cell(part.get(name)) for name in episodes)] for label, part in rows]
+    return element(
+        "div",
+        table([first, "Questions", "Unusable", *answers.values()], answer_rows),
+        table([first, *episodes.values()], episode_rows) if episodes else "",
+    )
+
+
+def _episode_cell(mean: Tree | None) -> str:
+    found = read_estimate(mean)
+    return interval(found, 0 if found is not None and abs(found.value) >= 100 else 2)
+
+
+def _charts(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str]) -> Html:
+    names = [name for name in PROPORTIONS if name in known]
+    groups = [(label, [read_estimate(part.get(name)) for name in names]) for label, part in rows]
+    return element("div", bar_chart("Answers", [known[name] for name in names], groups, high=1.0), class_="charts")

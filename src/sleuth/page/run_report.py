@@ -1,0 +1,300 @@
+"""HTML report of a training run: results before and after, guard events, curves, timing, transcripts and settings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from sleuth.page.charts import Marker, bar_chart, drawable
+from sleuth.page.curves import curves
+from sleuth.page.document import (
+    ABSENT,
+    cards,
+    document,
+    duration,
+    flatten,
+    folded,
+    interval,
+    pairs,
+    read_estimate,
+    section,
+    short,
+    table,
+)
+from sleuth.page.markup import Html, element
+from sleuth.page.transcript import transcript
+from sleuth.records import Estimate
+
+Tree = Mapping[str, Any]
+Rows = Sequence[Tree]
+
+ALL = "all"
+_INTERVALS = (
+    "Brackets hold 95% intervals over the questions: Wilson intervals for exact match, bootstrap intervals for other "
+    "means. Gains are paired by question and bold where the interval excludes zero."
+)
+_CEILING = "Expert ceiling"
+_ACTIONS = {"warn": "warned", "skip": "step skipped", "rollback": "rolled back", "stop": "run stopped"}
+_SEVERE = ("rollback", "stop")
+_STEP_PARTS = {
+    "generate": "generating episodes",
+    "search": "of which waiting for searches",
+    "reward": "rewards",
+    "score": "old, reference and critic forward passes",
+    "pack": "packing",
+    "train": "forward and backward",
+    "optimiser": "optimiser",
+    "publish": "publishing weights to the engine",
+    "write": "writing trajectories",
+    "save": "copying a checkpoint",
+    "step": "whole step",
+}
+_SPEEDS = {
+    "speed/tokens": "tokens per second",
+    "speed/trajectories": "trajectories per second",
+    "speed/mfu": "model FLOP utilisation, forward and backward (6N per token)",
+    "search/latency": "seconds per search",
+    "engine/reused": "share of prompt tokens found in the cache",
+    "staleness/mean": "versions that sampled tokens are behind",
+}
+
+
+def run_page(
+    *,
+    title: str,
+    manifest: Tree,
+    metrics: Rows,
+    summary: Tree,
+    transcripts: Rows,
+    events: Rows = (),
+    parity: Tree | None = None,
+) -> Html:
+    """Report as one page; values missing from the summary are shown as absent."""
+    ceiling = read_estimate((summary.get("ceiling") or {}).get("em"))
+    ends = ((0, summary.get("em_before")), (summary.get("steps") or 0, summary.get("em_after")))
+    held_out = {float(step): known for step, written in ends if (known := read_estimate(written)) is not None}
+    made = [(name, value) for name, value in flatten(manifest) if not name.startswith("config.")]
+    return document(
+        title,
+        _headline(summary),
+        section("Before and after, by kind of question", *_before_and_after(summary)),
+        section("Guard events", *guard_events(events, parity)),
+        section("Training curves", curves(metrics, held_out, ceiling, guard_markers(events))),
+        section("Timing and memory", *timing(metrics)),
+        section("Transcripts", *map(transcript, transcripts)),
+        section("Settings", folded("All settings of the run", pairs(list(flatten(manifest.get("config") or {}))))),
+        section(
+            "How this was made",
+            element("p", "Made by Sleuth from the manifest, metrics, summary and trajectories in the run folder."),
+            pairs(made),
+        ),
+        kind="Sleuth · training run",
+    )
+
+
+def _headline(summary: Tree) -> Html:
+    asked = (summary.get("held_out") or {}).get("questions")
+    figures = []
+    for sampling, prefix in (("greedy", "em"), ("sampled", "em_sampled")):
+        before, after = (read_estimate(summary.get(f"{prefix}_{when}")) for when in ("before", "after"))
+        if sampling == "greedy" or before or after:
+            values, spans = zip(*(interval(each).partition(" ")[::2] for each in (before, after)), strict=True)
+            note = f"{sampling}, {question_count(before, after, asked)} held-out questions"
+            figures.append(("Exact match", " → ".join(values), " → ".join(span or ABSENT for span in spans), note))
+    return cards(
+        [
+            *figures,
+            ("Time", duration(summary.get("seconds")), f"{short(summary.get('steps'))} steps"),
+            ("Peak memory", f"{short(summary.get('peak_memory_gib'))} GiB"),
+            ("Tokens", short(summary.get("tokens"))),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One kind of question before and after training; None is unknown."""
+
+    kind: str
+    before: Estimate | None
+    after: Estimate | None
+    gain: Estimate | None
+    ceiling: Estimate | None
+    searches_before: Estimate | None
+    searches_after: Estimate | None
+    asked: int | None = None
+
+
+def changes(summary: Tree) -> list[Change]:
+    """Change of every kind of question, and last of all questions."""
+    ceiling = summary.get("ceiling") or {}
+    ceilings, searches = ceiling.get("by_hops") or {}, summary.get("searches_by_hops") or {}
+    kinds = summary.get("em_by_hops") or {}
+    found = [_change(kind, entry, ceilings.get(kind), searches.get(kind) or {}) for kind, entry in kinds.items()]
+    overall = {when: summary.get(f"em_{when}") for when in ("before", "after", "gain")}
+    overall["questions"] = (summary.get("held_out") or {}).get("questions")
+    return [*found, _change(ALL, overall, ceiling.get("em"), searches.get(ALL) or {})]
+
+
+def _change(kind: str, match: Tree, ceiling: Any, searches: Tree) -> Change:
+    before, after, gain = (read_estimate(match.get(name)) for name in ("before", "after", "gain"))
+    first, last = (read_estimate(searches.get(name)) for name in ("before", "after"))
+    return Change(kind, before, after, gain, read_estimate(ceiling), first, last, match.get("questions"))
+
+
+def question_count(before: Estimate | None, after: Estimate | None, asked: int | None, arrow: str = "→") -> str:
+    """Number of questions behind two figures; if some were lost, as in `99 → 98 of 100`."""
+    counts = [each.count for each in (before, after) if each is not None]
+    if len(set(counts)) == 1 and asked in (None, counts[0]):
+        return short(counts[0])
+    return f" {arrow} ".join(map(short, counts)) + (f" of {short(asked)}" if counts and asked is not None else "")
+
+
+def loss_notes(summary: Tree) -> list[str]:
+    """Sentences about held-out questions that failed and are excluded."""
+    held_out = summary.get("held_out") or {}
+    lost, asked = held_out.get("lost") or {}, held_out.get("questions")
+    notes = []
+    if lost:
+        parts = []
+        for when, counts in lost.items():
+            reasons = ", ".join(f"{reason.replace('_', ' ')} {count}" for reason, count in counts.items())
+            parts.append(f"{when.replace('_', ' ')}, {sum(counts.values())} of {asked} ({reasons})")
+        notes.append(f"Failed questions, excluded from all figures: {'; '.join(parts)}.")
+    gain = read_estimate(summary.get("em_gain"))
+    if gain is not None and asked is not None and gain.count < asked:
+        notes.append(f"The gain is over the {short(gain.count)} questions that were usable both times.")
+    if kinds := held_out.get("kinds_without_pairs"):
+        notes.append(f"Kinds without a question that was usable both times: {', '.join(kinds)}.")
+    return notes
+
+
+def _before_and_after(summary: Tree) -> Iterator[Html]:
+    found = changes(summary)
+    yield change_table(found)
+    yield from (element("p", note, class_="note") for note in loss_notes(summary))
+    if what := (summary.get("ceiling") or {}).get("what"):
+        yield element("p", f"{_CEILING}: ", what, class_="note")
+    yield element("p", _INTERVALS, class_="note")
+    yield change_charts(found)
+
+
+def change_table(found: Sequence[Change]) -> Html:
+    """One row per kind with intervals; a column for the ceiling if one is known."""
+    has_ceiling = any(change.ceiling for change in found)
+    rows = []
+    for change in found:
+        gain = interval(change.gain, sign=True)
+        significant = change.gain is not None and not change.gain.low <= 0 <= change.gain.high
+        searches = (change.searches_before, change.searches_after)
+        rows.append(
+            [
+                change.kind,
+                question_count(change.before, change.after, change.asked) or ABSENT,
+                interval(change.before),
+                interval(change.after),
+                element("strong", gain, class_="good" if change.gain and change.gain.low > 0 else "bad")
+                if significant
+                else element("span", gain),
+                *([interval(change.ceiling)] if has_ceiling else []),
+                *(short(None if each is None else round(each.value, 2)) for each in searches),
+            ]
+        )
+    header = ["Kind", "Questions", "EM before", "EM after", "Gain", *([_CEILING] if has_ceiling else [])]
+    return table([*header, "Searches before", "Searches after"], rows)
+
+
+def change_charts(found: Sequence[Change]) -> Html:
+    """Exact match and searches as bars: before, after and ceiling."""
+    has_ceiling = any(change.ceiling for change in found)
+    names = ["before", "after", *([_CEILING.lower()] if has_ceiling else [])]
+    matches = [(each.kind, [each.before, each.after, each.ceiling][: len(names)]) for each in found]
+    charts = [bar_chart("Exact match", names, matches, high=1.0)]
+    searched = [each for each in found if each.searches_before or each.searches_after]
+    if searched:
+        groups = [(each.kind, [each.searches_before, each.searches_after]) for each in searched]
+        charts.append(bar_chart("Searches per question", names[:2], groups))
+    return element("div", *charts, class_="charts")
+
+
+def guard_events(events: Rows, parity: Tree | None) -> Iterator[Html]:
+    """Table of guard events, consecutive repetitions merged, and a note on parity of engine and trainer."""
+    if events:
+        rows = [_event_row(run) for run in _merge_repeated(events)]
+        yield table(("Step", "Guard", "Action", "Value", "Limit", "Message"), rows)
+    else:
+        yield element("p", "No guard was triggered.")
+    if parity:
+        mean, maximum, k3, tokens = (short(parity.get(name)) for name in ("mean", "maximum", "k3", "tokens"))
+        where = "".join(f", {parity[name]}" for name in ("dtype", "device") if parity.get(name))
+        yield element(
+            "p",
+            f"Logprob difference of engine and trainer, last compared at step {short(parity.get('step'))}: "
+            f"mean {mean}, maximum {maximum} (k3 {k3}, {tokens} tokens{where}).",
+            class_="note",
+        )
+
+
+def guard_markers(events: Rows) -> list[Marker]:
+    """Steps at which guards were first triggered, for the curves."""
+    by_step: dict[float, list[str]] = {}
+    for first, *_ in _merge_repeated(events):
+        if drawable(first.get("step")):
+            by_step.setdefault(first["step"], []).append(_guard_name(first))
+    return [Marker(", ".join(dict.fromkeys(names)), step) for step, names in by_step.items()]
+
+
+def _merge_repeated(events: Rows) -> list[list[Tree]]:
+    """Group events of the same guard and action in consecutive steps."""
+    found: list[list[Tree]] = []
+    latest: dict[tuple[Any, Any], list[Tree]] = {}
+    for event in events:
+        key, step = (event.get("guard"), event.get("action")), event.get("step")
+        last = latest[key][-1].get("step") if key in latest else None
+        if isinstance(step, int) and isinstance(last, int) and step == last + 1:
+            latest[key].append(event)
+        else:
+            latest[key] = [event]
+            found.append(latest[key])
+    return found
+
+
+def _event_row(run: Rows) -> list[object]:
+    event = run[-1]
+    first, last = short(run[0].get("step")), short(event.get("step"))
+    action = str(event.get("action", ABSENT))
+    label = element("span", _ACTIONS.get(action, action), class_="bad" if action in _SEVERE else None)
+    figures = (short(event.get(name)) for name in ("value", "limit"))
+    steps = first if first == last else f"{first}–{last}"
+    return [steps, _guard_name(event), label, *figures, event.get("sentence", ABSENT)]
+
+
+def _guard_name(event: Tree) -> str:
+    return str(event.get("guard", ABSENT)).replace("_", " ")
+
+
+def timing(rows: Rows) -> Iterator[Html]:
+    """Mean seconds of each part of a step, speeds, and peak memory."""
+
+    def known(key: str) -> list[float]:
+        return [row[key] for row in rows if drawable(row.get(key))]
+
+    def rounded(value: float) -> str:
+        return short(float(f"{value:.3g}"))
+
+    seconds = {name: fmean(values) for name in _STEP_PARTS if (values := known(f"time/{name}"))}
+    if not seconds:
+        yield element("p", "No times were recorded.", class_="quiet")
+        return
+    step = seconds.get("step")
+    parts = [
+        [_STEP_PARTS[name], rounded(mean), f"{mean / step:.0%}" if step else ABSENT] for name, mean in seconds.items()
+    ]
+    figures = [(label, rounded(fmean(values))) for key, label in _SPEEDS.items() if (values := known(key))]
+    memory = dict.fromkeys(key for row in rows for key in row if key.startswith("memory/"))
+    figures += [
+        (f"peak memory in GiB, {key.removeprefix('memory/').removesuffix('_gib')}", rounded(max(values)))
+        for key in memory
+        if (values := known(key))
+    ]
+    yield element("div", table(("Part", "Seconds per step", "Share"), parts), pairs(figures), class_="charts")

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from sleuth.engines.base import Completion, Finish, Sampling
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.pages import PAGE
-from sleuth.model.shape import Shape
+from sleuth.model.attention import AttentionShape
 from sleuth.model.tokens import Tokens
 
 REQUESTS = 10_000
@@ -34,7 +34,7 @@ def share_of(pages: int, model: PreTrainedModel) -> float:
     else:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Half a page more, so that rounding takes none.
-    return (pages + 0.5) * PAGE * Shape.of(model.config, parameter.dtype).token_bytes / total
+    return (pages + 0.5) * PAGE * AttentionShape.of(model.config, parameter.dtype).bytes_per_token / total
 
 
 def calls(dice: random.Random, vocabulary: int) -> list[Call]:

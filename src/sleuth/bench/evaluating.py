@@ -27,7 +27,7 @@ from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.evaluate.report import load_results, write_report
 from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.evaluate.runner import evaluate_folder
-from sleuth.model.exhausted import exhausted
+from sleuth.model.memory import describe_out_of_memory
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 
@@ -76,7 +76,8 @@ def measure(shape: PretrainedConfig, tokens: Tokens, plan: Plan, heard: Callable
             return asyncio.run(_measured(shape, tokens, plan, Path(scratch), heard))
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"the evaluation needs more memory than the GPU has ({exhausted(error)}); lower --engine-memory or --slots"
+            f"the evaluation needs more memory than the GPU has ({describe_out_of_memory(error)}); "
+            "lower --engine-memory or --slots"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Whether the head ever holds the logits of all tokens at once, told by its memory.
+"""Whether the lm_head ever holds the logits of all tokens at once, told by its memory.
 
 Suffixes: S scored tokens, V vocabulary, W model width.
 """
@@ -10,13 +10,13 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from sleuth.bench.device import forget_peak, here, release
-from sleuth.model import head
+from sleuth.model import lm_head
 from sleuth.train.metrics import GIB
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Bytes that the head takes more for twice the tokens, and those of the logits of as many, in half precision."""
+    """Bytes that the lm_head takes more for twice the tokens, and those of the logits of as many, in half precision."""
 
     grown: int
     logits: int
@@ -30,13 +30,13 @@ class Growth:
         """The same in a sentence."""
         verdict = "none was made" if self.chunked else "ONE MAY HAVE BEEN MADE"
         return (
-            f"Twice the tokens took the head {self.grown / GIB:.2f} GiB more, forwards and backwards; a tensor of "
+            f"Twice the tokens took the lm_head {self.grown / GIB:.2f} GiB more, forwards and backwards; a tensor of "
             f"tokens times vocabulary would have taken {self.logits / GIB:.2f} GiB more: {verdict}."
         )
 
 
 def growth(shape: PretrainedConfig, tokens: int) -> Growth | None:
-    """Measured on the head alone, where logits are made; None on a CPU, where nobody counts memory."""
+    """Measured on the lm_head alone, where logits are made; None on a CPU, where nobody counts memory."""
     device = here()
     if device.type != "cuda":
         return None
@@ -53,7 +53,7 @@ def _peak_bytes(weight_VW: Tensor, tokens: int) -> int:
     release(device)
     forget_peak(device)
     before = torch.cuda.memory_allocated(device)
-    logprob_S, entropy_S = head.scores(hidden_SW, weight_VW, None, target_S, 1.0)
+    logprob_S, entropy_S = lm_head.score_tokens(hidden_SW, weight_VW, None, target_S, 1.0)
     (logprob_S.sum() + entropy_S.sum()).backward()
     weight_VW.grad = None
     return torch.cuda.max_memory_allocated(device) - before

@@ -9,11 +9,11 @@ from transformers import PretrainedConfig
 from sleuth.bench.engine import drawn
 from sleuth.config import recipe
 from sleuth.errors import InputError
-from sleuth.model import alike, head, lora
-from sleuth.model.exactness import disable_split_k
+from sleuth.model import kernel_patch, lm_head, lora
+from sleuth.model.kernel_patch import disable_split_k
 from sleuth.model.lora import LoRA
 from sleuth.model.policy import Policy, Reference, WithoutAdapter
-from sleuth.model.recompute import recomputed
+from sleuth.model.recompute import recompute_layers
 from sleuth.model.tokens import Tokens
 
 
@@ -23,13 +23,13 @@ def policy(
     """A policy to train: the whole of it, or with a rank an adapter; a share of its layers computes itself again."""
     disable_split_k()
     model = drawn(shape, device)
-    head.projection(model)
+    lm_head.output_projection(model)
     adapter = LoRA(rank, alpha=2.0 * rank) if rank else None
     if adapter is not None:
         lora.attach(model, adapter)
         nn.Module.to(model, device)
-    alike.install(model)
-    recomputed(model, recompute)
+    kernel_patch.install(model)
+    recompute_layers(model, recompute)
     return Policy(model, tokens, adapter)
 
 
@@ -40,7 +40,7 @@ def reference(shape: PretrainedConfig, learning: Policy) -> Reference:
     model = drawn(shape, learning.device)
     model.load_state_dict(learning.model.state_dict())
     model.requires_grad_(False)
-    alike.install(model)
+    kernel_patch.install(model)
     return Policy(model, learning.tokens)
 
 

@@ -12,7 +12,7 @@ from sleuth.bench.encyclopedia import generated
 from sleuth.bench.plan import Plan
 from sleuth.bench.rig import Rig, assembled
 from sleuth.errors import InputError
-from sleuth.model.exhausted import exhausted
+from sleuth.model.memory import describe_out_of_memory
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 
@@ -51,7 +51,7 @@ def measure(shape: PretrainedConfig, tokens: Tokens, plan: Plan, heard: Heard) -
         return _measured(shape, tokens, plan, heard)
     except torch.OutOfMemoryError as error:
         raise InputError(
-            f"the step needs more memory than the GPU has ({exhausted(error)}); lower --engine-memory or "
+            f"the step needs more memory than the GPU has ({describe_out_of_memory(error)}); lower --engine-memory or "
             "--pack-tokens, or raise --recompute"
         ) from error
 

@@ -24,7 +24,7 @@ from sleuth.cli.train import train
 from sleuth.cli.view import view
 from sleuth.credentials import redacted
 from sleuth.errors import TrainingStopped, UserError
-from sleuth.model.exhausted import exhausted
+from sleuth.model.memory import describe_out_of_memory
 
 GROUPS: dict[str, typer.Typer] = {
     "world": world.app,
@@ -94,7 +94,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        if told := exhausted(error):
+        if told := describe_out_of_memory(error):
             _leave(f"{told}; {SMALLER}", USER_ERROR)
         if not several():
             raise

@@ -66,7 +66,7 @@ class Machine:
 def look(folder: Path) -> Machine:
     """This machine, and the disk under a folder."""
     kernels, fault = _kernels()
-    total, free = memory.of_host()
+    total, free = memory.host_memory()
     return Machine(
         python=platform.python_version(),
         platform=platform.platform(terse=True),

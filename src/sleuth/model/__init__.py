@@ -1,1 +1,1 @@
-"""What engine and trainer share: loading, attention, head, tokens."""
+"""The policy model, shared by engine and trainer: loading, tokenizer, attention, fused layers, output head."""

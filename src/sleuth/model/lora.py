@@ -1,4 +1,4 @@
-"""LoRA: small trained matrices beside the frozen weights of a model, which stays the module it was."""
+"""LoRA: small trained matrices added to the frozen weights of a model, which keeps its class."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from sleuth.errors import InputError
 
 FOLDER, FILE = "adapter", "adapter_model.safetensors"
-NAME = "default"  # what PEFT calls an adapter that was given no name
+NAME = "default"  # PEFT's name for an unnamed adapter
 BASE, A, B = ".base_layer.", f".lora_A.{NAME}.", f".lora_B.{NAME}."
 PREFIX = "base_model.model."
 ALL = "all-linear"
@@ -22,9 +22,9 @@ ALL = "all-linear"
 
 @dataclass(frozen=True, slots=True)
 class LoRA:
-    """W becomes W + alpha / rank * B A in the layers of these names, given as q_proj,v_proj; A is drawn by the seed.
+    """W + alpha / rank * B A in the layers named by `targets` (such as q_proj,v_proj); A is initialised by `seed`.
 
-    all-linear is every linear layer but the head.
+    all-linear means every linear layer except the output head.
     """
 
     rank: int
@@ -42,36 +42,32 @@ class LoRA:
 
 
 def attach(model: PreTrainedModel, lora: LoRA) -> None:
-    """Puts an adapter that changes nothing yet into the model, in the model's type; from here on only it is trained."""
+    """Add an adapter, initially without effect, in the model's dtype; only its parameters stay trainable."""
     from peft import inject_adapter_in_model
 
-    known = _adaptable(model)
+    # Without the head: its logits are computed in chunks by a plain linear layer.
+    head = model.get_output_embeddings()
+    linears = (name for name, part in model.named_modules() if isinstance(part, nn.Linear) and part is not head)
+    known = {name.rpartition(".")[2] for name in linears}
     for name in lora.names:
         if name not in known and lora.targets != ALL:
-            raise InputError(f"no adapter can be put into {name!r}; choose among {', '.join(sorted(known))}, or {ALL}")
+            raise InputError(f"{name!r} cannot take an adapter; choose from {', '.join(sorted(known))}, or {ALL}")
     with torch.random.fork_rng():
         torch.manual_seed(lora.seed)
-        inject_adapter_in_model(_settings(lora), model)
+        inject_adapter_in_model(_peft_config(lora), model)
 
 
-def _adaptable(model: PreTrainedModel) -> set[str]:
-    """The names of linear layers less the head: logits are made in chunks by a plain one."""
-    head = model.get_output_embeddings()
-    layers = ((name, part) for name, part in model.named_modules() if isinstance(part, nn.Linear) and part is not head)
-    return {name.rpartition(".")[2] for name, _ in layers}
-
-
-def _settings(lora: LoRA) -> Any:
+def _peft_config(lora: LoRA) -> Any:
     from peft import LoraConfig
 
     targets: Any = ALL if lora.targets == ALL else lora.names
-    # PEFT declares alpha an int, and divides by the rank whatever it is.
+    # PEFT declares alpha as int, but only divides it by the rank.
     return LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")  # type: ignore[arg-type]
 
 
 @contextmanager
 def disabled(model: PreTrainedModel) -> Iterator[None]:
-    """The model as it was before its adapter; gradients cannot be taken through this."""
+    """Compute without the adapter; gradients cannot flow through this."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
@@ -85,30 +81,30 @@ def disabled(model: PreTrainedModel) -> Iterator[None]:
 
 
 def merge(weights: Mapping[str, Tensor], lora: LoRA) -> dict[str, Tensor]:
-    """The weights of the plain model that computes what the adapted one does, named as before the adapter."""
-    plain = {}
+    """Merge the adapter into the weights, under the names of the model without it."""
+    merged = {}
     for name, weight in weights.items():
         if A in name or B in name:
             continue
-        at, _, kind = name.rpartition(BASE)
-        if at and kind == "weight":
-            # Not every CPU multiplies halves.
-            change = weights[f"{at}{B}weight"].float() @ weights[f"{at}{A}weight"].float()
+        layer, _, kind = name.rpartition(BASE)
+        if layer and kind == "weight":
+            # In fp32: not every CPU multiplies half-precision matrices.
+            change = weights[f"{layer}{B}weight"].float() @ weights[f"{layer}{A}weight"].float()
             weight = (weight.float() + lora.scale * change).to(weight.dtype)
-        plain[name.replace(BASE, ".")] = weight
-    return plain
+        merged[name.replace(BASE, ".")] = weight
+    return merged
 
 
 def save(weights: Mapping[str, Tensor], lora: LoRA, folder: Path) -> None:
-    """Writes the adapter as PEFT does."""
+    """Write the adapter in PEFT's format."""
     folder.mkdir()
-    settings = _settings(lora)
-    settings.inference_mode = True
-    settings.save_pretrained(folder)
-    ours = {file_name(name): weight.contiguous() for name, weight in weights.items() if A in name or B in name}
-    save_file(ours, folder / FILE, metadata={"format": "pt"})
+    config = _peft_config(lora)
+    config.inference_mode = True
+    config.save_pretrained(folder)
+    adapter = {file_name(name): weight.contiguous() for name, weight in weights.items() if A in name or B in name}
+    save_file(adapter, folder / FILE, metadata={"format": "pt"})
 
 
 def file_name(name: str) -> str:
-    """What PEFT calls a weight of an adapter in its file."""
+    """PEFT's name for an adapter weight in its file."""
     return PREFIX + name.replace(f".{NAME}.", ".")

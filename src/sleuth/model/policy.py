@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from sleuth.config.train import ModelConfig
 from sleuth.errors import ConfigError
-from sleuth.model import head, load, lora
-from sleuth.model.attention import Packed
+from sleuth.model import lm_head, load, lora
+from sleuth.model.attention import PackedLayout
 from sleuth.model.lora import LoRA
 from sleuth.model.packing import Pack
 from sleuth.model.tokens import Tokens
@@ -101,7 +101,7 @@ class Policy:
 
     def states(self, pack: Pack) -> Tensor:
         """Last hidden states of a pack."""
-        layout = Packed(pack.lengths, self.device)
+        layout = PackedLayout(pack.lengths, self.device)
         states_NW: Tensor = self.model.base_model(
             input_ids=pack.ids_N[None], position_ids=layout.positions_N[None], use_cache=False, layout=layout
         ).last_hidden_state[0]
@@ -112,8 +112,8 @@ class Policy:
         if self.sharded is not None:
             return self.sharded(pack, temperature)
         states_TW = self.states(pack)[pack.before_T]
-        projection = head.projection(self.model)
-        return head.scores(states_TW, projection.weight, projection.bias, pack.target_T, temperature)
+        projection = lm_head.output_projection(self.model)
+        return lm_head.score_tokens(states_TW, projection.weight, projection.bias, pack.target_T, temperature)
 
     def weights(self, buffers: HostBuffers | None) -> Weights:
         """Full weights copied to the host; a rank that passes None only takes part in the gathering."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from sleuth.errors import InputError, TrainingStopped
 from sleuth.model.packing import Row, row
 from sleuth.model.policy import Policy
-from sleuth.model.recompute import recomputed
+from sleuth.model.recompute import recompute_layers
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.sft.checkpoint import Checkpoints
 from sleuth.sft.settings import SFTConfig
@@ -175,7 +175,7 @@ def _epoch(lengths: Sequence[int], epoch: int, settings: SFTConfig) -> Iterator[
 
 
 def _learner(policy: Policy, settings: SFTConfig) -> Learner:
-    recomputed(policy.model, settings.recompute)
+    recompute_layers(policy.model, settings.recompute)
     optimiser = Optimiser(
         policy.parameters(),
         learning_rate=settings.learning_rate,

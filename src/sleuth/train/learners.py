@@ -11,7 +11,7 @@ from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError
 from sleuth.model.lora import LoRA
 from sleuth.model.policy import Policy, Reference, WithoutAdapter
-from sleuth.model.recompute import recomputed
+from sleuth.model.recompute import recompute_layers
 from sleuth.train.critic import Critic
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.publish import Copied, Publisher, Shared
@@ -44,7 +44,7 @@ def learner_of(config: Config, ranks: Ranks) -> Learner:
     known, asked = policy.model.config.max_position_embeddings, config.agent.context_tokens
     if asked > known:
         raise ConfigError(f"agent.context_tokens = {asked} is more than the {known} positions of the model; lower it")
-    recomputed(policy.model, train.recompute)
+    recompute_layers(policy.model, train.recompute)
     policy = shard_policy(policy, ranks)
     reference = _reference(config, policy, folder, ranks)
     critic = _critic(config, ranks) if config.algorithm.advantage == "gae" else None
@@ -101,5 +101,5 @@ def _critic(config: Config, ranks: Ranks) -> Critic:
             f"agent.context_tokens = {asked} is more than the {known.max_position_embeddings} positions of "
             f"algorithm.critic.policy = {folder}; choose another critic"
         )
-    recomputed(critic.body.model, config.train.recompute)
+    recompute_layers(critic.body.model, config.train.recompute)
     return critic

@@ -54,7 +54,7 @@ def test_a_folder_gives_its_shape(tmp_path: Path) -> None:
     [
         (None, "no config.json"),
         ({"model_type": "nobody-knows"}, "cannot be read"),
-        ({"model_type": "mistral", "sliding_window": 4096}, "slides a window"),
+        ({"model_type": "mistral", "sliding_window": 4096}, "4096"),
     ],
 )
 def test_a_folder_that_cannot_be_served(tmp_path: Path, settings: dict[str, object] | None, reason: str) -> None:

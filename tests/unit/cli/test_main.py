@@ -108,9 +108,9 @@ def test_the_old_name_of_settings_still_works(
         (
             "__import__('torch').OutOfMemoryError('CUDA out of memory.')",
             2,
-            f"sleuth: the GPU has no memory left; {SMALLER}\n",
+            f"sleuth: the GPU is out of memory; {SMALLER}\n",
         ),
-        ("MemoryError('std::bad_alloc')", 2, f"sleuth: the machine has no memory left; {SMALLER}\n"),
+        ("MemoryError('std::bad_alloc')", 2, f"sleuth: the machine is out of memory; {SMALLER}\n"),
     ],
 )
 def test_failure_is_one_line(error: str, code: int, shown: str) -> None:

@@ -51,7 +51,7 @@ def test_engine_that_breaks_says_why(folder: Path) -> None:
 def test_model_that_cannot_be_served_is_refused_with_its_reason(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sliding_window": 64}))
-    with pytest.raises(InputError, match="cannot be served exactly: it slides a window of 64 tokens"):
+    with pytest.raises(InputError, match=r"cannot be served exactly.*64"):
         check(folder, CPU, torch.float32)
 
 

@@ -73,7 +73,7 @@ def test_adapter_is_drawn_by_its_seed_and_nothing_else(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["lm_head", "q_porj", "norm"])
 def test_layers_that_cannot_have_one_are_refused(folder: Path, name: str) -> None:
-    with pytest.raises(InputError, match=f"no adapter can be put into '{name}'; choose among down_proj, .*all-linear"):
+    with pytest.raises(InputError, match=f"'{name}'.*down_proj, .*all-linear"):
         load(folder, CPU, torch.float32, LoRA(4, 8.0, f"q_proj,{name}"))
 
 

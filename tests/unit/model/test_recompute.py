@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from sleuth.model.alike import install
-from sleuth.model.attention import NAME, Packed
-from sleuth.model.recompute import recomputed
+from sleuth.model.attention import NAME, PackedLayout
+from sleuth.model.kernel_patch import install
+from sleuth.model.recompute import recompute_layers
 
 LENGTHS = [4, 6]
 LAYERS = 4
@@ -30,7 +30,7 @@ def model() -> PreTrainedModel:
 
 
 def hidden(model: PreTrainedModel) -> Tensor:
-    layout = Packed(LENGTHS, torch.device("cpu"))
+    layout = PackedLayout(LENGTHS, torch.device("cpu"))
     ids = torch.arange(sum(LENGTHS))[None]
     out: Tensor = model.base_model(
         input_ids=ids, position_ids=layout.positions_N[None], use_cache=False, layout=layout
@@ -65,27 +65,27 @@ def calls(model: PreTrainedModel, step: Callable[[PreTrainedModel], object]) -> 
 )
 def test_share_of_layers_computes_itself_again(model: PreTrainedModel, share: float, expected: list[int]) -> None:
     before = gradients(model)
-    recomputed(model, share)
+    recompute_layers(model, share)
     assert calls(model, gradients) == expected
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(gradients(model), before, strict=True))
 
 
 def test_share_can_be_changed(model: PreTrainedModel) -> None:
     for share, expected in ((1.0, [2] * LAYERS), (0.5, [1, 2, 1, 2]), (0.0, [1] * LAYERS)):
-        recomputed(model, share)
+        recompute_layers(model, share)
         assert calls(model, gradients) == expected
 
 
 @torch.no_grad()
 def test_without_gradients_nothing_is_computed_again(model: PreTrainedModel) -> None:
     before = hidden(model)
-    recomputed(model, 1.0)
+    recompute_layers(model, 1.0)
     assert calls(model, hidden) == [1] * LAYERS
     assert torch.equal(hidden(model), before)
 
 
 def test_copy_computes_with_its_own_weights(model: PreTrainedModel) -> None:
-    recomputed(model, 1.0)
+    recompute_layers(model, 1.0)
     before, copied = hidden(model), copy.deepcopy(model)
     with torch.no_grad():
         copied.model.layers[0].mlp.down_proj.weight.mul_(3)
@@ -96,4 +96,4 @@ def test_copy_computes_with_its_own_weights(model: PreTrainedModel) -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.5])
 def test_share_beyond_all_is_refused(model: PreTrainedModel, share: float) -> None:
     with pytest.raises(ValueError, match=f"is {share}, expected 0 to 1"):
-        recomputed(model, share)
+        recompute_layers(model, share)

@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 from sleuth.agent.ledger import Ledger
 from sleuth.engines.base import Sampling
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.model.alike import install
-from sleuth.model.exactness import disable_split_k
+from sleuth.model.kernel_patch import disable_split_k, install
 from sleuth.model.packing import Row, row
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens

@@ -114,9 +114,9 @@ def test_figures_are_those_of_the_definition(policy: Making) -> None:
 
 
 def _layout(length: int) -> object:
-    from sleuth.model.attention import Packed
+    from sleuth.model.attention import PackedLayout
 
-    return Packed([length], torch.device("cpu"))
+    return PackedLayout([length], torch.device("cpu"))
 
 
 @pytest.mark.parametrize("context", [1, 3, 17, 40, 90, 2000])

@@ -9,11 +9,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from sleuth.model.alike import install
-from sleuth.model.exactness import disable_split_k
+from sleuth.model.kernel_patch import disable_split_k, install
 from sleuth.model.packing import Pack, concatenate, row
 from sleuth.model.policy import Policy
-from sleuth.model.recompute import recomputed
+from sleuth.model.recompute import recompute_layers
 from sleuth.model.tokens import Tokens
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.ranks import Alone
@@ -43,7 +42,7 @@ def on(tiny: Tiny, tokens: Tokens) -> Callable[..., Policy]:
         model = tiny(family)
         nn.Module.to(model, device, DTYPES[device])
         install(model)
-        recomputed(model, 0.5)
+        recompute_layers(model, 0.5)
         return Policy(model, tokens)
 
     return make

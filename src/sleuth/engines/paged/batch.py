@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sleuth.model.tiles import Tiles
+from sleuth.model.attention import Tiles
 
 
 @dataclass(frozen=True, slots=True)

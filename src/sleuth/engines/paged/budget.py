@@ -5,7 +5,7 @@ from transformers import PreTrainedModel
 from sleuth.engines.paged.pages import PAGE
 from sleuth.errors import ConfigError
 from sleuth.model import memory
-from sleuth.model.shape import Shape
+from sleuth.model.attention import AttentionShape
 
 GIB = 2**30
 
@@ -13,9 +13,9 @@ GIB = 2**30
 def pages_for(model: PreTrainedModel, *, slots: int, context: int, share: float, prefill_tokens: int) -> int:
     """As many pages as the share of memory holds, and no more than all slots could fill."""
     parameter = next(model.parameters())
-    each = PAGE * Shape.of(model.config, parameter.dtype).token_bytes
+    each = PAGE * AttentionShape.of(model.config, parameter.dtype).bytes_per_token
     sequence = -(-context // PAGE)
-    total, free = memory.of_device(parameter.device)
+    total, free = memory.device_memory(parameter.device)
     pages = min(int(share * total) // each, slots * sequence)
     if pages < sequence:
         raise ConfigError(

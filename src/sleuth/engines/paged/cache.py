@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sleuth.engines.paged.pages import PAGE
-from sleuth.model.shape import Shape
+from sleuth.model.attention import AttentionShape
 
 
 class Cache:
@@ -16,8 +16,8 @@ class Cache:
     The last slot is nobody's: lanes that only fill up a batch point there.
     """
 
-    def __init__(self, shape: Shape, pages: int, slots: int, context: int, device: torch.device) -> None:
-        size = (shape.layers, 2, pages, shape.key_heads, PAGE, shape.width)
+    def __init__(self, shape: AttentionShape, pages: int, slots: int, context: int, device: torch.device) -> None:
+        size = (shape.layers, 2, pages, shape.kv_heads, PAGE, shape.head_dim)
         states_L2PKCD = torch.zeros(size, dtype=shape.dtype, device=device)
         self.keys: list[Tensor] = [layer[0] for layer in states_L2PKCD]
         self.values: list[Tensor] = [layer[1] for layer in states_L2PKCD]

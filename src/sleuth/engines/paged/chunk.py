@@ -10,7 +10,7 @@ import numpy as np
 
 from sleuth.engines.paged.pages import PAGE
 from sleuth.engines.paged.schedule import Segment
-from sleuth.model.tiles import cut
+from sleuth.model.attention import split_into_tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Chunk:
             ids.append(np.array(segment.row.ids[segment.start : segment.end], dtype=np.int32))
             positions.append(position)
             addresses.append(address)
-            tiles.append(cut(first, segment.row.slot, segment.start, len(position), queries))
+            tiles.append(split_into_tiles(first, segment.row.slot, segment.start, len(position), queries))
             first += len(position)
             if segment.whole:
                 last.append(first - 1)

@@ -18,10 +18,10 @@ from sleuth.engines.paged.cache import Cache
 from sleuth.engines.paged.kernels import pointwise
 from sleuth.engines.paged.layout import attend
 from sleuth.engines.paged.pages import PAGE
+from sleuth.model.attention import AttentionShape
+from sleuth.model.fused_layers import Projection, fuse_linears
 from sleuth.model.kernels import attention
 from sleuth.model.kernels import pointwise as shared
-from sleuth.model.projection import Projection, joined
-from sleuth.model.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class _Norm:
         return cls(module.weight, module.variance_epsilon)
 
     def __call__(self, delta_NW: Tensor | None, residual_NW: Tensor) -> Tensor:
-        return shared.add_norm(delta_NW, residual_NW, self.weight, self.eps)
+        return shared.add_rms_norm(delta_NW, residual_NW, self.weight, self.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class _Layer:
         query_norm, key_norm = (getattr(attends, name, None) for name in ("q_norm", "k_norm"))
         return cls(
             before_attention=_Norm.of(layer.input_layernorm),
-            queries_keys_values=joined((attends.q_proj, attends.k_proj, attends.v_proj)),
+            queries_keys_values=fuse_linears((attends.q_proj, attends.k_proj, attends.v_proj)),
             query_norm=None if query_norm is None else _Norm.of(query_norm),
             key_norm=None if key_norm is None else _Norm.of(key_norm),
-            after_attention=joined((attends.o_proj,)),
+            after_attention=fuse_linears((attends.o_proj,)),
             before_mlp=_Norm.of(layer.post_attention_layernorm),
-            gate_and_up=joined((mlp.gate_proj, mlp.up_proj)),
-            down=joined((mlp.down_proj,)),
+            gate_and_up=fuse_linears((mlp.gate_proj, mlp.up_proj)),
+            down=fuse_linears((mlp.down_proj,)),
         )
 
 
@@ -72,7 +72,7 @@ class Decoder:
     def __init__(self, model: PreTrainedModel, context: int) -> None:
         base: Any = model.base_model
         weight = base.norm.weight
-        self._shape = Shape.of(model.config, weight.dtype)
+        self._shape = AttentionShape.of(model.config, weight.dtype)
         self._scale: float = base.layers[0].self_attn.scaling
         self._embed: nn.Module = base.embed_tokens
         self._layers = [_Layer.of(layer) for layer in base.layers]
@@ -116,7 +116,7 @@ class Decoder:
             None if key_norm is None else key_norm.weight,
             0.0 if query_norm is None else query_norm.eps,
             self._shape.heads,
-            self._shape.key_heads,
+            self._shape.kv_heads,
         )
 
 

@@ -27,7 +27,7 @@ from sleuth.engines.paged.runner import Backend, Runner
 from sleuth.engines.paged.schedule import EngineStats, Schedule
 from sleuth.engines.paged.watch import Watch
 from sleuth.errors import ConfigError, EngineFailure
-from sleuth.model.exhausted import exhausted
+from sleuth.model.memory import describe_out_of_memory
 from sleuth.model.tokens import Tokens
 
 # With lockstep, steps between two looks at who is there.
@@ -355,7 +355,7 @@ class PagedEngine:
 
     def _reset(self, error: BaseException) -> None:
         """Ends every request with an EngineFailure, and leaves the engine as after a start."""
-        told = exhausted(error) or f"{type(error).__name__}: {error}"
+        told = describe_out_of_memory(error) or f"{type(error).__name__}: {error}"
         if isinstance(error, EngineFailure):
             told = str(error)
         elif isinstance(error, asyncio.CancelledError):

@@ -11,7 +11,7 @@ from torch import Tensor
 from sleuth.engines.paged import upload
 from sleuth.engines.paged.batch import Batch
 from sleuth.engines.paged.chunk import Chunk, most_tiles
-from sleuth.model.tiles import Tiles
+from sleuth.model.attention import Tiles
 
 SMALLEST = 512  # given tokens; each next frame has room for twice as many
 LANES = 64  # at least, in a step with given tokens; otherwise powers of two, so that few steps are captured

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from sleuth.model.tiles import Tiles
+from sleuth.model.attention import Tiles
 
 QUERIES = 1024  # of a tile: bounds what a mask takes
 # Bytes of keys gathered at once: they stay near the processor, and no call waits for fresh pages of memory.

@@ -23,10 +23,9 @@ from sleuth.engines.paged.graphs import Graphs, filled_up
 from sleuth.engines.paged.layout import Pagewise
 from sleuth.engines.paged.sampler import uniform
 from sleuth.engines.paged.schedule import Step
-from sleuth.model import head, line
-from sleuth.model.exactness import disable_split_k
-from sleuth.model.shape import Shape
-from sleuth.model.tiles import Tiles
+from sleuth.model import llama_family, lm_head
+from sleuth.model.attention import AttentionShape, Tiles
+from sleuth.model.kernel_patch import disable_split_k
 
 if TYPE_CHECKING:
     from sleuth.engines.paged.decoder import Decoder
@@ -70,10 +69,10 @@ class Runner:
         disable_split_k()
         parameter = next(model.parameters())
         self.device = parameter.device
-        self.shape = Shape.of(model.config, parameter.dtype)
+        self.shape = AttentionShape.of(model.config, parameter.dtype)
         self.cache = Cache(self.shape, pages, slots, context, self.device)
         self._model = model
-        self._projection = head.projection(model)
+        self._projection = lm_head.output_projection(model)
         self._attention, self._inputs, self._sample = _computations(backend)
         self._decoder = _decoder(model, context) if backend == "triton" else None
         # What the modules of other models do (a copy from the host, a look at a value) a capture may not allow.
@@ -86,7 +85,7 @@ class Runner:
         width = max(filled_up(slots), lanes_of(slots)) + slots
         self._fixed_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
         self._results_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
-        self._queries: int = self._attention.tile_queries(self.shape.heads, self.shape.key_heads)
+        self._queries: int = self._attention.tile_queries(self.shape.heads, self.shape.kv_heads)
         self._frames = [] if self._graphs is None else frames(prefill_tokens, slots, self._queries, self.device)
         if self.stream is not None:
             # Zeros, joined weights and rotary tables were begun on the caller's stream.
@@ -223,7 +222,7 @@ class Runner:
         if not sampled:
             return
         hidden_MW = hidden_NW if batch.last_M is None else hidden_NW.index_select(0, batch.last_M)
-        logits_MV = head.logits(hidden_MW, self._projection.weight, self._projection.bias)
+        logits_MV = lm_head.logits(hidden_MW, self._projection.weight, self._projection.bias)
         slots_M, uniform_M = self._fixed_2M[:, :sampled]
         out_M, logprob_M = self._results_2M[:, :sampled]
         self._sample(
@@ -245,7 +244,7 @@ def _decoder(model: PreTrainedModel, context: int) -> "Decoder | None":
     """The fused forward pass, where it knows the model; others run through their own modules."""
     from sleuth.engines.paged import decoder
 
-    return decoder.Decoder(model, context) if line.recognised(model) is None else None
+    return decoder.Decoder(model, context) if llama_family.difference(model) is None else None
 
 
 def _computations(backend: Backend) -> tuple[ModuleType, Callable[..., None], Callable[..., None]]:

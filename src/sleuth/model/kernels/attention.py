@@ -1,43 +1,46 @@
-"""Triton kernels that attend over cached pages: one query a lane, tiles of prompt queries, and the writing of pages.
+"""Triton kernels for attention over cached pages: decode, prefill, and the store of keys and values.
 
-The query heads that share a key head are rows of one matrix product, so that keys and values are read once a group.
+Query heads that share a key head are rows of one matrix product, so keys and values are read once per group.
 
 Suffixes: N packed tokens, B lanes, T tiles, H heads, K key heads, D head width, S slots, X pages of the longest
 sequence; in kernels R rows (queries x heads of a group), C tokens of a block, O ones.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sleuth.model.kernels.device import processors
-from sleuth.model.tiles import Tiles
+from sleuth.model.kernels.reductions import sm_count
+
+if TYPE_CHECKING:
+    from sleuth.model.attention import Tiles
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
-ROWS = 128  # of a prefill tile, at most
-LEAST = 16  # rows or columns that a matrix product takes
+ROWS = 128  # maximum per prefill tile
+MIN_DOT = 16  # smallest dimension of tl.dot
 ONES: tl.constexpr = tl.constexpr(16)
-SPLITS = 32  # of one lane's tokens, at most
-# Tokens attended to at once, in every kernel: a score is rounded again when the running maximum is taken from it, and
-# that moves block by block. With other blocks a few weights in a million would have another last bit.
+MAX_SPLITS = 32  # of one lane's tokens
+# Tokens per iteration in every kernel. Subtracting the running maximum rounds each score, and the maximum changes block
+# by block: with other block sizes a few weights in a million would differ in the last bit.
 BLOCK: tl.constexpr = tl.constexpr(32)
-UNSPLIT = 4112  # tokens of a context that one program always attends to alone: 4,096, and the page after them
+UNSPLIT = 4112  # longest context that is never split: 4,096 tokens and the next page
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Warps, stages of loads, and the rows of a prefill tile that one program takes."""
+    """Warps, pipeline stages, and rows of a prefill tile per program."""
 
     warps: int
     stages: int
     rows: int = ROWS
 
 
-# By the bytes of one token's key, at most; the fastest of some dozens on an H200, FEW for few programs. Without tensor
-# cores rows are dear: products of fp32 are exact.
+# By maximum bytes of one token's key: fastest of several dozen on an H200, FEW for few programs. fp32 products run
+# without tensor cores, so fewer rows.
 DECODE = ((256, Plan(1, 3)), (512, Plan(4, 2)))
 FEW = ((128, Plan(1, 3)), (256, Plan(4, 3)), *DECODE)
 PREFILL = ((256, Plan(4, 2, rows=64)), (512, Plan(8, 2)))
@@ -47,18 +50,18 @@ WIDE = Plan(8, 1, rows=16)
 
 
 def plan_for(plans: tuple[tuple[int, Plan], ...], keys: Tensor) -> Plan:
-    """The plan for keys of that width: what is in flight must fit the memory that a multiprocessor shares."""
+    """Choose the plan whose loads in flight fit shared memory."""
     size = keys.shape[-1] * keys.element_size()
     return next((plan for most, plan in plans if size <= most), WIDE)
 
 
 def splits_for(programs: int, context: int, device: torch.device) -> int:
-    """How many share the tokens of one lane: several only where few lanes have very long contexts.
+    """Programs that share one lane's tokens: more than 1 only for few lanes with very long contexts.
 
-    What is summed in parts differs in its last bits from training; known without lengths, for captured graphs.
+    Split sums differ from training in the last bits. Independent of sequence lengths, as CUDA graphs require.
     """
-    most = max(1, min(SPLITS, processors(device) // programs)) if context > UNSPLIT else 1
-    return 1 << most.bit_length() - 1  # few numbers, as each is compiled for
+    most = max(1, min(MAX_SPLITS, sm_count(device) // programs)) if context > UNSPLIT else 1
+    return 1 << most.bit_length() - 1  # each value is a separate compilation
 
 
 @triton.jit
@@ -66,9 +69,9 @@ def _step(
     query_RD, highest_R, total_RO, sum_RD, keys, values, table, head, start, end, position_R, scale,
     KEY_HEADS: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Softmax carried on over the tokens of one block: rows see those before `end`, or up to their own position.
+    """One online-softmax step over a block: rows see tokens before `end`, or up to their own position.
 
-    Without a table tokens lie one after another, and what is not causal is whole blocks.
+    Without a table tokens are contiguous, and non-causal blocks are full.
     """
     token_C = start + tl.arange(0, BLOCK)
     column_D = tl.arange(0, query_RD.shape[1])
@@ -88,14 +91,14 @@ def _step(
         score_RC = tl.where(token_C[None, :] <= position_R[:, None], score_RC, float("-inf"))
     else:
         score_RC = tl.where(there_C[None, :], score_RC, float("-inf"))
-    # Whole numbers: weights then round to the dtype of values alike, and sums scale without rounding, whichever block
-    # saw the highest score. Training, prefill and decode end with the same bits.
+    # Integer maxima (in log2) make rescaling exact: weights round identically and sums scale without rounding,
+    # whichever block has the highest score. Training, prefill and decode end with the same bits.
     higher_R = tl.maximum(highest_R, tl.ceil(tl.max(score_RC, 1)))
     weight_RC = tl.exp2(score_RC - higher_R[:, None])
     fade_R = tl.exp2(highest_R - higher_R)
     weight_RC = weight_RC.to(value_CD.dtype)
     sum_RD = tl.dot(weight_RC, value_CD, sum_RD * fade_R[:, None], input_precision="ieee")
-    # A product with ones: the order of its sum is the matrix unit's, the same in every kernel.
+    # Row sums as a product with ones: the matrix unit sums in the same order in every kernel.
     ones_CO = tl.full((BLOCK, total_RO.shape[1]), 1.0, value_CD.dtype)
     total_RO = tl.dot(weight_RC, ones_CO, total_RO * fade_R[:, None], input_precision="ieee")
     return higher_R, total_RO, sum_RD
@@ -119,7 +122,7 @@ def _decode(
     head_R = head * GROUP + row_R
     there_RD = (row_R < GROUP)[:, None] & (column_D < D)[None, :]
     query_RD = tl.load(query + lane * lane_stride + head_R[:, None] * head_stride + column_D[None, :], there_RD, 0.0)
-    # Low, but a number: where nothing is seen, differences are 0 and never undefined.
+    # Finite, so that the difference of two is 0 when nothing is visible.
     highest_R = tl.full((ROWS,), -1e30, tl.float32)
     total_RO = tl.zeros((ROWS, ONES), tl.float32)
     sum_RD = tl.zeros((ROWS, WIDTH), tl.float32)
@@ -152,7 +155,7 @@ def _combine(
     part_P = (lane * HEADS + head) * SPLITS + split_P
     log_P = tl.load(logs + part_P, split_P < SPLITS, float("-inf"))
     weight_P = tl.exp2(log_P - tl.max(log_P, 0))
-    # A share without tokens is zeros, and weighs nothing unless all are so.
+    # A split without tokens is zeros and has weight 0, unless all are empty.
     there_PD = (weight_P > 0)[:, None] & (column_D < D)[None, :]
     part_PD = tl.load(partial + part_P[:, None] * D + column_D[None, :], there_PD, 0.0)
     out_D = tl.sum(part_PD * weight_P[:, None], 0) / tl.sum(weight_P, 0)
@@ -160,7 +163,7 @@ def _combine(
     tl.store(out + place_D, out_D.to(out.dtype.element_ty), column_D < D)
 
 
-# Numbers of one batch: a kernel compiled anew for those that divide by 16 would stall a step, or a pack.
+# These vary per batch: recompilation for values divisible by 16 would stall a step.
 @triton.jit(
     do_not_specialize=["table_stride", "logs_stride"],
     do_not_specialize_on_alignment=["first", "slot", "position", "count"],
@@ -171,7 +174,7 @@ def _prefill(
     KEY_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
-    # A sequence's last tile sees the most: it starts first.
+    # The last tile of a sequence has the most work, so it starts first.
     tile, head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)
     packed = tl.load(first + tile).to(tl.int64)
     before, queries = tl.load(position + tile), tl.load(count + tile)
@@ -191,7 +194,7 @@ def _prefill(
     highest_R = tl.full((ROWS,), -1e30, tl.float32)
     total_RO = tl.zeros((ROWS, ONES), tl.float32)
     sum_RD = tl.zeros((ROWS, WIDTH), tl.float32)
-    # Blocks that every query sees whole need no comparison of positions; rows past the tile's queries need no blocks.
+    # Blocks that every query sees need no causal mask; rows past the tile's queries need no blocks.
     begun = tl.program_id(2) * ROWS < queries * GROUP
     whole = tl.where(begun, (before + 1) // BLOCK * BLOCK, 0)
     end = tl.where(begun, before + tl.minimum(queries, (tl.program_id(2) + 1) * ROWS // GROUP + 1), 0)
@@ -236,17 +239,17 @@ def decode(
     query_BHD: Tensor, keys: Tensor, values: Tensor, table_SX: Tensor, slots_B: Tensor, lengths_S: Tensor,
     scale: float, out_BHD: Tensor | None = None, *, plan: Plan | None = None, splits: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """What each lane's query sees of the first `lengths_S[slot]` tokens of its slot; zeros where there are none."""
+    """Attend from each lane's query to the first `lengths_S[slot]` tokens of its slot; zeros if there are none."""
     (lanes, heads, width), (_, key_heads, page, _) = query_BHD.shape, keys.shape
     if out_BHD is None:
         out_BHD = torch.empty((lanes, heads, width), dtype=query_BHD.dtype, device=query_BHD.device)
     if not lanes:
         return out_BHD
     programs = lanes * key_heads
-    few = programs < 2 * processors(keys.device) and keys.dtype != torch.float32
+    few = programs < 2 * sm_count(keys.device) and keys.dtype != torch.float32
     plan = plan or plan_for(FEW if few else DECODE, keys)
     splits = splits or splits_for(programs, table_SX.shape[1] * page, keys.device)
-    padded = max(LEAST, triton.next_power_of_2(width))
+    padded = max(MIN_DOT, triton.next_power_of_2(width))
     scratch = (lanes, heads, splits) if splits > 1 else (0, 0, 0)
     partial = torch.empty((*scratch, width), dtype=torch.float32, device=keys.device)
     logs = torch.empty(scratch, dtype=torch.float32, device=keys.device)
@@ -254,7 +257,7 @@ def decode(
         query_BHD, keys, values, table_SX, slots_B, lengths_S, out_BHD, partial, logs, scale * LOG2_E.value,
         *query_BHD.stride()[:2], *out_BHD.stride()[:2], table_SX.stride(0),
         KEY_HEADS=key_heads, GROUP=heads // key_heads, PAGE=page, D=width, WIDTH=padded,
-        ROWS=max(LEAST, triton.next_power_of_2(heads // key_heads)), WHOLE=splits == 1,
+        ROWS=max(MIN_DOT, triton.next_power_of_2(heads // key_heads)), WHOLE=splits == 1,
         num_warps=plan.warps, num_stages=plan.stages, enable_fp_fusion=False,
     )  # fmt: skip
     if splits > 1:
@@ -267,19 +270,18 @@ def decode(
 
 
 def tile_queries(heads: int, key_heads: int) -> int:
-    """The most queries of a prefill tile: with the heads of a group they fill the rows of a matrix product."""
+    """Maximum queries of a prefill tile: with the heads of a group they fill the rows of a matrix product."""
     return max(1, ROWS * key_heads // heads)
 
 
 def prefill(
-    query_NHD: Tensor, out_NHD: Tensor, keys: Tensor, values: Tensor, table_SX: Tensor | None, tiles: Tiles,
+    query_NHD: Tensor, out_NHD: Tensor, keys: Tensor, values: Tensor, table_SX: Tensor | None, tiles: "Tiles",
     scale: float, logs_HN: Tensor | None = None, *, plan: Plan | None = None,
 ) -> None:  # fmt: skip
-    """Writes, for the queries of the tiles alone, what each sees of its slot's tokens up to its own position.
+    """Write the causal attention of the tiles' queries over their slots; other rows of `out_NHD` stay unchanged.
 
-    `logs_HN` receives the logarithm of each softmax's sum, which a backward pass needs. Pages of keys and of values may
-    lie alike among other heads of that width, as in the rows of one product. Without a table pages are single tokens,
-    packed as the queries are.
+    `logs_HN` receives each softmax's log-sum-exp, for the backward pass. Keys and values may be strided views of QKV
+    rows. Without a table they are packed as the queries are, one token per page.
     """
     (_, heads, width), (_, key_heads, page, _) = query_NHD.shape, keys.shape
     half = PREFILL if table_SX is not None else TRAINING
@@ -291,13 +293,13 @@ def prefill(
         tiles.first_T, tiles.slot_T, tiles.position_T, tiles.count_T, scale * LOG2_E.value,
         *query_NHD.stride()[:2], *out_NHD.stride()[:2], 0 if table_SX is None else table_SX.stride(0), len(query_NHD),
         KEY_HEADS=keys.stride(0) // (page * width), GROUP=heads // key_heads, ROWS=own, PAGE=page, D=width,
-        WIDTH=max(LEAST, triton.next_power_of_2(width)),
+        WIDTH=max(MIN_DOT, triton.next_power_of_2(width)),
         num_warps=plan.warps, num_stages=plan.stages, enable_fp_fusion=False,
     )  # fmt: skip
 
 
 def store(key_NKD: Tensor, value_NKD: Tensor, keys: Tensor, values: Tensor, addresses_N: Tensor) -> None:
-    """Writes the keys and values of new tokens to their addresses; -1 is nowhere."""
+    """Write keys and values of new tokens to their addresses; -1 means none."""
     (tokens, key_heads, width), page = key_NKD.shape, keys.shape[2]
     _store[(tokens,)](
         key_NKD, value_NKD, keys, values, addresses_N, *key_NKD.stride()[:2], *value_NKD.stride()[:2],

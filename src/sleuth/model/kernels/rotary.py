@@ -1,9 +1,9 @@
-"""Triton kernels that rotate the heads of queries and keys, and norm them first where the model does, both ways.
+"""Triton kernels that rotate query and key heads, after an optional per-head RMSNorm, with their gradient.
 
-A row holds the heads of a token's queries, keys and values side by side, as one product leaves them.
+A row holds a token's query, key and value heads side by side, as one matrix product leaves them.
 
 Suffixes: N packed tokens, X query, key and value heads side by side, H query heads, K key heads, D head width,
-P programs.
+P program_count.
 """
 
 from dataclasses import dataclass
@@ -13,20 +13,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sleuth.model.kernels.device import programs
-from sleuth.model.kernels.pointwise import root
-from sleuth.model.kernels.sums import summed
+from sleuth.model.kernels.pointwise import inverse_rms
+from sleuth.model.kernels.reductions import program_count, sum_rows
 
-NUMBERS = 1024  # of each half of the heads that one program turns back at a time
-Norms = tuple[Tensor | None, Tensor | None]  # weights of the norms of query and key heads: both or none
+ELEMENTS = 1024  # of each half of the heads, per program and iteration of the gradient
+Norms = tuple[Tensor | None, Tensor | None]  # weights of query and key norms: both or neither
 
 
 @triton.jit
-def turned(
+def norm_and_rotate(
     states, norm, cosine, sine, eps,
     heads: tl.constexpr, half: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """The two halves of each of a token's heads, normed where there is a norm, then rotated."""
+    """Both halves of each of a token's heads, normed if there is a norm, then rotated."""
     head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
     inside = (head < heads) & (column < half)
     place = states + head * (2 * half) + column
@@ -38,16 +37,16 @@ def turned(
         second = tl.load(norm + half + column, column < half, 0.0).to(tl.float32)
         left = (first * (left * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
         right = (second * (right * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
-    turned_left = (left * cosine).to(dtype).to(tl.float32) - (right * sine).to(dtype).to(tl.float32)
-    turned_right = (right * cosine).to(dtype).to(tl.float32) + (left * sine).to(dtype).to(tl.float32)
-    return turned_left.to(dtype), turned_right.to(dtype)
+    rotated_left = (left * cosine).to(dtype).to(tl.float32) - (right * sine).to(dtype).to(tl.float32)
+    rotated_right = (right * cosine).to(dtype).to(tl.float32) + (left * sine).to(dtype).to(tl.float32)
+    return rotated_left.to(dtype), rotated_right.to(dtype)
 
 
 @triton.jit
 def _scale(left, right, eps, half: tl.constexpr):
-    # Squares of half precision summed in fp64 are exact, in whatever order, as in the norm of whole rows.
+    # Squares of half-precision elements sum_rows in fp64 are exact, in any order.
     squares = tl.sum((left * left).to(tl.float64) + (right * right).to(tl.float64), 1)
-    return root(squares, eps, 2 * half)[:, None]
+    return inverse_rms(squares, eps, 2 * half)[:, None]
 
 
 @triton.jit
@@ -60,18 +59,18 @@ def _rotate(
     width: tl.constexpr = 2 * half
     token = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, HALF)[None, :]
-    # Both halves of a row of the tables are the same.
+    # Both halves of a table row are equal.
     cosine = tl.load(cos + token * width + column, column < half, 0.0).to(tl.float32)
     sine = tl.load(sin + token * width + column, column < half, 0.0).to(tl.float32)
     row = token * ((heads + 2 * key_heads) * width)
     head, key_head = tl.arange(0, HEADS)[:, None], tl.arange(0, KEY_HEADS)[:, None]
     inside, present = (head < heads) & (column < half), (key_head < key_heads) & (column < half)
-    left, right = turned(qkv + row, q_norm, cosine, sine, eps, heads, half, HEADS, HALF, dtype)
+    left, right = norm_and_rotate(qkv + row, q_norm, cosine, sine, eps, heads, half, HEADS, HALF, dtype)
     place = out + row + head * width + column
     tl.store(place, left, inside)
     tl.store(place + half, right, inside)
     row += heads * width
-    key_left, key_right = turned(qkv + row, k_norm, cosine, sine, eps, key_heads, half, KEY_HEADS, HALF, dtype)
+    key_left, key_right = norm_and_rotate(qkv + row, k_norm, cosine, sine, eps, key_heads, half, KEY_HEADS, HALF, dtype)
     key_place = row + key_head * width + column
     tl.store(out + key_place, key_left, present)
     tl.store(out + key_place + half, key_right, present)
@@ -86,7 +85,7 @@ def _upstream(
     to_query, to_key, to_value, token, head, column, inside,
     heads: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """What arrives at some columns of heads, each of a query, a key or a value: the others add nothing."""
+    """Incoming gradient of some columns of heads; each is a query, a key or a value head."""
     of_query, of_value = head < heads, head >= heads + key_heads
     place = (token * heads + head) * width + column
     key_place = (token * key_heads + (head - heads) % key_heads) * width + column
@@ -97,16 +96,15 @@ def _upstream(
 
 
 @triton.jit
-def _own(q_norm, k_norm, of_query, column, inside):
-    """The weight of the norm of each head."""
+def _norm_weight(q_norm, k_norm, of_query, column, inside):
     of_queries = tl.load(q_norm + column, inside, 0.0).to(tl.float32)
     of_keys = tl.load(k_norm + column, inside, 0.0).to(tl.float32)
     return tl.where(of_query, of_queries, of_keys)
 
 
-# The heads of all tokens are rows of one matrix, so that no part of a program waits for heads that a token has not.
+# The heads of all tokens are rows of one matrix, so that no lane idles when the head count is no power of two.
 @triton.jit(do_not_specialize=["rows"])
-def _rotate_back(
+def _rotate_backward(
     to_query, to_key, to_value, qkv, cos, sin, q_norm, k_norm, out, partial, eps, rows,
     heads: tl.constexpr, key_heads: tl.constexpr, half: tl.constexpr,
     HALF: tl.constexpr, ROWS: tl.constexpr,
@@ -126,10 +124,10 @@ def _rotate_back(
         arrived_right = _upstream(
             to_query, to_key, to_value, token, head, column + half, inside, heads, key_heads, width
         )  # fmt: skip
-        of_query, turns = head < heads, head < heads + key_heads
-        # Values are not turned: as if by an angle of 0.
-        cosine = tl.load(cos + token * width + column, inside & turns, 1.0).to(tl.float32)
-        sine = tl.load(sin + token * width + column, inside & turns, 0.0).to(tl.float32)
+        of_query, rotates = head < heads, head < heads + key_heads
+        # Values are not rotated: an angle of 0.
+        cosine = tl.load(cos + token * width + column, inside & rotates, 1.0).to(tl.float32)
+        sine = tl.load(sin + token * width + column, inside & rotates, 0.0).to(tl.float32)
         to_left = arrived * cosine + arrived_right * sine
         to_right = arrived_right * cosine - arrived * sine
         place = row.to(tl.int64) * width + column
@@ -138,16 +136,16 @@ def _rotate_back(
             right = tl.load(qkv + place + half, inside, 0.0).to(tl.float32)
             scale = _scale(left, right, eps, half)
             left, right = left * scale, right * scale
-            of_key = turns & (head >= heads)
+            of_key = rotates & (head >= heads)
             q_first += tl.where(of_query, to_left * left, 0.0)
             q_second += tl.where(of_query, to_right * right, 0.0)
             k_first += tl.where(of_key, to_left * left, 0.0)
             k_second += tl.where(of_key, to_right * right, 0.0)
-            normed_left = to_left * _own(q_norm, k_norm, of_query, column, narrow)
-            normed_right = to_right * _own(q_norm, k_norm, of_query, column + half, narrow)
+            normed_left = to_left * _norm_weight(q_norm, k_norm, of_query, column, narrow)
+            normed_right = to_right * _norm_weight(q_norm, k_norm, of_query, column + half, narrow)
             mean = (tl.sum(normed_left * left + normed_right * right, 1) / width)[:, None]
-            to_left = tl.where(turns, scale * (normed_left - left * mean), to_left)
-            to_right = tl.where(turns, scale * (normed_right - right * mean), to_right)
+            to_left = tl.where(rotates, scale * (normed_left - left * mean), to_left)
+            to_right = tl.where(rotates, scale * (normed_right - right * mean), to_right)
         tl.store(out + place, to_left.to(dtype), inside)
         tl.store(out + place + half, to_right.to(dtype), inside)
     if partial is not None:
@@ -159,8 +157,8 @@ def _rotate_back(
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
-    """How many heads of what width lie in a row, and what the mean squares of their norms are raised by."""
+class HeadLayout:
+    """HeadLayout in a row, their width, and epsilon of their norms."""
 
     heads: int
     key_heads: int
@@ -168,14 +166,14 @@ class Heads:
     eps: float = 0.0
 
     def split(self, rows_NX: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, where they lie."""
+        """Views of queries, keys and values."""
         rows_NXD = rows_NX.view(len(rows_NX), -1, self.width)
         query_NHD, key_NKD, value_NKD = rows_NXD.split([self.heads, self.key_heads, self.key_heads], 1)
         return query_NHD, key_NKD, value_NKD
 
 
-def rotate(qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: Norms, shape: Heads, out_NX: Tensor) -> None:
-    """Writes each token's rotated queries and keys, and its values; `out_NX` may be `qkv_NX` itself."""
+def rotate(qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: Norms, shape: HeadLayout, out_NX: Tensor) -> None:
+    """Write each token's rotated queries and keys, and its values; `out_NX` may be `qkv_NX`."""
     if not len(qkv_NX):
         return
     _rotate[(len(qkv_NX),)](
@@ -184,41 +182,41 @@ def rotate(qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: Norms, shape: 
     )  # fmt: skip
 
 
-def rotate_back(
+def rotate_backward(
     to_query_NHD: Tensor, to_key_NKD: Tensor, to_value_NKD: Tensor,
-    qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: Norms, shape: Heads, numbers: int = NUMBERS,
+    qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: Norms, shape: HeadLayout, elements: int = ELEMENTS,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradient of what `rotate` was given, and of the norms of queries and keys.
+    """Gradients of `qkv_NX` and of the norms' weights.
 
-    `qkv_NX` is read where there are norms alone: without them it may have been rotated in place.
+    `qkv_NX` is read only if there are norms; otherwise it may have been rotated in place.
     """
     half, width = shape.width // 2, shape.width
     padded = triton.next_power_of_2(half)
-    own, rows = max(1, numbers // padded), len(qkv_NX) * (shape.heads + 2 * shape.key_heads)
+    own, rows = max(1, elements // padded), len(qkv_NX) * (shape.heads + 2 * shape.key_heads)
     count = triton.cdiv(rows, own)
     out_NX = torch.empty_like(qkv_NX)
     partial_P2D = None
     if norms[0] is not None:
-        count = programs(count, qkv_NX.device)
+        count = program_count(count, qkv_NX.device)
         partial_P2D = torch.empty(count, 2 * width, dtype=torch.float32, device=out_NX.device)
     if rows:
-        _rotate_back[(count,)](
+        _rotate_backward[(count,)](
             to_query_NHD.contiguous(), to_key_NKD.contiguous(), to_value_NKD.contiguous(), qkv_NX, cos_ND, sin_ND,
             *norms, out_NX, partial_P2D, shape.eps, rows, shape.heads, shape.key_heads, half, padded, own,
             num_warps=4, enable_fp_fusion=True,
         )  # fmt: skip
     if partial_P2D is None:
         return out_NX, None, None
-    to_query_norm_D, to_key_norm_D = summed(partial_P2D, qkv_NX.dtype).split(width)
+    to_query_norm_D, to_key_norm_D = sum_rows(partial_P2D, qkv_NX.dtype).split(width)
     return out_NX, to_query_norm_D, to_key_norm_D
 
 
-def _sizes(shape: Heads) -> tuple[int, ...]:
+def _sizes(shape: HeadLayout) -> tuple[int, ...]:
     half = shape.width // 2
     padded = (triton.next_power_of_2(each) for each in (shape.heads, shape.key_heads, half))
     return shape.heads, shape.key_heads, half, *padded
 
 
-def _warps(shape: Heads) -> int:
-    numbers: int = triton.next_power_of_2(shape.heads) * triton.next_power_of_2(shape.width // 2)
-    return min(8, max(1, numbers // 256))
+def _warps(shape: HeadLayout) -> int:
+    elements: int = triton.next_power_of_2(shape.heads) * triton.next_power_of_2(shape.width // 2)
+    return min(8, max(1, elements // 256))

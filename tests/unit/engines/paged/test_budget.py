@@ -10,16 +10,16 @@ from sleuth.engines.paged.budget import pages_for
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.pages import PAGE
 from sleuth.errors import ConfigError
-from sleuth.model.memory import of_host
-from sleuth.model.shape import Shape
+from sleuth.model.attention import AttentionShape
+from sleuth.model.memory import host_memory
 
 Tiny = Callable[..., PreTrainedModel]
-TOTAL, _ = of_host()
+TOTAL, _ = host_memory()
 
 
 @pytest.fixture
 def page_bytes(tiny: Tiny) -> int:
-    return PAGE * Shape.of(tiny().config, torch.float32).token_bytes
+    return PAGE * AttentionShape.of(tiny().config, torch.float32).bytes_per_token
 
 
 def test_a_page_holds_keys_and_values_of_all_layers(page_bytes: int) -> None:

@@ -16,10 +16,9 @@ from sleuth.engines.paged.batch import Batch
 from sleuth.engines.paged.cache import Cache
 from sleuth.engines.paged.decoder import Decoder
 from sleuth.engines.paged.pages import PAGE
+from sleuth.model.attention import AttentionShape, Tiles
 from sleuth.model.kernels.attention import tile_queries
-from sleuth.model.line import recognised
-from sleuth.model.shape import Shape
-from sleuth.model.tiles import Tiles
+from sleuth.model.llama_family import difference
 
 CONTEXT = 32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -33,7 +32,7 @@ class Scene:
         device, dtype = model.device, model.dtype
         self.model, self.texts, self.device = model, texts, device
         pages = -(-context // PAGE)
-        self.shape = Shape.of(model.config, dtype)
+        self.shape = AttentionShape.of(model.config, dtype)
         self.cache = Cache(self.shape, len(texts) * pages, len(texts), context, device)
         order = random.Random(0).sample(range(len(texts) * pages), len(texts) * pages)
         self.cache.table_SX[:-1] = torch.tensor(order, dtype=torch.int32).view(len(texts), pages)
@@ -57,7 +56,7 @@ class Scene:
 
     def _tiles(self, lanes: int, segments: Sequence[Segment]) -> Tiles:
         firsts = accumulate((end - start for _, start, end in segments), initial=lanes)
-        most = tile_queries(self.shape.heads, self.shape.key_heads)
+        most = tile_queries(self.shape.heads, self.shape.kv_heads)
         tiles = [
             (first + at - start, slot, at, min(most, end - at))
             for first, (slot, start, end) in zip(firsts, segments, strict=False)
@@ -94,7 +93,7 @@ def walk(scene: Scene, decoder: Decoder) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def assert_same_walk(model: PreTrainedModel) -> None:
-    assert recognised(model) is None
+    assert difference(model) is None
     for mine, theirs in walk(Scene(model, texts(3, 3, 18)), Decoder(model, CONTEXT)):
         torch.testing.assert_close(mine, theirs, atol=5e-5, rtol=5e-5)
 
@@ -112,7 +111,7 @@ def test_more_than_one_layer(tiny: Callable[..., PreTrainedModel]) -> None:
 
 def assert_same(model: PreTrainedModel, decoder: Decoder) -> Tensor:
     """The hidden states of one prompt are the stock model's, which are returned."""
-    assert recognised(model) is None
+    assert difference(model) is None
     scene, prompt = Scene(model, texts(4)), [(0, 0, 4)]
     found, expected = decoder.hidden(scene.batch([], prompt), scene.cache), scene.stock(prompt)
     torch.testing.assert_close(found, expected, atol=5e-5, rtol=5e-5)
@@ -291,7 +290,7 @@ def _with_fp16_norm(model: PreTrainedModel) -> PreTrainedModel:
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_it_cannot_compute_is_refused(case: str) -> None:
     make, reason = REFUSED[case]
-    found = recognised(make())
+    found = difference(make())
     assert found is not None
     assert found.startswith(reason)
 

@@ -67,7 +67,7 @@ def test_a_broken_model_fails_every_caller_and_then_works_again(
     assert len(failures) == 5
     for failure in failures:
         assert isinstance(failure, EngineFailure)
-        assert "the machine has no memory left" in str(failure)
+        assert "the machine is out of memory" in str(failure)
         assert isinstance(failure.__cause__, MemoryError)
     assert after == before
 

@@ -13,7 +13,7 @@ from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.runner import Backend
 from sleuth.errors import EngineFailure, InputError
-from sleuth.model import line
+from sleuth.model import llama_family
 from sleuth.model.load import load
 from sleuth.model.tokens import Tokens
 
@@ -68,7 +68,7 @@ def sampled(folder: Path, tokens: Tokens, backend: Backend, count: int, device: 
 def test_it_is_computed_as_hugging_face_does(saved: Callable[..., Path], tokens: Tokens, kind: str) -> None:
     folder = saved(kind, **STRANGERS[kind])
     stock = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    assert line.recognised(stock) is not None
+    assert llama_family.difference(stock) is not None
     first, _, _ = sampled(folder, tokens, "plain", 8)
     prompt = tokens.encode("Who wrote the book that Ada Lovelace read in Oslo?")
     with torch.no_grad():
@@ -107,10 +107,10 @@ def test_parameters_that_moved_away_from_captured_steps_are_noticed(saved: Calla
 @pytest.mark.parametrize(
     ("kind", "settings", "reason"),
     [
-        ("gemma2", GEMMA, "it slides a window of 4096 tokens"),
+        ("gemma2", GEMMA, "4096 tokens"),
         ("gemma2", {**GEMMA, "sliding_window": None, "layer_types": ["full_attention"] * 2}, "caps its logits"),
-        ("starcoder2", {"num_key_value_heads": 2, "sliding_window": 16}, "it slides a window of 16 tokens"),
-        ("mistral", {"num_key_value_heads": 2, "sliding_window": 16}, "it slides a window of 16 tokens"),
+        ("starcoder2", {"num_key_value_heads": 2, "sliding_window": 16}, "16 tokens"),
+        ("mistral", {"num_key_value_heads": 2, "sliding_window": 16}, "16 tokens"),
     ],
 )
 def test_what_cannot_be_served_exactly_is_refused_with_the_reason(

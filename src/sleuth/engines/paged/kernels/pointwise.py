@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sleuth.engines.paged.pages import PAGE
-from sleuth.model.kernels.rotary import turned
+from sleuth.model.kernels.rotary import norm_and_rotate
 
 LANES = 128  # that one program prepares
 
@@ -40,7 +40,7 @@ def _rotate_and_store(
     head = tl.arange(0, HEADS)[:, None]
     inside = (head < heads) & (column < half)
     place = query + token * (heads * width) + head * width + column
-    left, right = turned(states, q_norm, cosine, sine, eps, heads, half, HEADS, HALF, dtype)
+    left, right = norm_and_rotate(states, q_norm, cosine, sine, eps, heads, half, HEADS, HALF, dtype)
     tl.store(place, left, inside)
     tl.store(place + half, right, inside)
 
@@ -49,7 +49,7 @@ def _rotate_and_store(
         key_head = tl.arange(0, KEY_HEADS)[:, None]
         present = (key_head < key_heads) & (column < half)
         page = ((address // PAGE * key_heads + key_head) * PAGE + address % PAGE) * width + column
-        key_left, key_right = turned(key, k_norm, cosine, sine, eps, key_heads, half, KEY_HEADS, HALF, dtype)
+        key_left, key_right = norm_and_rotate(key, k_norm, cosine, sine, eps, key_heads, half, KEY_HEADS, HALF, dtype)
         tl.store(keys + page, key_left, present)
         tl.store(keys + page + half, key_right, present)
         value = key + (key_heads + key_head) * width + column

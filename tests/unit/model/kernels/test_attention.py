@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sleuth.engines.paged import gathered
+from sleuth.model.attention import Tiles
 from sleuth.model.kernels import attention
-from sleuth.model.tiles import Tiles
 
 PAGE = 16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

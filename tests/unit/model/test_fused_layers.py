@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from sleuth.model.alike import decoded
-from sleuth.model.attention import Packed
-from sleuth.model.flash import Flash
-from sleuth.model.fused import product
-from sleuth.model.projection import joined, plain
+from sleuth.model.attention import PackedFlash, PackedLayout
+from sleuth.model.fused_layers import fuse_linears, plain_linears, project
+from sleuth.model.kernel_patch import decoder_layer
 
 Tiny = Callable[..., PreTrainedModel]
 LENGTHS = [4, 1, 3]
@@ -45,7 +43,7 @@ def layer_of(model: PreTrainedModel, number: int = 0) -> Any:
 def given(model: PreTrainedModel) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
     """Positions, states and the tables of the rotation."""
     base: Any = model.base_model
-    positions_1N = Packed(LENGTHS, DEVICE).positions_N[None]
+    positions_1N = PackedLayout(LENGTHS, DEVICE).positions_N[None]
     states_1NW = drawn(1, sum(LENGTHS), model.config.hidden_size)
     return positions_1N, states_1NW, base.rotary_emb(states_1NW, positions_1N)
 
@@ -60,7 +58,7 @@ def derived(layer: Any, states: Tensor, out: Tensor) -> Found:
 def stock(model: PreTrainedModel, layer: Any) -> Found:
     positions, states, tables = given(model)
     states = states.requires_grad_()
-    layout = Packed(LENGTHS, DEVICE)
+    layout = PackedLayout(LENGTHS, DEVICE)
     out = layer(states, attention_mask=None, position_ids=positions, position_embeddings=tables, layout=layout)
     return derived(layer, states, out)
 
@@ -68,15 +66,19 @@ def stock(model: PreTrainedModel, layer: Any) -> Found:
 def ours(model: PreTrainedModel, layer: Any, again: bool = False) -> Found:
     _, states, (cos, sin) = given(model)
     states.requires_grad_()
-    call = (layer, states, cos[0], sin[0], Flash(LENGTHS, DEVICE))
-    out = checkpoint(decoded, *call, use_reentrant=False, preserve_rng_state=False) if again else decoded(*call)
+    call = (layer, states, cos[0], sin[0], PackedFlash(LENGTHS, DEVICE))
+    out = (
+        checkpoint(decoder_layer, *call, use_reentrant=False, preserve_rng_state=False)
+        if again
+        else decoder_layer(*call)
+    )
     assert isinstance(out, Tensor)
     return derived(layer, states, out)
 
 
 def lay_joined(layer: Any) -> None:
-    joined((layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj))
-    joined((layer.mlp.gate_proj, layer.mlp.up_proj))
+    fuse_linears((layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj))
+    fuse_linears((layer.mlp.gate_proj, layer.mlp.up_proj))
 
 
 def assert_near(found: Found, expected: Found) -> None:
@@ -131,7 +133,7 @@ def test_adapters_are_called(make: Tiny, targets: Sequence[str]) -> None:
 def test_product_and_its_gradients(bias: bool) -> None:
     module, states, upstream = nn.Linear(6, 4, bias=bias).to(DEVICE), drawn(9, 6).requires_grad_(), drawn(9, 4, seed=1)
     leaves = [states, *module.parameters()]
-    found, expected = product(states, module), module(states)
+    found, expected = project(states, module), module(states)
     assert torch.equal(found, expected)
     pairs = zip(*(torch.autograd.grad(out, leaves, upstream) for out in (found, expected)), strict=True)
     for mine, theirs in pairs:
@@ -154,7 +156,7 @@ def test_what_is_kept_of_a_layer(make: Tiny) -> None:
 
     states.requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = decoded(layer, states, cos[0], sin[0], Flash(LENGTHS, DEVICE))
+        out = decoder_layer(layer, states, cos[0], sin[0], PackedFlash(LENGTHS, DEVICE))
     assert out.requires_grad
     numbers = 2 * 32 + 3 * 32 + 32 + 4 + 2 * config.intermediate_size
     tables = cos.nbytes + sin.nbytes
@@ -168,5 +170,5 @@ def test_weights_that_lie_together_are_not_copied(make: Tiny) -> None:
     lay_joined(layer)
     assert len({module.weight.untyped_storage().data_ptr() for module in modules}) == 1
     assert all(torch.equal(module.weight, weight) for module, weight in zip(modules, before, strict=True))
-    assert plain((*modules, layer.mlp)) is None
-    assert plain((*modules, layer.mlp.gate_proj)) is None, "some with a bias, some without"
+    assert plain_linears((*modules, layer.mlp)) is None
+    assert plain_linears((*modules, layer.mlp.gate_proj)) is None, "some with a bias, some without"

@@ -1,7 +1,7 @@
 """Norms and activations by kernel compute what their modules do, derive it, and are taken on a GPU in half alone."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.backends.cuda import matmul
 from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
 from sleuth.engines.paged.kernels.pointwise import rotate_and_store
 from sleuth.engines.paged.pages import PAGE
-from sleuth.model import fused
-from sleuth.model.alike import install
-from sleuth.model.attention import Packed
-from sleuth.model.exactness import disable_split_k
+from sleuth.model import fused_layers
+from sleuth.model.attention import PackedLayout
+from sleuth.model.kernel_patch import disable_split_k, install
 from sleuth.model.kernels import pointwise
 from sleuth.model.load import load
 
@@ -48,11 +48,11 @@ def states(request: pytest.FixtureRequest) -> Tensor:
 
 
 def normed(states: Tensor, weight: Tensor) -> Tensor:
-    return fused.norm(SimpleNamespace(weight=weight, variance_epsilon=EPS), states)
+    return fused_layers.rms_norm(SimpleNamespace(weight=weight, variance_epsilon=EPS), states)
 
 
 def activated(states: Tensor) -> Tensor:
-    return fused.silu(states)
+    return fused_layers.silu(states)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -132,7 +132,7 @@ def test_norm_of_another_formula_is_left_alone() -> None:
 
 
 def hidden(model: PreTrainedModel) -> Tensor:
-    layout = Packed([7, 3], model.device)
+    layout = PackedLayout([7, 3], model.device)
     ids = torch.arange(10, device=model.device)[None]
     out: Tensor = model.base_model(
         input_ids=ids, position_ids=layout.positions_N[None], use_cache=False, layout=layout
@@ -188,7 +188,7 @@ def test_engine_norms_a_sum_as_the_trainer_norms_it(width: int, dtype: torch.dty
     residual, delta = drawn(7, width, dtype=dtype), drawn(7, width, dtype=dtype, seed=1)
     weight = drawn(width, dtype=dtype, seed=2)
     expected = normed(residual + delta, weight)
-    assert torch.equal(pointwise.add_norm(delta, residual, weight, EPS), expected)
+    assert torch.equal(pointwise.add_rms_norm(delta, residual, weight, EPS), expected)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -259,3 +259,29 @@ def test_weights_of_one_input_lie_together(tiny: Tiny) -> None:
     parts = (attends.q_proj, attends.k_proj, attends.v_proj)
     assert len({part.weight.untyped_storage().data_ptr() for part in parts}) == 1
     assert len({part.bias.untyped_storage().data_ptr() for part in parts}) == 1
+
+
+NAMES = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+
+
+def setting(name: str) -> tuple[bool, bool]:
+    """Whether sums may be of reduced precision, and whether they may be split."""
+    return getattr(matmul, name), getattr(matmul, f"{name}_split_k")
+
+
+@pytest.fixture(autouse=True)
+def loose() -> Iterator[None]:
+    """PyTorch as it is at first, and afterwards as other tests left it."""
+    before = {name: setting(name) for name in NAMES}
+    for name in NAMES:
+        setattr(matmul, name, (True, True))
+    yield
+    for name, value in before.items():
+        setattr(matmul, name, value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sums_are_neither_reduced_nor_split(name: str) -> None:
+    assert setting(name) == (True, True)
+    disable_split_k()
+    assert setting(name) == (False, False)

@@ -1,4 +1,4 @@
-"""Triton kernels over the logits of some tokens: one pass forwards, one backwards.
+"""Triton kernels for logprobs and entropies of logits: one pass forward, one backward.
 
 With z = logits / temperature and l = log(sum(exp(z))), the logprob of a target t is z_t - l and the entropy
 l - sum(p * z), where p = exp(z - l). Their derivatives by z_j are [j = t] - p_j and -p_j * (z_j - l + entropy).
@@ -10,28 +10,28 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096  # logits that a program reads at once
+BLOCK = 4096  # logits per iteration
 
 
 @triton.jit
-def _scaled(logits, bias, place, words, inverse):
-    """Logits over the temperature; past the vocabulary they have no probability."""
-    value = tl.load(logits + place, place < words, float("-inf"))
+def _scaled(logits, bias, place, vocabulary, inverse):
+    """logits / temperature; -inf past the vocabulary."""
+    value = tl.load(logits + place, place < vocabulary, float("-inf"))
     if bias is not None:
-        value += tl.load(bias + place, place < words, 0.0).to(tl.float32)
+        value += tl.load(bias + place, place < vocabulary, 0.0).to(tl.float32)
     return value * inverse
 
 
 @triton.jit
-def _scores(logits, bias, targets, logs, logprobs, entropies, stride, words, inverse, BLOCK: tl.constexpr):
+def _scores(logits, bias, targets, logs, logprobs, entropies, stride, vocabulary, inverse, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     highest = tl.full((), -1e30, tl.float32)
     total = tl.full((), 0.0, tl.float32)
     mean = tl.full((), 0.0, tl.float32)
-    for start in range(0, words, BLOCK):
+    for start in range(0, vocabulary, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        z = _scaled(logits, bias, place, words, inverse)
+        z = _scaled(logits, bias, place, vocabulary, inverse)
         higher = tl.maximum(highest, tl.max(z, 0))
         fade = tl.exp(highest - higher)
         share = tl.exp(z - higher)
@@ -40,7 +40,7 @@ def _scores(logits, bias, targets, logs, logprobs, entropies, stride, words, inv
         highest = higher
     log = highest + tl.log(total)
     target = tl.load(targets + row)
-    chosen = _scaled(logits, bias, target, words, inverse)
+    chosen = _scaled(logits, bias, target, vocabulary, inverse)
     tl.store(logs + row, log)
     tl.store(logprobs + row, chosen - log)
     tl.store(entropies + row, log - mean / total)
@@ -48,44 +48,44 @@ def _scores(logits, bias, targets, logs, logprobs, entropies, stride, words, inv
 
 @triton.jit
 def _gradient(
-    logits, bias, targets, logs, entropies, to_logprobs, to_entropies, out, stride, out_stride, words, inverse,
+    logits, bias, targets, logs, entropies, to_logprobs, to_entropies, out, stride, out_stride, vocabulary, inverse,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    z = _scaled(logits + row * stride, bias, place, words, inverse)
+    z = _scaled(logits + row * stride, bias, place, vocabulary, inverse)
     lowered = z - tl.load(logs + row)
     share = tl.exp(lowered)
     to_logprob, to_entropy = tl.load(to_logprobs + row), tl.load(to_entropies + row)
     chosen = tl.where(place == tl.load(targets + row), to_logprob, 0.0)
-    # Where nothing is left of a probability, its logarithm times it is 0, not undefined.
+    # 0 * log(0) counts as 0.
     surprise = tl.where(share > 0, lowered + tl.load(entropies + row), 0.0)
     to_z = chosen - share * (to_logprob + to_entropy * surprise)
-    tl.store(out + row * out_stride + place, (to_z * inverse).to(out.dtype.element_ty), place < words)
+    tl.store(out + row * out_stride + place, (to_z * inverse).to(out.dtype.element_ty), place < vocabulary)
 
 
-def scores(
+def score_logits(
     logits_SV: Tensor, bias_V: Tensor | None, target_S: Tensor, temperature: float,
     logs_S: Tensor, logprob_S: Tensor, entropy_S: Tensor,
 ) -> None:  # fmt: skip
-    """Writes each row's log of the sum of exponentials, the logprob of its target and its entropy."""
-    tokens, words = logits_SV.shape
+    """Write each row's log-sum-exp, the logprob of its target and its entropy."""
+    tokens, vocabulary = logits_SV.shape
     if tokens:
         _scores[(tokens,)](
-            logits_SV, bias_V, target_S, logs_S, logprob_S, entropy_S, logits_SV.stride(0), words, 1 / temperature,
-            BLOCK=min(BLOCK, triton.next_power_of_2(words)), num_warps=8,
+            logits_SV, bias_V, target_S, logs_S, logprob_S, entropy_S, logits_SV.stride(0), vocabulary, 1 / temperature,
+            BLOCK=min(BLOCK, triton.next_power_of_2(vocabulary)), num_warps=8,
         )  # fmt: skip
 
 
-def gradient(
+def score_logits_backward(
     logits_SV: Tensor, bias_V: Tensor | None, target_S: Tensor, temperature: float, logs_S: Tensor, entropy_S: Tensor,
     to_logprob_S: Tensor, to_entropy_S: Tensor, out_SV: Tensor,
 ) -> None:  # fmt: skip
-    """Writes the gradient of the logits, in the dtype of `out_SV`, from those of logprob and entropy."""
-    tokens, words = logits_SV.shape
-    block = min(BLOCK, triton.next_power_of_2(words))
+    """Write the gradient of the logits from those of logprob and entropy."""
+    tokens, vocabulary = logits_SV.shape
+    block = min(BLOCK, triton.next_power_of_2(vocabulary))
     if tokens:
-        _gradient[(tokens, triton.cdiv(words, block))](
+        _gradient[(tokens, triton.cdiv(vocabulary, block))](
             logits_SV, bias_V, target_S, logs_S, entropy_S, to_logprob_S, to_entropy_S, out_SV,
-            logits_SV.stride(0), out_SV.stride(0), words, 1 / temperature, BLOCK=block, num_warps=8,
+            logits_SV.stride(0), out_SV.stride(0), vocabulary, 1 / temperature, BLOCK=block, num_warps=8,
         )  # fmt: skip

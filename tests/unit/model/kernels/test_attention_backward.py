@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sleuth.model import flash
-from sleuth.model.flash import Flash
-from sleuth.model.kernels import attention_back
-from sleuth.model.kernels.attention_back import Plan
+from sleuth.model.attention import PackedFlash
+from sleuth.model.kernels import attention_backward
+from sleuth.model.kernels.attention_backward import Plan
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SCALE = 0.3
@@ -20,15 +19,17 @@ SCALE = 0.3
 PLANS = [Plan(16, 16, 4, 2), Plan(32, 16, 4, 2), Plan(16, 32, 4, 2)]
 
 
-def case(lengths: Sequence[int], shape: tuple[int, int, int], dtype: torch.dtype) -> tuple[Flash, tuple[Tensor, ...]]:
+def case(
+    lengths: Sequence[int], shape: tuple[int, int, int], dtype: torch.dtype
+) -> tuple[PackedFlash, tuple[Tensor, ...]]:
     """What comes down, states that lie within one product, what was attended to and its logarithms."""
     heads, key_heads, width = shape
     dice = torch.Generator().manual_seed(sum(lengths))
     qkv = torch.randn(sum(lengths), heads + 2 * key_heads, width, generator=dice).to(DEVICE, dtype)
     upstream_NHD = torch.randn(sum(lengths), heads, width, generator=dice).to(DEVICE, dtype)
     states = qkv.split([heads, key_heads, key_heads], 1)
-    packed = Flash(lengths, DEVICE)
-    return packed, (upstream_NHD, *states, *flash._forwards(packed, SCALE, *states))
+    packed = PackedFlash(lengths, DEVICE)
+    return packed, (upstream_NHD, *states, *packed.forward(SCALE, *states))
 
 
 def by_rows(
@@ -43,8 +44,8 @@ def by_rows(
     for row in zip(*(each.float().split(list(lengths)) for each in whole), strict=True):
         upstream, query, key, value, out, logs = row
         weight_HLL = (torch.einsum("qhd,khd->hqk", query, key) * SCALE - logs.t()[:, :, None]).exp().tril()
-        lost_HL1 = (upstream * out).sum(-1).t()[:, :, None]
-        to_score_HLL = weight_HLL * (torch.einsum("qhd,khd->hqk", upstream, value) - lost_HL1) * SCALE
+        delta_HL1 = (upstream * out).sum(-1).t()[:, :, None]
+        to_score_HLL = weight_HLL * (torch.einsum("qhd,khd->hqk", upstream, value) - delta_HL1) * SCALE
         products = ("hqk,khd->qhd", to_score_HLL, key), ("hqk,qhd->khd", to_score_HLL, query)
         found.append([torch.einsum(*each) for each in (*products, ("hqk,qhd->khd", weight_HLL, upstream))])
     together = (torch.cat(parts).to(query_NHD.dtype) for parts in zip(*found, strict=True))
@@ -53,14 +54,16 @@ def by_rows(
     return to_query_NHD, to_key_NKD, to_value_NKD
 
 
-def by_kernels(packed: Flash, plan: Plan, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def by_kernels(packed: PackedFlash, plan: Plan, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     upstream, query, key, value, out, logs = given
-    queries, keys = packed.tiles(plan.queries), packed.tiles(plan.keys, towards_end=True)
+    queries, keys = packed.tiles(plan.queries), packed.tiles(plan.keys, by_tokens_after=True)
     start = packed.starts_R1
-    to_query, lost = attention_back.to_queries(
+    to_query, delta = attention_backward.query_gradient(
         query, key, value, out, upstream, logs, start, queries, SCALE, plan
     )  # fmt: skip
-    return to_query, *attention_back.to_keys(query, key, value, upstream, logs, lost, start, keys, SCALE, plan)
+    return to_query, *attention_backward.key_value_gradient(
+        query, key, value, upstream, logs, delta, start, keys, SCALE, plan
+    )
 
 
 def assert_near(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], near: float) -> None:
@@ -80,9 +83,9 @@ def test_gradients_are_those_of_the_plain_form(plan: Plan, shape: tuple[int, int
 def test_half_precision_and_the_plans_of_the_table() -> None:
     lengths = [70, 1]
     packed, given = case(lengths, (2, 1, 16), torch.float16)
-    found = flash._backwards(packed, SCALE, *given)
+    found = packed.backward(SCALE, *given)
     assert_near(found, by_rows(lengths, *given), 5e-3)
-    assert all(torch.equal(*pair) for pair in zip(found, flash._backwards(packed, SCALE, *given), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(found, packed.backward(SCALE, *given), strict=True))
 
 
 @pytest.mark.gpu
@@ -90,7 +93,7 @@ def test_half_precision_and_the_plans_of_the_table() -> None:
 def test_gradients_on_a_gpu(shape: tuple[int, int, int]) -> None:
     lengths = [1, 300, 128, 1, 517]
     packed, given = case(lengths, shape, torch.bfloat16)
-    found, again = (flash._backwards(packed, SCALE, *given) for _ in range(2))
+    found, again = (packed.backward(SCALE, *given) for _ in range(2))
     for mine, same, exact in zip(found, again, by_rows(lengths, *given), strict=True):
         assert torch.equal(mine, same)
         assert (mine.float() - exact.float()).norm() < 1e-2 * exact.float().norm()

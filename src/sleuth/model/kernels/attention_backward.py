@@ -1,26 +1,29 @@
-"""Triton kernels of packed attention backwards: gradients of queries, then of keys and values.
+"""Triton kernels for the gradients of packed attention: of queries, then of keys and values.
 
-One program sums each gradient, in one order and without atomics: the same bits every time. The heads of a group add up
-in the program of their key head, so that keys are never repeated.
+One program sums each gradient in a fixed order without atomics, so results are deterministic. The heads of a group are
+summed in the program of their key head, so that keys are never repeated.
 
 Suffixes: N packed tokens, R1 rows (sequences) and one more, T tiles, H heads, K key heads, D head width; in kernels
 S tokens of a block, of which Q queries and C keys.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sleuth.model.kernels.attention import LEAST, LOG2_E
-from sleuth.model.tiles import Tiles
+from sleuth.model.kernels.attention import LOG2_E, MIN_DOT
+
+if TYPE_CHECKING:
+    from sleuth.model.attention import Tiles
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Queries and keys of a block, warps, and stages of loads."""
+    """Queries and keys per block, warps, and pipeline stages."""
 
     queries: int
     keys: int
@@ -28,7 +31,7 @@ class Plan:
     stages: int
 
 
-# By head width, at most: blocks in flight must fit the memory that a multiprocessor shares.
+# By maximum head width: blocks in flight must fit shared memory.
 TO_QUERIES = ((64, Plan(128, 64, 8, 3)), (128, Plan(64, 64, 4, 2)), (256, Plan(64, 32, 8, 1)))
 TO_KEYS = ((64, Plan(128, 64, 4, 2)), (128, Plan(32, 64, 4, 3)), (256, Plan(32, 64, 8, 1)))
 
@@ -39,7 +42,7 @@ def plan_for(plans: tuple[tuple[int, Plan], ...], width: int) -> Plan:
 
 @triton.jit
 def _block(base, first, end, stride, SIZE: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr):
-    """Tokens of one head from `first` on; zeros from `end` on, where the block is not known to be whole."""
+    """Load a block of one head's tokens; zeros from `end` on, unless the block is known to be full."""
     token_S = first + tl.arange(0, SIZE)
     column_D = tl.arange(0, WIDTH)
     place_SD = base + token_S[:, None] * stride + column_D[None, :]
@@ -52,7 +55,7 @@ def _block(base, first, end, stride, SIZE: tl.constexpr, D: tl.constexpr, WIDTH:
 
 @triton.jit
 def _step_of_queries(
-    sum_QD, query_QD, upstream_QD, log_Q, lost_Q, at_Q, keys, values, first, length, scale, key_stride, value_stride,
+    sum_QD, query_QD, upstream_QD, log_Q, delta_Q, at_Q, keys, values, first, length, scale, key_stride, value_stride,
     KEYS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     key_CD = _block(keys, first, length, key_stride, KEYS, D, WIDTH, not CAUSAL)
@@ -62,33 +65,33 @@ def _step_of_queries(
     if CAUSAL:
         weight_QC = tl.where((first + tl.arange(0, KEYS))[None, :] <= at_Q[:, None], weight_QC, 0.0)
     to_weight_QC = tl.dot(upstream_QD, value_CD.T, input_precision="ieee")
-    to_score_QC = weight_QC * (to_weight_QC - lost_Q[:, None])
+    to_score_QC = weight_QC * (to_weight_QC - delta_Q[:, None])
     return tl.dot(to_score_QC.to(key_CD.dtype), key_CD, sum_QD, input_precision="ieee")
 
 
-# Numbers of one batch: a kernel compiled anew for those that divide by 16 would stall a step.
+# These vary per batch: recompilation for values divisible by 16 would stall a step.
 @triton.jit(do_not_specialize=["tokens"], do_not_specialize_on_alignment=["starts", "row", "position"])
 def _to_queries(
-    query, key, value, out, upstream, logs, lost, to_query, starts, row, position, scale, tokens,
+    query, key, value, out, upstream, logs, delta, to_query, starts, row, position, scale, tokens,
     query_stride, query_head_stride, key_stride, key_head_stride, value_stride, value_head_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):  # fmt: skip
-    # The tile with most keys before it comes last, and starts first.
+    # The tile with the most keys before it comes last, and starts first.
     tile, head = tl.num_programs(0) // HEADS - 1 - tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
-    line, before = tl.load(row + tile), tl.load(position + tile)
-    start = tl.load(starts + line).to(tl.int64)
-    length = (tl.load(starts + line + 1) - start).to(tl.int32)
+    sequence, before = tl.load(row + tile), tl.load(position + tile)
+    start = tl.load(starts + sequence).to(tl.int64)
+    length = (tl.load(starts + sequence + 1) - start).to(tl.int32)
     at_Q = before + tl.arange(0, QUERIES)
     queries = query + start * query_stride + head * query_head_stride
     query_QD = _block(queries, before, length, query_stride, QUERIES, D, WIDTH, False)
-    own = start * HEADS * D + head * D  # outputs and their gradients lie close
+    own = start * HEADS * D + head * D  # outputs and their gradients are contiguous
     upstream_QD = _block(upstream + own, before, length, HEADS * D, QUERIES, D, WIDTH, False)
     out_QD = _block(out + own, before, length, HEADS * D, QUERIES, D, WIDTH, False)
-    lost_Q = tl.sum(upstream_QD.to(tl.float32) * out_QD.to(tl.float32), 1)
+    delta_Q = tl.sum(upstream_QD.to(tl.float32) * out_QD.to(tl.float32), 1)
     place_Q = head.to(tl.int64) * tokens + start + at_Q
-    tl.store(lost + place_Q, lost_Q, at_Q < length)
-    # Infinite where there is no query: its weights are zeros.
+    tl.store(delta + place_Q, delta_Q, at_Q < length)
+    # Infinite where there is no query, so that its weights are 0.
     log_Q = tl.load(logs + place_Q, at_Q < length, float("inf")) * LOG2_E
     keys = key + start * key_stride + head // GROUP * key_head_stride
     values = value + start * value_stride + head // GROUP * value_head_stride
@@ -96,12 +99,12 @@ def _to_queries(
     whole = before // KEYS * KEYS
     for first in range(0, whole, KEYS):
         sum_QD = _step_of_queries(
-            sum_QD, query_QD, upstream_QD, log_Q, lost_Q, at_Q, keys, values, first, length, scale * LOG2_E,
+            sum_QD, query_QD, upstream_QD, log_Q, delta_Q, at_Q, keys, values, first, length, scale * LOG2_E,
             key_stride, value_stride, KEYS, D, WIDTH, CAUSAL=False,
         )  # fmt: skip
     for first in range(whole, tl.minimum(before + QUERIES, length), KEYS):
         sum_QD = _step_of_queries(
-            sum_QD, query_QD, upstream_QD, log_Q, lost_Q, at_Q, keys, values, first, length, scale * LOG2_E,
+            sum_QD, query_QD, upstream_QD, log_Q, delta_Q, at_Q, keys, values, first, length, scale * LOG2_E,
             key_stride, value_stride, KEYS, D, WIDTH, CAUSAL=True,
         )  # fmt: skip
     column_D = tl.arange(0, WIDTH)
@@ -112,38 +115,38 @@ def _to_queries(
 
 @triton.jit
 def _step_of_keys(
-    to_key_CD, to_value_CD, key_CD, value_CD, at_C, queries, upstream, logs, lost, first, length, scale, query_stride,
+    to_key_CD, to_value_CD, key_CD, value_CD, at_C, queries, upstream, logs, delta, first, length, scale, query_stride,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     at_Q = first + tl.arange(0, QUERIES)
     query_QD = _block(queries, first, length, query_stride, QUERIES, D, WIDTH, False)
     upstream_QD = _block(upstream, first, length, HEADS * D, QUERIES, D, WIDTH, False)
     log_Q = tl.load(logs + at_Q, at_Q < length, float("inf")) * LOG2_E
-    lost_Q = tl.load(lost + at_Q, at_Q < length, 0.0)
+    delta_Q = tl.load(delta + at_Q, at_Q < length, 0.0)
     score_CQ = tl.dot(key_CD, query_QD.T, input_precision="ieee") * scale
     weight_CQ = tl.exp2(score_CQ - log_Q[None, :])
     if CAUSAL:
         weight_CQ = tl.where(at_C[:, None] <= at_Q[None, :], weight_CQ, 0.0)
     to_value_CD = tl.dot(weight_CQ.to(key_CD.dtype), upstream_QD, to_value_CD, input_precision="ieee")
     to_weight_CQ = tl.dot(value_CD, upstream_QD.T, input_precision="ieee")
-    to_score_CQ = weight_CQ * (to_weight_CQ - lost_Q[None, :])
+    to_score_CQ = weight_CQ * (to_weight_CQ - delta_Q[None, :])
     to_key_CD = tl.dot(to_score_CQ.to(key_CD.dtype), query_QD, to_key_CD, input_precision="ieee")
     return to_key_CD, to_value_CD
 
 
 @triton.jit(do_not_specialize=["tokens"], do_not_specialize_on_alignment=["starts", "row", "position"])
 def _to_keys(
-    query, key, value, upstream, logs, lost, to_key, to_value, starts, row, position, scale, tokens,
+    query, key, value, upstream, logs, delta, to_key, to_value, starts, row, position, scale, tokens,
     query_stride, query_head_stride, key_stride, key_head_stride, value_stride, value_head_stride,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
-    """NEAR blocks of queries from the first key on need a comparison of positions, those after them see every key."""
+    """The first NEAR blocks of queries need a causal mask; later ones see every key."""
     key_heads: tl.constexpr = HEADS // GROUP
     tile, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
-    line, before = tl.load(row + tile), tl.load(position + tile)
-    start = tl.load(starts + line).to(tl.int64)
-    length = (tl.load(starts + line + 1) - start).to(tl.int32)
+    sequence, before = tl.load(row + tile), tl.load(position + tile)
+    start = tl.load(starts + sequence).to(tl.int64)
+    length = (tl.load(starts + sequence + 1) - start).to(tl.int32)
     keys = key + start * key_stride + key_head * key_head_stride
     values = value + start * value_stride + key_head * value_head_stride
     key_CD = _block(keys, before, length, key_stride, KEYS, D, WIDTH, False)
@@ -152,14 +155,14 @@ def _to_keys(
     to_key_CD = tl.zeros((KEYS, WIDTH), tl.float32)
     to_value_CD = tl.zeros((KEYS, WIDTH), tl.float32)
     blocks = tl.cdiv(length - before, QUERIES)
-    # Heads and blocks in one loop, whose loads run ahead across heads.
+    # One loop over heads and blocks, so that loads are pipelined across heads.
     near = tl.minimum(blocks, NEAR)
     for step in range(0, GROUP * near):
         head = key_head * GROUP + step // near
         to_key_CD, to_value_CD = _step_of_keys(
             to_key_CD, to_value_CD, key_CD, value_CD, at_C, query + start * query_stride + head * query_head_stride,
             upstream + start * HEADS * D + head * D, logs + head.to(tl.int64) * tokens + start,
-            lost + head.to(tl.int64) * tokens + start, before + step % near * QUERIES, length, scale * LOG2_E,
+            delta + head.to(tl.int64) * tokens + start, before + step % near * QUERIES, length, scale * LOG2_E,
             query_stride, HEADS, D, WIDTH, QUERIES, CAUSAL=True,
         )  # fmt: skip
     far = blocks - near
@@ -168,7 +171,7 @@ def _to_keys(
         to_key_CD, to_value_CD = _step_of_keys(
             to_key_CD, to_value_CD, key_CD, value_CD, at_C, query + start * query_stride + head * query_head_stride,
             upstream + start * HEADS * D + head * D, logs + head.to(tl.int64) * tokens + start,
-            lost + head.to(tl.int64) * tokens + start, before + (NEAR + step % far) * QUERIES, length, scale * LOG2_E,
+            delta + head.to(tl.int64) * tokens + start, before + (NEAR + step % far) * QUERIES, length, scale * LOG2_E,
             query_stride, HEADS, D, WIDTH, QUERIES, CAUSAL=False,
         )  # fmt: skip
     column_D = tl.arange(0, WIDTH)
@@ -178,41 +181,41 @@ def _to_keys(
     tl.store(to_value + place_CD, to_value_CD.to(to_value.dtype.element_ty), there_CD)
 
 
-def to_queries(
+def query_gradient(
     query_NHD: Tensor, key_NKD: Tensor, value_NKD: Tensor, out_NHD: Tensor, upstream_NHD: Tensor, logs_HN: Tensor,
-    starts_R1: Tensor, tiles: Tiles, scale: float, plan: Plan,
+    starts_R1: Tensor, tiles: "Tiles", scale: float, plan: Plan,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradient of the queries, and what each loses to the sum of its weights, H x N, which keys need after it.
+    """Gradient of the queries, and each query's sum(out * upstream), H x N, which the key gradient needs.
 
-    `out_NHD` and `upstream_NHD` are contiguous; the slots of tiles are rows, and their queries `plan.queries`.
+    `out_NHD` and `upstream_NHD` are contiguous; slots of tiles are rows, with `plan.queries` queries per tile.
     """
     (tokens, heads, width), key_heads = query_NHD.shape, key_NKD.shape[1]
-    lost_HN = torch.empty_like(logs_HN)
+    delta_HN = torch.empty_like(logs_HN)
     to_query_NHD = torch.empty(tokens, heads, width, dtype=query_NHD.dtype, device=query_NHD.device)
     _to_queries[(len(tiles.slot_T) * heads,)](
-        query_NHD, key_NKD, value_NKD, out_NHD, upstream_NHD, logs_HN, lost_HN, to_query_NHD,
+        query_NHD, key_NKD, value_NKD, out_NHD, upstream_NHD, logs_HN, delta_HN, to_query_NHD,
         starts_R1, tiles.slot_T, tiles.position_T, scale, tokens,
         *query_NHD.stride()[:2], *key_NKD.stride()[:2], *value_NKD.stride()[:2],
-        HEADS=heads, GROUP=heads // key_heads, D=width, WIDTH=max(LEAST, triton.next_power_of_2(width)),
+        HEADS=heads, GROUP=heads // key_heads, D=width, WIDTH=max(MIN_DOT, triton.next_power_of_2(width)),
         QUERIES=plan.queries, KEYS=plan.keys, num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
-    return to_query_NHD, lost_HN
+    return to_query_NHD, delta_HN
 
 
-def to_keys(
-    query_NHD: Tensor, key_NKD: Tensor, value_NKD: Tensor, upstream_NHD: Tensor, logs_HN: Tensor, lost_HN: Tensor,
-    starts_R1: Tensor, tiles: Tiles, scale: float, plan: Plan,
+def key_value_gradient(
+    query_NHD: Tensor, key_NKD: Tensor, value_NKD: Tensor, upstream_NHD: Tensor, logs_HN: Tensor, delta_HN: Tensor,
+    starts_R1: Tensor, tiles: "Tiles", scale: float, plan: Plan,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradients of the keys and values; `upstream_NHD` is contiguous, tiles hold `plan.keys` keys of a row."""
+    """Gradients of keys and values; `upstream_NHD` is contiguous, tiles have `plan.keys` keys of a row."""
     (tokens, heads, width), key_heads = query_NHD.shape, key_NKD.shape[1]
     to_key_NKD, to_value_NKD = (
         torch.empty(tokens, key_heads, width, dtype=query_NHD.dtype, device=query_NHD.device) for _ in range(2)
     )
     _to_keys[(len(tiles.slot_T) * key_heads,)](
-        query_NHD, key_NKD, value_NKD, upstream_NHD, logs_HN, lost_HN, to_key_NKD, to_value_NKD,
+        query_NHD, key_NKD, value_NKD, upstream_NHD, logs_HN, delta_HN, to_key_NKD, to_value_NKD,
         starts_R1, tiles.slot_T, tiles.position_T, scale, tokens,
         *query_NHD.stride()[:2], *key_NKD.stride()[:2], *value_NKD.stride()[:2],
-        HEADS=heads, GROUP=heads // key_heads, D=width, WIDTH=max(LEAST, triton.next_power_of_2(width)),
+        HEADS=heads, GROUP=heads // key_heads, D=width, WIDTH=max(MIN_DOT, triton.next_power_of_2(width)),
         QUERIES=plan.queries, KEYS=plan.keys, NEAR=max(1, plan.keys // plan.queries),
         num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip

@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import BertConfig, BertModel, PreTrainedModel
 
 from sleuth.errors import InputError
-from sleuth.model import head
-from sleuth.model.exactness import disable_split_k
+from sleuth.model import lm_head
+from sleuth.model.kernel_patch import disable_split_k
 
 WIDTH, WORDS = 6, 11
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,14 +36,14 @@ def naive(
     ).sum(-1)
 
 
-@pytest.mark.parametrize("count", [1, 7, head.CHUNK - 1, head.CHUNK, head.CHUNK + 1, 2 * head.CHUNK + 5])
+@pytest.mark.parametrize("count", [1, 7, lm_head.CHUNK - 1, lm_head.CHUNK, lm_head.CHUNK + 1, 2 * lm_head.CHUNK + 5])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_scores_and_gradients(count: int, biased: bool, temperature: float) -> None:
     hidden, weight, bias, target = inputs(count, biased)
     leaves = [leaf for leaf in (hidden, weight, bias) if leaf is not None]
     weights = torch.randn(2, count, generator=torch.Generator().manual_seed(1))
-    found = head.scores(hidden, weight, bias, target, temperature)
+    found = lm_head.score_tokens(hidden, weight, bias, target, temperature)
     expected = naive(hidden, weight, bias, target, temperature)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
@@ -57,7 +57,7 @@ def test_scores_and_gradients(count: int, biased: bool, temperature: float) -> N
 
 def test_no_tokens_have_no_scores_and_a_gradient_of_zero() -> None:
     hidden, weight, _, target = inputs(0, biased=False)
-    logprob, entropy = head.scores(hidden, weight, None, target, 1.0)
+    logprob, entropy = lm_head.score_tokens(hidden, weight, None, target, 1.0)
     assert (logprob.shape, entropy.shape) == ((0,), (0,))
     (gradient,) = torch.autograd.grad(logprob.sum(), [weight])
     assert not gradient.any()
@@ -70,31 +70,31 @@ def test_scores_are_fp32_whatever_the_weights() -> None:
     assert bias is not None
     assert target is not None
     half = torch.bfloat16
-    found = head.scores(hidden.to(half), weight.to(half), bias.to(half), target, 1.0)
+    found = lm_head.score_tokens(hidden.to(half), weight.to(half), bias.to(half), target, 1.0)
     assert [scores.dtype for scores in found] == [torch.float32] * 2
 
 
 def test_fp32_logits_are_the_plain_product_bit_for_bit() -> None:
     hidden, weight, bias, _ = inputs(9, biased=True)
     assert bias is not None
-    assert torch.equal(head.logits(hidden, weight, None), hidden @ weight.t())
-    assert torch.equal(head.logits(hidden, weight, bias), hidden @ weight.t() + bias)
+    assert torch.equal(lm_head.logits(hidden, weight, None), hidden @ weight.t())
+    assert torch.equal(lm_head.logits(hidden, weight, bias), hidden @ weight.t() + bias)
 
 
-@pytest.mark.parametrize("half", head.HALVES)
+@pytest.mark.parametrize("half", lm_head.HALF_DTYPES)
 def test_logits_of_half_precision_are_not_rounded_to_it(half: torch.dtype) -> None:
     hidden, weight, _, _ = (None if each is None else each.detach() for each in inputs(9, biased=False))
     assert hidden is not None
     assert weight is not None
     hidden, weight = hidden.to(half), weight.to(half)
-    found = head.logits(hidden, weight, None)
+    found = lm_head.logits(hidden, weight, None)
     torch.testing.assert_close(found.double(), hidden.double() @ weight.double().t(), atol=1e-5, rtol=1e-5)
     assert not torch.equal(found, found.to(half).float())
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("count", [0, 1, 77])
-@pytest.mark.parametrize("half", head.HALVES)
+@pytest.mark.parametrize("half", lm_head.HALF_DTYPES)
 @pytest.mark.parametrize("words", [1000, 1253])
 def test_logits_and_gradients_of_half_precision_on_a_gpu(words: int, count: int, half: torch.dtype) -> None:
     disable_split_k()
@@ -102,7 +102,7 @@ def test_logits_and_gradients_of_half_precision_on_a_gpu(words: int, count: int,
     width = 576
     hidden = torch.randn(count, width, generator=dice, device="cuda").to(half).requires_grad_()
     weight = torch.randn(words, width, generator=dice, device="cuda").mul(0.05).to(half).requires_grad_()
-    found = head.logits(hidden, weight, None)
+    found = lm_head.logits(hidden, weight, None)
     expected = hidden.double() @ weight.double().t()
     assert found.dtype == torch.float32
     # Sums of 576 products in fp32: a bf16 result would be off by up to 2 ** -8 of itself.
@@ -117,7 +117,7 @@ def test_logits_and_gradients_of_half_precision_on_a_gpu(words: int, count: int,
 
 def test_the_whole_vocabulary_of_all_tokens_is_never_held() -> None:
     """The graph of a pass keeps the hidden states of each chunk, not its logits."""
-    hidden, weight, _, target = inputs(2 * head.CHUNK, biased=False)
+    hidden, weight, _, target = inputs(2 * lm_head.CHUNK, biased=False)
     kept: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -125,8 +125,8 @@ def test_the_whole_vocabulary_of_all_tokens_is_never_held() -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        head.scores(hidden, weight, None, target, 1.0)
-    assert max(kept, default=0) < head.CHUNK * WORDS
+        lm_head.score_tokens(hidden, weight, None, target, 1.0)
+    assert max(kept, default=0) < lm_head.CHUNK * WORDS
 
 
 class Largest(TorchDispatchMode):
@@ -147,15 +147,15 @@ ROWS = 4
 
 def by_kernels(*call: Any) -> tuple[Tensor, Tensor]:
     """What a GPU computes in half precision, here with small chunks and in whatever precision."""
-    found: tuple[Tensor, Tensor] = head.Scores.apply(*call, ROWS)  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, Tensor] = lm_head.ScoreTokens.apply(*call, ROWS)  # type: ignore[no-untyped-call]
     return found
 
 
-@pytest.mark.parametrize(("score", "most"), [(head.scores, head.CHUNK), (by_kernels, ROWS)])
+@pytest.mark.parametrize(("score", "most"), [(lm_head.score_tokens, lm_head.CHUNK), (by_kernels, ROWS)])
 def test_no_tensor_of_all_tokens_and_words_is_ever_made(score: Score, most: int) -> None:
     """Neither forwards nor backwards is any tensor larger than the logits of one chunk."""
     hidden, weight, _, target = inputs(2 * most, biased=False)
-    room = 4 * most * -(-WORDS // head.ALIGNED) * head.ALIGNED
+    room = 4 * most * -(-WORDS // lm_head.ALIGNMENT) * lm_head.ALIGNMENT
     assert hidden.nbytes <= room
     own = [each.detach().to(DEVICE).requires_grad_() for each in (hidden, weight)]
     target = target.to(DEVICE)
@@ -198,12 +198,12 @@ def test_kernels_pass_over_words_without_probability() -> None:
 
 
 def test_chunks_are_even_and_their_logits_bounded() -> None:
-    assert head.chunk_rows(8192, 151_936) == 2048
-    assert head.chunk_rows(2100, 151_936) == 1152
-    assert head.chunk_rows(100, 151_936) == 100
-    assert head.chunk_rows(0, 151_936) == 0
+    assert lm_head.chunk_rows(8192, 151_936) == 2048
+    assert lm_head.chunk_rows(2100, 151_936) == 1152
+    assert lm_head.chunk_rows(100, 151_936) == 100
+    assert lm_head.chunk_rows(0, 151_936) == 0
     for tokens, words in ((10**6, 151_936), (10**6, 49_152), (50_000, 262_144)):
-        assert head.chunk_rows(tokens, words) * words * 4 <= head.BYTES
+        assert lm_head.chunk_rows(tokens, words) * words * 4 <= lm_head.CHUNK_BYTES
 
 
 @pytest.mark.gpu
@@ -224,16 +224,16 @@ def test_memory_of_the_head_on_a_gpu(words: int) -> None:
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
 
-    chunk, small = head.BYTES, 64 << 20
+    chunk, small = lm_head.CHUNK_BYTES, 64 << 20
     assert 4 * count * words > 4 * chunk
     with torch.no_grad():
-        assert peak(lambda: head.scores(hidden, weight, None, target, 1.0)) < chunk + small
-    logprob, entropy = head.scores(hidden, weight, None, target, 1.0)
+        assert peak(lambda: lm_head.score_tokens(hidden, weight, None, target, 1.0)) < chunk + small
+    logprob, entropy = lm_head.score_tokens(hidden, weight, None, target, 1.0)
     assert peak((logprob + 0.1 * entropy).sum().backward) < 1.5 * chunk + small
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("half", head.HALVES)
+@pytest.mark.parametrize("half", lm_head.HALF_DTYPES)
 @pytest.mark.parametrize("words", [1000, 1253])
 def test_scores_and_gradients_of_half_precision_on_a_gpu(words: int, half: torch.dtype) -> None:
     disable_split_k()
@@ -243,7 +243,7 @@ def test_scores_and_gradients_of_half_precision_on_a_gpu(words: int, half: torch
     target = torch.randint(words, (700,), generator=dice, device="cuda")
     own = [each.clone().requires_grad_() for each in (hidden, weight)]
     exact = [each.float().requires_grad_() for each in (hidden, weight)]
-    found = head.scores(own[0], own[1], None, target, 0.9)
+    found = lm_head.score_tokens(own[0], own[1], None, target, 0.9)
     expected = naive(exact[0], exact[1], None, target, 0.9)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     gradients = [
@@ -256,12 +256,12 @@ def test_scores_and_gradients_of_half_precision_on_a_gpu(words: int, half: torch
 
 def test_the_projection_of_a_causal_model(tiny: Callable[..., PreTrainedModel]) -> None:
     model = tiny("llama")
-    found = head.projection(model)
+    found = lm_head.output_projection(model)
     assert isinstance(found, nn.Linear)
     assert found.weight is model.get_input_embeddings().weight
 
 
 def test_a_model_without_projection_is_refused() -> None:
     config = BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
-    with pytest.raises(InputError, match="BertModel makes its logits with NoneType, expected one linear layer"):
-        head.projection(BertModel(config))
+    with pytest.raises(InputError, match=r"BertModel.*NoneType"):
+        lm_head.output_projection(BertModel(config))

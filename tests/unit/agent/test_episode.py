@@ -199,7 +199,7 @@ def test_a_search_that_fails_ends_the_episode_as_unusable(agent: MakesAgent) -> 
     trajectory = play(agent(FIRST, LAST, search=Closed()))
     assert trajectory.stop is StopReason.SEARCH_UNAVAILABLE
     assert trajectory.failure is not None
-    assert trajectory.failure.startswith("no answer for the query")
+    assert trajectory.failure.startswith("search failed for the query")
     assert not trajectory.stop.usable
     assert trajectory.turns[0].outcome is Outcome.UNAVAILABLE
     assert trajectory.sampled[-1]

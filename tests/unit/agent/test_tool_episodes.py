@@ -237,7 +237,7 @@ def test_one_failed_query_of_several_makes_the_episode_unusable(stage: Stage) ->
     stage.retriever = Half()
     trajectory = stage.play(call(stage, "a", "b", "c"), LAST)
     assert trajectory.stop is StopReason.SEARCH_UNAVAILABLE
-    assert trajectory.failure == "no answer for the query 'b': closed"
+    assert trajectory.failure == "search failed for the query 'b': closed"
     assert trajectory.turns[0].outcome is Outcome.UNAVAILABLE
 
 

@@ -66,7 +66,7 @@ def test_no_hits_are_an_answer(module: str) -> None:
 
 
 def test_a_search_that_fails_is_the_users_to_put_right(module: str) -> None:
-    with pytest.raises(UserError, match="no answer for the query 'query': the line\nis dead"):
+    with pytest.raises(UserError, match="search failed for the query 'query': the line\nis dead"):
         run(f"{module}.failing", "query")
 
 

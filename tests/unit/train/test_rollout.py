@@ -122,9 +122,8 @@ def test_what_was_spent_is_that_of_the_step(parts: Making, tmp_path: Path, picky
 
 def test_unusable_samples_are_recorded_without_a_score(trajectory: Callable[..., Trajectory]) -> None:
     lost, kept = trajectory(stop=StopReason.SEARCH_UNAVAILABLE), trajectory()
-    groups = group_by_question(
-        [ScoredTrajectory(*asyncio.run(Rubric(RewardConfig()).score_one(each))) for each in (lost, kept)]
-    )
+    scored = asyncio.run(Rubric(RewardConfig()).score_all((lost, kept)))
+    groups = group_by_question([ScoredTrajectory(*each) for each in scored])
     batch = RolloutBatch([lost, kept], groups, groups, 1, 1, 0.0, {})
     assert [(each is lost, score is None) for each, score in batch.scored()] == [(True, True), (False, False)]
     assert batch.metrics()["stop/search_unavailable"] == 0.5

@@ -11,7 +11,7 @@ from typing import Any, SupportsFloat
 from sleuth.config.hooks import IMPORT, Contract, call, describe_exception, import_function, resolve
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import FunctionFailed
-from sleuth.records import Outcome, Question, Score, StopReason, Trajectory, Turn
+from sleuth.records import Outcome, Question, Score, StopReason, Trajectory, Turn, run_lengths
 from sleuth.reward.answers import ANSWERS, cover_em, exact_match, f1
 
 RewardFunction = Callable[[Question, Trajectory], Any]
@@ -180,6 +180,12 @@ def _turn_rewards(name: str, score: Score, trajectory: Trajectory) -> tuple[floa
     if score.turns and len(score.turns) != len(trajectory.turns):
         raise FunctionFailed(
             f"{name!r} returned {len(score.turns)} turn rewards, expected one for each of {len(trajectory.turns)} turns"
+        )
+    spans = sum(origin == "sampled" for origin, _ in run_lengths(trajectory.sampled))
+    if score.turns and spans and spans != len(trajectory.turns):
+        raise FunctionFailed(
+            f"{name!r} returned turn rewards, but the {len(trajectory.turns)} turns of the episode are not one sampled "
+            f"span each ({spans} spans); return a total only"
         )
     return tuple(_number(name, f" for turn {place}", value) for place, value in enumerate(score.turns))
 

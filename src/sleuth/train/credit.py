@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sleuth.algorithms import gae, kl
-from sleuth.algorithms.advantage import penalise_overlong, whiten
+from sleuth.algorithms.advantage import divisor, penalise_overlong, whiten
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.model.packing import Row
 from sleuth.records import Group, StopReason, Trajectory
@@ -19,19 +19,24 @@ from sleuth.train import objective
 
 @dataclass(frozen=True, slots=True)
 class RewardBatch:
-    """The trajectories of a step with their rewards; `groups_N` numbers the group of each."""
+    """The trajectories of a step with their returns; `groups_N` numbers the group of each.
+
+    `turns` are the rewards per turn, which are part of the return; empty for trajectories without turn rewards.
+    """
 
     trajectories: Sequence[Trajectory]
     rewards_N: Tensor
     groups_N: Tensor
+    turns: Sequence[Sequence[float]] = ()
 
     @classmethod
     def of(cls, groups: Sequence[Group]) -> "RewardBatch":
         return cls(
             [trajectory for group in groups for trajectory in group.trajectories],
             # An imported reward function may return integers, which torch cannot average.
-            torch.tensor([score.total for group in groups for score in group.scores], dtype=torch.float32),
+            torch.tensor([score.episode_return for group in groups for score in group.scores], dtype=torch.float32),
             torch.tensor([number for number, group in enumerate(groups) for _ in group.trajectories]),
+            [score.turns for group in groups for score in group.scores],
         )
 
 
@@ -46,6 +51,21 @@ def shape_rewards(batch: RewardBatch, algorithm: AlgorithmConfig, context: int) 
 def is_trained_on(trajectory: Trajectory, algorithm: AlgorithmConfig) -> bool:
     """Whether the loss includes the trajectory; an excluded one still counts in the group baseline."""
     return algorithm.overlong != "filter" or trajectory.stop is not StopReason.OUT_OF_TOKENS
+
+
+def attach_turn_rewards(rows: Sequence[Row], batch: RewardBatch) -> list[Row]:
+    """Add the column turn_reward, if there are any: each is paid at the last scored token of its turn."""
+    if not any(batch.turns):
+        return list(rows)
+    attached = []
+    for row, trajectory, turns in zip(rows, batch.trajectories, batch.turns, strict=True):
+        sampled_L = torch.tensor(trajectory.sampled)
+        turn_L = (sampled_L & ~sampled_L.roll(1)).cumsum(0) - 1
+        turn_S = turn_L[row.positions_S]
+        is_last_S = torch.cat([turn_S[1:] != turn_S[:-1], torch.ones(min(1, len(turn_S)), dtype=torch.bool)])
+        rewards = torch.tensor(turns) if turns else torch.zeros(int(turn_L[-1]) + 1)
+        attached.append(row.with_columns(turn_reward=torch.where(is_last_S, rewards[turn_S], 0.0)))
+    return attached
 
 
 def attach_advantages(
@@ -63,10 +83,15 @@ def attach_advantages(
     sums_N = torch.stack([each_S.sum() for each_S in divergence])
     net_N = kl.subtract_penalty(rewards_N, sums_N, kl_coefficient) if penalised else rewards_N
     advantages_N = objective.advantages(algorithm, net_N, groups_N)
-    return [
-        row.with_columns(advantage=advantage.expand(len(row.positions_S)).float())
-        for row, advantage in zip(rows, advantages_N, strict=True)
+    advantages = [
+        advantage.expand(len(row.positions_S)).float() for row, advantage in zip(rows, advantages_N, strict=True)
     ]
+    if rows and "turn_reward" in rows[0].columns:
+        # Reward-to-go: a token is not credited for turns before its own. The baseline stays that of the trajectory.
+        for index, scale in enumerate(divisor(algorithm.advantage, net_N, groups_N)):
+            paid_S = rows[index].columns["turn_reward"]
+            advantages[index] = advantages[index] - (paid_S.cumsum(0) - paid_S) / scale
+    return [row.with_columns(advantage=each_S) for row, each_S in zip(rows, advantages, strict=True)]
 
 
 def _attach_gae(
@@ -76,10 +101,12 @@ def _attach_gae(
     algorithm: AlgorithmConfig,
     kl_coefficient: float,
 ) -> list[Row]:
-    """The reward is paid at the last sampled token, the KL penalty at the token where it arises."""
+    """Turn rewards are paid at the end of their turn, the rest at the last token, the KL penalty where it arises."""
     token_rewards = [-kl_coefficient * each_S for each_S in divergence]
-    for each_S, reward in zip(token_rewards, rewards_N, strict=True):
-        each_S[-1:] += reward
+    for row, each_S, reward in zip(rows, token_rewards, rewards_N, strict=True):
+        paid_S = row.columns.get("turn_reward", torch.zeros(()))
+        each_S += paid_S
+        each_S[-1:] += reward - paid_S.sum()
     lengths = [len(row.positions_S) for row in rows]
     values_T = torch.cat([row.columns["value"] for row in rows])
     settings = algorithm.critic

@@ -59,6 +59,8 @@ class Critic:
             weight_decay=train.weight_decay,
             kind=train.optimiser,
             offload=train.offload,
+            betas=(train.beta1, train.beta2),
+            epsilon=train.epsilon,
         )
         return cls(body, head, optimiser, values)
 

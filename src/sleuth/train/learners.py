@@ -59,6 +59,8 @@ def learner_of(config: Config, ranks: Ranks) -> Learner:
         weight_decay=train.weight_decay,
         kind=train.optimiser,
         offload=train.offload,
+        betas=(train.beta1, train.beta2),
+        epsilon=train.epsilon,
     )
     context = config.agent.context_tokens
     return Learner(policy, optimiser, config.algorithm, train, context, reference, critic, ranks)

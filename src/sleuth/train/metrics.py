@@ -14,7 +14,7 @@ import torch
 from sleuth.agent.tools import Waits
 from sleuth.engines.paged.schedule import EngineStats
 from sleuth.model.policy import Policy
-from sleuth.records import Group, Malformed, StopReason, Trajectory
+from sleuth.records import Group, Malformed, Score, StopReason, Trajectory
 from sleuth.train.ranks import Ranks
 
 Metrics = dict[str, float]
@@ -22,6 +22,7 @@ Metrics = dict[str, float]
 GIB = 1 << 30
 UNUSABLE = "episode/unusable"  # fraction of episodes lost to failures of any kind
 SCORE_PARTS = ("em", "f1", "format", "searches", "retrieval_hit")
+BUILTIN_PARTS = {*SCORE_PARTS, "cover_em"}
 # Peak dense bf16 FLOP/s of common GPUs, by a substring of the device name.
 PEAK_FLOPS = {
     "H200": 989e12, "H100": 989e12, "H20": 148e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12,
@@ -126,6 +127,7 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
     malformed = sum(any(isinstance(turn.action, Malformed) for turn in each.turns) for each in trajectories)
     return {
         "reward/mean": sum(score.total for score in scores) / count,
+        **_user_reward_metrics(scores),
         **{f"episode/{name}": sum(score.parts[name] for score in scores) / count for name in SCORE_PARTS},
         "episode/tokens": sum(len(each.logprobs) for each in trajectories) / count,
         "episode/tokens_all": float(sum(len(each.ids) for each in trajectories)),
@@ -136,9 +138,20 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
     }
 
 
+def _user_reward_metrics(scores: Sequence[Score]) -> Metrics:
+    """Means of the parts that a user's reward function adds, over the episodes that have them, and of turn rewards."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for score in scores:
+        for name in score.parts.keys() - BUILTIN_PARTS:
+            values[f"reward/{name}"].append(score.parts[name])
+        if score.turns:
+            values["reward/turns"].append(sum(score.turns))
+    return {name: sum(each) / len(each) for name, each in sorted(values.items())}
+
+
 def has_spread(group: Group) -> bool:
     """Whether the rewards of a group differ."""
-    return len({score.total for score in group.scores}) > 1
+    return len({score.episode_return for score in group.scores}) > 1
 
 
 @dataclass(frozen=True, slots=True)

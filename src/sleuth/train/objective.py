@@ -1,29 +1,34 @@
-"""The advantage and the policy loss that the settings name; what a user's own function returns is checked.
+"""Advantage, policy loss and off-policy correction by name; the results of a user's functions are checked.
 
-Suffixes: N trajectories, T sampled tokens of all trajectories of a pack.
+Suffixes: N trajectories, T sampled tokens of all trajectories of a step or a pack.
 """
+
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from sleuth.algorithms import advantage, loss
+from sleuth.algorithms import advantage, correction, loss
+from sleuth.algorithms.correction import Correction, Level, Rejection
 from sleuth.algorithms.loss import Bounds, Sampled, TokenLoss
-from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.algorithm import LEVELS, AlgorithmConfig, CorrectionConfig
 from sleuth.config.hooks import IMPORT, Contract, call, resolve
 from sleuth.errors import FunctionFailed
 
 ADVANTAGE = Contract(("rewards_N", "groups_N"), "a Tensor of shape (N,)")
 LOSS = Contract(("sampled", "bounds"), "a TokenLoss")
+CORRECTION = Contract(("old_T", "rollout_T", "row_T"), "a Tensor of shape (T,) or a Correction")
 
 
 def require(algorithm: AlgorithmConfig) -> None:
-    """Refuses names and functions that cannot be used, before the first episode."""
+    """Raise ConfigError for unknown names and unusable functions, before the first episode."""
     resolve("algorithm.advantage", algorithm.advantage, {**advantage.ADVANTAGES, "gae": None}, ADVANTAGE)
     resolve("algorithm.loss", algorithm.loss, loss.LOSSES, LOSS)
+    resolve("algorithm.correction.level", algorithm.correction.level, dict.fromkeys(LEVELS), CORRECTION)
 
 
 def advantages(algorithm: AlgorithmConfig, rewards_N: Tensor, groups_N: Tensor) -> Tensor:
-    """The advantage of each trajectory."""
+    """Advantage of each trajectory."""
     name = algorithm.advantage
     function = resolve("algorithm.advantage", name, advantage.ADVANTAGES, ADVANTAGE)
     found_N: Tensor = call(name, function, rewards_N, groups_N)
@@ -32,7 +37,7 @@ def advantages(algorithm: AlgorithmConfig, rewards_N: Tensor, groups_N: Tensor) 
 
 
 def policy_loss(algorithm: AlgorithmConfig, sampled: Sampled, bounds: Bounds) -> TokenLoss:
-    """The loss of each sampled token, and what to record of it."""
+    """Loss of each sampled token, with metrics."""
     name = algorithm.loss
     found: TokenLoss = call(name, resolve("algorithm.loss", name, loss.LOSSES, LOSS), sampled, bounds)
     if not name.startswith(IMPORT):
@@ -49,8 +54,33 @@ def policy_loss(algorithm: AlgorithmConfig, sampled: Sampled, bounds: Bounds) ->
     return found
 
 
+def correct(settings: CorrectionConfig, old_T: Tensor, rollout_T: Tensor, row_T: Tensor) -> Correction:
+    """Off-policy weight of each token, with metrics."""
+    name = settings.level
+    if not name.startswith(IMPORT):
+        return correction.correct(
+            old_T,
+            rollout_T,
+            row_T,
+            level=cast(Level, name),
+            action=settings.action,
+            low=settings.low,
+            high=settings.high,
+            veto=settings.veto,
+            reject=settings.reject and Rejection(settings.reject, settings.reject_low, settings.reject_high),
+            normalise=settings.normalise,
+        )
+    function = resolve("algorithm.correction.level", name, dict.fromkeys(LEVELS), CORRECTION)
+    found = call(name, function, old_T, rollout_T, row_T) if function else None
+    weight_T, metrics = (found.weight_T, found.metrics) if isinstance(found, Correction) else (found, {})
+    _require_vector(name, "", weight_T, old_T)
+    if not bool(weight_T.isfinite().all()):
+        raise FunctionFailed(f"{name!r} returned weights that are not finite; expected a finite weight per token")
+    return Correction(weight_T.detach(), {key: float(value) for key, value in metrics.items()})
+
+
 def _require_vector(name: str, of: str, found: object, like: Tensor) -> None:
-    """Refuses what would be broadcast, or is no number a place."""
+    """Raise FunctionFailed unless the result has one float per element, so that nothing is broadcast."""
     expected = f"expected a Tensor of floats of shape {tuple(like.shape)}"
     if not isinstance(found, Tensor):
         raise FunctionFailed(f"{name!r} returned {type(found).__name__}{of}; {expected}")

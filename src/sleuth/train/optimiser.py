@@ -46,6 +46,7 @@ class Optimiser:
         kind: Kind = "adamw",
         offload: bool = False,
         betas: tuple[float, float] = BETAS,
+        epsilon: float = 1e-8,
     ) -> None:
         self.kind: Kind = kind
         self._parameters = {name: parameter for name, parameter in parameters if parameter.requires_grad}
@@ -58,7 +59,7 @@ class Optimiser:
         self._norm: Tensor | None = None
         for name, parameter in halves.items():
             parameter.register_post_accumulate_grad_hook(partial(self._collect, name))
-        settings = {"lr": learning_rate, "betas": betas, "weight_decay": weight_decay}
+        settings = {"lr": learning_rate, "betas": betas, "eps": epsilon, "weight_decay": weight_decay}
         self._inner = _inner(kind, list(self._masters.values()), settings, offload)
 
     def _collect(self, name: str, parameter: Tensor) -> None:

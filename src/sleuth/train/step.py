@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from sleuth.algorithms import kl, loss
-from sleuth.algorithms.correction import correct
 from sleuth.algorithms.gae import clipped_value
 from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
@@ -23,7 +22,7 @@ from sleuth.model.packing import WEIGHT, Pack, Row
 from sleuth.model.policy import Policy, Reference
 from sleuth.records import Group, Trajectory
 from sleuth.train import objective
-from sleuth.train.credit import RewardBatch, attach_advantages, is_trained_on, shape_rewards
+from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 from sleuth.train.critic import Critic
 from sleuth.train.metrics import Metrics, Timer
 from sleuth.train.optimiser import Optimiser
@@ -100,6 +99,7 @@ class Learner:
             rows = self._attach_reference_logprobs(rows)
             rows = self._attach_values(rows)
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
+        rows = attach_turn_rewards(rows, batch)
         rows = attach_advantages(rows, rewards_N, batch.groups_N, self.algorithm, rates.kl)
         self.token_log.start(batch.trajectories, rows)
         included = [is_trained_on(each, self.algorithm) for each in batch.trajectories]
@@ -130,18 +130,14 @@ class Learner:
     def _attach_corrections(self, rows: Sequence[Row]) -> tuple[list[Row], Metrics]:
         """Add the column correction: the off-policy weight of each token."""
         settings = self.algorithm.correction
-        if settings.level == "auto" or settings.level == "none":
+        if not settings.enabled:
             return list(rows), {}
         lengths = [len(row.positions_S) for row in rows]
-        found = correct(
+        found = objective.correct(
+            settings,
             torch.cat([row.columns["old"] for row in rows]),
             torch.cat([row.columns["rollout"] for row in rows]),
             torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths)),
-            level=settings.level,
-            action=settings.action,
-            low=settings.low,
-            high=settings.high,
-            veto=settings.veto,
         )
         parts = found.weight_T.split(lengths)
         corrected = [row.with_columns(correction=part) for row, part in zip(rows, parts, strict=True)]

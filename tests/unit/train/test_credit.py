@@ -1,6 +1,7 @@
 """Credit: rewards and advantages of trajectories by hand."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.model.packing import Row, row
-from sleuth.records import StopReason, Trajectory
-from sleuth.train.credit import RewardBatch, attach_advantages, is_trained_on, shape_rewards
+from sleuth.records import Group, Score, StopReason, Trajectory
+from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 
 REWARDS = torch.tensor([1.0, 0.0])
 ONE_GROUP = torch.tensor([7, 7])
@@ -90,3 +91,50 @@ def test_long_episodes_are_punished_where_that_is_asked(
 def test_filter_leaves_out_what_ran_out_of_tokens(stop: StopReason, trajectory: Callable[..., Trajectory]) -> None:
     assert is_trained_on(trajectory(stop=stop), algorithm())
     assert is_trained_on(trajectory(stop=stop), algorithm(overlong="filter")) == (stop is not StopReason.OUT_OF_TOKENS)
+
+
+def two_turns(turns: tuple[float, ...], total: float, trajectory: Callable[..., Trajectory]) -> RewardBatch:
+    """Two trajectories of two turns, with two and one sampled tokens; the second has no turn rewards."""
+    sampled = (False, True, True, False, True)
+    each = replace(trajectory(), ids=(1, 2, 3, 4, 5), sampled=sampled, logprobs=(-1.0, -1.0, -1.0), versions=(0, 0, 0))
+    scores = (Score(total, {}, turns), Score(0.0, {}))
+    return RewardBatch.of([Group(each.question, (each, each), scores)])
+
+
+def scored_rows() -> list[Row]:
+    return [row([1, 2, 3, 4, 5], [0.0, 1.0, 1.0, 0.0, 1.0], value=[0.0] * 3) for _ in range(2)]
+
+
+def test_turn_rewards_are_paid_at_the_end_of_their_turn(trajectory: Callable[..., Trajectory]) -> None:
+    batch = two_turns((0.5, 0.25), 1.0, trajectory)
+    assert batch.rewards_N.tolist() == [1.75, 0.0]
+    first, second = attach_turn_rewards(scored_rows(), batch)
+    assert first.columns["turn_reward"].tolist() == [0.0, 0.5, 0.25]
+    assert second.columns["turn_reward"].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_token_is_not_credited_for_earlier_turns(trajectory: Callable[..., Trajectory]) -> None:
+    batch = two_turns((0.5, 0.25), 1.0, trajectory)
+    made = attach_turn_rewards(scored_rows(), batch)
+    found = attach_advantages(made, batch.rewards_N, batch.groups_N, algorithm(advantage="dr_grpo"), 0.0)
+    # The mean is 0.875; the second turn of the first trajectory starts after 0.5 was paid.
+    assert advantages(found) == [[0.875, 0.875, 0.375], [-0.875, -0.875, -0.875]]
+
+
+def test_grpo_scales_turn_rewards_as_it_scales_the_return(trajectory: Callable[..., Trajectory]) -> None:
+    batch = two_turns((0.5, 0.25), 1.0, trajectory)
+    made = attach_turn_rewards(scored_rows(), batch)
+    found = attach_advantages(made, batch.rewards_N, batch.groups_N, algorithm(advantage="grpo"), 0.0)
+    deviation = 1.75 / 2**0.5
+    assert advantages(found)[0] == pytest.approx([0.875 / deviation, 0.875 / deviation, 0.375 / deviation], rel=1e-5)
+
+
+def test_the_critic_sees_turn_rewards_where_they_are_paid(trajectory: Callable[..., Trajectory]) -> None:
+    batch = two_turns((0.5, 0.25), 1.0, trajectory)
+    made = attach_turn_rewards(scored_rows(), batch)
+    found = attach_advantages(made, batch.rewards_N, batch.groups_N, algorithm(advantage="gae"), 0.0)
+    assert found[0].columns["return"].tolist() == [1.75, 1.75, 1.25]
+
+
+def test_without_turn_rewards_no_column_is_added(trajectory: Callable[..., Trajectory]) -> None:
+    assert "turn_reward" not in attach_turn_rewards(scored_rows(), two_turns((), 1.0, trajectory))[0].columns

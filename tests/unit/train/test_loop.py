@@ -301,9 +301,7 @@ def test_failed_searches_end_the_run_before_they_teach(
     answered: int, sentence: str, searching: Callable[[], Policy], parts: Making, tmp_path: Path
 ) -> None:
     made = parts(tmp_path / "run", learning=searching(), retriever=Failing(after=answered), evaluate=UNASKED)
-    with pytest.raises(
-        TrainingStopped, match=f"{sentence}.*'Ada': it is down"
-    ):
+    with pytest.raises(TrainingStopped, match=f"{sentence}.*'Ada': it is down"):
         trained(made)
     assert [row["step"] for row in made.run.metrics()] == [0]
     assert [path.name for path in made.run.checkpoints()] == ["step-0"]

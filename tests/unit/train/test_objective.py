@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from sleuth.algorithms.correction import Correction
 from sleuth.algorithms.loss import Bounds, Sampled, TokenLoss
-from sleuth.config.algorithm import AlgorithmConfig
+from sleuth.config.algorithm import AlgorithmConfig, CorrectionConfig
 from sleuth.errors import ConfigError, FunctionFailed
 from sleuth.train import objective
 
 CODE = """
 import torch
+from sleuth.algorithms.correction import Correction
 from sleuth.algorithms.loss import TokenLoss
 
 def made(sampled): return -sampled.logprob_T
@@ -37,6 +39,12 @@ def listed(rewards, groups): return rewards.tolist()
 def nothing(rewards, groups): pass
 def raises(rewards, groups): return rewards / "2"
 async def waits(rewards, groups): pass
+
+def halves(old, rollout, row): return torch.full_like(old, 0.5)
+def counted(old, rollout, row): return Correction(torch.ones_like(old), {"own": 2})
+def one_weight(old, rollout, row): return torch.ones(1)
+def infinite(old, rollout, row): return old / 0.0
+def two_parameters(old, rollout): pass
 """
 
 
@@ -77,7 +85,7 @@ def test_functions_that_return_what_they_should_are_taken() -> None:
         ("loss_metric", "returned float as the metric 'own'; expected a Tensor"),
         ("loss_metric_scalar", r"of shape \(\) as the metric 'own'"),
         ("loss_metrics", "expected a TokenLoss"),
-        ("loss_raises", r"raised AttributeError: .*objective_of_a_user.py:16\)"),
+        ("loss_raises", r"raised AttributeError: .*objective_of_a_user.py:17\)"),
     ],
 )
 def test_a_loss_of_another_shape_is_refused(name: str, says: str) -> None:
@@ -94,7 +102,7 @@ def test_a_loss_of_another_shape_is_refused(name: str, says: str) -> None:
         ("whole", r"a Tensor of int64 of shape \(3,\); expected a Tensor of floats"),
         ("listed", "returned list; expected a Tensor"),
         ("nothing", "returned NoneType; expected a Tensor"),
-        ("raises", r"raised TypeError: .*objective_of_a_user.py:26\)"),
+        ("raises", r"raised TypeError: .*objective_of_a_user.py:27\)"),
     ],
 )
 def test_an_advantage_of_another_shape_is_refused(name: str, says: str) -> None:
@@ -109,3 +117,28 @@ def test_an_advantage_of_another_shape_is_refused(name: str, says: str) -> None:
 def test_what_cannot_be_called_is_refused_before_the_run(knobs: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         objective.require(settings(**knobs))
+
+
+def corrected(name: str) -> Correction:
+    config = CorrectionConfig(level=f"import:objective_of_a_user.{name}")
+    return objective.correct(config, torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -2.0]), torch.tensor([0, 1]))
+
+
+def test_a_correction_of_the_user_weighs_tokens() -> None:
+    assert corrected("halves").weight_T.tolist() == [0.5, 0.5]
+    assert corrected("counted").metrics == {"own": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("one_weight", r"shape \(1,\).*shape \(2,\)"), ("infinite", "not finite"), ("nothing", "arguments")],
+)
+def test_a_correction_that_is_no_weight_per_token_is_refused(name: str, says: str) -> None:
+    with pytest.raises((FunctionFailed, ConfigError), match=says):
+        corrected(name)
+
+
+def test_a_correction_with_a_wrong_signature_is_refused_before_the_run() -> None:
+    correction = CorrectionConfig(level="import:objective_of_a_user.two_parameters")
+    with pytest.raises(ConfigError, match="cannot be called with 3 arguments"):
+        objective.require(AlgorithmConfig(correction=correction))

@@ -181,7 +181,7 @@ class Naive:
     def _corrected(self, trajectory: Trajectory) -> list[float]:
         """How much likelier the trainer finds each token than the engine, or all together, as far as that may be."""
         settings = self.algorithm.correction
-        if not settings.chosen:
+        if not settings.enabled:
             return [1.0 for _ in self.places(trajectory)]
         ratios = [exp(old - said) for old, said in zip(self.old(trajectory), trajectory.logprobs, strict=True)]
         if settings.level == "sequence":

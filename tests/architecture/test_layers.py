@@ -9,8 +9,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "sleuth"
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"credentials", "errors", "records"}),
-    frozenset({"hub", "recipes"}),
+    frozenset({"errors", "records"}),
+    frozenset({"credentials", "hub", "recipes"}),
     frozenset({"config", "runs", "page", "http"}),
     frozenset({"corpus", "reward", "algorithms", "model"}),
     frozenset({"retrieval", "engines"}),

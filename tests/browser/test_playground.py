@@ -181,7 +181,7 @@ def test_a_token_is_asked_for_and_refusals_are_told(tokens: Tokens, tabs: Callab
         tab = tabs()
         page: Page = tab.page
         page.goto(house.url)
-        expect(page.locator("#facts")).to_contain_text("a bearer token is needed")
+        expect(page.locator("#facts")).to_contain_text("bearer token")
         page.get_by_label("This server asks for a token").fill("secret")
         page.keyboard.press("Tab")
         expect(page.locator("#facts")).to_contain_text("wise answers")

@@ -50,17 +50,17 @@ def linked(rows: list[dict[str, str]]) -> str:
     return "\n\n".join(f"[Doc {place}]({row['url']}):\n{row['contents']}" for place, row in enumerate(rows, 1))
 
 
-def scored(answer: Answer) -> list[list[str]]:
+def scored_row(answer: Answer) -> list[list[str]]:
     return [[item["document"]["contents"] for item in items] for items in answer["result"]]
 
 
 # What the client of each family takes out of an answer and hands to its caller: the fields that have to be there.
 def search_r1(answer: Answer) -> list[str]:
-    return [numbered("Doc {}(Title: {}) {}\n", contents) for contents in scored(answer)]
+    return [numbered("Doc {}(Title: {}) {}\n", contents) for contents in scored_row(answer)]
 
 
 def verl(answer: Answer) -> dict[str, Any]:
-    found = scored(answer)
+    found = scored_row(answer)
     text = "\n---\n".join(numbered("Doc {} (Title: {})\n{}\n\n", contents).strip() for contents in found)
     metrics = {"query_count": len(found), "status": "success", "total_results": sum(map(len, found))}
     result = json.dumps({"result": text}, ensure_ascii=False)

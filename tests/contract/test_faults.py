@@ -12,7 +12,7 @@ from itertools import cycle
 
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.service.client import Client, Counts
+from sleuth.retrieval.service.client import Counts, SearchClient
 
 FAULTS = ("500", "429", "garbage", "half", "none", "late")
 SHARE = 0.3
@@ -122,7 +122,7 @@ def calls() -> list[list[str]]:
     return alone + [[f"list {n} query {m}" for m in range(1 + 9 * n)] for n in range(6)]
 
 
-async def timed(client: Client, queries: list[str]) -> tuple[float, list[list[Hit] | SearchUnavailable]]:
+async def timed(client: SearchClient, queries: list[str]) -> tuple[float, list[list[Hit] | SearchUnavailable]]:
     started = time.monotonic()
     outcomes = await client.search(queries, 3)
     return time.monotonic() - started, outcomes
@@ -132,7 +132,7 @@ async def run(seed: int, deadline: float) -> tuple[Counter[str], Counts, Counter
     """What the server did, what the client counted, and what its callers saw; each outcome is checked."""
     faulty, seen = Faulty(random.Random(seed)), Counter[str]()
     async with serving(faulty) as url:
-        client = Client(url, concurrency=32, deadline=deadline, timeout=TIMEOUT, batch=5)
+        client = SearchClient(url, concurrency=32, deadline=deadline, timeout=TIMEOUT, batch=5)
         asked = calls()
         for queries, (seconds, outcomes) in zip(
             asked, await asyncio.gather(*(timed(client, queries) for queries in asked)), strict=True

@@ -14,17 +14,17 @@ import uvicorn
 
 from sleuth.config.retrieval import IndexKind, IndexPlan
 from sleuth.errors import ReplayMiss, SearchUnavailable
+from sleuth.http.server import bind
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.cache import CachedRetriever
 from sleuth.retrieval.function import FunctionRetriever
 from sleuth.retrieval.index import build, load
 from sleuth.retrieval.replay import RecordingRetriever, ReplayRetriever
 from sleuth.retrieval.retriever import Retriever
-from sleuth.retrieval.service.client import Client
-from sleuth.retrieval.service.gather import Gathered
-from sleuth.retrieval.service.listen import bound
+from sleuth.retrieval.service.batching import BatchingRetriever
+from sleuth.retrieval.service.client import SearchClient
 from sleuth.retrieval.service.server import Facts, application
-from sleuth.retrieval.wire import scored
+from sleuth.retrieval.wire import scored_row
 
 TWINS = '"Twin"\nThe twins of the harbour tell the same story.'
 
@@ -59,7 +59,7 @@ Opener = Callable[[Kinds], AbstractContextManager[Retriever]]
 @contextmanager
 def served(retriever: Retriever) -> Iterator[str]:
     """The address of a server in a thread."""
-    with bound("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         app = application(retriever, Facts("contract", "any", len(PASSAGES)))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         thread = Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -81,14 +81,14 @@ def over_http(kind: str) -> Opener:
     @contextmanager
     def opened(kinds: Kinds) -> Iterator[Retriever]:
         with served(load(kinds[kind], device="cpu")) as address:
-            yield Client(address)
+            yield SearchClient(address)
 
     return opened
 
 
 @contextmanager
 def gathered(kinds: Kinds) -> Iterator[Retriever]:
-    yield Gathered(load(kinds["bm25"]))
+    yield BatchingRetriever(load(kinds["bm25"]))
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def function(kinds: Kinds) -> Iterator[Retriever]:
 
     async def search(queries: list[str], k: int) -> list[object]:
         answers = await inner.search(queries, k)
-        return [list(map(scored, hits)) for hits in answers if not isinstance(hits, SearchUnavailable)]
+        return [list(map(scored_row, hits)) for hits in answers if not isinstance(hits, SearchUnavailable)]
 
     yield FunctionRetriever(search, "import:mine.search")
 

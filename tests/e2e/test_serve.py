@@ -30,7 +30,7 @@ COMMAND = "from sleuth.cli.main import main; main()"
 SLOW = """
 import asyncio, sys
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.service.listen import bound, serve
+from sleuth.http.server import bind, serve
 from sleuth.retrieval.service.server import Facts, application
 
 class Slow:
@@ -38,7 +38,7 @@ class Slow:
         await asyncio.sleep(float(sys.argv[1]))
         return [[Hit(Passage(query, query), 1.0)] for query in queries]
 
-listener = bound("127.0.0.1", 0)
+listener = bind("127.0.0.1", 0)
 address = "http://127.0.0.1:%d (" % listener.getsockname()[1]
 app = application(Slow(), Facts("slow", "slow", 0))
 serve(app, listener, lambda: print(address, flush=True), grace=int(sys.argv[2]))

@@ -8,7 +8,7 @@ import pytest
 
 from sleuth.config import recipe
 from sleuth.config.tree import Config
-from sleuth.credentials import is_masked, redacted, redacted_tree
+from sleuth.credentials import is_redacted, redact, redact_tree
 from sleuth.errors import ConfigError
 from sleuth.runs.run import Run
 
@@ -33,9 +33,9 @@ def begun_with_a_proxy() -> Config:
     ],
 )
 def test_addresses_lose_their_credentials(text: str, shown: str) -> None:
-    assert redacted(text) == shown
-    assert redacted_tree({"a": [text, 1, None]}) == {"a": [shown, 1, None]}
-    assert is_masked(shown) == ("***" in shown)
+    assert redact(text) == shown
+    assert redact_tree({"a": [text, 1, None]}) == {"a": [shown, 1, None]}
+    assert is_redacted(shown) == ("***" in shown)
 
 
 def test_a_saved_recipe_holds_no_password() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sleuth.agent.cut import first_end
 from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol
-from sleuth.engines.remote.chat import Call, Message, Reply
+from sleuth.engines.remote import FunctionCall, Message, Reply
 from sleuth.records import Access, Action, Search
 
 EMPTY = "(empty)"  # servers refuse a message without words
@@ -21,7 +21,7 @@ class Said:
     action: Action
     formed: bool
     message: Message
-    call: Call | None
+    call: FunctionCall | None
 
 
 def read(reply: Reply, protocol: Protocol) -> Said:
@@ -31,9 +31,9 @@ def read(reply: Reply, protocol: Protocol) -> Said:
     if call is not None:
         words = f"{words}\n{_written(call)}".lstrip("\n")
     action = protocol.parse(words)
-    apart = bool(reply.thoughts.strip()) and "<think>" not in words
+    apart = bool(reply.reasoning.strip()) and "<think>" not in words
     formed = protocol.formed(f"<think></think>{words}" if apart else words, action) and reply.calls <= 1
-    text = f"<think>{reply.thoughts.strip()}</think>\n{words}" if apart else words
+    text = f"<think>{reply.reasoning.strip()}</think>\n{words}" if apart else words
     taken = call if isinstance(action, Search | Access) else None
     return Said(text, action, formed, _message(reply, words, taken), taken)
 
@@ -48,11 +48,11 @@ def shown(said: Said, observation: Observation) -> Message:
 
 def closed(reply: Reply, stops: Sequence[str]) -> str:
     """The words up to the first stop, with that stop: servers leave it out, and some do not stop there."""
-    words = reply.words
+    words = reply.content
     end = first_end(words, stops)
     if end is not None:
         return words[:end]
-    if not reply.ended or reply.stop is None:
+    if not reply.finished or reply.stop is None:
         return words
     if reply.stop in stops:
         return words + reply.stop
@@ -65,7 +65,7 @@ def _open(words: str, stops: Sequence[str]) -> str:
     return opened[max(opened)] if opened and max(opened) >= 0 else ""
 
 
-def _written(call: Call) -> str:
+def _written(call: FunctionCall) -> str:
     """A call as the protocol reads it; no argument can close its tag."""
     try:
         arguments = json.dumps(json.loads(call.arguments), ensure_ascii=False)
@@ -75,10 +75,10 @@ def _written(call: Call) -> str:
     return "<tool_call>\n" + inner.replace("<", "\\u003c") + "\n</tool_call>"
 
 
-def _message(reply: Reply, words: str, taken: Call | None) -> Message:
+def _message(reply: Reply, words: str, taken: FunctionCall | None) -> Message:
     """The turn as it is sent again; a call that could not be read is sent as words, for it can have no answer."""
     if taken is None:
         return {"role": "assistant", "content": words.strip() or EMPTY}
     function = {"name": taken.name, "arguments": taken.arguments}
     calls = [{"id": taken.id, "type": "function", "function": function}]
-    return {"role": "assistant", "content": reply.words, "tool_calls": calls}
+    return {"role": "assistant", "content": reply.content, "tool_calls": calls}

@@ -18,10 +18,7 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.tools import Found, SearchTool
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Sampling
-from sleuth.engines.remote.chat import Message, Reply
-from sleuth.engines.remote.chat import said as next_turn
-from sleuth.engines.remote.endpoint import Endpoint
-from sleuth.engines.remote.exchange import ContextFull
+from sleuth.engines.remote import ContextFull, Endpoint, Message, Reply, complete_chat
 from sleuth.errors import ConfigError, EngineFailure, SearchUnavailable
 from sleuth.records import (
     Access,
@@ -149,7 +146,7 @@ class Conversation:
         said = dialogue.read(reply, self.agent.protocol)
         self._tell(said.text)
         self.messages.append(said.message)
-        self.used = reply.given + reply.tokens or self.used + _tokens(said.message)
+        self.used = reply.prompt_tokens + reply.completion_tokens or self.used + _tokens(said.message)
         return await self._act(said, reply)
 
     async def _reply(self, room: int) -> Reply:
@@ -161,7 +158,7 @@ class Conversation:
             seed=self.task.turn_seed(number),
         )
         functions = agent.protocol.functions if self.calls else ()
-        return await next_turn(self.http, agent.endpoint, self.messages, sampling, functions)
+        return await complete_chat(self.http, agent.endpoint, self.messages, sampling, functions)
 
     async def _act(self, said: Said, reply: Reply) -> StopReason | None:
         last = len(self.turns) == self.searches
@@ -202,7 +199,7 @@ class Conversation:
 
     def _record(self, said: Said, outcome: Outcome, reply: Reply, found: Found = ()) -> None:
         hits, counts = tuple(chain.from_iterable(found)), tuple(map(len, found))
-        self.turns.append(Turn(said.text, said.action, outcome, reply.tokens, hits, counts, said.formed))
+        self.turns.append(Turn(said.text, said.action, outcome, reply.completion_tokens, hits, counts, said.formed))
 
     def _tell(self, text: str) -> None:
         if self.hear is not None:

@@ -14,11 +14,10 @@ import numpy as np
 from fastapi import FastAPI
 
 from sleuth.errors import SearchUnavailable, SleuthError
+from sleuth.http.server import bind, serve
 from sleuth.retrieval.retriever import Retriever
-from sleuth.retrieval.service.limits import Limits
-from sleuth.retrieval.service.listen import bound, serve
 from sleuth.retrieval.service.server import Facts, application
-from sleuth.retrieval.wire import RetrieveRequest, scored
+from sleuth.retrieval.wire import Limits, RetrieveRequest, scored_row
 
 Opener = Callable[[], Retriever]  # makes the retriever in the process of its server; it travels there by pickle
 
@@ -71,7 +70,9 @@ def naive(retriever: Retriever) -> FastAPI:
     async def retrieve(request: RetrieveRequest) -> dict[str, Any]:
         async with lock:
             answers = await retriever.search(request.queries, request.topk or K)
-        return {"result": [[] if isinstance(each, SearchUnavailable) else list(map(scored, each)) for each in answers]}
+        return {
+            "result": [[] if isinstance(each, SearchUnavailable) else list(map(scored_row, each)) for each in answers]
+        }
 
     return app
 
@@ -96,7 +97,7 @@ def _serving(name: str, opener: Opener) -> Iterator[int]:
 
 
 def _serve(name: str, opener: Opener, parent: "Connection[int, int]") -> None:
-    listener = bound(HOST, 0)
+    listener = bind(HOST, 0)
     serve(SERVERS[name](opener()), listener, lambda: parent.send(listener.getsockname()[1]))
 
 

@@ -8,7 +8,7 @@ from sleuth.cli.finite import finite
 from sleuth.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sleuth.engines.remote.endpoint import Endpoint
+    from sleuth.engines.remote import Endpoint
 
 MODEL = typer.Option("--model", metavar="NAME", help="with an address: the model there")
 KEY_ENV = typer.Option(help="with an address: environment variable with the key; default OPENAI_API_KEY")
@@ -19,8 +19,7 @@ TIMEOUT = typer.Option(
 
 def endpoint_of(name: str, model: str | None, key_env: str | None, timeout: float | None) -> "Endpoint | None":
     """The endpoint that an address names; None where the name is none, with which the options are refused."""
-    from sleuth.engines.remote.endpoint import TIMEOUT as TIMEOUT_SECONDS
-    from sleuth.engines.remote.endpoint import Endpoint, is_address
+    from sleuth.engines.remote import DEFAULT_TIMEOUT, Endpoint, is_address
 
     given = {"--model": model, "--key-env": key_env, "--timeout": timeout}
     if not is_address(name):
@@ -31,4 +30,4 @@ def endpoint_of(name: str, model: str | None, key_env: str | None, timeout: floa
                 )
         return None
     # Without a name, the list of the server says which there are.
-    return Endpoint(name, model or "", key_env, TIMEOUT_SECONDS if timeout is None else timeout)
+    return Endpoint(name, model or "", key_env, DEFAULT_TIMEOUT if timeout is None else timeout)

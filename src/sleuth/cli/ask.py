@@ -19,7 +19,7 @@ from sleuth.runs.run import Run
 
 if TYPE_CHECKING:
     from sleuth.agent.answerer import Runner
-    from sleuth.engines.remote.endpoint import Endpoint
+    from sleuth.engines.remote import Endpoint
     from sleuth.train.candidates import Wish
 
 STYLES = {"think": "dim", "search": "cyan", "information": "green", "answer": "bold"}

@@ -21,7 +21,7 @@ from sleuth.errors import ConfigError, InputError, Interrupted, UserError
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
-    from sleuth.engines.remote.endpoint import Endpoint
+    from sleuth.engines.remote import Endpoint
     from sleuth.evaluate.benchmarks import Benchmark
     from sleuth.evaluate.folder import EvaluationFolder
     from sleuth.evaluate.judge import Judge

@@ -22,7 +22,7 @@ from sleuth.cli.settings import knobs, settings
 from sleuth.cli.sft import sft
 from sleuth.cli.train import train
 from sleuth.cli.view import view
-from sleuth.credentials import redacted
+from sleuth.credentials import redact
 from sleuth.errors import TrainingStopped, UserError
 from sleuth.model.memory import describe_out_of_memory
 
@@ -106,4 +106,4 @@ def main() -> None:
 
 
 def _leave(error: Exception | str, code: int) -> NoReturn:
-    leave(" ".join(["sleuth:", *redacted(str(error)).splitlines()]), code)
+    leave(" ".join(["sleuth:", *redact(str(error)).splitlines()]), code)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.bearer import bearer
 from sleuth.cli.bounds import MAX_INT
 from sleuth.cli.printed import say
 from sleuth.cli.serve_agent import agent
 from sleuth.cli.serve_mcp import mcp
+from sleuth.credentials import token_from_env
 
 if TYPE_CHECKING:
     from sleuth.corpus.pages import PageStore
@@ -54,17 +54,16 @@ def retriever(
     /docs shows both in a browser, /readyz what is served, /metrics figures for Prometheus. Ctrl-C and SIGTERM finish
     what was accepted, then end the server.
     """
-    token = bearer(token_env)
+    token = token_from_env(token_env)
 
+    from sleuth.http.middleware import server_names
+    from sleuth.http.server import authority, bind, serve
     from sleuth.retrieval.index import load
     from sleuth.retrieval.manifest import read
-    from sleuth.retrieval.service.address import announced, authority, reachable
-    from sleuth.retrieval.service.listen import bound, serve
-    from sleuth.retrieval.service.request_check import server_names
-    from sleuth.retrieval.service.server import Facts, application
+    from sleuth.retrieval.service.server import Facts, advertise, application
 
     with ExitStack() as open_until_the_end:
-        listener = open_until_the_end.enter_context(bound(host, port))
+        listener = open_until_the_end.enter_context(bind(host, port))
         manifest = read(index)
         facts = Facts(str(index), manifest.kind, manifest.passages)
         loaded = load(index, device=device, rerank=rerank)
@@ -74,8 +73,8 @@ def retriever(
         def ready() -> None:
             chosen = listener.getsockname()[1]
             if address_dir:
-                open_until_the_end.enter_context(announced(address_dir, host, chosen))
-            at = f"http://{authority(reachable(host), chosen)}"
+                open_until_the_end.enter_context(advertise(address_dir, host, chosen))
+            at = f"http://{authority(host, chosen)}"
             say(f"serving {index} at {at} ({facts.kind}, {facts.passages:,} passages); stop with Ctrl-C")
 
         serve(served, listener, ready)

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.bearer import bearer
 from sleuth.cli.bounds import MANY, TOKENS
 from sleuth.cli.finite import finite
 from sleuth.cli.printed import say
-from sleuth.credentials import redacted
+from sleuth.credentials import redact, token_from_env
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,17 +75,16 @@ def agent(
     The page at / asks it in a browser; /health says how busy it is, /metrics has figures for Prometheus. Ctrl-C and
     SIGTERM finish the answers under way, then end the server.
     """
-    token = bearer(token_env)
+    token = token_from_env(token_env)
 
     from sleuth.cli.quiet import quiet
-    from sleuth.retrieval.service.address import authority, reachable
-    from sleuth.retrieval.service.listen import bound, serve
-    from sleuth.retrieval.service.request_check import server_names
+    from sleuth.http.middleware import server_names
+    from sleuth.http.server import authority, bind, serve
     from sleuth.serve.agent.application import application
     from sleuth.serve.agent.terms import Facts, Terms
     from sleuth.train import candidates
 
-    with bound(host, port) as listener:
+    with bind(host, port) as listener:
         quiet()
         _require_weights(model)
         wish = candidates.Wish(tuple(settings or ()), index, method, before)
@@ -97,14 +95,14 @@ def agent(
         terms = Terms(places, max_tokens, max_prompt, temperature=temperature, wait=wait)
         names = server_names(host, allow_host or ())
         app = application(candidate.agent((), lockstep=False), facts, terms, token=token, names=names)
-        at = f"http://{authority(reachable(host), listener.getsockname()[1])}"
+        at = f"http://{authority(host, listener.getsockname()[1])}"
         said = f"serving {facts.name} at {at} ({candidate.config.agent.method}, {facts.searches}); stop with Ctrl-C"
-        serve(app, listener, lambda: say(said), grace=GRACE, lifespan="on")
+        serve(app, listener, lambda: say(said), shutdown_seconds=GRACE, lifespan="on")
 
 
 def _require_weights(model: str) -> None:
     """Refuses an address: behind one is a server already, which gives words and no tokens."""
-    from sleuth.engines.remote.endpoint import is_address
+    from sleuth.engines.remote import is_address
 
     if is_address(model):
         raise InputError(
@@ -120,7 +118,7 @@ def _searched(candidate: "Candidate") -> str:
     if config.agent.method in UNSEARCHED:
         return "no index"
     if not config.retrieval.local:
-        return redacted(str(config.retrieval.index))
+        return redact(str(config.retrieval.index))
     folder = PurePath(candidate.index)
     # The index of a run has no name of its own.
     return f"{candidate.name}/{folder.name}" if candidate.index.parent == candidate.recording.parent else folder.name

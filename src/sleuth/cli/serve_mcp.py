@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.bearer import bearer
 from sleuth.cli.printed import say
+from sleuth.credentials import token_from_env
 from sleuth.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def mcp(
     ):
         if value is not None and not useful:
             raise ConfigError(f"{option} has no effect without {needed}; remove it")
-    place, token = None if http is None else _place(http), bearer(token_env)
+    place, token = None if http is None else _place(http), token_from_env(token_env)
 
     def library() -> "Library":
         from sleuth.serve.library import opened_library
@@ -102,17 +102,15 @@ def _serve(
     token: str | None,
     names: Sequence[str],
 ) -> None:
-    from sleuth.retrieval.service.address import authority, reachable
-    from sleuth.retrieval.service.guard import Guarded
-    from sleuth.retrieval.service.listen import bound, serve
-    from sleuth.retrieval.service.request_check import LOOPBACK, server_names
+    from sleuth.http.middleware import LOOPBACK, BearerAuth, server_names
+    from sleuth.http.server import authority, bind, serve
     from sleuth.serve.mcp import PATH, application
 
-    with bound(*place) as listener:
-        known = authority(reachable(place[0]), listener.getsockname()[1])
+    with bind(*place) as listener:
+        known = authority(place[0], listener.getsockname()[1])
         app = application(library(), Path(index).name, k, [*LOOPBACK, *server_names(place[0], names)])
         said = f"serving {index} at http://{known}{PATH}; stop with Ctrl-C"
-        serve(Guarded(app, token) if token else app, listener, lambda: say(said), lifespan="on")
+        serve(BearerAuth(app, token) if token else app, listener, lambda: say(said), lifespan="on")
 
 
 def _place(address: str) -> tuple[str, int]:

@@ -57,16 +57,15 @@ def view(
     given = _given(folders)
     desk = _desk(given, tokenizer, cache or _cache())
 
-    from sleuth.retrieval.service.address import authority, reachable
-    from sleuth.retrieval.service.listen import bound, serve
-    from sleuth.retrieval.service.request_check import LOOPBACK, server_names
+    from sleuth.http.middleware import LOOPBACK, server_names
+    from sleuth.http.server import authority, bind, serve
     from sleuth.view.server import application
 
-    listener = bound(host, port)
+    listener = bind(host, port)
     served = application(desk, names=server_names(host, allow_host or ()))
 
     def ready() -> None:
-        address = f"http://{authority(reachable(host), listener.getsockname()[1])}/"
+        address = f"http://{authority(host, listener.getsockname()[1])}/"
         say(f"viewing {_counted(desk)} at {address}; stop with Ctrl-C")
         if desk.library.counts() == (0, 0):
             say(_not_yet(given))
@@ -77,7 +76,7 @@ def view(
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     with listener:
-        serve(served, listener, ready, grace=2)
+        serve(served, listener, ready, shutdown_seconds=2)
 
 
 def _given(folders: list[Path] | None) -> list[Path]:

@@ -16,7 +16,7 @@ from sleuth import hub
 from sleuth.config.data import FILES
 from sleuth.config.section import Section
 from sleuth.config.tree import Config
-from sleuth.credentials import is_masked, redacted, redacted_tree
+from sleuth.credentials import is_redacted, redact, redact_tree
 from sleuth.errors import ConfigError, InputError
 
 Tree = dict[str, object]
@@ -106,7 +106,7 @@ def with_absolute_paths(config: Config) -> Config:
 
 def resolved(config: Config) -> Tree:
     """The tree with all defaults and without credentials, as saved with a run."""
-    tree: Tree = redacted_tree(config.model_dump(mode="json"))
+    tree: Tree = redact_tree(config.model_dump(mode="json"))
     return tree
 
 
@@ -124,7 +124,7 @@ def amend(tree: Mapping[str, object], overrides: Sequence[str]) -> Config:
         key, _, value = (part.strip() for part in override.partition("="))
         table = f"{key}."
         is_known = key in keys or any(each.startswith(table) for each in keys)
-        same_address = key in masked and redacted(value) == masked[key]  # the credentials are given again
+        same_address = key in masked and redact(value) == masked[key]  # the credentials are given again
         if is_known and not same_address and not (key if key in keys else table).startswith(MAY_CHANGE):
             allowed = ", ".join(f"{name}*" if name.endswith(".") else name for name in MAY_CHANGE)
             raise ConfigError(f"{key} cannot change when a run is resumed; allowed: {allowed}; or start a new run")
@@ -182,7 +182,7 @@ def _shipped_models() -> set[str]:
 def _masked(tree: Tree) -> Iterator[tuple[str, object]]:
     """Settings of a saved tree whose credentials were removed, with the saved value."""
     keys = {setting.key for setting in settings()}
-    return ((key, value) for key, value in _leaves(tree, keys, "") if is_masked(value))
+    return ((key, value) for key, value in _leaves(tree, keys, "") if is_redacted(value))
 
 
 def _with_credentials(tree: Tree) -> Tree:
@@ -190,7 +190,7 @@ def _with_credentials(tree: Tree) -> Tree:
     for key, value in list(_masked(tree)):
         variable = f"SLEUTH_{key.upper().replace('.', '_')}"
         given = os.environ.get(variable, "")
-        if redacted(given) != value:
+        if redact(given) != value:
             raise ConfigError(
                 f"{key} = {value} was saved without its credentials; set the full address in the environment variable "
                 f"{variable}, or resume with: --set {key}=ADDRESS"

@@ -8,19 +8,17 @@ import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from sleuth.credentials import redacted, redacted_tree
+from sleuth.credentials import Secrets, authorization_header, redact, redact_tree
 from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.evaluate.results import QuestionResult
-from sleuth.retrieval.service.exchange import Failure, retry_after
-from sleuth.retrieval.service.retries import Retries
+from sleuth.http.client import RequestFailure, RetryPolicy, receive
 from sleuth.runs.atomic import explain_write_errors
 from sleuth.runs.json_files import read_rows
 
@@ -30,9 +28,7 @@ PROMPT = (
     "the question; other wording, spelling or detail does not matter. Say no if it does not. Reply with yes or no only."
     "\n\nQuestion: {question}\nAccepted answers: {golds}\nGiven answer: {answer}"
 )
-TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 MAX_REFUSALS = 20  # consecutive refusals after which the server is considered unusable
-_MAX_DETAIL = 200  # characters of a server's error shown to the user
 
 _WORD = re.compile(r"\b(yes|no)\b")
 _BEGINS = re.compile(r"\W*(yes|no)\s*(?:[^\w\s]|\n|$)")
@@ -56,9 +52,11 @@ class Judge:
             raise ConfigError(f"--judge {self.url} is not an address; expected one such as https://host/v1")
 
     def client(self) -> httpx.AsyncClient:
-        key = os.environ.get(self.key_env)
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.AsyncClient(timeout=self.timeout, headers=headers)
+        return httpx.AsyncClient(timeout=httpx.Timeout(None), headers=authorization_header(self.key))
+
+    @property
+    def key(self) -> str | None:
+        return os.environ.get(self.key_env) or None
 
     @property
     def base(self) -> str:
@@ -71,7 +69,7 @@ class Judge:
     @property
     def identity(self) -> dict[str, str]:
         """Key of saved verdicts: address, model and prompt."""
-        return {"url": redacted(self.base), "model": self.model, "prompt": hashlib.sha256(PROMPT.encode()).hexdigest()}
+        return {"url": redact(self.base), "model": self.model, "prompt": hashlib.sha256(PROMPT.encode()).hexdigest()}
 
     def request(self, result: QuestionResult) -> dict[str, Any]:
         """Chat completion request for one answer."""
@@ -151,7 +149,7 @@ def read_verdicts(folder: Path, identity: Mapping[str, str]) -> dict[int, float]
         place, verdict = row.get("group"), row.get("verdict")
         if type(place) is not int or verdict not in (0.0, 1.0):
             raise InputError(f"{file}, line {number} has no verdict of 1 or 0; remove the line, or the file")
-        row = redacted_tree(row)  # earlier versions wrote addresses with credentials
+        row = redact_tree(row)  # earlier versions wrote addresses with credentials
         if all(row.get(name) == value for name, value in identity.items()):
             found[place] = float(verdict)
     return found
@@ -183,11 +181,10 @@ class _JudgeClient:
 
     async def verdict(self, result: QuestionResult) -> float | None:
         """1, 0, or None if no attempt within the deadline gave a clear verdict."""
-        deadline = asyncio.get_running_loop().time() + self.judge.deadline
-        found = await Retries(self.judge.deadline).first_answer(partial(self._attempt, result), deadline)
-        if not isinstance(found, Failure):
+        found = await RetryPolicy(self.judge.deadline).run(partial(self._attempt, result))
+        if not isinstance(found, RequestFailure):
             self.answered, self.refusals = True, 0
-            return parse_verdict(_reply_text(found))
+            return parse_verdict(found)
         self.refusals += 1
         if not self.answered or self.refusals >= MAX_REFUSALS:
             raise InputError(
@@ -197,17 +194,10 @@ class _JudgeClient:
             )
         return None
 
-    async def _attempt(self, result: QuestionResult, _: Failure | None) -> httpx.Response | Failure:
-        try:
-            reply = await self.client.post(self.judge.address, json=self.judge.request(result))
-        except httpx.HTTPError as error:
-            return Failure("no answer", f"no response ({str(error) or type(error).__name__})")
-        if reply.is_success:
-            return reply
-        detail = " ".join(reply.text.split())[:_MAX_DETAIL] or "no details"
-        after = retry_after(reply.headers.get("retry-after", ""), datetime.now(UTC))
-        cause = f"HTTP {reply.status_code} ({detail})"
-        return Failure("refused", cause, again=reply.status_code in TRANSIENT, after=after)
+    async def _attempt(self, result: QuestionResult, _: RequestFailure | None) -> str | RequestFailure:
+        secrets = Secrets({} if self.judge.key is None else {"key": self.judge.key})
+        response = self.client.post(self.judge.address, json=self.judge.request(result))
+        return await receive(response, self.judge.timeout, _reply_text, secrets)
 
 
 async def _gather(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -233,9 +223,9 @@ def _with_verdicts(results: Sequence[QuestionResult], verdicts: Mapping[int, flo
     return judged
 
 
-def _reply_text(reply: httpx.Response) -> str:
+def _reply_text(body: bytes) -> str:
     try:
-        text = reply.json()["choices"][0]["message"]["content"]
+        text = json.loads(body)["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError):
         return ""
     return text if isinstance(text, str) else ""

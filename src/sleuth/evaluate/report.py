@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from sleuth.credentials import redacted_tree
+from sleuth.credentials import redact_tree
 from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.folder import MANIFEST, RESULTS, EvaluationFolder
 from sleuth.evaluate.judge import JUDGE, count_unjudged, with_saved_verdicts
@@ -46,7 +46,7 @@ def write_report(folder: EvaluationFolder, results: Sequence[QuestionResult]) ->
         sample=manifest["sample"],
         notes=notes,
         stamp=manifest["stamp"],
-        judged_by=redacted_tree(judge),
+        judged_by=redact_tree(judge),
         unjudged=count_unjudged(results) if judge else 0,
         wall_seconds=folder.seconds(),
         stops=dict(Counter(result.stop for result in results if result.stop is not None).most_common()),

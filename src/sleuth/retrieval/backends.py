@@ -1,7 +1,6 @@
 """Search backends by name: an index folder, a retrieval server, web search, or a Python function."""
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sleuth.config.hooks import import_function
 from sleuth.config.retrieval import WEB_PREFIX, Backend, RetrievalConfig, ServiceConfig, backend_of
 from sleuth.corpus.pages import PageStore
-from sleuth.credentials import redacted
+from sleuth.credentials import redact, token_from_env
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
 from sleuth.records import Passage
 from sleuth.retrieval import manifest
@@ -19,7 +18,7 @@ from sleuth.retrieval.replay import RecordingRetriever, ReplayRetriever
 from sleuth.retrieval.retriever import Pages, Retriever
 
 if TYPE_CHECKING:
-    from sleuth.retrieval.service.client import Client
+    from sleuth.retrieval.service.client import SearchClient
 
 STARTUP_TIMEOUT = 10.0  # seconds for a server to become ready
 UNLIMITED = 1 << 40  # our own episodes wait for their searches, so none is rejected
@@ -50,10 +49,11 @@ def require_ready(name: str | None, service: ServiceConfig | None = None, timeou
     """Raise InputError if `name` is a retrieval server that does not answer within `timeout` seconds."""
     if backend_of(name) != "server" or name is None:
         return
-    from sleuth.retrieval.service.identity import served
+    from sleuth.retrieval.service.client import served_index
 
     service = service or ServiceConfig()
-    if served(name, server_token(service), service.proxy, patience=min(timeout, service.deadline)) is None:
+    token = token_from_env(service.token_env)
+    if served_index(name, token, service.proxy, patience=min(timeout, service.deadline)) is None:
         # Other implementations have no /readyz, so try a search.
         (outcome,) = asyncio.run(_open_server(name, service).search(["ready"], 1))
         if isinstance(outcome, SearchUnavailable):
@@ -63,41 +63,30 @@ def require_ready(name: str | None, service: ServiceConfig | None = None, timeou
 def backend_identity(name: str) -> str | None:
     """The identity stored in recordings: the fingerprint of an index folder (None if missing), else the name."""
     if backend_of(name) != "folder":
-        return redacted(name)
+        return redact(name)
     return manifest.fingerprint(Path(name)) if Path(name).exists() else None
-
-
-def server_token(service: ServiceConfig) -> str | None:
-    """Read the bearer token of a server from the environment variable named in the settings."""
-    variable = service.token_env
-    if variable is None:
-        return None
-    token = os.environ.get(variable)
-    if not token:
-        raise ConfigError(f"the environment variable {variable} is empty; set it to the server's bearer token")
-    return token
 
 
 def _open_index(folder: Path, device: str, rerank: str | None = None, depth: int = 10) -> Retriever:
     from sleuth.retrieval.index import load
-    from sleuth.retrieval.service.gather import Gathered
+    from sleuth.retrieval.service.batching import BatchingRetriever
 
     # Episodes send one query at a time; a batch costs the encoder and the index little more than one.
     index = load(folder, device=device, rerank=rerank, depth=depth)
-    return Gathered(index, waiting=UNLIMITED, characters=UNLIMITED)
+    return BatchingRetriever(index, waiting=UNLIMITED, characters=UNLIMITED)
 
 
-def _open_server(url: str, service: ServiceConfig) -> "Client":
-    from sleuth.retrieval.service.client import Client
+def _open_server(url: str, service: ServiceConfig) -> "SearchClient":
+    from sleuth.retrieval.service.client import SearchClient
 
-    return Client(url, **_server_options(service))
+    return SearchClient(url, **_server_options(service))
 
 
 def _open_web(name: str, service: ServiceConfig) -> Retriever:
-    from sleuth.retrieval.web.search import Web
+    from sleuth.retrieval.web.search import WebSearch
 
     options = service.model_dump(exclude={"token_env"})
-    return Web(name.removeprefix(WEB_PREFIX), **options)
+    return WebSearch(name.removeprefix(WEB_PREFIX), **options)
 
 
 def _open_function(name: str, service: ServiceConfig) -> Retriever:
@@ -105,7 +94,10 @@ def _open_function(name: str, service: ServiceConfig) -> Retriever:
 
 
 def _server_options(service: ServiceConfig) -> dict[str, Any]:
-    return {"token": server_token(service), **service.model_dump(include={"concurrency", "rate", "deadline", "proxy"})}
+    return {
+        "token": token_from_env(service.token_env),
+        **service.model_dump(include={"concurrency", "rate", "deadline", "proxy"}),
+    }
 
 
 # A new backend needs an entry here, one in `config.retrieval.BACKENDS`, and its module.
@@ -139,6 +131,6 @@ def open_pages(config: RetrievalConfig) -> Pages:
             "agent.protocol = tools-access opens pages, and there are none; set retrieval.pages to a file of pages, "
             "or retrieval.index to a server that has some"
         )
-    from sleuth.retrieval.service.page_client import PageClient
+    from sleuth.retrieval.service.client import PageClient
 
     return PageClient(config.index, **_server_options(config.service))

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from sleuth.config.hooks import Contract, describe_exception
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit
-from sleuth.retrieval.wire import hits_of
+from sleuth.retrieval.wire import parse_hits
 
 DEADLINE, CONCURRENCY = 60.0, 64  # seconds of one call, and calls at once
 
@@ -96,4 +96,4 @@ def _found(found: Any, k: int) -> Found:
         return found
     if isinstance(found, Sequence) and all(isinstance(hit, Hit) for hit in found):
         return list(found)[:k]
-    return hits_of(found)[:k]
+    return parse_hits(found)[:k]

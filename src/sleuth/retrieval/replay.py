@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from sleuth.errors import InputError, ReplayMiss, SearchUnavailable
 from sleuth.records import Hit
 from sleuth.retrieval.retriever import Retriever
-from sleuth.retrieval.wire import hits_of, scored
+from sleuth.retrieval.wire import parse_hits, scored_row
 from sleuth.runs.lock import acquire
 
 Outcome = list[Hit] | SearchUnavailable
@@ -132,7 +132,7 @@ class ReplayRetriever:
         self._file.seek(start)
         row = _parsed(self._path, self._file.readline(), f"the row at byte {start}")
         try:
-            return SearchUnavailable(query, row["unavailable"]) if "unavailable" in row else hits_of(row["hits"])
+            return SearchUnavailable(query, row["unavailable"]) if "unavailable" in row else parse_hits(row["hits"])
         except ValueError as error:
             raise InputError(f"{self._path}, the row at byte {start}: {error}; restore the file") from error
 
@@ -187,7 +187,7 @@ def _row(query: str, k: int, outcome: Outcome) -> Row:
     """Hits stand as on the wire: a column of the corpus may be named like one of ours."""
     if isinstance(outcome, SearchUnavailable):
         return {"query": query, "k": k, "unavailable": outcome.cause}
-    return {"query": query, "k": k, "hits": [scored(hit) for hit in outcome]}
+    return {"query": query, "k": k, "hits": [scored_row(hit) for hit in outcome]}
 
 
 def _line(row: Row) -> bytes:

@@ -1,7 +1,8 @@
-"""The shapes of search over HTTP: what clients of Search-R1 and its descendants send, and the answers they read."""
+"""The HTTP API of retrieval: requests and responses of Search-R1 and its descendants, and limits on requests."""
 
 import hashlib
 import math
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
@@ -11,10 +12,30 @@ from sleuth.records import Hit, Passage
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Largest requests that a server accepts; `hits` limits queries times topk.
+
+    `waiting` and `waiting_characters` limit the queue of all requests, `waiting_seconds` the time of one in it.
+    """
+
+    queries: int = 10_000
+    characters: int = 32_768
+    topk: int = 1_000
+    hits: int = 200_000
+    urls: int = 1_000
+    body: int = 16 * 2**20
+    body_seconds: float = 60.0
+    waiting: int = 500_000
+    waiting_characters: int = 2**28
+    waiting_seconds: float = 300.0
+    batch: int = 512
+
+
 class RetrieveRequest(BaseModel):
     """A search for one or many queries; `topk` absent, null or 0 means the server's own default."""
 
-    # Clients of the field send fields of their own; a server that refused them would not be theirs any more.
+    # Existing clients send additional fields, so unknown fields are ignored.
     model_config = ConfigDict(
         extra="ignore",
         json_schema_extra={
@@ -26,7 +47,7 @@ class RetrieveRequest(BaseModel):
         },
     )
 
-    # The first that is no string is enough: a body of millions of numbers would be as many errors.
+    # FailFast: a body of millions of numbers would otherwise produce millions of errors.
     queries: Annotated[list[str], FailFast()]
     topk: Annotated[int | None, Field(ge=0)] = None
     return_scores: bool | None = None
@@ -35,7 +56,7 @@ class RetrieveRequest(BaseModel):
 
     @property
     def reranks(self) -> bool:
-        """Whether the client speaks the rerank variant, in which a document is a string."""
+        """Whether this is the rerank variant, in which a document is a string."""
         return self.topk_retrieval is not None or self.topk_rerank is not None
 
 
@@ -65,64 +86,54 @@ class AccessAnswer(BaseModel):
     result: list[Row | None]
 
 
-def row_of(passage: Passage) -> Row:
-    """A passage as the corpus row it was."""
+def passage_row(passage: Passage) -> Row:
+    """A passage as its row of the corpus."""
     return {"id": passage.id, "contents": passage.contents, **passage.extra}
 
 
-def scored(hit: Hit) -> Row:
-    return {"document": row_of(hit.passage), "score": hit.score}
+def scored_row(hit: Hit) -> Row:
+    """A hit with its score."""
+    return {"document": passage_row(hit.passage), "score": hit.score}
 
 
-def reranked(hit: Hit) -> Row:
-    """The rerank variant, in which the document is its contents."""
-    return {"document": hit.passage.contents, "score": hit.score}
+def parse_hits(items: object) -> list[Hit]:
+    """Hits of one query in any of the known response formats; raises ValueError for anything else.
 
-
-def hits_of(items: object) -> list[Hit]:
-    """The hits in one query's part of an answer, whichever of the known shapes it has; else a ValueError says why.
-
-    Servers that give no score are read as best first: the score is then the reciprocal of the place.
+    Hits without a score are taken as ordered, and score the reciprocal of their rank.
     """
     if not isinstance(items, list):
         raise ValueError(f"the hits of a query are of type {type(items).__name__}, expected a list")
-    return [_hit(item, place) for place, item in enumerate(items, 1)]
+    return [_parse_hit(item, rank) for rank, item in enumerate(items, 1)]
 
 
-def _hit(item: object, place: int) -> Hit:
+def _parse_hit(item: object, rank: int) -> Hit:
     row, score = item, None
     if isinstance(item, dict) and "document" in item:
         row, score = item["document"], item.get("score")
     elif isinstance(item, dict) and "score" in item:
         row, score = {key: value for key, value in item.items() if key != "score"}, item["score"]
     if score is None:
-        score = 1.0 / place
+        score = 1.0 / rank
     if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
         raise ValueError(f"a score is {score!r}, expected a finite number")
-    return Hit(_passage(row), float(score))
+    return Hit(_parse_passage(row), float(score))
 
 
-def _passage(row: object) -> Passage:
+def _parse_passage(row: object) -> Passage:
     if isinstance(row, str):
-        return Passage(_name(row), row)
+        return Passage(_content_id(row), row)
     if not isinstance(row, dict):
         raise ValueError(f"a document is of type {type(row).__name__}, expected an object or a string")
-    contents, name = _contents(row), row.get("id")
-    extra = {key: value for key, value in row.items() if key not in ("id", "contents")}
-    return Passage(_name(contents) if name is None else str(name), contents, extra)
-
-
-def _contents(row: Row) -> str:
-    """The contents of a row; one with title and text only, as some services give, has them put together."""
-    contents = row.get("contents")
-    if isinstance(contents, str):
-        return contents
-    title, text = row.get("title"), row.get("text")
+    contents, title, text = row.get("contents"), row.get("title"), row.get("text")
     if contents is None and isinstance(text, str):
-        return f'"{title}"\n{text}' if isinstance(title, str) else text
-    raise ValueError('a document has no text; expected "contents", or "title" and "text"')
+        contents = f'"{title}"\n{text}' if isinstance(title, str) else text
+    if not isinstance(contents, str):
+        raise ValueError('a document has no text; expected "contents", or "title" and "text"')
+    extra = {key: value for key, value in row.items() if key not in ("id", "contents")}
+    name = row.get("id")
+    return Passage(_content_id(contents) if name is None else str(name), contents, extra)
 
 
-def _name(contents: str) -> str:
-    """An id for a document that has none: the same text has the same."""
+def _content_id(contents: str) -> str:
+    """An id for a document without one; equal text has an equal id."""
     return hashlib.sha256(contents.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from sleuth.config.retrieval import ServiceConfig, backend_of
 from sleuth.corpus.page_text import page_text
+from sleuth.credentials import token_from_env
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.backends import FilePages, open_backend, server_token
+from sleuth.retrieval.backends import FilePages, open_backend
 from sleuth.retrieval.index import open_passages
 from sleuth.retrieval.retriever import Pages, Retriever
-from sleuth.retrieval.service.page_client import PageClient
+from sleuth.retrieval.service.client import PageClient
 from sleuth.retrieval.web.fetch import Fetcher, Page
-from sleuth.retrieval.web.reading import written
 
 REMEMBERED = 10_000  # hits whose passages can be opened where the index itself gives none by id
 DEADLINE = 20.0  # seconds of one search: an agent waits for it, and its own calls end after a minute
@@ -125,10 +125,9 @@ def _shelves(index: str, service: ServiceConfig, found: Found) -> tuple[Pages, .
 
 
 def _page_client(url: str, service: ServiceConfig) -> PageClient:
-    return PageClient(url, deadline=service.deadline, token=server_token(service), proxy=service.proxy)
+    return PageClient(url, deadline=service.deadline, token=token_from_env(service.token_env), proxy=service.proxy)
 
 
 def _read(url: str, page: Page) -> Passage:
-    text = written(page)
-    title, text = page_text(text, page.url) if page.markup else ("", text)
+    title, text = page_text(page.text, page.url) if page.markup else ("", page.text)
     return Passage(url, f'"{title}"\n{text}', {"url": page.url})

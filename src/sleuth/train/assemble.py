@@ -20,7 +20,7 @@ from sleuth.config.retrieval import BM25Settings, IndexPlan, RetrievalConfig
 from sleuth.config.train import TrackConfig
 from sleuth.config.tree import Config
 from sleuth.corpus import questions
-from sleuth.credentials import redacted
+from sleuth.credentials import redact
 from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.schedule import EngineStats
@@ -138,7 +138,7 @@ class Parts:
             self.run.record_versions(step, self.versions)
         if self.changes:
             begun = self.run.manifest()
-            changed = [*begun.get("changes", []), *map(redacted, self.changes)]
+            changed = [*begun.get("changes", []), *map(redact, self.changes)]
             self.run.write_json("manifest.json", {**begun, "config": recipe.resolved(self.config), "changes": changed})
 
 

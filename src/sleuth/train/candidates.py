@@ -19,10 +19,11 @@ from sleuth.config.engine import OWN_SERVER_SETTINGS, EngineConfig
 from sleuth.config.hooks import IMPORT, import_function
 from sleuth.config.retrieval import RetrievalConfig, backend_of
 from sleuth.config.tree import Config
+from sleuth.credentials import token_from_env
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
-from sleuth.retrieval.backends import STARTUP_TIMEOUT, backend_identity, server_token
+from sleuth.retrieval.backends import STARTUP_TIMEOUT, backend_identity
 from sleuth.runs.checksums import fingerprint
 from sleuth.runs.run import Run
 from sleuth.train import finished
@@ -254,9 +255,10 @@ def _known(name: str, searched: RetrievalConfig) -> Mapping[str, Any]:
     """By what the index of a stamp is named, and what is known of one that lies elsewhere."""
     service = searched.service
     if backend_of(name) == "server":
-        from sleuth.retrieval.service.identity import served
+        from sleuth.retrieval.service.client import served_index
 
-        told = served(name, server_token(service), service.proxy, patience=min(STARTUP_TIMEOUT, service.deadline))
+        token, patience = token_from_env(service.token_env), min(STARTUP_TIMEOUT, service.deadline)
+        told = served_index(name, token, service.proxy, patience=patience)
         return {"by": "address", "server": told}
     if backend_of(name) == "web":
         web = {"language": service.language, "country": service.country, "pages": service.pages}

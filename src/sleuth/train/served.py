@@ -8,9 +8,8 @@ from typing import Any
 from sleuth.agent.remote import RemoteAgent, protocol_named
 from sleuth.config.agent import UNSEARCHED
 from sleuth.config.tree import Config
-from sleuth.credentials import redacted
-from sleuth.engines.remote.endpoint import Endpoint
-from sleuth.engines.remote.listing import served
+from sleuth.credentials import redact
+from sleuth.engines.remote import Endpoint, served_model
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Question
 from sleuth.train.assemble import SEARCHES, require_search, tool_of
@@ -43,7 +42,7 @@ class Served:
 
     def stamp(self) -> Mapping[str, Any]:
         """All that its answers depend on but the questions, as far as it can be known from here."""
-        model = {"url": redacted(self.endpoint.base), "name": self.endpoint.model, "served": self.told}
+        model = {"url": redact(self.endpoint.base), "name": self.endpoint.model, "served": self.told}
         return {"model": model, **circumstances(self.config, self.index, protocol_named(self.config.agent.protocol))}
 
 
@@ -61,7 +60,7 @@ def named(endpoint: Endpoint, wish: Wish, questions: Path | None) -> Served:
         "retrieval": {} if wish.index is None else {"index": wish.index},
     }
     config = composed(tree, wish)
-    told = served(endpoint)
+    told = served_model(endpoint)
     limit = (told or {}).get("max_model_len")
     if isinstance(limit, int) and config.agent.context_tokens > limit:
         raise ConfigError(

@@ -12,7 +12,7 @@ from threading import RLock
 
 import numpy as np
 
-from sleuth.retrieval.service.limits import Refused
+from sleuth.http.responses import HttpProblem
 from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.catalogue import Catalogue, Starts
 from sleuth.view.library import STEP_FILE, Kind
@@ -44,7 +44,7 @@ class At:
     def read(cls, text: str) -> "At":
         step, dot, row = text.partition(".")
         if not (dot and _whole(step) and _whole(row)):
-            raise Refused(400, f"{text[:80]!r} names no trajectory; expected STEP.ROW, such as 12.0")
+            raise HttpProblem(400, f"{text[:80]!r} names no trajectory; expected STEP.ROW, such as 12.0")
         return cls(int(step), int(row))
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Archive:
     def leaf(self, step: int) -> Leaf:
         found = next((leaf for leaf in self.leaves() if leaf.step == step), None)
         if found is None:
-            raise Refused(404, f"{self.shown.id} has no trajectories of step {step}")
+            raise HttpProblem(404, f"{self.shown.id} has no trajectories of step {step}")
         return found
 
     def catalogue(self, leaf: Leaf, until: float) -> tuple[Catalogue, bool]:
@@ -111,11 +111,11 @@ class Archive:
         leaf = self.leaf(at.step)
         start = self._start(leaf, at.row)
         if start is None:
-            raise Refused(404, f"step {at.step} of {self.shown.id} has no row {at.row}")
+            raise HttpProblem(404, f"step {at.step} of {self.shown.id} has no row {at.row}")
         try:
             return parsed(next(self.lines(leaf, [start])))
         except InvalidRow as error:
-            raise Refused(503, broken(leaf, at.row, start, error)) from error
+            raise HttpProblem(503, broken(leaf, at.row, start, error)) from error
 
     def lines(self, leaf: Leaf, starts: Iterable[int]) -> Iterator[bytes]:
         """The lines that begin at these places of a file; nothing for one beyond its end."""

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sleuth.http.responses import HttpProblem
 from sleuth.records import StopReason
-from sleuth.retrieval.service.limits import Refused
 from sleuth.view.wanted import Wanted
 
 Name = Annotated[str, Field(max_length=2000)]
@@ -40,7 +40,7 @@ class OfEither(Asked):
             return "run", self.run
         if self.evaluation is not None and self.run is None:
             return "evaluation", self.evaluation
-        raise Refused(400, "give either run or evaluation, with an id of /api/library")
+        raise HttpProblem(400, "give either run or evaluation, with an id of /api/library")
 
 
 class OfMetrics(OfRun):

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from sleuth.errors import InputError
-from sleuth.retrieval.service.limits import Refused
+from sleuth.http.responses import HttpProblem
 from sleuth.view.archive import PATIENCE, Archive, At
 from sleuth.view.line import Tree
 from sleuth.view.roots import Shown
@@ -48,7 +48,7 @@ class Comparisons:
         try:
             return self.compare(first.path, second.path, common)
         except InputError as error:
-            raise Refused(400, str(error)) from error
+            raise HttpProblem(400, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,9 @@ def _stamp(shown: Shown) -> tuple[Any, ...]:
     for name in (MARKS, RESULTS):
         path = shown.there(name)
         if path is None:
-            raise Refused(400, f"{shown.id} is not finished: it has no {name}; finish it with sleuth evaluate first")
+            raise HttpProblem(
+                400, f"{shown.id} is not finished: it has no {name}; finish it with sleuth evaluate first"
+            )
         stat = path.stat()
         stamp += [stat.st_ino, stat.st_size, stat.st_mtime_ns]
     return tuple(stamp)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
+from sleuth.http.responses import HttpProblem
 from sleuth.records import StopReason
-from sleuth.retrieval.service.limits import Refused
 from sleuth.runs.run import STEP
 from sleuth.view import asked, comparison, follow, listing, questions
 from sleuth.view.archive import PATIENCE, Archive, At
@@ -73,10 +73,10 @@ class Desk:
         only = Wanted(step_from=wanted.step, step_to=wanted.step, group=wanted.group)
         rows = listing.rows_of(archive, listing.survey(archive, only, budget=PATIENCE).found, MOST_SAMPLES)
         if not rows:
-            raise Refused(404, f"step {wanted.step} of {wanted.run} has no group {wanted.group}")
+            raise HttpProblem(404, f"step {wanted.step} of {wanted.run} has no group {wanted.group}")
         samples, broken = self._samples(archive, rows, wanted.tokens)
         if not samples:
-            raise Refused(503, broken[0])
+            raise HttpProblem(503, broken[0])
         about = {name: samples[0][name] for name in ("question_id", "data_source", "question", "golden_answers")}
         return {"step": wanted.step, "group": wanted.group, **about, "samples": samples, "broken": broken}
 
@@ -86,7 +86,7 @@ class Desk:
         for row in rows:
             try:
                 samples.append(whole(archive, At.read(row["at"]), tokenizer, tokens))
-            except Refused as refused:
+            except HttpProblem as refused:
                 broken.append(str(refused))
         return samples, broken
 
@@ -114,7 +114,7 @@ class Desk:
         """Two evaluations, question by question."""
         if wanted.measure not in self.comparisons.measures:
             expected = ", ".join(self.comparisons.measures)
-            raise Refused(400, f"measure is {wanted.measure[:80]!r}; expected one of {expected}")
+            raise HttpProblem(400, f"measure is {wanted.measure[:80]!r}; expected one of {expected}")
         first, second = (self.library.find("evaluation", each) for each in (wanted.first, wanted.second))
         found = self.comparisons.of(first, second, wanted.common)
         archives = self._archive("evaluation", first), self._archive("evaluation", second)

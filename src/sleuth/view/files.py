@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sleuth.errors import InputError
-from sleuth.retrieval.service.limits import Refused
+from sleuth.http.responses import HttpProblem
 
 STATIC = Path(__file__).with_name("static")
 PLOTLY = Path("package_data", "plotly.min.js")
@@ -26,7 +26,7 @@ def static(request: Request, name: str) -> Response:
     """A file of the page by its name below `static`."""
     known = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.suffix in KINDS}
     if name not in known:
-        raise Refused(404, f"there is no file {name[:200]!r} among those of the page")
+        raise HttpProblem(404, f"there is no file {name[:200]!r} among those of the page")
     return sent(request, known[name])
 
 

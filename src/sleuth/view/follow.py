@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 from zlib import crc32
 
-from sleuth.retrieval.service.limits import Refused
+from sleuth.http.responses import HttpProblem
 from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.library import Tree, standing
 from sleuth.view.line import next_line, read
@@ -63,7 +63,7 @@ def _places(cursor: str | None) -> tuple[Place, Place]:
         return Place(), Place()
     parts = cursor.split(".")
     if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
-        raise Refused(400, f"cursor is {cursor[:80]!r}; expected the one of the last answer, or none")
+        raise HttpProblem(400, f"cursor is {cursor[:80]!r}; expected the one of the last answer, or none")
     metrics, metrics_check, events, events_check = map(int, parts)
     return Place(metrics, metrics_check), Place(events, events_check)
 
@@ -92,5 +92,5 @@ def _row(line: bytes, shown: Shown, name: str) -> Tree:
     try:
         row = read(line)
     except InvalidRow as error:
-        raise Refused(503, f"{name} of {shown.id} has a line that cannot be read: {error}; remove it") from error
+        raise HttpProblem(503, f"{name} of {shown.id} has a line that cannot be read: {error}; remove it") from error
     return row if isinstance(row, dict) else {}

@@ -9,9 +9,9 @@ from threading import Lock
 from typing import Any, Literal
 
 from sleuth import __version__
-from sleuth.credentials import redacted_tree
+from sleuth.credentials import redact_tree
 from sleuth.errors import InputError
-from sleuth.retrieval.service.limits import Refused
+from sleuth.http.responses import HttpProblem
 from sleuth.runs.json_files import parse_object
 from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.line import read, shallow
@@ -42,7 +42,7 @@ class Library:
             self.look()
         shown = self._known[kind].get(name)
         if shown is None:
-            raise Refused(404, f"there is no {kind} {name[:200]!r} here; /api/library lists those there are")
+            raise HttpProblem(404, f"there is no {kind} {name[:200]!r} here; /api/library lists those there are")
         return shown
 
     def look(self) -> list[Tree]:
@@ -55,7 +55,7 @@ class Library:
                     shown = Shown(name, path, root)
                     try:
                         kind = _kind(shown)
-                    except (InputError, OSError, Refused) as error:
+                    except (InputError, OSError, HttpProblem) as error:
                         broken.append({"id": name, "detail": str(error)})
                     else:
                         if kind is not None:
@@ -93,7 +93,7 @@ def document(shown: Shown, name: str) -> Tree | None:
     if text is None:
         return None
     try:
-        found: Tree = redacted_tree(shallow(parse_object(text, f"{name} of {shown.id}")))
+        found: Tree = redact_tree(shallow(parse_object(text, f"{name} of {shown.id}")))
     except ValueError as error:
         raise InputError(f"{name} of {shown.id} cannot be shown: {error}") from error
     return found
@@ -157,7 +157,10 @@ def _evaluation(shown: Shown) -> Tree:
 def _results(shown: Shown) -> Tree | None:
     try:
         return document(shown, DONE["evaluation"])
-    except (InputError, Refused):  # told where the evaluation is opened; a list must not fail for one of its entries
+    except (
+        InputError,
+        HttpProblem,
+    ):  # told where the evaluation is opened; a list must not fail for one of its entries
         return None
 
 

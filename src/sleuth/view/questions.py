@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from sleuth.retrieval.service.limits import Refused
+from sleuth.http.responses import HttpProblem
 from sleuth.view.archive import Archive
 from sleuth.view.catalogue import Catalogue
 from sleuth.view.line import Tree
@@ -63,7 +63,7 @@ def over_steps(archive: Archive, question: str, source: str | None) -> Tree:
     seen = survey(archive, Wanted(question=question, source=source), "old")
     rows = [row for row in rows_of(archive, seen.found, MOST_ROWS) if row["broken"] is None]
     if not seen.total and seen.complete:
-        raise Refused(404, f"{archive.shown.id} has no trajectory of the question {question[:200]!r}")
+        raise HttpProblem(404, f"{archive.shown.id} has no trajectory of the question {question[:200]!r}")
     first = rows[0] if rows else {}
     return {
         "question_id": question,

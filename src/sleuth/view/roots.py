@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sleuth.errors import InputError
-from sleuth.retrieval.service.limits import Refused
+from sleuth.http.responses import HttpProblem
 
 MANIFEST = "manifest.json"
 DEEPEST = 4  # folders between a root and what is found in it
@@ -57,7 +57,7 @@ class Shown:
         """A file of the folder to read from."""
         path = self.there(name)
         if path is None:
-            raise Refused(404, f"there is no file {name} in {self.id}")
+            raise HttpProblem(404, f"there is no file {name} in {self.id}")
         return path.open("rb")
 
     def read(self, name: str) -> bytes | None:
@@ -67,7 +67,7 @@ class Shown:
             return None
         most, size = MOST_MANIFEST if name == MANIFEST else MOST, path.stat().st_size
         if size > most:
-            raise Refused(503, f"{name} of {self.id} has {size:,} bytes; up to {most:,} are shown")
+            raise HttpProblem(503, f"{name} of {self.id} has {size:,} bytes; up to {most:,} are shown")
         return path.read_bytes()
 
     def names(self, inner: str) -> list[os.DirEntry[str]]:

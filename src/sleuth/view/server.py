@@ -5,16 +5,11 @@ from typing import Annotated, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 
 from sleuth import __version__
-from sleuth.errors import UserError
+from sleuth.http.middleware import RequestCheck
+from sleuth.http.responses import HttpProblem, add_problem_handlers, encode_json, problem_response
 from sleuth.page.document import THEME
-from sleuth.retrieval.service import problems
-from sleuth.retrieval.service.answers import encoded
-from sleuth.retrieval.service.limits import Refused
-from sleuth.retrieval.service.problems import problem
-from sleuth.retrieval.service.request_check import RequestCheck
 from sleuth.view import asked
 from sleuth.view.desk import Desk
 from sleuth.view.door import Door
@@ -69,12 +64,9 @@ def application(desk: Desk, names: Collection[str] = ()) -> FastAPI:
     _serve(app, "/api/questions", asked.OfQuestions, desk.questions)
     _serve(app, "/api/evaluation", asked.OfEvaluation, desk.evaluation)
     _serve(app, "/api/compare", asked.OfComparison, desk.compare)
-    app.exception_handler(Refused)(problems.refused)
+    add_problem_handlers(app)
     app.exception_handler(RequestValidationError)(_misunderstood)
-    app.exception_handler(UserError)(problems.out_of_order)
     app.exception_handler(OSError)(_unreadable)
-    app.exception_handler(HTTPException)(_not_there)
-    app.exception_handler(Exception)(problems.failed)
     app.add_middleware(RequestCheck, names=names)
     app.add_middleware(Door)
     return app
@@ -92,7 +84,7 @@ def _serve(app: FastAPI, path: str, kind: type[Wanted], answer: Callable[[Wanted
 
 
 def _answer(found: Tree) -> Response:
-    return Response(encoded(found), headers={"Cache-Control": "no-store"}, media_type="application/json")
+    return Response(encode_json(found), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
 async def _misunderstood(_: Request, error: RequestValidationError) -> Response:
@@ -100,22 +92,18 @@ async def _misunderstood(_: Request, error: RequestValidationError) -> Response:
     name = ".".join(str(part) for part in first["loc"][1:]) or "the query"
     match first["type"]:
         case "missing":
-            return problem(400, f"the parameter {name} is missing")
+            return problem_response(HttpProblem(400, f"the parameter {name} is missing"))
         case "extra_forbidden":
-            return problem(400, f"there is no parameter {name[:80]!r} here")
+            return problem_response(HttpProblem(400, f"there is no parameter {name[:80]!r} here"))
         case _:
             message = first["msg"][0].lower() + first["msg"][1:]
-            return problem(400, f"the parameter {name} is {str(first['input'])[:80]!r}: {message}")
+            return problem_response(
+                HttpProblem(400, f"the parameter {name} is {str(first['input'])[:80]!r}: {message}")
+            )
 
 
 async def _unreadable(_: Request, error: OSError) -> Response:
     """A file that went away while it was read, or that this user may not read."""
-    return problem(503, f"a file of this folder cannot be read ({error.strerror}); look whether it is still there")
-
-
-async def _not_there(request: Request, error: HTTPException) -> Response:
-    sentences = {
-        404: f"there is no path {request.url.path[:200]!r} here",
-        405: f"{request.method} is not answered here; send GET",
-    }
-    return problem(error.status_code, sentences.get(error.status_code, str(error.detail)), dict(error.headers or {}))
+    return problem_response(
+        HttpProblem(503, f"a file of this folder cannot be read ({error.strerror}); look whether it is still there")
+    )

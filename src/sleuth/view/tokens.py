@@ -5,7 +5,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from sleuth.retrieval.service.limits import Refused
+from sleuth.http.responses import HttpProblem
 from sleuth.view.line import Tree
 from sleuth.view.vocabulary import pieces
 
@@ -17,7 +17,7 @@ def origins(row: Mapping[str, Any]) -> list[str]:
     runs = row.get("origin") or ()
     counted, there = sum(int(count) for _, count in runs), len(row.get("ids") or ())
     if counted != there:
-        raise Refused(503, f"the origins of the trajectory are those of {counted} tokens, and it has {there}")
+        raise HttpProblem(503, f"the origins of the trajectory are those of {counted} tokens, and it has {there}")
     return [str(origin) for origin, count in runs for _ in range(int(count))]
 
 

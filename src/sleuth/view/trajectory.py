@@ -2,7 +2,7 @@
 
 from tokenizers import Tokenizer
 
-from sleuth.retrieval.service.limits import Refused
+from sleuth.http.responses import HttpProblem
 from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.archive import FOLDER, Archive, At
 from sleuth.view.brief import brief
@@ -78,5 +78,5 @@ def _learned(archive: Archive, at: At) -> Tree:
         found = read(line)
     except InvalidRow as error:
         name = f"{FOLDER}/step-{at.step}{LEARNED}.jsonl"
-        raise Refused(503, f"what was learned of {at} cannot be read ({error}); remove {name}") from error
+        raise HttpProblem(503, f"what was learned of {at} cannot be read ({error}); remove {name}") from error
     return found if isinstance(found, dict) else {}

@@ -15,8 +15,8 @@ from sleuth.retrieval.backends import backend_identity, open_backend, open_retri
 from sleuth.retrieval.function import FunctionRetriever
 from sleuth.retrieval.index import build
 from sleuth.retrieval.retriever import Retriever
-from sleuth.retrieval.service.client import Client
-from sleuth.retrieval.web.search import Web
+from sleuth.retrieval.service.client import SearchClient
+from sleuth.retrieval.web.search import WebSearch
 
 MODULE = """
 asked = []
@@ -66,7 +66,7 @@ def test_a_folder_that_is_none_is_refused(home: Path) -> None:
 
 def test_an_address_is_a_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http://127.0.0.1:9", "https://search.example/retrieve"):
-        assert isinstance(open_backend(name), Client)
+        assert isinstance(open_backend(name), SearchClient)
     monkeypatch.setenv("THE_TOKEN", "secret")
     assert "secret" not in repr(open_backend("http://127.0.0.1:9", ServiceConfig(token_env="THE_TOKEN")))
 
@@ -76,16 +76,16 @@ def test_a_token_that_is_not_there_is_refused(value: str | None, monkeypatch: py
     monkeypatch.delenv("THE_TOKEN", raising=False)
     if value is not None:
         monkeypatch.setenv("THE_TOKEN", value)
-    with pytest.raises(ConfigError, match="THE_TOKEN is empty"):
+    with pytest.raises(ConfigError, match="THE_TOKEN"):
         open_backend("http://127.0.0.1:9", ServiceConfig(token_env="THE_TOKEN"))
 
 
 def test_a_provider_is_the_web(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERPER_API_KEY", "secret")
     web = open_backend("web:serper", ServiceConfig(language="en", country="us", pages=True))
-    assert isinstance(web, Web)
+    assert isinstance(web, WebSearch)
     assert "secret" not in repr(web)
-    with pytest.raises(ConfigError, match="no web search provider is called 'bing'; expected one of serper"):
+    with pytest.raises(ConfigError, match=r"'bing'.*serper"):
         open_backend("web:bing")
     monkeypatch.delenv("SERPER_API_KEY")
     with pytest.raises(ConfigError, match="SERPER_API_KEY"):

@@ -12,11 +12,11 @@ import uvicorn
 from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.corpus.pages import PageStore
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
+from sleuth.http.server import bind
 from sleuth.records import Passage
 from sleuth.retrieval.backends import FilePages, open_pages
 from sleuth.retrieval.retriever import NullRetriever, Pages
-from sleuth.retrieval.service.listen import bound
-from sleuth.retrieval.service.page_client import PageClient
+from sleuth.retrieval.service.client import PageClient
 from sleuth.retrieval.service.server import Facts, application
 
 URLS = ["https://oslo.no", "https://none.no", "https://w.org/index.php/Rome"]
@@ -43,7 +43,7 @@ def opened(pages: Pages, urls: Sequence[str] = URLS) -> list[Passage | SearchUna
 async def served(store: PageStore | None) -> AsyncIterator[str]:
     """The address of a retrieval server with these pages."""
     app = application(NullRetriever(), Facts("none", "bm25", 0), pages=store, token=TOKEN)
-    with bound("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         running = asyncio.create_task(server.serve(sockets=[listener]))
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -113,18 +113,18 @@ def test_a_server_that_refuses(token: str, cause: str) -> None:
 
 
 def test_nobody_there() -> None:
-    with bound("127.0.0.1", 0) as listener:
+    with bind("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         (found,) = opened(PageClient(url, deadline=0.5), ["a"])
     assert isinstance(found, SearchUnavailable)
-    assert "no connection" in found.cause
+    assert "connect" in found.cause
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"result": []}', b'{"result": [3]}', b'{"result": [{"text": "x"}]}', b"no"])
 def test_what_is_not_an_answer(body: bytes) -> None:
     (found,) = asyncio.run(answered(body))
     assert isinstance(found, SearchUnavailable)
-    assert "is not an answer" in found.cause
+    assert "unexpected response" in found.cause
 
 
 @pytest.mark.parametrize("body", [b'{"result": ["text"]}', b'{"result": [{"contents": "text", "url": "b"}]}'])

@@ -1,1 +1,1 @@
-"""Search over HTTP: the server, and the client of any server."""
+"""Retrieval over HTTP: the server and its clients."""

@@ -1,51 +1,82 @@
-"""The search engine over HTTP: what the clients of Search-R1 and its descendants call, and how operators watch it."""
+"""The retrieval server: search and pages over HTTP for clients of Search-R1 and its descendants."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from typing import Protocol
 
 from fastapi import FastAPI, Request, Response
-from starlette.exceptions import HTTPException
+from prometheus_client import Counter, Histogram
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sleuth import __version__
-from sleuth.errors import SearchUnavailable, UserError
+from sleuth.errors import SearchUnavailable
+from sleuth.http.middleware import SECONDS, BearerAuth, MetricsMiddleware, RequestCheck, ServerMetrics
+from sleuth.http.requests import CancelOnDisconnect, parse_body, read_body
+from sleuth.http.responses import (
+    CLIENT_CLOSED_REQUEST,
+    JSON,
+    HttpProblem,
+    add_problem_handlers,
+    encode_json,
+    problem_response,
+)
+from sleuth.http.server import authority, reachable_host
 from sleuth.records import Hit
 from sleuth.retrieval.cache import CachedRetriever
 from sleuth.retrieval.retriever import Retriever
-from sleuth.retrieval.service import openapi, problems
-from sleuth.retrieval.service.answers import encoded, encoded_hits, parsed
-from sleuth.retrieval.service.direct import Direct
-from sleuth.retrieval.service.gather import Gathered, Overloaded
-from sleuth.retrieval.service.guard import Guarded
-from sleuth.retrieval.service.limits import Limits, Refused
-from sleuth.retrieval.service.manual import Manual
-from sleuth.retrieval.service.metrics import Measured, Metrics
-from sleuth.retrieval.service.presence import WhileConnected
-from sleuth.retrieval.service.request_check import RequestCheck
-from sleuth.retrieval.wire import AccessRequest, RetrieveRequest, Row, reranked, row_of, scored
+from sleuth.retrieval.service import openapi
+from sleuth.retrieval.service.batching import BatchingRetriever, Overloaded
+from sleuth.retrieval.wire import AccessRequest, Limits, RetrieveRequest, Row, passage_row, scored_row
+from sleuth.runs.atomic import atomic_write
 
-CANDIDATES = 10  # of the rerank variant, where the client does not say
-ACCESS_EXPECTED = '{"urls": ["..."]}'
+RERANK_CANDIDATES = 10  # candidates of the rerank variant if the client does not give a number
+ROWS_PER_STEP = 512  # rows encoded (about a millisecond) before other requests get a turn
+BATCH_SIZES = tuple(2.0**power for power in range(13))
 
 
 class Pages(Protocol):
-    """Whole pages by url; safe to ask from many threads."""
+    """Whole pages by URL; called from several threads."""
 
     def get(self, url: str) -> Row | None:
-        """The page at a url, or None."""
+        """The page at a URL, or None."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server says of the index it serves."""
+    """The index that a server reports at /readyz."""
 
     index: str
     kind: str
     passages: int
+
+
+class RetrievalMetrics(ServerMetrics):
+    """Prometheus metrics of a retrieval server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries = Counter("sleuth_queries", "Queries received.", registry=self.registry)
+        self.unavailable = Counter("sleuth_unavailable", "Queries that failed.", registry=self.registry)
+        self.overloaded = Counter(
+            "sleuth_overloaded", "Requests refused because the queue was full or too slow.", registry=self.registry
+        )
+        self._batch = Histogram(
+            "sleuth_batch_queries", "Queries per batch.", buckets=BATCH_SIZES, registry=self.registry
+        )
+        self._searching = Histogram(
+            "sleuth_search_seconds", "Search time of a batch.", buckets=SECONDS, registry=self.registry
+        )
+
+    def observe_batch(self, queries: int, seconds: float) -> None:
+        """Count one batch."""
+        self._batch.observe(queries)
+        self._searching.observe(seconds)
 
 
 def application(
@@ -59,65 +90,73 @@ def application(
     cache: int = 0,
     names: Collection[str] = (),
 ) -> FastAPI:
-    """The server of a retriever: `k` hits a query where the client does not say, the last `cache` searches kept.
+    """Serve a retriever: `k` hits per query by default, and the results of the last `cache` searches cached.
 
-    `names` are those it may be called by besides localhost and addresses; with a token it may be called by any.
-
-    Requests are gathered here: the retriever itself is asked for one batch at a time.
+    Queries of concurrent requests are batched. `names` are accepted as Host besides localhost and IP addresses; with
+    a token any name is.
     """
-    metrics = Metrics()
-    desk = _Desk(_gathered(retriever, limits, cache, metrics), metrics, facts, k, limits, pages)
+    metrics = RetrievalMetrics()
+    api = _Api(_batched(retriever, limits, cache, metrics), metrics, facts, k, limits, pages)
     app = FastAPI(
         title="Sleuth retriever",
         version=__version__,
         description=openapi.DESCRIPTION,
-        docs_url=None,  # the framework's own pages run script from another host
+        docs_url=None,  # FastAPI's pages load scripts from another host
         redoc_url=None,
     )
-    asked = openapi.retrieve(limits, k, CANDIDATES)
-    app.add_api_route("/retrieve", desk.retrieve, methods=["POST"], response_class=Response, **asked)
-    app.add_api_route("/access", desk.access, methods=["POST"], response_class=Response, **openapi.access(limits))
-    app.add_api_route("/healthz", desk.healthz, methods=["GET"], **openapi.healthz())
-    app.add_api_route("/readyz", desk.readyz, methods=["GET"], **openapi.readyz())
-    app.add_api_route("/metrics", desk.figures, methods=["GET"], response_class=Response, **openapi.metrics())
-    app.add_route("/docs", Manual(limits, guarded=bool(token)).answer, include_in_schema=False)
-    app.exception_handler(Refused)(problems.refused)
-    app.exception_handler(ClientDisconnect)(problems.left)
-    app.exception_handler(UserError)(problems.out_of_order)
-    app.exception_handler(HTTPException)(problems.not_there)
-    app.exception_handler(Exception)(problems.failed)
-    app.add_middleware(Direct, path="/retrieve", answer=desk.retrieve)
+    described = openapi.describe_retrieve(limits, k, RERANK_CANDIDATES)
+    app.add_api_route("/retrieve", api.retrieve, methods=["POST"], response_class=Response, **described)
+    described = openapi.describe_access(limits)
+    app.add_api_route("/access", api.access, methods=["POST"], response_class=Response, **described)
+    app.add_api_route("/healthz", api.healthz, methods=["GET"], **openapi.HEALTHZ)
+    app.add_api_route("/readyz", api.readyz, methods=["GET"], **openapi.READYZ)
+    app.add_api_route("/metrics", api.metrics_page, methods=["GET"], response_class=Response, **openapi.METRICS)
+    app.add_route("/docs", openapi.DocsPage(limits, needs_token=bool(token)).respond, include_in_schema=False)
+    add_problem_handlers(app, hint="; see /docs")
+    app.add_middleware(_DirectRoute, path="/retrieve", respond=api.retrieve)
     if token:
-        app.add_middleware(Guarded, token=token)
+        app.add_middleware(BearerAuth, token=token)
     app.add_middleware(RequestCheck, names=None if token else names)
-    app.add_middleware(Measured, metrics=metrics, paths=frozenset(app.openapi()["paths"]))
+    app.add_middleware(MetricsMiddleware, metrics=metrics, paths=frozenset(app.openapi()["paths"]))
     return app
 
 
-def _gathered(retriever: Retriever, limits: Limits, cache: int, metrics: Metrics) -> Retriever:
-    gathered = Gathered(
+@contextmanager
+def advertise(folder: Path, host: str, port: int) -> Iterator[Path]:
+    """Keep `Host{ip}_IP{port}.txt` with `ip:port` in a shared folder, where ASearcher's clients look for servers."""
+    path = folder / f"Host{reachable_host(host)}_IP{port}.txt"
+    with atomic_write(path) as temporary:
+        temporary.write_text(authority(host, port), encoding="utf-8")
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _batched(retriever: Retriever, limits: Limits, cache: int, metrics: RetrievalMetrics) -> Retriever:
+    batching = BatchingRetriever(
         retriever,
         batch=limits.batch,
         waiting=limits.waiting,
         characters=limits.waiting_characters,
         patience=limits.waiting_seconds,
-        observer=metrics.batch,
+        observer=metrics.observe_batch,
     )
-    metrics.watch("sleuth_queued_queries", "Queries waiting for a batch.", lambda: gathered.queued)
+    metrics.add_gauge("sleuth_queued_queries", "Queries waiting for a batch.", lambda: batching.queued)
     if not cache:
-        return gathered
-    # In front of the queue: what is known is answered at once, however long the queue is.
-    cached = CachedRetriever(gathered, cache)
-    metrics.watch("sleuth_cached_queries", "Queries answered from the cache.", lambda: cached.counts.hits)
+        return batching
+    # In front of the queue, so that cached results never wait.
+    cached = CachedRetriever(batching, cache)
+    metrics.add_gauge("sleuth_cached_queries", "Queries answered from the cache.", lambda: cached.counts.hits)
     return cached
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
-    """Where requests are read, searched and answered."""
+class _Api:
+    """The handlers of all paths."""
 
     retriever: Retriever
-    metrics: Metrics
+    metrics: RetrievalMetrics
     facts: Facts
     k: int
     limits: Limits
@@ -125,48 +164,27 @@ class _Desk:
 
     async def retrieve(self, request: Request) -> Response:
         """Passages for queries."""
-        wanted = parsed(await self.limits.read_body(request.scope, request.receive), RetrieveRequest)
-        self.limits.check_texts(wanted.queries, "queries", self.limits.queries)
+        wanted = parse_body(await self._body(request), RetrieveRequest, openapi.RETRIEVE_EXAMPLE)
+        self._check_texts(wanted.queries, "queries", self.limits.queries)
         self.metrics.queries.inc(len(wanted.queries))
         try:
-            async with WhileConnected(request.receive):
-                found = await (self._reranked(wanted) if wanted.reranks else self._plain(wanted))
+            async with CancelOnDisconnect(request.receive):
+                body = await (self._reranked(wanted) if wanted.reranks else self._plain(wanted))
         except Overloaded as error:
             self.metrics.overloaded.inc()
-            # Not 429, which few of these clients know: several send a request again after a 503.
-            raise Refused(503, str(error), {"Retry-After": str(max(1, ceil(error.seconds)))}) from None
-        return Response(found, media_type="application/json")
-
-    async def _plain(self, wanted: RetrieveRequest) -> bytes:
-        hits = await self._search(wanted.queries, wanted.topk or self.k, "topk")
-        return await encoded_hits(hits, scored if wanted.return_scores else _row)
-
-    async def _reranked(self, wanted: RetrieveRequest) -> bytes:
-        k = wanted.topk_rerank or self.k
-        # An index with a cross-encoder has put them in its order; one without gives them in its own.
-        hits = await self._search(wanted.queries, max(k, wanted.topk_retrieval or CANDIDATES), "topk_retrieval")
-        return await encoded_hits((each[:k] for each in hits), reranked if wanted.return_scores else _contents)
-
-    async def _search(self, queries: list[str], k: int, name: str) -> list[list[Hit]]:
-        """The hits of all queries; one without an answer refuses the request."""
-        self.limits.check_hits(len(queries), k, name)
-        answers = await self.retriever.search(queries, k)
-        failed = [answer for answer in answers if isinstance(answer, SearchUnavailable)]
-        if failed:
-            self.metrics.unavailable.inc(len(failed))
-            raise Refused(503, f"{len(failed)} of {len(queries)} queries got no answer: {failed[0].cause}")
-        return [answer for answer in answers if not isinstance(answer, SearchUnavailable)]
+            # Not 429: most clients of this API retry a 503 only.
+            raise HttpProblem(503, str(error), {"Retry-After": str(max(1, ceil(error.seconds)))}) from None
+        return Response(body, media_type=JSON)
 
     async def access(self, request: Request) -> Response:
-        """Pages by url."""
+        """Pages by URL."""
         pages = self.pages
         if pages is None:
-            raise Refused(404, "this server has no pages; start it with --pages FILE, a JSONL file of url and contents")
-        body = await self.limits.read_body(request.scope, request.receive)
-        wanted = parsed(body, AccessRequest, ACCESS_EXPECTED)
-        self.limits.check_texts(wanted.urls, "urls", self.limits.urls)
-        found = await asyncio.to_thread(lambda: encoded({"result": [pages.get(url) for url in wanted.urls]}))
-        return Response(found, media_type="application/json")
+            raise HttpProblem(404, "this server has no pages; start it with --pages FILE (JSONL of url and contents)")
+        wanted = parse_body(await self._body(request), AccessRequest, openapi.ACCESS_EXAMPLE)
+        self._check_texts(wanted.urls, "urls", self.limits.urls)
+        body = await asyncio.to_thread(lambda: encode_json({"result": [pages.get(url) for url in wanted.urls]}))
+        return Response(body, media_type=JSON)
 
     async def healthz(self) -> openapi.Alive:
         """Whether the process answers."""
@@ -179,14 +197,102 @@ class _Desk:
             status="ready", index=facts.index, kind=facts.kind, passages=facts.passages, version=__version__
         )
 
-    async def figures(self) -> Response:
+    async def metrics_page(self) -> Response:
         """Counts and times, for Prometheus."""
-        return Response(self.metrics.page(), media_type=Metrics.CONTENT_TYPE)
+        return self.metrics.response()
+
+    async def _body(self, request: Request) -> bytes:
+        limits, remedy = self.limits, "send fewer queries at once"
+        return await read_body(
+            request.scope, request.receive, max_bytes=limits.body, seconds=limits.body_seconds, remedy=remedy
+        )
+
+    async def _plain(self, wanted: RetrieveRequest) -> bytes:
+        results = await self._search(wanted.queries, wanted.topk or self.k, "topk")
+        return await encode_results(results, scored_row if wanted.return_scores else _bare_row)
+
+    async def _reranked(self, wanted: RetrieveRequest) -> bytes:
+        k = wanted.topk_rerank or self.k
+        # A retriever with a cross-encoder returns its candidates reranked, others in the order of the index.
+        candidates = max(k, wanted.topk_retrieval or RERANK_CANDIDATES)
+        results = await self._search(wanted.queries, candidates, "topk_retrieval")
+        row = _scored_contents if wanted.return_scores else _contents
+        return await encode_results((hits[:k] for hits in results), row)
+
+    async def _search(self, queries: list[str], k: int, name: str) -> list[list[Hit]]:
+        """Hits of all queries; one failed query fails the request."""
+        self._check_hits(len(queries), k, name)
+        results: list[list[Hit]] = []
+        failures: list[SearchUnavailable] = []
+        for answer in await self.retriever.search(queries, k):
+            if isinstance(answer, SearchUnavailable):
+                failures.append(answer)
+            else:
+                results.append(answer)
+        if failures:
+            self.metrics.unavailable.inc(len(failures))
+            raise HttpProblem(503, f"{len(failures)} of {len(queries)} queries failed: {failures[0].cause}")
+        return results
+
+    def _check_texts(self, texts: Sequence[str], name: str, most: int) -> None:
+        if len(texts) > most:
+            raise HttpProblem(422, f"{name} has {len(texts):,} entries, above the limit of {most:,} per request")
+        longest = self.limits.characters
+        for place, text in enumerate(texts):
+            if len(text) > longest:
+                raise HttpProblem(
+                    422, f"{name}.{place} has {len(text):,} characters, above the limit of {longest:,}; shorten it"
+                )
+
+    def _check_hits(self, queries: int, k: int, name: str) -> None:
+        limits = self.limits
+        if k > limits.topk:
+            raise HttpProblem(422, f"{name} is {k if k < 10**15 else 'huge'}, above the limit of {limits.topk:,}")
+        if queries * k > limits.hits:
+            raise HttpProblem(
+                422,
+                f"{queries:,} queries with {k:,} hits each exceed the limit of {limits.hits:,} hits per response; "
+                "send fewer queries at once",
+            )
 
 
-def _row(hit: Hit) -> Row:
-    return row_of(hit.passage)
+class _DirectRoute:
+    """Middleware that sends POSTs to one path straight to its handler; FastAPI's routing costs more than a search."""
+
+    def __init__(self, app: ASGIApp, path: str, respond: Callable[[Request], Awaitable[Response]]) -> None:
+        self._app, self._path, self._respond = app, path, respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] != self._path or scope["method"] != "POST":
+            return await self._app(scope, receive, send)
+        try:
+            response = await self._respond(Request(scope, receive))
+        except HttpProblem as problem:
+            response = problem_response(problem)
+        except ClientDisconnect:
+            response = Response(status_code=CLIENT_CLOSED_REQUEST)
+        return await response(scope, receive, send)
+
+
+async def encode_results(results: Iterable[list[Hit]], row: Callable[[Hit], object]) -> bytes:
+    """Encode the response in steps, so that a large one does not block other requests."""
+    pieces, rows = [], 0
+    for hits in results:
+        pieces.append(encode_json([row(hit) for hit in hits]))
+        rows += len(hits)
+        if rows >= ROWS_PER_STEP:
+            await asyncio.sleep(0)
+            rows = 0
+    return b'{"result":[' + b",".join(pieces) + b"]}"
+
+
+def _bare_row(hit: Hit) -> Row:
+    return passage_row(hit.passage)
 
 
 def _contents(hit: Hit) -> str:
     return hit.passage.contents
+
+
+def _scored_contents(hit: Hit) -> Row:
+    return {"document": hit.passage.contents, "score": hit.score}

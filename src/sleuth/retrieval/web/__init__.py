@@ -1,1 +1,1 @@
-"""Search of the web, and pages fetched with care."""
+"""Web search through commercial providers, and safe fetching of web pages."""

@@ -1,4 +1,4 @@
-"""Pages of the web, fetched so that no page, redirect or name server can turn the request against our own network."""
+"""Fetching of web pages, protected against server-side request forgery: only public addresses are connected to."""
 
 import asyncio
 import socket
@@ -7,20 +7,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.message import Message
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 import httpx
 
 from sleuth import __version__
+from sleuth.corpus.decoding import decoded, decoded_page
 from sleuth.errors import SleuthError
-from sleuth.retrieval.service.road import proxy_at, transport
-from sleuth.retrieval.web.public import Address, public
+from sleuth.http.connections import make_transport, parse_proxy
 
-REDIRECTS = 5
+MAX_REDIRECTS = 5
 WEB_PORTS = frozenset({80, 443, 8080, 8443})
-MARKUP = frozenset({"text/html", "application/xhtml+xml"})
-MEDIA = MARKUP | {"text/plain"}
-GZIP = frozenset({"gzip", "x-gzip"})
+HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+MEDIA_TYPES = HTML_TYPES | {"text/plain"}
 HEADERS = {
     "User-Agent": f"sleuth/{__version__}",
     "Accept": "text/html, application/xhtml+xml, text/plain",
@@ -28,22 +27,37 @@ HEADERS = {
     "Connection": "close",
 }
 
+# IANA's special-purpose registries, where `is_global` is missing entries or changed between Python versions.
+RESERVED_V4 = tuple(
+    map(IPv4Network, ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15", "224.0.0.0/3"))
+)
+GLOBAL_V6 = IPv6Network("2000::/3")  # the only range from which public IPv6 addresses are assigned
+RESERVED_V6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
+# IPv6 ranges that embed an IPv4 address, and the number of bits after it: mapped, NAT64 (RFC 6052), 6to4 (RFC 3056).
+EMBEDDED_V4 = {IPv6Network("::ffff:0:0/96"): 0, IPv6Network("64:ff9b::/96"): 0, IPv6Network("2002::/16"): 80}
+
+Address = IPv4Address | IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page as it came; `url` is where the redirects led, `charset` what the server says of its encoding."""
+    """A fetched page; `url` is the final one after redirects, `charset` the encoding declared by the server."""
 
     url: str
     content: bytes
     markup: bool
     charset: str = ""
 
+    @property
+    def text(self) -> str:
+        """The decoded content, by its byte order mark or its declared encoding."""
+        return decoded_page(self.content, self.charset) if self.markup else decoded(self.content, self.charset)
+
 
 @dataclass(frozen=True, slots=True)
 class FetchRefused:
-    """A page we will not read: where it lies, what it is, or how large."""
+    """A page that is not fetched because of its address, type or size."""
 
     url: str
     reason: str
@@ -51,34 +65,44 @@ class FetchRefused:
 
 @dataclass(frozen=True, slots=True)
 class FetchFailed:
-    """A page we could not read."""
+    """A page that could not be fetched."""
 
     url: str
     reason: str
 
 
 class _Refusal(SleuthError):
-    """Ends a fetch for a reason of ours."""
+    """Ends a fetch that is not allowed."""
 
 
-class _Fault(SleuthError):
-    """Ends a fetch for a reason of the server's."""
+class _ServerError(SleuthError):
+    """Ends a fetch that the server failed."""
 
 
-async def resolved(host: str, port: int) -> list[str]:
-    """The addresses of a host, as the operating system has them; it also reads 0x7f.1 and 2130706433 as addresses."""
+async def resolve_host(host: str, port: int) -> list[str]:
+    """Addresses of a host by the operating system, which also reads 0x7f.1 and 2130706433 as addresses."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
+def is_public(address: Address) -> bool:
+    """Whether an address, or the IPv4 address embedded in it, is on the public internet."""
+    if isinstance(address, IPv4Address):
+        return address.is_global and not any(address in network for network in RESERVED_V4)
+    for network, shift in EMBEDDED_V4.items():
+        if address in network:
+            return is_public(IPv4Address(int(address) >> shift & 0xFFFFFFFF))
+    # A scope (fe80::1%eth0) ties an address to a network of this machine.
+    is_global = address.scope_id is None and address in GLOBAL_V6 and address.is_global
+    return is_global and not any(address in network for network in RESERVED_V6)
+
+
 class Fetcher:
-    """Fetches pages from addresses that are permitted, within one deadline a page and a size, decompressed too.
+    """Fetches pages from permitted addresses, within a deadline and a size limit that holds after decompression.
 
-    A name is resolved once a request, every address it has must be permitted, and the connection is made to one of
-    these: a name that resolves otherwise a moment later gains nothing. The same holds for every redirect.
-
-    Through a proxy it is the proxy that resolves and connects. The name is still checked by our own resolution, but
-    only the proxy's rules can stop a name that resolves differently over there.
+    A host is resolved once per request, all of its addresses must be permitted, and the connection goes to one of
+    them, so that DNS rebinding has no effect. Redirects are checked likewise. Behind a proxy the host is checked by
+    our own resolution, but the proxy resolves it again and has to enforce its own rules.
     """
 
     def __init__(
@@ -87,46 +111,44 @@ class Fetcher:
         limit_bytes: int = 2_000_000,
         deadline: float = 10.0,
         proxy: str | None = None,
-        permitted: Callable[[Address], bool] = public,
+        permitted: Callable[[Address], bool] = is_public,
         ports: Collection[int] | None = WEB_PORTS,
-        resolve: Resolve = resolved,
+        resolve: Resolve = resolve_host,
     ) -> None:
         self._limit = limit_bytes
         self._deadline = deadline
-        self._proxy = proxy_at(proxy)
+        self._proxy = parse_proxy(proxy)
         self._permitted = permitted
         self._ports = ports
         self._resolve = resolve
 
     async def fetch(self, url: str) -> Page | FetchRefused | FetchFailed:
-        """The page at a url, or why there is none; never takes longer than the deadline."""
+        """Fetch a page, following redirects, within the deadline."""
         try:
-            async with asyncio.timeout(self._deadline), self._client() as client:
-                return await self._followed(client, httpx.URL(url))
+            # One client per page: connections made by address must not be shared between host names.
+            client = httpx.AsyncClient(transport=make_transport(self._proxy), headers=HEADERS, timeout=self._deadline)
+            async with asyncio.timeout(self._deadline), client:
+                return await self._follow(client, httpx.URL(url))
         except (_Refusal, httpx.InvalidURL) as refusal:
             return FetchRefused(url, str(refusal))
         except TimeoutError:
-            return FetchFailed(url, f"no whole page within {self._deadline:g} s")
-        except (_Fault, httpx.HTTPError, OSError, UnicodeError, zlib.error) as error:
+            return FetchFailed(url, f"not complete within {self._deadline:g} s")
+        except (_ServerError, httpx.HTTPError, OSError, UnicodeError, zlib.error) as error:
             return FetchFailed(url, str(error) or type(error).__name__)
 
-    def _client(self) -> httpx.AsyncClient:
-        """A client for one page: connections made by address must not be shared by names."""
-        return httpx.AsyncClient(transport=transport(self._proxy), headers=HEADERS, timeout=self._deadline)
-
-    async def _followed(self, client: httpx.AsyncClient, url: httpx.URL) -> Page:
-        for _ in range(REDIRECTS + 1):
-            async with self._opened(client, url) as response:
+    async def _follow(self, client: httpx.AsyncClient, url: httpx.URL) -> Page:
+        for _ in range(MAX_REDIRECTS + 1):
+            async with self._open(client, url) as response:
                 if not response.has_redirect_location:
-                    return await self._page(url, response)
+                    return await self._read(url, response)
                 url = url.join(response.headers["location"])
-        raise _Refusal(f"more than {REDIRECTS} redirects")
+        raise _Refusal(f"more than {MAX_REDIRECTS} redirects")
 
     @asynccontextmanager
-    async def _opened(self, client: httpx.AsyncClient, url: httpx.URL) -> AsyncIterator[httpx.Response]:
+    async def _open(self, client: httpx.AsyncClient, url: httpx.URL) -> AsyncIterator[httpx.Response]:
         self._check(url)
         addresses = await self._addresses(url)
-        response = await (self._direct(client, url, addresses) if self._proxy is None else _sent(client, url))
+        response = await (self._connect(client, url, addresses) if self._proxy is None else _send(client, url))
         try:
             yield response
         finally:
@@ -134,65 +156,69 @@ class Fetcher:
 
     def _check(self, url: httpx.URL) -> None:
         if url.scheme not in ("http", "https"):
-            raise _Refusal(f"the scheme {url.scheme!r} is neither http nor https")
+            raise _Refusal(f"the scheme is {url.scheme!r}, expected http or https")
         if url.userinfo:
-            raise _Refusal("the url holds a user name or password")
+            raise _Refusal("the URL contains a user name or password")
         if not url.host:
-            raise _Refusal("the url names no host")
+            raise _Refusal("the URL has no host")
         if self._ports is not None and _port(url) not in self._ports:
-            raise _Refusal(f"port {_port(url)} is not one of the web's")
+            raise _Refusal(f"port {_port(url)} is not a web port")
 
     async def _addresses(self, url: httpx.URL) -> list[Address]:
-        """The addresses of a url's host, IPv4 first; one that is not permitted makes all of them refused."""
+        """Addresses of the host, IPv4 first; all of them must be permitted."""
         addresses = [ip_address(each) for each in await self._resolve(url.raw_host.decode("ascii"), _port(url))]
         if not addresses:
-            raise _Fault(f"{url.host} has no address")
+            raise _ServerError(f"{url.host} has no address")
         for address in addresses:
             if not self._permitted(address):
                 raise _Refusal(f"{url.host} is at {address}, which is not on the public internet")
         return sorted(addresses, key=lambda address: not isinstance(address, IPv4Address))
 
-    async def _direct(self, client: httpx.AsyncClient, url: httpx.URL, addresses: list[Address]) -> httpx.Response:
-        """The answer of the first of the checked addresses that takes a connection."""
+    async def _connect(self, client: httpx.AsyncClient, url: httpx.URL, addresses: list[Address]) -> httpx.Response:
+        """The response of the first address that accepts a connection."""
         *others, last = addresses
         for address in others:
             try:
-                return await _sent(client, url, address, wait=self._deadline / len(addresses))
+                return await _send(client, url, address, connect_seconds=self._deadline / len(addresses))
             except (httpx.ConnectError, httpx.ConnectTimeout):
                 continue
-        return await _sent(client, url, last)
+        return await _send(client, url, last)
 
-    async def _page(self, url: httpx.URL, response: httpx.Response) -> Page:
+    async def _read(self, url: httpx.URL, response: httpx.Response) -> Page:
         if not response.is_success:
-            raise _Fault(f"status {response.status_code}")
-        media, charset = _content_type(response)
-        if media not in MEDIA:
-            raise _Refusal(f"its content is {media or 'of no stated type'}, expected {', '.join(sorted(MEDIA))}")
-        return Page(str(url), await self._body(response), media in MARKUP, charset)
+            raise _ServerError(f"status {response.status_code}")
+        header = Message()
+        header["content-type"] = response.headers.get("content-type", "")
+        media_type = header["content-type"].partition(";")[0].strip().lower()
+        if media_type not in MEDIA_TYPES:
+            expected = ", ".join(sorted(MEDIA_TYPES))
+            raise _Refusal(f"the content type is {media_type or 'missing'}, expected {expected}")
+        body = await self._read_body(response)
+        return Page(str(url), body, media_type in HTML_TYPES, header.get_content_charset() or "")
 
-    async def _body(self, response: httpx.Response) -> bytes:
-        """The whole body, decompressed; unpacked piece by piece, so that no more than the limit ever exists."""
-        unpack = _unpacker(response.headers.get("content-encoding", ""))
+    async def _read_body(self, response: httpx.Response) -> bytes:
+        """The body, decompressed piece by piece so that it never exceeds the limit in memory."""
+        decompressor = _decompressor(response.headers.get("content-encoding", ""))
         body, received = bytearray(), 0
         async for chunk in response.aiter_raw():
             received += len(chunk)
-            body += chunk if unpack is None else unpack.decompress(chunk, self._limit + 1 - len(body))
+            body += chunk if decompressor is None else decompressor.decompress(chunk, self._limit + 1 - len(body))
             if max(received, len(body)) > self._limit:
-                raise _Refusal(f"it is larger than {self._limit} bytes")
-        if unpack is not None and body and not unpack.eof:
-            raise _Fault("its compressed content breaks off")
+                raise _Refusal(f"larger than {self._limit} bytes")
+        if decompressor is not None and body and not decompressor.eof:
+            raise _ServerError("the compressed content is incomplete")
         return bytes(body)
 
 
-async def _sent(
-    client: httpx.AsyncClient, url: httpx.URL, address: Address | None = None, wait: float | None = None
+async def _send(
+    client: httpx.AsyncClient, url: httpx.URL, address: Address | None = None, connect_seconds: float | None = None
 ) -> httpx.Response:
-    """Asks for a url, at that address where one is given: header and TLS then still speak of the url's own host."""
+    """Request a URL, optionally at a given address; the Host header and TLS still use the host of the URL."""
     request = client.build_request("GET", url if address is None else url.copy_with(host=str(address)))
     request.headers["Host"] = url.netloc.decode("ascii")
     request.extensions["sni_hostname"] = url.raw_host.decode("ascii")
-    if wait is not None:
-        request.extensions["timeout"]["connect"] = wait
+    if connect_seconds is not None:
+        request.extensions["timeout"]["connect"] = connect_seconds
     return await client.send(request, stream=True)
 
 
@@ -200,19 +226,11 @@ def _port(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def _content_type(response: httpx.Response) -> tuple[str, str]:
-    """The media type and the name of the encoding, each "" where none is stated."""
-    header = Message()
-    header["content-type"] = response.headers.get("content-type", "")
-    return header["content-type"].partition(";")[0].strip().lower(), header.get_content_charset() or ""
-
-
-def _unpacker(encoding: str) -> "zlib._Decompress | None":
-    """What undoes the encoding of a body, None where nothing is to undo."""
+def _decompressor(encoding: str) -> "zlib._Decompress | None":
     match encoding.strip().lower():
         case "" | "identity":
             return None
-        case name if name in GZIP:
+        case "gzip" | "x-gzip":
             return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         case other:
-            raise _Refusal(f"its content is encoded as {other!r}, expected gzip or nothing")
+            raise _Refusal(f"the content encoding is {other!r}, expected gzip or none")

@@ -1,22 +1,26 @@
-"""The search engines of the web one can rent: how each is asked, and how its answers read."""
+"""Web search providers: their keys, request fields and response formats."""
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import httpx
+
 from sleuth.corpus.decoding import clean
+from sleuth.credentials import Secrets
+from sleuth.errors import ConfigError
 from sleuth.retrieval.web.excerpt import plain
 
 Fields = dict[str, str | int]
-USUAL = 10  # results a page: fewer cost the same, and some fall away as doubles
-WORDS, CHARACTERS = 50, 400  # Brave refuses longer queries; Google ignores all but the first 32 words
+MIN_RESULTS = 10  # requested per search: fewer cost the same, and duplicates are removed
+MAX_WORDS, MAX_CHARACTERS = 50, 400  # Brave rejects longer queries; Google ignores words after the 32nd
 LINK = re.compile(r"https?://", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A search as the caller wants it; `language` and `country` are codes like de and at."""
+class WebQuery:
+    """A query with the number of results wanted; `language` and `country` are codes like de and at."""
 
     query: str
     count: int
@@ -25,8 +29,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One result: a page, and what the engine quotes of it."""
+class WebResult:
+    """One search result."""
 
     url: str
     title: str
@@ -35,100 +39,146 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A search engine: where it is, the names under which it takes its keys and from which variables they come.
-
-    `most` is how many results one request can bring.
-    """
+    """A search API; keys are sent as headers or parameters, read from the environment variables given for them."""
 
     method: Literal["GET", "POST"]
     url: str
-    most: int
-    fields: Callable[[Asked], Mapping[str, str | int | None]]
-    results: Callable[[dict[str, Any]], list[Found]]
+    max_results: int
+    fields: Callable[[WebQuery], Mapping[str, str | int | None]]
+    results: Callable[[dict[str, Any]], list[WebResult]]
     key_headers: Mapping[str, str] = field(default_factory=dict)
     key_params: Mapping[str, str] = field(default_factory=dict)
 
-    def ask(self, asked: Asked) -> Fields:
-        """The fields of a request, within what the provider takes."""
-        query = " ".join(clean(asked.query).split()[:WORDS])[:CHARACTERS]
-        count = min(self.most, max(asked.count, USUAL))
-        fields = self.fields(Asked(query, count, asked.language, asked.country))
+    def request_fields(self, wanted: WebQuery) -> Fields:
+        """Fields of a request, within the limits of the provider."""
+        query = " ".join(clean(wanted.query).split()[:MAX_WORDS])[:MAX_CHARACTERS]
+        count = min(self.max_results, max(wanted.count, MIN_RESULTS))
+        fields = self.fields(replace(wanted, query=query, count=count))
         return {name: value for name, value in fields.items() if value is not None}
 
-    def read(self, answer: object) -> list[Found]:
-        """The results in an answer, best first, no page twice; what is no answer is a ValueError."""
+    def parse(self, answer: object) -> list[WebResult]:
+        """Results without duplicate URLs, best first; raises ValueError if the response has another format."""
         if not isinstance(answer, dict):
-            raise ValueError(f"it is of type {type(answer).__name__}, expected an object")
-        unique: dict[str, Found] = {}
-        for found in self.results(answer):
-            unique.setdefault(found.url, found)
+            raise ValueError(f"the response is of type {type(answer).__name__}, expected an object")
+        unique: dict[str, WebResult] = {}
+        for result in self.results(answer):
+            unique.setdefault(result.url, result)
         return list(unique.values())
 
 
-def _google_like(asked: Asked) -> dict[str, str | int | None]:
-    country = asked.country and asked.country.lower()
-    return {"q": asked.query, "num": asked.count, "gl": country, "hl": asked.language}
+class Keys(Secrets):
+    """API keys from the environment: `headers` and `params` map field names to environment variables."""
+
+    def __init__(self, headers: Mapping[str, str], params: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        super().__init__({name: _read_key(name, environment) for name in (*headers.values(), *params.values())})
+        self._headers = {name: self._values[variable] for name, variable in headers.items()}
+        self._params = {name: self._values[variable] for name, variable in params.items()}
+
+    @property
+    def variables(self) -> str:
+        """The environment variables of the keys, for error messages."""
+        return " and ".join(self._values)
+
+    def add_to(self, request: httpx.Request) -> httpx.Request:
+        """A copy of the request with the keys."""
+        return httpx.Request(
+            request.method,
+            request.url.copy_merge_params(self._params) if self._params else request.url,
+            headers={**request.headers, **self._headers},
+            stream=request.stream,
+            extensions=request.extensions,
+        )
 
 
-def _brave_fields(asked: Asked) -> dict[str, str | int | None]:
-    country = asked.country and asked.country.upper()
-    texts = {"q": asked.query, "country": country, "search_lang": asked.language}
-    return {**texts, "count": asked.count, "text_decorations": "false", "result_filter": "web"}
+class KeyTransport(httpx.AsyncBaseTransport):
+    """Adds keys to outgoing requests, so that the client's logs and errors show requests without them."""
+
+    def __init__(self, keys: Keys, transport: httpx.AsyncBaseTransport) -> None:
+        self._keys, self._transport = keys, transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await self._transport.handle_async_request(self._keys.add_to(request))
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
 
 
-def _serper_results(answer: dict[str, Any]) -> list[Found]:
-    """The organic results, after the answer box where it quotes a page."""
+def _read_key(variable: str, environment: Mapping[str, str]) -> str:
+    value = environment.get(variable, "").strip()
+    if not value:
+        raise ConfigError(f"the environment variable {variable} is not set; set it to the search provider's key")
+    if not (value.isascii() and value.isprintable()) or " " in value:
+        raise ConfigError(f"the environment variable {variable} contains invalid characters; set it to the key alone")
+    return value
+
+
+def _google_fields(wanted: WebQuery) -> dict[str, str | int | None]:
+    country = wanted.country and wanted.country.lower()
+    return {"q": wanted.query, "num": wanted.count, "gl": country, "hl": wanted.language}
+
+
+def _brave_fields(wanted: WebQuery) -> dict[str, str | int | None]:
+    country = wanted.country and wanted.country.upper()
+    texts = {"q": wanted.query, "country": country, "search_lang": wanted.language}
+    return {**texts, "count": wanted.count, "text_decorations": "false", "result_filter": "web"}
+
+
+def _serper_results(answer: dict[str, Any]) -> list[WebResult]:
+    """Organic results, preceded by the answer box if it quotes a page."""
     box = answer.get("answerBox")
     quoted = {"snippet": box.get("answer"), **box} if isinstance(box, dict) else {}
     boxed = [quoted] if _text(quoted.get("snippet")) else []
-    return _found([*boxed, *_rows(answer, "organic", "searchParameters")])
+    return _results([*boxed, *_rows(answer, "organic", "searchParameters")])
 
 
-def _serpapi_results(answer: dict[str, Any]) -> list[Found]:
-    """The organic results; a search that found nothing succeeds, and says so in "error"."""
+def _serpapi_results(answer: dict[str, Any]) -> list[WebResult]:
+    """Organic results; a search without results succeeds with an "error"."""
     metadata = answer.get("search_metadata")
     succeeded = isinstance(metadata, dict) and metadata.get("status") == "Success"
     if "error" in answer and not succeeded:
-        raise ValueError(f"it says: {_text(answer['error'])}")
-    return _found(_rows(answer, "organic_results", "search_metadata"))
+        raise ValueError(f"error message: {_text(answer['error'])}")
+    return _results(_rows(answer, "organic_results", "search_metadata"))
 
 
-def _google_results(answer: dict[str, Any]) -> list[Found]:
-    return _found(_rows(answer, "items", "searchInformation"))
+def _google_results(answer: dict[str, Any]) -> list[WebResult]:
+    return _results(_rows(answer, "items", "searchInformation"))
 
 
-def _brave_results(answer: dict[str, Any]) -> list[Found]:
-    """The web results; where there are none, the whole part is missing."""
+def _brave_results(answer: dict[str, Any]) -> list[WebResult]:
+    """Web results; the whole section is missing if there are none."""
     web = answer.get("web")
     rows = _rows(web, "results", "results") if isinstance(web, dict) else _rows(answer, "web", "query")
-    return _found([{**row, **{name: plain(_text(row.get(name))) for name in ("title", "description")}} for row in rows])
+    return _results(
+        [{**row, **{name: plain(_text(row.get(name))) for name in ("title", "description")}} for row in rows]
+    )
 
 
 def _rows(answer: dict[str, Any], name: str, proof: str) -> list[dict[str, Any]]:
-    """The rows under that name; without them an answer is one that found nothing only if it has the proof."""
+    """Rows under a name; they may be missing only from a response that has the `proof` field."""
     rows = answer.get(name)
     if rows is None and proof in answer:
         return []
     if not isinstance(rows, list):
-        raise ValueError(f'it has no list "{name}"')
+        raise ValueError(f'no list "{name}"')
     return [row for row in rows if isinstance(row, dict)]
 
 
-def _found(rows: list[dict[str, Any]]) -> list[Found]:
-    """The rows that lead to a page of the web."""
+def _results(rows: list[dict[str, Any]]) -> list[WebResult]:
+    """Rows that link to a web page."""
     pages = [
-        Found(_first(row, "link", "url"), _first(row, "title"), _first(row, "snippet", "description")) for row in rows
+        WebResult(_first(row, "link", "url"), _first(row, "title"), _first(row, "snippet", "description"))
+        for row in rows
     ]
     return [page for page in pages if LINK.match(page.url)]
 
 
 def _first(row: dict[str, Any], *names: str) -> str:
-    """The text under the first of the names that has one, on one line."""
+    """The first non-empty text under any of the names."""
     return next(filter(None, (_text(row.get(name)) for name in names)), "")
 
 
 def _text(value: object) -> str:
-    """A text on one line, "" where there is none."""
+    """A string on one line; "" for any other value."""
     return " ".join(clean(value).split()) if isinstance(value, str) else ""
 
 
@@ -136,31 +186,31 @@ PROVIDERS: dict[str, Provider] = {
     "serper": Provider(
         method="POST",
         url="https://google.serper.dev/search",
-        most=100,
-        fields=_google_like,
+        max_results=100,
+        fields=_google_fields,
         results=_serper_results,
         key_headers={"X-API-KEY": "SERPER_API_KEY"},
     ),
     "serpapi": Provider(
         method="GET",
         url="https://serpapi.com/search",
-        most=100,
-        fields=lambda asked: {"engine": "google", **_google_like(asked)},
+        max_results=100,
+        fields=lambda wanted: {"engine": "google", **_google_fields(wanted)},
         results=_serpapi_results,
         key_params={"api_key": "SERPAPI_API_KEY"},
     ),
     "google": Provider(
         method="GET",
         url="https://www.googleapis.com/customsearch/v1",
-        most=10,
-        fields=_google_like,
+        max_results=10,
+        fields=_google_fields,
         results=_google_results,
         key_params={"key": "GOOGLE_API_KEY", "cx": "GOOGLE_CSE_ID"},
     ),
     "brave": Provider(
         method="GET",
         url="https://api.search.brave.com/res/v1/web/search",
-        most=20,
+        max_results=20,
         fields=_brave_fields,
         results=_brave_results,
         key_headers={"X-Subscription-Token": "BRAVE_API_KEY"},

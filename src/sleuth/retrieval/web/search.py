@@ -1,4 +1,4 @@
-"""Web search as a Retriever: a provider's results, with its snippets or the text of the pages around them."""
+"""Web search as a Retriever: results of a provider, with their snippets or the text of the pages around them."""
 
 import asyncio
 import json
@@ -6,36 +6,34 @@ import os
 import re
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
 from sleuth.corpus.decoding import clean
+from sleuth.corpus.page_text import page_text
 from sleuth.errors import ConfigError, SearchUnavailable
+from sleuth.http.client import RequestFailure, ServiceClient
+from sleuth.http.connections import LoopSemaphore, make_transport, parse_proxy, parse_service_url
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.service.connections import Connections, Lane
-from sleuth.retrieval.service.exchange import Failure, exchange
-from sleuth.retrieval.service.retries import Retries
-from sleuth.retrieval.service.road import check_above_zero, endpoint, proxy_at, transport
-from sleuth.retrieval.service.throttle import Throttle
-from sleuth.retrieval.web.fetch import Fetcher
-from sleuth.retrieval.web.keys import Keys, Signed
-from sleuth.retrieval.web.providers import PROVIDERS, Asked, Found
-from sleuth.retrieval.web.reading import Reader
+from sleuth.retrieval.web.excerpt import excerpt
+from sleuth.retrieval.web.fetch import Fetcher, FetchFailed, FetchRefused, Page
+from sleuth.retrieval.web.providers import PROVIDERS, Keys, KeyTransport, WebQuery, WebResult
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})?")
 COUNTRY = re.compile(r"[A-Za-z]{2}")
-# What providers say when nothing but a new month or a payment helps; a limit a minute is over sooner than that.
-EXHAUSTED = re.compile(r"run out|not enough credits|per day|daily limit|monthly", re.IGNORECASE)
-FORBIDDEN = frozenset({"status 401", "status 403"})
+# Messages of an exhausted quota, which retries cannot fix; limits per minute are retried.
+QUOTA_MESSAGE = re.compile(r"run out|not enough credits|per day|daily limit|monthly", re.IGNORECASE)
+PAGE_CONNECTIONS = 64
+# A page that is slow to parse occupies its thread even after the search gave up on it. Parsing holds the GIL, so that
+# more threads would not be faster.
+PAGE_THREADS = 2
 
 
-class Web:
-    """Searches the web: hits, or within `deadline` seconds a SearchUnavailable that says why.
+class WebSearch:
+    """Retriever over a web search provider; every query has hits or a SearchUnavailable within `deadline` seconds.
 
-    At most `concurrency` requests are in flight and `rate` a second are sent; one without an answer after half the
-    deadline is tried again until the deadline. With `pages` a hit holds the page's text around the snippet; a
-    page that cannot be had in time leaves the snippet. `counts` says how often each thing happened.
+    With `pages`, a hit has the page's text around the snippet, or the snippet if the page is not available in time.
     """
 
     def __init__(
@@ -52,92 +50,120 @@ class Web:
         base_url: str | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        check_above_zero(concurrency=concurrency, rate=1 if rate is None else rate, deadline=deadline)
         if provider not in PROVIDERS:
-            raise ConfigError(f"no web search provider is called {provider!r}; expected one of {', '.join(PROVIDERS)}")
+            raise ConfigError(f"unknown web search provider {provider!r}; expected one of {', '.join(PROVIDERS)}")
         self._provider = PROVIDERS[provider]
         self._keys = Keys(self._provider.key_headers, self._provider.key_params, environment)
-        self._language = _code(language, LANGUAGE, "language", "de or zh-TW")
-        self._country = _code(country, COUNTRY, "country", "de or US")
+        self._language = _check_code(language, LANGUAGE, "language", "de or zh-TW")
+        self._country = _check_code(country, COUNTRY, "country", "de or US")
         url = httpx.URL(self._provider.url)
-        self._url = url if base_url is None else endpoint(base_url, url.path)
-        self._proxy = proxy_at(proxy)
-        self.counts: Counter[str] = Counter()
+        self._url = url if base_url is None else parse_service_url(base_url, url.path)
+        parsed_proxy = parse_proxy(proxy)
         fetcher = Fetcher(proxy=proxy) if pages is True else pages
-        self._reader = Reader(fetcher, self.counts) if fetcher else None
-        self._deadline = deadline
-        self._retries = Retries(deadline)
-        self._throttle = Throttle(rate)
-        self._connections = Connections(concurrency, self._connect, {"Accept": "application/json"})
+        self._reader = PageReader(fetcher) if fetcher else None
+        self._outcomes = Counter[str]()
+        self._service = ServiceClient(
+            # Keys are added by the transport, after everything that logs requests.
+            lambda: KeyTransport(self._keys, make_transport(parsed_proxy)),
+            concurrency=concurrency,
+            rate=rate,
+            deadline=deadline,
+            headers={"Accept": "application/json"},
+            secrets=self._keys,
+            explain=self._explain,
+        )
 
     def __repr__(self) -> str:
-        return f"Web({self._url}, {self._keys!r})"
+        return f"WebSearch({self._url}, {self._keys!r})"
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often requests were sent, failed (by kind), and how often pages were read."""
+        failures = {f"failed: {kind}": count for kind, count in self._service.failures.items()}
+        pages = self._reader.counts if self._reader else {}
+        return Counter({"requests": self._service.requests, **failures, **self._outcomes, **pages})
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
-        """See Retriever; a query that stands here twice is paid for once."""
-        ends = asyncio.get_running_loop().time() + self._deadline
-        lane = await self._connections.lane()
+        """See Retriever; repeated queries are sent once."""
+        ends = asyncio.get_running_loop().time() + self._service.deadline
         async with asyncio.TaskGroup() as group:
-            tasks = {query: group.create_task(self._answer(lane, query, k, ends)) for query in dict.fromkeys(queries)}
+            tasks = {query: group.create_task(self._search_one(query, k, ends)) for query in dict.fromkeys(queries)}
         answers = [tasks[query].result() for query in queries]
         return [list(answer) if isinstance(answer, list) else answer for answer in answers]
 
-    def _connect(self) -> Signed:
-        """The keys are put on requests last, where nobody logs them any more."""
-        return Signed(self._keys, transport(self._proxy))
-
-    async def _answer(self, lane: Lane, query: str, k: int, ends: float) -> list[Hit] | SearchUnavailable:
+    async def _search_one(self, query: str, k: int, ends: float) -> list[Hit] | SearchUnavailable:
         if not clean(query).strip():
             return []
-        asked = Asked(query, k, self._language, self._country)
-        found = await self._retries.first_answer(partial(self._attempt, lane, asked), ends)
-        if isinstance(found, Failure):
-            self.counts["unavailable"] += 1
-            return SearchUnavailable(query, self._keys.hidden(found.cause))
-        self.counts["answered"] += 1
-        texts = await self._texts(found[:k], query, ends)
-        return [_hit(each, text, place) for place, (each, text) in enumerate(zip(found[:k], texts, strict=True), 1)]
+        fields = self._provider.request_fields(WebQuery(query, k, self._language, self._country))
 
-    async def _texts(self, found: list[Found], query: str, ends: float) -> list[str]:
-        if self._reader is None:
-            return [each.snippet for each in found]
-        return await asyncio.gather(*(self._reader.read(each, query, ends) for each in found))
+        def send(client: httpx.AsyncClient) -> Awaitable[httpx.Response]:
+            if self._provider.method == "POST":
+                return client.post(self._url, json=fields)
+            return client.get(self._url, params=fields)
 
-    async def _attempt(self, lane: Lane, asked: Asked, _: Failure | None) -> list[Found] | Failure:
-        """One request, sent when there is a slot for it and the rate allows it."""
-        async with lane.slot() as http:
-            await self._throttle.take()
-            self.counts["requests"] += 1
-            found = await exchange(self._sending(http, asked), self._deadline / 2, self._read, self._keys)
-        if isinstance(found, Failure):
-            found = self._explained(found)
-            self.counts[f"failed: {found.kind}"] += 1
-        return found
+        found = await self._service.request(send, lambda body: self._provider.parse(json.loads(body)), ends)
+        if isinstance(found, RequestFailure):
+            self._outcomes["unavailable"] += 1
+            return SearchUnavailable(query, found.cause)
+        self._outcomes["answered"] += 1
+        results = found[:k]
+        texts = [result.snippet for result in results]
+        if self._reader is not None:
+            texts = await asyncio.gather(*(self._reader.read(result, query, ends) for result in results))
+        return [_hit(result, text, rank) for rank, (result, text) in enumerate(zip(results, texts, strict=True), 1)]
 
-    def _sending(self, http: httpx.AsyncClient, asked: Asked) -> Awaitable[httpx.Response]:
-        fields = self._provider.ask(asked)
-        if self._provider.method == "POST":
-            return http.post(self._url, json=fields)
-        return http.get(self._url, params=fields)
-
-    def _read(self, body: bytes) -> list[Found]:
-        return self._provider.read(json.loads(body))
-
-    def _explained(self, failure: Failure) -> Failure:
-        """A failure, with what the user can do about it."""
-        if EXHAUSTED.search(failure.cause):
-            return Failure("quota", f"the quota is used up: {failure.cause}", again=False)
-        if failure.kind in FORBIDDEN:
-            return Failure("key", f"{failure.cause}; is {self._keys.variables} right?", again=False)
+    def _explain(self, failure: RequestFailure) -> RequestFailure:
+        if QUOTA_MESSAGE.search(failure.cause):
+            return RequestFailure("quota", f"the quota is used up: {failure.cause}", retryable=False)
+        if failure.status in (401, 403):
+            return RequestFailure("key", f"{failure.cause}; check the key in {self._keys.variables}", retryable=False)
         return failure
 
 
-def _hit(found: Found, text: str, place: int) -> Hit:
-    passage = Passage(found.url, f'"{found.title}"\n{text}', {"url": found.url, "title": found.title})
-    return Hit(passage, 1.0 / place)
+class PageReader:
+    """Reads the pages of search results; `counts` has the outcomes."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        page_text("")  # raises MissingExtra now instead of in the middle of a run
+        self.counts = Counter[str]()
+        self._fetcher = fetcher
+        self._slots = LoopSemaphore(PAGE_CONNECTIONS)
+        self._threads = ThreadPoolExecutor(PAGE_THREADS, "page")
+
+    async def read(self, result: WebResult, query: str, ends: float) -> str:
+        """The text of the page around the snippet, or the snippet if it is not available before `ends`."""
+        try:
+            async with asyncio.timeout_at(ends), self._slots.current():
+                match await self._fetcher.fetch(result.url):
+                    case Page() as page:
+                        loop = asyncio.get_running_loop()
+                        text = await loop.run_in_executor(self._threads, relevant_text, page, result.snippet, query)
+                        self.counts["pages read"] += 1
+                        return text
+                    case FetchRefused():
+                        self.counts["pages refused"] += 1
+                    case FetchFailed():
+                        self.counts["pages failed"] += 1
+        except TimeoutError:
+            self.counts["pages late"] += 1
+        return result.snippet
 
 
-def _code(value: str | None, form: re.Pattern[str], name: str, example: str) -> str | None:
+def relevant_text(page: Page, snippet: str, query: str) -> str:
+    """The part of a page around the snippet, or around the query if there is no snippet."""
+    visible = page_text(page.text, page.url)[1] if page.markup else page.text
+    if snippet:
+        return excerpt(visible, snippet)
+    found = excerpt(visible, query)
+    return "" if found == query else found
+
+
+def _hit(result: WebResult, text: str, rank: int) -> Hit:
+    passage = Passage(result.url, f'"{result.title}"\n{text}', {"url": result.url, "title": result.title})
+    return Hit(passage, 1.0 / rank)
+
+
+def _check_code(value: str | None, form: re.Pattern[str], name: str, example: str) -> str | None:
     if value is not None and not form.fullmatch(value):
         raise ConfigError(f"the {name} of web search is {value!r}; expected a code like {example}")
     return value

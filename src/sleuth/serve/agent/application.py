@@ -3,16 +3,11 @@
 from collections.abc import Collection
 
 from fastapi import FastAPI, Response
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from sleuth import __version__
 from sleuth.agent.episode import Agent
-from sleuth.errors import UserError
-from sleuth.retrieval.service.guard import Guarded
-from sleuth.retrieval.service.limits import Refused
-from sleuth.retrieval.service.metrics import Measured
-from sleuth.retrieval.service.request_check import RequestCheck
+from sleuth.http.middleware import BearerAuth, MetricsMiddleware, RequestCheck
+from sleuth.http.responses import add_problem_handlers
 from sleuth.serve.agent import playground, problems
 from sleuth.serve.agent.admission import Admission
 from sleuth.serve.agent.desk import Desk
@@ -34,13 +29,9 @@ def application(
     app.add_api_route(METRICS, desk.figures, methods=["GET"], response_class=Response)
     for path in sorted(playground.PATHS):
         app.add_api_route(path, playground.answer, methods=["GET"], response_class=Response)
-    app.exception_handler(Refused)(problems.refused)
-    app.exception_handler(ClientDisconnect)(problems.left)
-    app.exception_handler(UserError)(problems.out_of_order)
-    app.exception_handler(HTTPException)(problems.not_there)
-    app.exception_handler(Exception)(problems.failed)
+    add_problem_handlers(app, problems.problem, hint="; questions go to /v1/chat/completions")
     if token:
-        app.add_middleware(Guarded, token=token, open_paths=playground.PATHS | {HEALTH}, refusal=problems.no_token)
-    app.add_middleware(RequestCheck, names=None if token else names, refusal=problems.unchecked)
-    app.add_middleware(Measured, metrics=desk.metrics, paths=frozenset({CHAT, MODELS, HEALTH, METRICS, "/"}))
+        app.add_middleware(BearerAuth, token=token, public_paths=playground.PATHS | {HEALTH}, respond=problems.problem)
+    app.add_middleware(RequestCheck, names=None if token else names, respond=problems.problem)
+    app.add_middleware(MetricsMiddleware, metrics=desk.metrics, paths=frozenset({CHAT, MODELS, HEALTH, METRICS, "/"}))
     return app

@@ -11,9 +11,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
 from sleuth.agent.episode import Agent, Task
-from sleuth.retrieval.service.answers import encoded
-from sleuth.retrieval.service.limits import Limits, Refused
-from sleuth.retrieval.service.presence import WhileConnected
+from sleuth.http.requests import CancelOnDisconnect, read_body
+from sleuth.http.responses import encode_json
 from sleuth.serve.agent.admission import Admission
 from sleuth.serve.agent.chat import prompt_tokens, question_of
 from sleuth.serve.agent.completion import Message, Reply, failure
@@ -25,7 +24,7 @@ from sleuth.serve.agent.show import Show, Wish
 from sleuth.serve.agent.stream import Stream
 from sleuth.serve.agent.terms import Facts, Terms
 
-BODY = Limits(body=2**20, body_seconds=30.0)
+MAX_BODY_BYTES, MAX_BODY_SECONDS = 2**20, 30.0
 CUTS = ("top_p", "top_k", "min_p")
 
 
@@ -41,9 +40,9 @@ class Desk:
     _orders: "count[int]" = field(default_factory=count)
 
     def __post_init__(self) -> None:
-        self.metrics.watch("sleuth_under_way", "Questions being answered.", lambda: self.admission.taken)
-        self.metrics.watch("sleuth_places", "Questions answered at once at most.", lambda: self.admission.places)
-        self.metrics.watch("sleuth_waiting", "Questions waiting for a place.", lambda: self.admission.waiting)
+        self.metrics.add_gauge("sleuth_under_way", "Questions being answered.", lambda: self.admission.taken)
+        self.metrics.add_gauge("sleuth_places", "Questions answered at once at most.", lambda: self.admission.places)
+        self.metrics.add_gauge("sleuth_waiting", "Questions waiting for a place.", lambda: self.admission.waiting)
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -53,30 +52,25 @@ class Desk:
 
     async def chat(self, request: Request) -> Response:
         """An answer, whole or as it comes."""
-        wanted = await self._read(request)
+        body = await read_body(
+            request.scope, request.receive, max_bytes=MAX_BODY_BYTES, seconds=MAX_BODY_SECONDS, remedy="shorten it"
+        )
+        wanted = read(body)
         if wanted.model not in (None, self.facts.name):
             raise self._unknown(str(wanted.model))
         wish, reply = self._wish(wanted), Reply(self.facts.name)
         try:
-            async with WhileConnected(request.receive):
+            async with CancelOnDisconnect(request.receive):
                 give_back = await self._admitted()
             show = Show(self.agent, wish, next(self._orders), give_back, self.metrics.episode)
             if wanted.stream:
                 counted = wanted.stream_options is not None and wanted.stream_options.include_usage
                 return Stream(show, reply, counted=counted, left=self.metrics.left.inc)
-            async with show, WhileConnected(request.receive):
+            async with show, CancelOnDisconnect(request.receive):
                 return await _whole(show, reply)
         except ClientDisconnect:
             self.metrics.left.inc()
             raise
-
-    async def _read(self, request: Request) -> ChatRequest:
-        try:
-            return read(await BODY.read_body(request.scope, request.receive))
-        except Refused as error:
-            if error.status != 413:
-                raise
-            raise Denied(413, f"the body is larger than the {BODY.body:,} bytes that are served; shorten it") from None
 
     def _wish(self, wanted: ChatRequest) -> Wish:
         terms = self.terms
@@ -116,7 +110,7 @@ class Desk:
 
     async def figures(self) -> Response:
         """Counts and times, for Prometheus."""
-        return Response(self.metrics.page(), media_type=AgentFigures.CONTENT_TYPE)
+        return self.metrics.response()
 
     def _described(self) -> dict[str, Any]:
         facts, config = self.facts, self.agent.config
@@ -143,4 +137,4 @@ async def _whole(show: Show, reply: Reply) -> Response:
 
 
 def _json(content: object) -> Response:
-    return Response(encoded(content), media_type="application/json")
+    return Response(encode_json(content), media_type="application/json")

@@ -2,18 +2,18 @@
 
 from prometheus_client import Counter, Histogram
 
-from sleuth.retrieval.service.metrics import Figures
+from sleuth.http.middleware import ServerMetrics
 from sleuth.serve.agent.events import End
 
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
-class AgentFigures(Figures):
+class AgentFigures(ServerMetrics):
     """The figures of an agent."""
 
     def __init__(self) -> None:
         super().__init__()
-        counted = self._registry
+        counted = self.registry
         self._episodes = Counter("sleuth_episodes", "Episodes, by how they ended.", ["stop"], registry=counted)
         self._tokens = Counter("sleuth_tokens", "Tokens, given or sampled.", ["origin"], registry=counted)
         self._searches = Counter("sleuth_searches", "Searches carried out.", registry=counted)

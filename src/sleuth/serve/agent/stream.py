@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sleuth.errors import UserError
-from sleuth.retrieval.service.answers import encoded
-from sleuth.retrieval.service.presence import WhileConnected
+from sleuth.http.requests import CancelOnDisconnect
+from sleuth.http.responses import encode_json
 from sleuth.serve.agent.completion import Reply, delta, failure, finish
 from sleuth.serve.agent.events import End
 from sleuth.serve.agent.problems import Denied, told
@@ -34,7 +34,7 @@ class Stream(Response):
         async with self._show:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
-                async with WhileConnected(receive):
+                async with CancelOnDisconnect(receive):
                     async for line in self._lines():
                         await send({"type": "http.response.body", "body": line, "more_body": True})
             except ClientDisconnect:
@@ -72,4 +72,4 @@ class Stream(Response):
 
 
 def _line(content: dict[str, Any]) -> bytes:
-    return b"data: " + encoded(content) + b"\n\n"
+    return b"data: " + encode_json(content) + b"\n\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.engines.remote.endpoint import Endpoint
+from sleuth.engines.remote import Endpoint
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Passage
 

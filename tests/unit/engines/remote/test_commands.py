@@ -103,8 +103,8 @@ def test_no_more_are_asked_where_all_fail(stage: Stage, tmp_path: Path) -> None:
         ({}, "which has no questions of its own; name some with --suite"),
         ({"suite": ["x.jsonl"]}, "which searches nothing by itself; name an index with --index"),
         ({"suite": ["x.jsonl"], "method": "direct", "before": True}, "--before has no effect with an address"),
-        ({"suite": ["x.jsonl"], "method": "direct", "served": "unwise"}, "serves no model 'unwise'; .*--model: wise"),
-        ({"suite": ["x.jsonl"], "method": "direct"}, "no model is named; name one with --model: wise"),
+        ({"suite": ["x.jsonl"], "method": "direct", "served": "unwise"}, "'unwise'.*--model.*wise"),
+        ({"suite": ["x.jsonl"], "method": "direct"}, "--model.*wise"),
         ({"suite": ["x.jsonl"], "method": "direct", "settings": ["engine.memory=0.5"]}, "has no effect here; only set"),
         ({"suite": ["x.jsonl"], "method": "direct", "settings": ["model.dtype=float32"]}, "has no effect here; only s"),
         ({"suite": ["x.jsonl"], "method": "direct", "key_env": "NOT_SET"}, "NOT_SET of --key-env is empty"),
@@ -124,7 +124,7 @@ def test_context_longer_than_the_servers_is_refused(stage: Stage, asked: Path) -
 
 
 def test_nobody_there_is_one_sentence(asked: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot be reached .*; start the server, or name another"):
+    with pytest.raises(InputError, match=r"127\.0\.0\.1:9/v1"):
         evaluate("http://127.0.0.1:9/v1", suite=[str(asked)], method="direct", served="wise")
 
 
@@ -151,7 +151,7 @@ def test_asking_shows_the_whole_conversation(stage: Stage, library: Path, capsys
 
 def test_asking_a_server_that_fails_is_one_sentence(stage: Stage) -> None:
     stage.play = lambda _: stage.scene({"error": "out of credit"}, 402)
-    with pytest.raises(InputError, match=r"HTTP 402 \(out of credit\)"):
+    with pytest.raises(InputError, match=r"402 .*out of credit"):
         ask(stage.url, "Where?", method="direct", served="wise")
 
 

@@ -11,7 +11,7 @@ from sleuth.agent.episode import Task
 from sleuth.agent.remote import RemoteAgent
 from sleuth.agent.tools import SearchTool
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.remote.chat import Reply
+from sleuth.engines.remote import Reply
 from sleuth.errors import ConfigError
 from sleuth.records import Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory
 from sleuth.reward.rubric import measure
@@ -181,7 +181,7 @@ def test_failures_of_others_make_an_episode_unusable(stage: Stage, shelf: Any) -
     stage.play = lambda _: stage.scene({"error": "broken"}, 500)
     found = run(stage, shelf)
     assert (found.stop, found.stop.usable) == (StopReason.ENGINE_FAILED, False)
-    assert "HTTP 500 (broken)" in str(found.failure)
+    assert "500 Internal Server Error: broken" in str(found.failure)
 
 
 def test_sampling_is_seeded_turn_by_turn(stage: Stage, shelf: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sleuth.config.retrieval import ServiceConfig
 from sleuth.errors import InputError
 from sleuth.retrieval.backends import require_ready
-from sleuth.retrieval.service.identity import served
+from sleuth.retrieval.service.client import served_index
 
 READY = {"status": "ready", "index": "/somewhere/wiki18", "kind": "bm25", "passages": 7, "version": "1"}
 DEAD = "http://127.0.0.1:1"
@@ -55,19 +55,19 @@ def saying(status: int, body: str, searched: int = 501) -> Iterator[str]:
 @pytest.mark.parametrize("path", ["", "/retrieve"])
 def test_a_server_names_its_index(path: str) -> None:
     with saying(200, json.dumps(READY)) as url:
-        assert served(url + path, token="t", patience=9) == {"name": "wiki18", "kind": "bm25", "passages": 7}
-        assert served(url + path, patience=9) is None
+        assert served_index(url + path, token="t", patience=9) == {"name": "wiki18", "kind": "bm25", "passages": 7}
+        assert served_index(url + path, patience=9) is None
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, "{}"), (200, "ready"), (200, '{"index": 3}')])
 def test_one_that_does_not_tell_is_only_an_address(status: int, body: str) -> None:
     with saying(status, body) as url:
-        assert served(url, token="t", patience=9) is None
+        assert served_index(url, token="t", patience=9) is None
 
 
 def test_one_that_is_not_there_is_refused_at_once() -> None:
     with pytest.raises(InputError, match=r"the search server http://127.0.0.1:1 does not answer .*; start it"):
-        served(DEAD, patience=0.2)
+        served_index(DEAD, patience=0.2)
 
 
 @pytest.mark.parametrize(

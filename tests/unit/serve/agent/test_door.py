@@ -97,7 +97,7 @@ def test_a_client_that_leaves_frees_its_place(serving: Callable[..., Any], strea
 def test_a_token_is_asked_for(serving: Callable[..., Any]) -> None:
     with serving(token="secret") as house:
         for key in ("none", "secre"):
-            with pytest.raises(openai.AuthenticationError, match="is not the one of this server") as error:
+            with pytest.raises(openai.AuthenticationError, match="token") as error:
                 house.client(key).chat.completions.create(model="wise", messages=ASKED)
             assert error.value.code == "invalid_api_key"
         found = house.client("secret").chat.completions.create(model="wise", messages=ASKED)
@@ -121,10 +121,10 @@ def test_pages_of_other_sites_are_kept_out(serving: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "sentence"),
     [
-        ("GET", "/nowhere", 404, "there is no path '/nowhere' here"),
-        ("GET", "/v1/chat/completions", 405, "send POST"),
-        ("GET", "/playground/../application.py", 404, "there is no path"),
-        ("GET", "/playground/%2e%2e/application.py", 404, "there is no path"),
+        ("GET", "/nowhere", 404, "'/nowhere'"),
+        ("GET", "/v1/chat/completions", 405, "POST"),
+        ("GET", "/playground/../application.py", 404, "application.py"),
+        ("GET", "/playground/%2e%2e/application.py", 404, "application.py"),
     ],
 )
 def test_what_is_not_there_is_said_as_openai_says_it(
@@ -137,9 +137,8 @@ def test_what_is_not_there_is_said_as_openai_says_it(
 
 def test_bodies_that_are_not_served(house: Any) -> None:
     large = house.post({**BODY, "user": "a" * 2**20})
-    assert (large.status_code, large.json()["error"]["message"].partition(" that")[0]) == (
-        413, "the body is larger than the 1,048,576 bytes",
-    )  # fmt: skip
+    assert large.status_code == 413
+    assert "1,048,576 bytes" in large.json()["error"]["message"]
     unknown = house.post({**BODY, "model": "unwise"})
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
     assert house.post({**BODY, "model": None}).status_code == 200

@@ -12,11 +12,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from sleuth.retrieval.service.bounded_head import HEAD_BYTES, BoundedHead
-from sleuth.retrieval.service.listen import bound
+from sleuth.http.server import MAX_HEAD_BYTES, BoundedHeadProtocol, bind
 
 
-class Hasty(BoundedHead):
+class Hasty(BoundedHeadProtocol):
     head_seconds = 0.2
 
 
@@ -33,8 +32,8 @@ APP = Starlette(routes=[Route("/", length, methods=["GET", "POST"]), Route("/slo
 
 
 @asynccontextmanager
-async def serving(protocol: type[BoundedHead] = BoundedHead) -> AsyncIterator[int]:
-    with bound("127.0.0.1", 0) as listener:
+async def serving(protocol: type[BoundedHeadProtocol] = BoundedHeadProtocol) -> AsyncIterator[int]:
+    with bind("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(APP, http=protocol, log_config=None, lifespan="off"))
         running = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
@@ -80,7 +79,7 @@ def test_a_head_that_is_too_large_is_refused_before_it_is_parsed() -> None:
 
     at_once, others, well = asyncio.run(run())
     assert at_once.startswith(b"HTTP/1.1 431 ")
-    assert f"more than {HEAD_BYTES:,} bytes".encode() in at_once
+    assert f"{MAX_HEAD_BYTES:,} bytes".encode() in at_once
     assert all(answer.startswith(b"HTTP/1.1 431 ") for answer in others)
     assert well == "0"
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from sleuth.retrieval.service.request_check import RequestCheck, server_names
+from sleuth.http.middleware import RequestCheck, server_names
 
 
 async def inside(_: Request) -> Response:
@@ -55,7 +55,7 @@ def test_only_known_names_are_answered(host: str, known: bool) -> None:
     async def inner(*_: object) -> None:
         raise AssertionError
 
-    assert RequestCheck(inner, names=["Box.lan", ""]).knows(host) is known
+    assert RequestCheck(inner, names=["Box.lan", ""]).accepts_host(host) is known
 
 
 def test_behind_a_token_every_name_is_known() -> None:

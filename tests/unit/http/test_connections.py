@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.retrieval.service.throttle import Throttle
+from sleuth.http.connections import RateLimiter
 
 
 class Clock:
@@ -24,14 +24,14 @@ class Clock:
         await asyncio.sleep(0)
 
 
-def passed(throttle: Throttle, clock: Clock, count: int) -> list[float]:
+def passed(throttle: RateLimiter, clock: Clock, count: int) -> list[float]:
     """The times, from now on, at which so many callers who came at once were let through."""
 
     async def crowd() -> list[float]:
         start = clock.now
 
         async def one() -> float:
-            await throttle.take()
+            await throttle.acquire()
             return clock.now - start
 
         return await asyncio.gather(*(one() for _ in range(count)))
@@ -39,8 +39,8 @@ def passed(throttle: Throttle, clock: Clock, count: int) -> list[float]:
     return asyncio.run(crowd())
 
 
-def throttle(rate: float | None, clock: Clock) -> Throttle:
-    return Throttle(rate, clock=clock, sleep=clock.sleep)
+def throttle(rate: float | None, clock: Clock) -> RateLimiter:
+    return RateLimiter(rate, clock=clock, sleep=clock.sleep)
 
 
 @pytest.mark.parametrize("rate", [0.5, 3, 10, 20])
@@ -92,10 +92,10 @@ def test_the_rate_holds_from_one_event_loop_to_the_next() -> None:
 
 def test_a_caller_who_leaves_takes_nothing() -> None:
     async def scene() -> float:
-        limited = Throttle(10)
-        await limited.take()
+        limited = RateLimiter(10)
+        await limited.acquire()
         started = asyncio.get_running_loop().time()
-        waiting = [asyncio.create_task(limited.take()) for _ in range(4)]
+        waiting = [asyncio.create_task(limited.acquire()) for _ in range(4)]
         await asyncio.sleep(0.01)
         for task in waiting[:3]:
             task.cancel()

@@ -1,1 +1,0 @@
-"""A model behind an OpenAI-compatible address: words in, words out, for evaluation and asking only."""

@@ -1,0 +1,173 @@
+"""Outgoing connections: one pool per event loop, proxies, trusted certificates, rate and concurrency limits."""
+
+import asyncio
+import functools
+import ssl
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import httpx
+
+from sleuth.errors import ConfigError
+
+SCHEMES = ("http", "https")
+MAX_PORT = 65535
+# uvicorn closes connections that were idle for 5 s; connections close to that age are not reused.
+IDLE_SECONDS = 4.0
+# Timers fire a few milliseconds late; a bucket that holds this many seconds' worth of tokens makes up for it.
+TIMER_SLACK = 0.05
+
+
+class ConnectionPool:
+    """Connections to one server, with a separate pool of `size` connections for each event loop that uses it."""
+
+    def __init__(self, size: int, connect: Callable[[], httpx.AsyncBaseTransport], headers: Mapping[str, str]) -> None:
+        self._size, self._connect, self._headers = size, connect, headers
+        self._pools: dict[asyncio.AbstractEventLoop, tuple[_LoopPool, AsyncGenerator[_LoopPool, None]]] = {}
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Wait for a free connection of the running loop, first come first served."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            self._pools = {each: pool for each, pool in self._pools.items() if not each.is_closed()}
+            keeper = self._keep_open(loop)
+            # The generator reaches its yield without suspending, so that no other task runs in between.
+            self._pools[loop] = await anext(keeper), keeper
+        async with self._pools[loop][0].connection() as client:
+            yield client
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop; otherwise they are closed when the loop ends."""
+        _, keeper = self._pools.get(asyncio.get_running_loop(), (None, None))
+        if keeper is not None:
+            await keeper.aclose()
+
+    async def _keep_open(self, loop: asyncio.AbstractEventLoop) -> "AsyncGenerator[_LoopPool, None]":
+        """Yield the pool once; a loop that ends closes its async generators, and with this one the pool."""
+        pool = _LoopPool(self._size, self._open)
+        try:
+            yield pool
+        finally:
+            self._pools.pop(loop, None)
+            await pool.aclose()
+
+    def _open(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=self._connect(), headers=self._headers, timeout=httpx.Timeout(None))
+
+
+class _LoopPool:
+    """Connections of one event loop, each with its own httpx client.
+
+    A shared httpx pool would scan all of its connections several times per request.
+    """
+
+    def __init__(self, size: int, open_client: Callable[[], httpx.AsyncClient]) -> None:
+        self._free = asyncio.Semaphore(size)
+        self._open_client = open_client
+        self._clients: list[httpx.AsyncClient] = []
+        self._idle: list[httpx.AsyncClient] = []
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[httpx.AsyncClient]:
+        async with self._free:
+            if not self._idle:
+                self._clients.append(self._open_client())
+                self._idle.append(self._clients[-1])
+            client = self._idle.pop()
+            try:
+                yield client
+            finally:
+                client.cookies.clear()  # a response must not depend on earlier ones
+                self._idle.append(client)
+
+    async def aclose(self) -> None:
+        for client in self._clients:
+            await client.aclose()
+
+
+class LoopSemaphore:
+    """A semaphore that works in one event loop after another; every new loop starts with all slots free."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._semaphore = asyncio.Semaphore(count)
+
+    def current(self) -> asyncio.Semaphore:
+        """The semaphore of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._semaphore = loop, asyncio.Semaphore(self._count)
+        return self._semaphore
+
+
+class RateLimiter:
+    """Token bucket of `rate` requests per second, served in order; no limit if the rate is None.
+
+    Any interval of t seconds admits at most rate * t + max(1, rate / 20) requests. The bucket is stored as the time
+    at which it will be full again, so that no task has to refill it.
+    """
+
+    def __init__(
+        self,
+        rate: float | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._interval = 0.0 if rate is None else 1.0 / rate
+        self._slack = max(0.0, TIMER_SLACK - self._interval)
+        self._clock, self._sleep = clock, sleep
+        self._full_at = float("-inf")
+        self._turn = LoopSemaphore(1)
+
+    async def acquire(self) -> None:
+        """Wait for a token; a caller cancelled while waiting takes none."""
+        async with self._turn.current():
+            while (wait := self._full_at - self._slack - self._clock()) > 0:
+                await self._sleep(wait)
+            self._full_at = max(self._full_at, self._clock()) + self._interval
+
+
+def make_transport(proxy: httpx.Proxy | None) -> httpx.AsyncHTTPTransport:
+    """A transport through the given proxy or none; proxies of the environment may not reach the server."""
+    limits = httpx.Limits(keepalive_expiry=IDLE_SECONDS)
+    return httpx.AsyncHTTPTransport(verify=tls_context(), trust_env=False, proxy=proxy, limits=limits)
+
+
+@functools.cache
+def tls_context() -> ssl.SSLContext:
+    """The trusted certificates (SSL_CERT_FILE if set); cached, because loading them takes longer than a search."""
+    return httpx.create_ssl_context()
+
+
+def parse_proxy(url: str | None) -> httpx.Proxy | None:
+    """The proxy at a URL, if any; errors do not repeat the URL, which may contain a password."""
+    if url is None:
+        return None
+    parsed = _parse_url(url, "the proxy URL", "http://127.0.0.1:3128", shown="")
+    return httpx.Proxy(parsed, ssl_context=tls_context() if parsed.scheme == "https" else None)
+
+
+def parse_service_url(url: str, default_path: str) -> httpx.URL:
+    """The URL of a service; one without a path gets the default path."""
+    shown = "" if "@" in url else f" {url!r}"
+    parsed = _parse_url(url, "the server URL", "http://127.0.0.1:8000", shown)
+    if parsed.userinfo:
+        raise ConfigError("the server URL contains a user name or password; use a token or key instead")
+    return parsed.copy_with(path=default_path) if parsed.path in ("", "/") else parsed
+
+
+def _parse_url(url: str, name: str, example: str, shown: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+        host = parsed.host  # decoded lazily, which may fail too
+    except (httpx.InvalidURL, UnicodeError):
+        raise ConfigError(f"{name}{shown} is not valid; expected one like {example}") from None
+    if (parsed.port or 0) > MAX_PORT:
+        raise ConfigError(f"{name} has port {parsed.port}, above {MAX_PORT}; expected one like {example}")
+    if parsed.scheme not in SCHEMES or not host:
+        raise ConfigError(f"{name}{shown} has scheme {parsed.scheme!r} and host {host!r}; expected one like {example}")
+    return parsed

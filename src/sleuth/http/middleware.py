@@ -1,0 +1,194 @@
+"""Middleware of every server: checks of Host, Origin and Content-Type, bearer tokens, Prometheus metrics.
+
+DNS rebinding lets a page of another site send requests here under its own host name and read the responses. Therefore
+the Host header must be a known name or an IP address, browser requests from other origins are refused, and a body must
+be declared as JSON, which a page cannot send to another origin without a preflight request.
+"""
+
+import hmac
+import socket
+from collections.abc import Callable, Collection
+from ipaddress import ip_address
+from time import perf_counter
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sleuth.http.responses import CLIENT_CLOSED_REQUEST, JSON, HttpProblem, Respond, problem_response
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+OWN_SITE = frozenset({"same-origin", "none"})
+PUBLIC_PATHS = frozenset({"/healthz"})
+MISSING_TOKEN = "a bearer token is required; send the header Authorization: Bearer TOKEN"  # noqa: S105
+WRONG_TOKEN = "the bearer token is wrong"  # noqa: S105
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class RequestCheck:
+    """Middleware that refuses requests with an unknown Host, a foreign Origin or a body that is not JSON.
+
+    `names` are accepted as Host besides localhost and IP addresses; None accepts any, for servers behind a token.
+    Pages from `origins` are accepted too.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        names: Collection[str] | None,
+        *,
+        origins: Collection[str] = (),
+        respond: Respond = problem_response,
+    ) -> None:
+        self._app = app
+        self._names = None if names is None else frozenset({"localhost", *map(_normalize, names)}) - {""}
+        self._origins = frozenset(map(_normalize, origins))
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._problem(scope) if scope["type"] == "http" else None
+        await (self._app if problem is None else self._respond(problem))(scope, receive, send)
+
+    def accepts_host(self, host: str) -> bool:
+        """Whether a Host header names this server."""
+        name = _normalize(_strip_port(host))
+        return self._names is None or name in self._names or _is_ip_address(name)
+
+    def _problem(self, scope: Scope) -> HttpProblem | None:
+        headers = [(name, value.decode("latin-1")) for name, value in scope["headers"]]
+        hosts = [value for name, value in headers if name == b"host"]
+        if len(hosts) != 1 or not self.accepts_host(hosts[0]):
+            shown = repr(hosts[0][:80]) if hosts else "missing"
+            return HttpProblem(
+                421, f"the Host header is {shown}; use the printed address, or allow the name with --allow-host"
+            )
+        if not self._is_own_site(scope["method"], hosts[0], headers):
+            return HttpProblem(403, "requests from pages of other sites are refused")
+        fields = dict(headers)
+        content_type, length = fields.get(b"content-type", ""), fields.get(b"content-length", "0")
+        has_body = content_type or length != "0" or b"transfer-encoding" in fields
+        if scope["method"] == "POST" and has_body and content_type.partition(";")[0].strip().lower() != JSON:
+            shown = repr(content_type[:80]) if content_type else "missing"
+            return HttpProblem(415, f"the Content-Type header is {shown}; expected {JSON}")
+        return None
+
+    def _is_own_site(self, method: str, host: str, headers: list[tuple[bytes, str]]) -> bool:
+        """False if a browser reports a page of another site as the sender; programs send no such header."""
+        sent = {name: value.lower() for name, value in headers if name.startswith((b"sec-fetch-", b"origin"))}
+        origin = sent.get(b"origin", "").partition("://")[2]
+        if b"origin" in sent and origin != host.lower() and _strip_port(origin) not in self._origins:
+            return False
+        is_navigation = method == "GET" and sent.get(b"sec-fetch-mode") == "navigate"
+        return is_navigation or sent.get(b"sec-fetch-site", "none") in OWN_SITE
+
+
+class BearerAuth:
+    """Middleware that requires a bearer token on all paths but `public_paths`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str,
+        *,
+        public_paths: Collection[str] = PUBLIC_PATHS,
+        respond: Respond = problem_response,
+    ) -> None:
+        self._app, self._token = app, token.encode()
+        self._public_paths, self._respond = frozenset(public_paths), respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self._public_paths:
+            return await self._app(scope, receive, send)
+        token = _bearer_token(scope)
+        # Compared in constant time, so that timing does not leak the token.
+        if token is not None and hmac.compare_digest(token, self._token):
+            return await self._app(scope, receive, send)
+        detail = MISSING_TOKEN if token is None else WRONG_TOKEN
+        refusal = HttpProblem(401, detail, {"www-authenticate": 'Bearer realm="sleuth"'})
+        return await self._respond(refusal)(scope, receive, send)
+
+
+class ServerMetrics:
+    """Prometheus metrics of one server, in its own registry so that two servers in a process stay separate."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "sleuth_requests", "Requests answered, by path and status.", ["path", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "sleuth_request_seconds",
+            "Time from the first byte of a request to the last byte of its response.",
+            ["path"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+
+    def add_gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
+        """Export a gauge that is read at every scrape."""
+        Gauge(name, meaning, registry=self.registry).set_function(value)
+
+    def observe_request(self, path: str, status: int, seconds: float) -> None:
+        """Count one answered request."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def response(self) -> Response:
+        """All metrics in the Prometheus text format."""
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class MetricsMiddleware:
+    """Count requests by path; paths not in `paths` are counted as "other"."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics, paths: frozenset[str]) -> None:
+        self._app, self._metrics, self._paths = app, metrics, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started = perf_counter()
+        status = CLIENT_CLOSED_REQUEST
+
+        async def send_and_record(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_record)
+        finally:
+            path = scope["path"] if scope["path"] in self._paths else "other"
+            self._metrics.observe_request(path, status, perf_counter() - started)
+
+
+def server_names(host: str, allowed: Collection[str] = ()) -> list[str]:
+    """Host names of a server bound to `host`, including this machine's names unless it is a loopback address."""
+    machine = [] if host in LOOPBACK else [socket.gethostname(), socket.getfqdn()]
+    return [host, *machine, *allowed]
+
+
+def _bearer_token(scope: Scope) -> bytes | None:
+    for name, value in scope["headers"]:
+        scheme, _, token = value.partition(b" ")
+        if name == b"authorization" and scheme.lower() == b"bearer":
+            return bytes(token.strip())
+    return None
+
+
+def _normalize(name: str) -> str:
+    return name.lower().rstrip(".")
+
+
+def _is_ip_address(name: str) -> bool:
+    try:
+        ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _strip_port(host: str) -> str:
+    before, colon, port = host.rpartition(":")
+    return before if colon and port.isdigit() and (host.startswith("[") or ":" not in before) else host

@@ -1,0 +1,250 @@
+"""Dynamic batching: queries of concurrent requests are searched together while the next batch collects."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from sleuth.errors import SearchUnavailable, SleuthError
+from sleuth.records import Hit
+from sleuth.retrieval.retriever import Retriever
+
+SearchResult = list[Hit] | SearchUnavailable
+Observer = Callable[[int, float], None]  # called with the size and the seconds of every batch
+
+SMOOTHING = 0.2  # weight of the last batch in the running mean of seconds per query
+SHARE_SECONDS = 0.05  # search time that one request may take up in a batch
+MIN_SHARE = 8  # queries of one request in a batch, however slow they are
+FIRST_SHARE = 32  # queries of one request in a batch before the search time is known
+
+
+class Overloaded(SleuthError):
+    """The queue is full, or a request waited too long; retry in about `seconds`."""
+
+    def __init__(self, queued: int, seconds: float, waited: float = 0.0) -> None:
+        queue = f"{queued:,} queries are queued" + (f", and this request waited {waited:g} s" if waited else "")
+        super().__init__(f"{queue}; retry in about {seconds:.1f} s, or send fewer queries")
+        self.queued = queued
+        self.seconds = seconds
+
+
+class BatchingRetriever:
+    """Retriever that searches the queries of concurrent requests in batches, one batch at a time.
+
+    A request starts at once if no search is running. Requests with the k of the oldest one share its batch of up to
+    `batch` queries. Each contributes at most about 50 ms of search time per batch and then goes to the end of the
+    queue, so that long requests do not block short ones. A request fails with Overloaded if its first queries are not
+    searched within `patience` seconds, or if the queue would exceed `waiting` queries or `characters`; an empty queue
+    accepts a request of any length.
+    """
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        *,
+        batch: int = 512,
+        waiting: int = 500_000,
+        characters: int = 2**28,
+        patience: float | None = None,
+        linger: float = 0.0,
+        observer: Observer | None = None,
+    ) -> None:
+        if batch < 1 or waiting < 1:
+            raise ValueError(f"batch is {batch} and waiting is {waiting}; expected at least 1")
+        self._retriever, self._observer = retriever, observer
+        self._batch, self._waiting, self._characters = batch, waiting, characters
+        self._patience, self._linger = patience, linger
+        self._queue = _Queue()
+        self._seconds_per_query = 0.0
+
+    @property
+    def queued(self) -> int:
+        """Number of queries that are not in a batch yet."""
+        return self._queue.queries
+
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchResult]:
+        """See Retriever."""
+        if k < 1:
+            raise ValueError(f"k is {k}, expected at least 1")
+        if not queries:
+            return []
+        queue = self._current_queue()
+        request = _Request(tuple(queries), k)
+        if queue.queries:
+            self._require_room(queue, request)
+        queue.add(request)
+        if queue.worker is None:
+            queue.worker = asyncio.create_task(self._work(queue))
+        timer = None
+        if self._patience is not None:
+            timer = asyncio.get_running_loop().call_later(self._patience, self._expire, queue, request)
+        try:
+            return await request.answer
+        finally:
+            if timer is not None:
+                timer.cancel()
+            # If the caller was cancelled, the queries that have not started are dropped.
+            queue.remove(request)
+
+    def _require_room(self, queue: "_Queue", request: "_Request") -> None:
+        queries = queue.queries + len(request.queries) - self._waiting
+        characters = queue.characters + request.characters - self._characters
+        if queries > 0 or characters > 0:
+            excess = characters * queue.queries / max(1, queue.characters)  # in queries of average length
+            raise Overloaded(queue.queries, max(queries, excess) * self._seconds_per_query)
+
+    def _expire(self, queue: "_Queue", request: "_Request") -> None:
+        if not request.taken and not request.answer.done():
+            ahead = sum(min(self._share, each.remaining) for each in queue.requests)
+            error = Overloaded(queue.queries, ahead * self._seconds_per_query, self._patience or 0.0)
+            request.answer.set_exception(error)
+
+    @property
+    def _share(self) -> int:
+        """Maximum number of queries of one request in a batch."""
+        if not self._seconds_per_query:
+            return min(self._batch, FIRST_SHARE)
+        return min(self._batch, max(MIN_SHARE, int(SHARE_SECONDS / self._seconds_per_query)))
+
+    def _current_queue(self) -> "_Queue":
+        """The queue of the running loop; the queue of a loop that has ended is discarded."""
+        worker = self._queue.worker
+        if worker is not None and worker.get_loop() is not asyncio.get_running_loop():
+            if worker.get_loop().is_running():
+                raise RuntimeError("a BatchingRetriever is used in two event loops at once; create one for each")
+            self._queue = _Queue()
+        return self._queue
+
+    async def _work(self, queue: "_Queue") -> None:
+        """Search batch after batch until the queue is empty."""
+        parts: list[_Part] = []
+        try:
+            while queue.requests:
+                if self._linger:
+                    await asyncio.sleep(self._linger)
+                parts = queue.take(self._batch, self._share)
+                await self._search_batch(parts)
+        finally:
+            queue.worker = None
+            # Both are empty unless the loop is shutting down; then no caller may wait forever.
+            queue.cancel_all()
+            for part in parts:
+                part.request.answer.cancel()
+
+    async def _search_batch(self, parts: "list[_Part]") -> None:
+        if not parts:
+            return
+        started = perf_counter()
+        unique = list(dict.fromkeys(query for part in parts for query in part.queries))
+        answers = dict(zip(unique, await self._search_all(unique, parts[0].request.k), strict=True))
+        count, seconds = sum(len(part.queries) for part in parts), perf_counter() - started
+        for part in parts:
+            part.request.receive(part.start, [answers[query] for query in part.queries])
+        weight = SMOOTHING if self._seconds_per_query else 1
+        self._seconds_per_query += (seconds / count - self._seconds_per_query) * weight
+        if self._observer:
+            self._observer(count, seconds)
+
+    async def _search_all(self, queries: list[str], k: int) -> list[SearchResult]:
+        """Results of the retriever; any exception makes all of the queries unavailable."""
+        try:
+            answers = await self._retriever.search(queries, k)
+            if len(answers) == len(queries):
+                return answers
+            cause = f"the retriever returned {len(answers)} results for {len(queries)} queries"
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # this task was cancelled, not the retriever's own
+            cause = "the search was cancelled"
+        return [SearchUnavailable(query, cause) for query in queries]
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """Queries of one caller: how many are in batches already, and the results so far by position."""
+
+    queries: tuple[str, ...]
+    k: int
+    answer: "asyncio.Future[list[SearchResult]]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    taken: int = 0
+    results: dict[int, list[SearchResult]] = field(default_factory=dict)
+
+    @property
+    def remaining(self) -> int:
+        return len(self.queries) - self.taken
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.queries))
+
+    def take(self, count: int) -> "_Part":
+        part = _Part(self, self.taken, self.queries[self.taken : self.taken + count])
+        self.taken += len(part.queries)
+        return part
+
+    def receive(self, start: int, results: list[SearchResult]) -> None:
+        self.results[start] = results
+        is_complete = sum(map(len, self.results.values())) == len(self.queries)
+        if is_complete and not self.answer.done():
+            self.answer.set_result([each for start in sorted(self.results) for each in self.results[start]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The queries of a request, from position `start`, that are in one batch."""
+
+    request: _Request
+    start: int
+    queries: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Queue:
+    """Requests of one event loop with queries left to search, in the order of their turns."""
+
+    requests: OrderedDict[_Request, None] = field(default_factory=OrderedDict)
+    queries: int = 0
+    characters: int = 0  # of whole requests: all their queries stay in memory until the request is answered
+    worker: asyncio.Task[None] | None = None
+
+    def add(self, request: _Request) -> None:
+        self.requests[request] = None
+        self.queries += len(request.queries)
+        self.characters += request.characters
+
+    def remove(self, request: _Request) -> None:
+        if request in self.requests:
+            del self.requests[request]
+            self.queries -= request.remaining
+            self.characters -= request.characters
+
+    def take(self, size: int, share: int) -> list[_Part]:
+        """The next batch: up to `share` queries of each request with the k of the first."""
+        parts: list[_Part] = []
+        for request in list(self.requests):
+            if parts and request.k != parts[0].request.k:
+                continue
+            part = request.take(min(size, share))
+            parts.append(part)
+            size -= len(part.queries)
+            self.queries -= len(part.queries)
+            if request.remaining:
+                self.requests.move_to_end(request)
+            else:
+                del self.requests[request]
+                self.characters -= request.characters
+            if not size:
+                break
+        return parts
+
+    def cancel_all(self) -> None:
+        for request in self.requests:
+            request.answer.cancel()
+        self.requests.clear()
+        self.queries = self.characters = 0

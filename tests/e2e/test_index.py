@@ -529,7 +529,7 @@ BAD_QUESTIONS = {
     "missing": (None, "the question file questions.jsonl does not exist"),
     "no questions": (b"\n", "questions.jsonl holds no questions"),
     "no JSON": (b"{\n", "questions.jsonl, line 1"),
-    "no answer": (b'{"id": "q", "question": "Who?", "golden_answers": []}\n', "line 1: a question without answer"),
+    "no answer": (b'{"id": "q", "question": "Who?", "golden_answers": []}\n', "line 1: the question has no answer"),
 }
 
 

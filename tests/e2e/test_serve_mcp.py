@@ -160,4 +160,4 @@ def test_without_the_library_the_extra_is_named(index: Path) -> None:
     command = [sys.executable, "-c", hidden, "serve", "mcp", str(index)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "sleuth: mcp is not installed; it comes with: pip install 'sleuth[mcp]'\n"
+    assert ended.stderr == "sleuth: mcp is not installed; install it with: pip install 'sleuth[mcp]'\n"

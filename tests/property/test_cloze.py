@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.corpus.datasets.merge import key
+from sleuth.corpus.datasets.merge import question_key
 from sleuth.records import Passage, Question
 from sleuth.reward.answers import cover_em
 from sleuth.synthesis.cloze.exclusion import Exclusions
@@ -32,7 +32,7 @@ def test_generated_questions_are_valid(corpus: list[Passage], seed: int, exclude
     made = generate(corpus, config, Exclusions(frozenset(excluded)))
     held = {passage.id: passage for passage in corpus}
     assert made.questions == generate(corpus, config, Exclusions(frozenset(excluded))).questions
-    assert len({key(question.question) for question in made.questions}) == len(made.questions)
+    assert len({question_key(question.question) for question in made.questions}) == len(made.questions)
     for question in made.questions:
         assert not excluded & set(question.supporting_ids)
         assert question.hops == len(set(question.supporting_ids))

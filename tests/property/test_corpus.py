@@ -8,15 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.corpus.chunks import WORD, chunks
-from sleuth.corpus.decoding import decoded, decoded_page
-from sleuth.corpus.ids import Ids, RepeatedId
+from sleuth.corpus.chunks import WORD, chunks, sentences
+from sleuth.corpus.decoding import decode, decode_html
+from sleuth.corpus.html import page_text, read_markup
 from sleuth.corpus.markdown import plain_markdown
-from sleuth.corpus.markup import read_markup
-from sleuth.corpus.page_text import page_text
-from sleuth.corpus.passages import PassageStore, stream
-from sleuth.corpus.sentences import sentences
-from sleuth.corpus.survey import survey
+from sleuth.corpus.passages import Ids, PassageStore, RepeatedId, stream, survey
 
 QUICK = settings(max_examples=60, deadline=None)
 
@@ -115,7 +111,7 @@ def test_any_text_can_be_read_as_a_page_or_as_markdown(source: str) -> None:
 @QUICK
 @given(content=st.binary())
 def test_any_bytes_are_text(content: bytes) -> None:
-    for found in (decoded(content), decoded_page(b"<meta charset=utf-16>" + content)):
+    for found in (decode(content), decode_html(b"<meta charset=utf-16>" + content)):
         assert found.encode().decode() == found
 
 
@@ -123,4 +119,4 @@ def test_any_bytes_are_text(content: bytes) -> None:
 @given(words=text)
 def test_utf8_is_read_as_it_is(words: str) -> None:
     kept = words.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").removeprefix("\ufeff")
-    assert decoded(words.encode()) == kept
+    assert decode(words.encode()) == kept

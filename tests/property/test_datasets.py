@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from sleuth.corpus.datasets.folder import ROWS, TABLE, Source, prepare
-from sleuth.corpus.datasets.merge import Rules, key
+from sleuth.corpus.datasets.merge import MergeRules, question_key
+from sleuth.corpus.datasets.prepare import ROWS, TABLE, QuestionSource, prepare
 
 PATIENCE = settings(max_examples=15, deadline=None)
 words = st.text(max_size=12)
@@ -70,8 +70,12 @@ def test_parquet_ours_parquet(drawn: list[dict[str, Any]]) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         parquet.write_table(typed(drawn), folder / "before.parquet")
-        prepare([Source("it", folder / "before.parquet")], folder / "ours", refuse, rules=Rules(repeated=False))
-        prepare([Source("it", folder / "ours" / ROWS)], folder / "again", refuse, rules=Rules(repeated=False))
+        prepare(
+            [QuestionSource("it", folder / "before.parquet")], folder / "ours", refuse, rules=MergeRules(repeated=False)
+        )
+        prepare(
+            [QuestionSource("it", folder / "ours" / ROWS)], folder / "again", refuse, rules=MergeRules(repeated=False)
+        )
         strictly(folder / "ours" / ROWS)
         after = parquet.read_table(folder / "again" / TABLE)
         assert after.schema.equals(parquet.read_schema(folder / "before.parquet"), check_metadata=True)
@@ -81,4 +85,4 @@ def test_parquet_ours_parquet(drawn: list[dict[str, Any]]) -> None:
 @PATIENCE
 @given(said)
 def test_the_same_question_in_capitals_and_with_a_mark_is_the_same(asked: str) -> None:
-    assert key(f" {asked}  ? ") == key(asked) or not any(letter.isalnum() for letter in asked)
+    assert question_key(f" {asked}  ? ") == question_key(asked) or not any(letter.isalnum() for letter in asked)

@@ -16,8 +16,7 @@ import Stemmer
 
 from sleuth.bench.table import Table
 from sleuth.config.retrieval import BM25Settings
-from sleuth.corpus.passages import OFFSETS, stream
-from sleuth.corpus.survey import survey
+from sleuth.corpus.passages import OFFSETS, stream, survey
 from sleuth.errors import MissingExtra
 from sleuth.retrieval.bm25 import search as bm25
 from sleuth.retrieval.bm25.search import BM25

@@ -86,7 +86,7 @@ def _material(corpus: Path | None, questions: list[Path], passages: int, scratch
 
     if corpus is not None:
         asked = [question.question for path in questions for question in load(path)]
-        return sources.plain(corpus, scratch).corpus, asked
+        return sources.plain_corpus(corpus, scratch).path, asked
     world = scratch / "world"
     if not world.exists():
         write_world(World(passages, 0), world, 1, 2000)

@@ -14,8 +14,7 @@ from sleuth.errors import InputError
 from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
-    from sleuth.corpus.datasets.folder import Source
-    from sleuth.corpus.datasets.search_r1 import Asking
+    from sleuth.corpus.datasets.prepare import MakePrompt, QuestionSource
 
 app = typer.Typer(
     no_args_is_help=True, help="Prepare question sets, make new ones; download corpora, indexes and sets."
@@ -71,8 +70,8 @@ def prepare(
     folder: Folder = Path("data"),
 ) -> None:
     """Write questions.jsonl, the same as Parquet for Search-R1 and verl, and dropped.jsonl; say what was dropped."""
-    from sleuth.corpus.datasets.folder import prepare as prepare_folder
-    from sleuth.corpus.datasets.merge import Rules
+    from sleuth.corpus.datasets.merge import MergeRules
+    from sleuth.corpus.datasets.prepare import prepare as prepare_folder
     from sleuth.corpus.questions import stream
     from sleuth.reward.answers import warn_wordless
 
@@ -87,7 +86,7 @@ def prepare(
         out,
         _asking(prompt),
         tests=tests,
-        rules=Rules(repeated, answerable, limit, seed),
+        rules=MergeRules(repeated, answerable, limit, seed),
         split=split or "train",
     )
     _report(out, manifest)
@@ -117,17 +116,17 @@ def download(
             say(f"{path.stat().st_size:>16,}  {path}")
 
 
-def _source(given: str, split: Split, folder: Path, meter: Meter) -> "Source":
+def _source(given: str, split: Split, folder: Path, meter: Meter) -> "QuestionSource":
     """A set by name, or a file."""
     from sleuth.corpus.datasets import public
-    from sleuth.corpus.datasets.folder import Source
+    from sleuth.corpus.datasets.prepare import QuestionSource
     from sleuth.corpus.datasets.public import SETS
 
     if given in SETS:
-        return Source(given, public.question_file(given, split, folder, meter))
+        return QuestionSource(given, public.question_file(given, split, folder, meter))
     if not Path(given).is_file():
         raise InputError(f"{given} is neither a file nor a known set of questions; known are {', '.join(SETS)}")
-    return Source(given, Path(given))
+    return QuestionSource(given, Path(given))
 
 
 def _require_effect(sources: Sequence[str], split: Split | None) -> None:
@@ -137,7 +136,7 @@ def _require_effect(sources: Sequence[str], split: Split | None) -> None:
         raise InputError(f"--split {split} has no effect on files, which are read whole; leave it out, or name a set")
 
 
-def _asking(template: str) -> "Asking":
+def _asking(template: str) -> "MakePrompt":
     """The prompt of a question that brings none; what that needs is loaded when there is one."""
 
     def ask(question: Any) -> Sequence[dict[str, str]]:

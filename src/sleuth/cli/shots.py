@@ -19,7 +19,7 @@ def examples_of(
 ) -> "tuple[Question, ...]":
     """Questions to show with their answers; none of the suites is among them, asked or not, in whatever spelling."""
     from sleuth.agent import methods
-    from sleuth.corpus.datasets.merge import key
+    from sleuth.corpus.datasets.merge import question_key
     from sleuth.corpus.questions import load
 
     if shots is None:
@@ -28,8 +28,8 @@ def examples_of(
     file, count = _shots(shots)
     if file is None and candidate.training is None:
         raise InputError(f"--shots {shots} names no file, and a model has no questions of its own; give FILE:{count}")
-    kept_out = {key(question.question) for question in benchmark.whole}
-    pool = [each for each in load(file or Path(str(candidate.training))) if key(each.question) not in kept_out]
+    kept_out = {question_key(question.question) for question in benchmark.whole}
+    pool = [each for each in load(file or Path(str(candidate.training))) if question_key(each.question) not in kept_out]
     chosen = methods.drawn(pool, count, seed)
     methods.fitting(candidate.config.agent, chosen)
     return chosen

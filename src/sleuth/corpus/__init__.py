@@ -1,1 +1,1 @@
-"""Corpora and questions: where passages and what is asked of them come from."""
+"""Corpora and questions: sources, passages, chunking, question files and public data sets."""

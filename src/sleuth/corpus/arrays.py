@@ -1,4 +1,4 @@
-"""Plain arrays on disk: .npy files, opened memory-mapped, written whole or piece by piece."""
+"""One-dimensional .npy arrays on disk: opened memory-mapped, or written with a length known only at the end."""
 
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ from sleuth.errors import InputError
 
 
 def open_array(path: Path, length: int | None = None) -> NDArray[Any]:
-    """A one-dimensional array, read from disk where it is touched; one that is not whole is an InputError."""
+    """Memory-map a one-dimensional array; raise InputError if it is missing, damaged or of another length."""
     try:
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"the array {path} does not exist; build the index again") from None
     except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"the array {path} is damaged or cut short ({error}); build the index again") from error
+        raise InputError(f"the array {path} is damaged or truncated ({error}); build the index again") from error
     if mapped.ndim != 1 or length not in (None, len(mapped)):
         expected = "one dimension" if length is None else f"({length},)"
         raise InputError(f"the array {path} has shape {mapped.shape}, expected {expected}; build the index again")
@@ -24,13 +24,13 @@ def open_array(path: Path, length: int | None = None) -> NDArray[Any]:
     return np.asarray(mapped)
 
 
-def spread(count: int, size: int) -> list[int]:
-    """Places spread over an array, the first and the last among them."""
+def sample_positions(count: int, size: int) -> list[int]:
+    """Return up to `size` positions spread evenly over an array, including the first and the last."""
     return sorted({int(place) for place in np.linspace(0, count - 1, min(size, count)).round()})
 
 
 class GrowingArray:
-    """A one-dimensional .npy of little-endian uint64 whose length is known when it is closed."""
+    """A one-dimensional .npy file of little-endian uint64 that is written piece by piece."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
@@ -42,7 +42,7 @@ class GrowingArray:
 
     def __exit__(self, *raised: object) -> None:
         with self._file:
-            # numpy leaves room in the header for the first axis to grow, so it is rewritten in place.
+            # numpy pads the header so that the length can grow in place.
             self._file.seek(0)
             self._write_header()
 

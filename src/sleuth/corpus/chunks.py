@@ -1,68 +1,77 @@
-"""Documents cut into passages of about as many words as those of wiki-18, on sentence borders."""
+"""Documents cut into passages of about 100 words, as in wiki-18, at sentence boundaries."""
 
 import re
 from collections.abc import Iterator, Set
 from itertools import pairwise
 
 from sleuth.corpus.documents import Document
-from sleuth.corpus.sentences import sentences
 from sleuth.records import Passage
 
 WORDS = 100
-HEADING_WORDS = 20  # a longer one is a paragraph that was marked by mistake, and names nothing
-# Han and kana are written without spaces: each character counts as a word, marks stay with the one before.
+HEADING_WORDS = 20  # a longer heading is a paragraph marked up by mistake
+# Han and kana are written without spaces: each character counts as a word, with the punctuation that follows it.
 UNSPACED = r"\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-# What has no spaces for longer than any word (other scripts, addresses, code) counts as several, so that a passage
-# is bounded whatever the text.
+# Longer runs without spaces (other scripts, addresses, code) count as several words, which bounds every passage.
 WORD = re.compile(rf"[{UNSPACED}][\u3001-\u303f\uff00-\uff65]*|[^\s{UNSPACED}]{{1,50}}")
+# Terminal punctuation, closing quotes and brackets, and spaces, which unspaced scripts do not need.
+BOUNDARY = re.compile(
+    r"""(?<![.!?…‽؟۔।։])[.!?…‽؟۔।։]++["'”’»)\]]*+\s++|(?<![。！？｡])(?P<unspaced>[。！？｡]++)["'”’」』）》】\s]*+"""
+)
+WORD_BEFORE = re.compile(r"[\w.&-]{1,20}$")
+ABBREVIATIONS = frozenset(
+    """
+    dr mr mrs ms mx prof rev hon st sr jr messrs mme mlle gen col maj capt cmdr lt sgt adm gov sen rep pres supt
+    eds trans op cit al etc cf ca approx viz vs ibid inc ltd co corp bros dept univ assn ave blvd mt ft
+    jan feb apr jun jul aug sep sept oct nov dec resp incl esp abbr bzw usw vgl hrsg
+    """.split()  # noqa: SIM905 - a table of a hundred words is read as lines
+)
+BEFORE_NUMBERS = frozenset(
+    {"no", "nos", "nr", "art", "vol", "vols", "p", "pp", "fig", "figs", "eq", "eqs", "sec", "ch"}
+)
 
 
 def passages(document: Document, words: int = WORDS) -> Iterator[Passage]:
-    """The passages of a document, in order; the id is the document's name with the passage's position.
+    """Yield the passages of a document in order; ids are the document's name and the position.
 
-    One that lies in a single section has the section's heading in its title.
+    The title of a passage includes its section heading if it lies within one section.
     """
     for position, (heading, text) in enumerate(_cut(document.text, words, document.headings)):
-        title = _title(document.title, heading)
+        named = heading != document.title and 0 < len(WORD.findall(heading)) <= HEADING_WORDS
+        title = f"{document.title}: {heading}" if named else document.title
         extra = {"title": title, "url": document.url, "source": document.name, "position": position}
         yield Passage(f"{document.name}#{position}", f'"{title}"\n{text}', extra)
 
 
 def chunks(text: str, words: int = WORDS, headings: Set[int] = frozenset()) -> Iterator[str]:
-    """A text, a paragraph a line, in pieces of at most `words` words; each ends where a sentence does if it can.
+    """Yield chunks of at most `words` words from a text with one paragraph per line, cut between sentences if possible.
 
-    A paragraph that does not fit begins a piece of its own where the one before is at least half full; so does one
-    under a heading, even if it fits. Lines whose numbers are in `headings` stay with the text below them.
+    A paragraph that does not fit, or follows a heading, starts a new chunk if the current one is at least half full.
+    Lines whose numbers are in `headings` stay with the text below them.
     """
-    return (piece for _, piece in _cut(text, words, headings))
-
-
-def _title(title: str, heading: str) -> str:
-    named = heading != title and 0 < len(WORD.findall(heading)) <= HEADING_WORDS
-    return f"{title}: {heading}" if named else title
+    return (chunk for _, chunk in _cut(text, words, headings))
 
 
 def _cut(text: str, words: int, headings: Set[int]) -> Iterator[tuple[str, str]]:
-    """The pieces of a text, each with the heading it lies under; "" where there is none or several."""
-    held: list[tuple[str, str]] = []
+    """Yield chunks, each with the heading of its section; "" if it has none or several."""
+    pending: list[tuple[str, str]] = []
     count = 0
-    for section, lead, paragraph in _blocks(text, headings):
+    for section, lead, paragraph in _paragraphs(text, headings):
         pieces = [(piece, len(WORD.findall(piece))) for piece in _pieces(lead, paragraph, words)]
         if count * 2 >= words and (lead or count + sum(size for _, size in pieces) > words):
-            yield from _joined(held)
-            held, count = [], 0
+            yield from _joined(pending)
+            pending, count = [], 0
         for piece, size in pieces:
             if count + size > words:
-                yield from _joined(held)
-                held, count = [], 0
-            held.append((section, piece))
+                yield from _joined(pending)
+                pending, count = [], 0
+            pending.append((section, piece))
             count += size
-        held.append((section, "\n"))
-    yield from _joined(held)
+        pending.append((section, "\n"))
+    yield from _joined(pending)
 
 
-def _blocks(text: str, headings: Set[int]) -> Iterator[tuple[str, str, str]]:
-    """Every paragraph behind the heading of its section and the lines of headings right above it."""
+def _paragraphs(text: str, headings: Set[int]) -> Iterator[tuple[str, str, str]]:
+    """Yield every paragraph with the heading of its section and the heading lines directly above it."""
     section = lead = ""
     for number, line in enumerate(map(str.strip, text.splitlines())):
         if line and number in headings:
@@ -74,18 +83,43 @@ def _blocks(text: str, headings: Set[int]) -> Iterator[tuple[str, str, str]]:
         yield section, "", lead
 
 
-def _joined(held: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """What was held as one text, behind the heading that all of it is under; nothing where it has no words."""
-    sections = {section for section, _ in held}
-    lines = (line.strip() for line in "".join(piece for _, piece in held).split("\n"))
+def _joined(pieces: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the pieces as one text with the heading they share; nothing if there are no words."""
+    sections = {section for section, _ in pieces}
+    lines = (line.strip() for line in "".join(piece for _, piece in pieces).split("\n"))
     if text := "\n".join(filter(None, lines)):
         yield sections.pop() if len(sections) == 1 else "", text
 
 
 def _pieces(lead: str, paragraph: str, words: int) -> Iterator[str]:
-    """The sentences of a paragraph, the first behind its headings; what is longer than a passage is cut at words."""
+    """Yield the sentences of a paragraph, the first with its headings; one above `words` words is cut."""
     first, *others = sentences(paragraph)
     for sentence in (lead + first, *others):
         starts = [word.start() for word in WORD.finditer(sentence)]
         cuts = [0, *starts[words::words], len(sentence)]
         yield from (sentence[start:end] for start, end in pairwise(cuts))
+
+
+def sentences(paragraph: str) -> list[str]:
+    """Split a paragraph into sentences, each with its trailing spaces; joined they are the paragraph."""
+    boundaries = (boundary for boundary in BOUNDARY.finditer(paragraph) if boundary.end() < len(paragraph))
+    ends = (boundary.end() for boundary in boundaries if _ends_sentence(paragraph, boundary))
+    return [paragraph[start:end] for start, end in pairwise([0, *ends, len(paragraph)]) if start < end]
+
+
+def _ends_sentence(text: str, boundary: re.Match[str]) -> bool:
+    """Check whether punctuation ends a sentence: not after an abbreviation, not before a lower-case letter."""
+    following = text[boundary.end()]
+    if boundary["unspaced"]:
+        return True
+    if following.islower():
+        return False
+    before = WORD_BEFORE.search(text, max(0, boundary.start() - 20), boundary.start())
+    return before is None or boundary[0].rstrip() != "." or not _is_abbreviation(before[0], following)
+
+
+def _is_abbreviation(word: str, following: str) -> bool:
+    """Recognise titles and the like, initials, and words with full stops in them, such as U.S."""
+    lower = word.lower()
+    known = lower in ABBREVIATIONS or (lower in BEFORE_NUMBERS and following.isdigit())
+    return known or (len(word) == 1 and word.isalpha()) or "." in word

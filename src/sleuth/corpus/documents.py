@@ -1,25 +1,25 @@
-"""Documents of a folder: text, Markdown, HTML and PDF files as a title and a text."""
+"""Text, Markdown, HTML and PDF files, each read as a document with title and text."""
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleuth.corpus.decoding import decoded, decoded_page
+from sleuth.corpus.decoding import clean, decode, decode_html
+from sleuth.corpus.html import page_text, read_markup
 from sleuth.corpus.markdown import plain_markdown
-from sleuth.corpus.markup import read_markup
-from sleuth.corpus.page_text import page_text
-from sleuth.corpus.pdf import pdf_text
 from sleuth.errors import MissingExtra
 
 PARAGRAPHS = re.compile(r"\n[ \t]*+(?:\n[ \t]*+)++")
+HYPHEN = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file that was read; `name` is its path in the folder, `url` its own address or else the name.
+    """A file of a corpus; `name` is its path in the folder, `url` its canonical address or else the name.
 
-    `headings` are the numbers of the lines of its text that are known to be headings.
+    `text` has one paragraph per line; `headings` are the numbers of the lines that are headings.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a file holds; empty where it does not say. The text has a paragraph a line."""
+    """The content of a file; title and url are empty if the file has none."""
 
     title: str
     text: str
@@ -40,7 +40,7 @@ class _Content:
 
 
 def read_document(path: Path, name: str) -> Document:
-    """One document; a ValueError says why there is nothing to read in it."""
+    """Read a document; raise ValueError if it cannot be read or holds no text."""
     try:
         content = READERS[path.suffix.lower()](path)
     except OSError as error:
@@ -50,48 +50,64 @@ def read_document(path: Path, name: str) -> Document:
         raise
     if not content.text.strip():
         raise ValueError("it holds no text")
-    title = content.title or _words_of(Path(name))
+    title = content.title or _title_from_name(Path(name))
     return Document(name, title, content.url or name, content.text, content.headings)
 
 
-def _text(path: Path) -> _Content:
-    return _Content("", _unwrapped(decoded(path.read_bytes())))
+def _read_text(path: Path) -> _Content:
+    return _Content("", _join_wrapped_lines(decode(path.read_bytes())))
 
 
-def _markdown(path: Path) -> _Content:
-    title, text, headings = plain_markdown(decoded(path.read_bytes()))
+def _read_markdown(path: Path) -> _Content:
+    title, text, headings = plain_markdown(decode(path.read_bytes()))
     return _Content(title, text, headings=headings)
 
 
-def _page(path: Path) -> _Content:
-    source = decoded_page(path.read_bytes())
+def _read_html(path: Path) -> _Content:
+    source = decode_html(path.read_bytes())
     canonical = read_markup(source).canonical
     title, text = page_text(source, canonical or None)
     return _Content(title, text, canonical)
 
 
-def _pdf(path: Path) -> _Content:
-    title, text = pdf_text(path)
-    return _Content(title, _unwrapped(text))
+def _read_pdf(path: Path) -> _Content:
+    try:
+        import pypdf
+    except ImportError as error:
+        raise MissingExtra("pypdf", "documents") from error
+    # Warnings about odd files do not help the user; unreadable ones are reported as skipped.
+    logging.getLogger("pypdf").addHandler(logging.NullHandler())
+    try:
+        reader = pypdf.PdfReader(path)
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise ValueError("it is encrypted")
+        pages = [page.extract_text() for page in reader.pages]
+        title = reader.metadata.title if reader.metadata else None
+    except Exception as error:  # a damaged file raises errors of almost any type
+        reason = " ".join(str(error).split())
+        if type(error) is not ValueError or not reason:
+            reason = f"not a readable PDF ({reason or type(error).__name__})"
+        raise ValueError(reason) from error
+    text = HYPHEN.sub("", clean("\n".join(pages)))
+    return _Content(" ".join(clean(str(title or "")).split()), _join_wrapped_lines(text))
 
 
 READERS: dict[str, Callable[[Path], _Content]] = {
-    ".txt": _text,
-    ".md": _markdown,
-    ".markdown": _markdown,
-    ".html": _page,
-    ".htm": _page,
-    ".pdf": _pdf,
+    ".txt": _read_text,
+    ".md": _read_markdown,
+    ".markdown": _read_markdown,
+    ".html": _read_html,
+    ".htm": _read_html,
+    ".pdf": _read_pdf,
 }
 
 
-def _unwrapped(text: str) -> str:
-    """Paragraphs set apart by blank lines, each as one line."""
+def _join_wrapped_lines(text: str) -> str:
+    """Put each paragraph, ended by a blank line, on one line."""
     blocks = (" ".join(block.split()) for block in PARAGRAPHS.split("\n".join(text.splitlines())))
     return "\n".join(filter(None, blocks))
 
 
-def _words_of(path: Path) -> str:
-    """The name of a file in words."""
+def _title_from_name(path: Path) -> str:
     words = " ".join(re.sub(r"[_\-.\s]+", " ", path.stem).split())
     return words[:1].upper() + words[1:] if words else path.name

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from sleuth.corpus.markup import read_markup
+from sleuth.corpus.html import read_markup
 
 FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=[\w-]+:)(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 FRONT_TITLE = re.compile(r"^title:(.++)$", re.MULTILINE)

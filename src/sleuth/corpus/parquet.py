@@ -1,68 +1,151 @@
-"""Passages in Parquet files."""
+"""Parquet files by pyarrow: rows as plain values, and schemas that can be stored as text."""
 
-import json
-from collections.abc import Iterator, Sequence
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from sleuth.corpus import tables
-from sleuth.corpus.bounded_lines import LONGEST, too_long
-from sleuth.corpus.progress import Progress
+import pyarrow
+from pyarrow import parquet
+
 from sleuth.errors import InputError
 
-BATCH = 1024  # rows between two words of progress
-EXPECTED = 'the columns "id" and "contents", or "id", "title" and "text"'
+BATCH = 1024
+BUFFER = 1 << 20
+GROUP = 10_000  # rows written at a time
+
+Schema: TypeAlias = Any  # pyarrow.Schema, which is untyped
 
 
-def parquet_lines(files: Sequence[Path], progress: Progress) -> Iterator[bytes]:
-    """The rows of Parquet files as lines of a corpus, read a batch at a time."""
-    total = sum(tables.count(path) for path in files)
-    done = 0
-    for path in files:
-        for number, row in enumerate(tables.rows(path, _columns(path)), 1):
-            try:
-                line = _line(_passage(row))
-            except ValueError as error:
-                raise InputError(f"{path}, row {number}: {error}; expected {EXPECTED}") from error
-            if len(line) > LONGEST:
-                raise too_long(path, number)
-            yield line
-            done += 1
-            if done % BATCH == 0 or done == total:
-                progress("reading tables", done, total)
-
-
-def _columns(path: Path) -> list[str]:
-    """The columns that are kept: all but vectors and raw bytes, which are no part of a passage."""
-    schema = tables.schema(path)
-    kept = tables.slim(schema)
-    names = set(kept)
-    if "id" not in names or not ("contents" in names or {"title", "text"} <= names):
-        raise InputError(f"{path} has the columns {', '.join(schema.names)}; expected {EXPECTED}")
-    return kept
-
-
-def _passage(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the corpus; title and text are put together where there are no contents."""
-    name = row.pop("id")
-    if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
-        raise ValueError(f'"id" is {name!r}')
-    if "contents" not in row:
-        row["contents"] = _contents(row["title"], row.pop("text"))
-    contents = row.pop("contents")
-    if not isinstance(contents, str):
-        raise ValueError(f'"contents" is {contents!r}')
-    return {"id": str(name), "contents": contents, **row}
-
-
-def _contents(title: Any, text: Any) -> Any:
-    return f'"{" ".join(title.split())}"\n{text}' if isinstance(title, str) and isinstance(text, str) else text
-
-
-def _line(row: dict[str, Any]) -> bytes:
-    """A row as JSON; dates and the like in words."""
+def schema(path: Path) -> Schema:
+    """Read the schema of a file; raise InputError if it is not Parquet."""
     try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False, default=str).encode() + b"\n"
-    except ValueError:  # numbers that are none have no place in JSON
-        known = json.loads(json.dumps(row, default=str), parse_constant=lambda _: None)
-        return json.dumps(known, ensure_ascii=False).encode() + b"\n"
+        return parquet.read_schema(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def count(path: Path) -> int:
+    """Return the number of rows of a file."""
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file in order, read in batches."""
+    try:
+        # Without a buffer size, whole columns of a row group are held in memory.
+        with parquet.ParquetFile(path, buffer_size=BUFFER) as table:
+            for batch in table.iter_batches(BATCH, columns=columns):
+                yield from batch.to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def text_columns(columns: Schema) -> list[str]:
+    """Return the names of the columns that hold neither vectors nor raw bytes."""
+    return [field.name for field in columns if not _is_bulk(field.type)]
+
+
+def write(path: Path, content: Iterable[Mapping[str, Any]], columns: Schema) -> int:
+    """Write rows and return their number; raise ValueError if one does not fit the schema.
+
+    The entries of a map may be lists of two, as in JSON.
+    """
+    mapped = [field for field in columns if _holds_map(field.type)]
+
+    def with_maps(row: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**row, **{field.name: _map_entries(row.get(field.name), field.type) for field in mapped}}
+
+    waiting, written = iter(map(with_maps, content) if mapped else content), 0
+    try:
+        with parquet.ParquetWriter(path, columns) as file:
+            while group := list(islice(waiting, GROUP)):
+                file.write_table(pyarrow.Table.from_pylist(group, schema=columns))
+                written += len(group)
+    except (pyarrow.ArrowException, TypeError) as error:
+        raise ValueError(_one_line(error)) from error
+    return written
+
+
+def infer_schema(content: Sequence[Mapping[str, Any]]) -> Schema:
+    """Infer the schema of rows, with columns in order of appearance; raise ValueError if types conflict."""
+    names = dict.fromkeys(name for row in content for name in row)
+    try:
+        return pyarrow.table({name: [row.get(name) for row in content] for name in names}).schema
+    except (pyarrow.ArrowException, TypeError) as error:
+        raise ValueError(_one_line(error)) from error
+
+
+def encode_schema(columns: Schema) -> str:
+    """Encode a schema as text, including nested types and metadata."""
+    return base64.b64encode(columns.serialize()).decode("ascii")
+
+
+def decode_schema(text: str) -> Schema:
+    """Decode a schema that `encode_schema` wrote; raise ValueError for any other text."""
+    try:
+        return pyarrow.ipc.read_schema(pyarrow.py_buffer(base64.b64decode(text, validate=True)))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"not a schema: {_one_line(error)}") from error
+
+
+def make_schema(**kinds: object) -> Schema:
+    """Make a schema of Python types: `str`, `int`, `[kind]` for a list, `{name: kind}` for a struct."""
+    return pyarrow.schema([(name, _arrow_type(kind)) for name, kind in kinds.items()])
+
+
+def _arrow_type(kind: object) -> Any:
+    match kind:
+        case dict():
+            return pyarrow.struct([(name, _arrow_type(inner)) for name, inner in kind.items()])
+        case [inner]:
+            return pyarrow.list_(_arrow_type(inner))
+        case _:
+            return pyarrow.string() if kind is str else pyarrow.int64()
+
+
+def _map_entries(value: Any, kind: Any) -> Any:
+    """Convert the entries of maps to tuples; values of another type are left for pyarrow to refuse."""
+    types = pyarrow.types
+    if types.is_map(kind) and isinstance(value, list):
+        inner = (kind.key_type, kind.item_type)
+        return [
+            tuple(map(_map_entries, pair, inner)) if isinstance(pair, list | tuple) and len(pair) == 2 else pair
+            for pair in value
+        ]
+    if _is_list(kind) and isinstance(value, list):
+        return [_map_entries(each, kind.value_type) for each in value]
+    if types.is_struct(kind) and isinstance(value, dict):
+        return {field.name: _map_entries(value.get(field.name), field.type) for field in kind}
+    return value
+
+
+def _holds_map(kind: Any) -> bool:
+    types = pyarrow.types
+    if types.is_struct(kind):
+        return any(_holds_map(field.type) for field in kind)
+    return bool(types.is_map(kind)) or (_is_list(kind) and _holds_map(kind.value_type))
+
+
+def _is_list(kind: Any) -> bool:
+    types = pyarrow.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_bulk(kind: Any) -> bool:
+    types = pyarrow.types
+    if _is_list(kind):
+        return bool(types.is_floating(kind.value_type)) or _is_bulk(kind.value_type)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} cannot be read ({_one_line(error)}); give a complete Parquet file")

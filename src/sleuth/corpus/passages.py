@@ -1,41 +1,65 @@
-"""Passages of a corpus: streamed from JSONL, or read by row number without loading the rest."""
+"""Passages of a corpus: streamed, surveyed once before indexing, and read by row or id without loading the rest."""
 
-import gzip
-import json
+import hashlib
 import os
-import re
 import weakref
-import zlib
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from reprlib import repr as shortened
-from typing import Any, BinaryIO, cast
+from reprlib import repr as shorten
+from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sleuth.corpus.arrays import open_array
-from sleuth.corpus.bounded_lines import line_batches
+from sleuth.corpus.arrays import GrowingArray, open_array
+from sleuth.corpus.jsonl import corpus_batches, parse_corpus_line
+from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
 from sleuth.records import Passage
+from sleuth.runs.atomic import atomic_write
 
 EXPECTED = 'a JSON object with the strings "id" and "contents"'
-OFFSETS = "offsets.npy"  # where each row starts, and where the last ends
-RANKS = "ranks.npy"  # the place of each row in the order of the ids
-ORDER = "order.npy"  # the rows in that order
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+OFFSETS = "offsets.npy"  # start of each row, and the end of the last
+RANKS = "ranks.npy"  # position of each row in the order of the ids
+ORDER = "order.npy"  # rows in the order of the ids
+BATCH = 1 << 22  # bytes surveyed at a time
+WORD = 8  # bytes of an id compared at a time
+BLOCK = 1 << 17  # ids whose words are gathered at a time
+
+
+def parse_row(line: bytes) -> dict[str, Any]:
+    """Parse a corpus row whose id and contents are strings; raise ValueError if it is anything else."""
+    row = parse_corpus_line(line)
+    if type(row.get("id")) is int:
+        row["id"] = str(row["id"])
+    for key in ("id", "contents"):
+        if type(row.get(key)) is not str:
+            raise ValueError(f'"{key}" is {shorten(row[key])}' if key in row else f'"{key}" is missing')
+    if not row["id"]:
+        raise ValueError('"id" is empty')
+    return row
+
+
+def parse(line: bytes) -> Passage:
+    """Parse a corpus row as a passage; raise ValueError if it is anything else."""
+    row = parse_row(line)
+    return Passage(row.pop("id"), row.pop("contents"), row)
 
 
 def stream(path: Path) -> Iterator[Passage]:
-    """The passages of a corpus JSONL, plain or .gz, in order; a bad line or an empty corpus is an InputError."""
-    return (passage for _, passage in rows(path, lines(path)))
+    """Yield the passages of a corpus, plain or .gz; raise InputError for a bad line or an empty corpus."""
+    lines = (line for batch in corpus_batches(path) for line in batch)
+    return (passage for _, passage in parse_lines(path, lines))
 
 
-def rows(path: Path, raw: Iterable[bytes]) -> Iterator[tuple[bytes, Passage]]:
-    """Each line of `path` that is not blank, with the passage it holds."""
+def parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[bytes, Passage]]:
+    """Yield each line of the corpus `path` that is not blank, with its passage."""
     empty = True
-    for number, line in enumerate(raw, 1):
+    for number, line in enumerate(lines, 1):
         if line.isspace():
             continue
         empty = False
@@ -48,23 +72,11 @@ def rows(path: Path, raw: Iterable[bytes]) -> Iterator[tuple[bytes, Passage]]:
         raise InputError(f"the corpus {path} is empty; expected on each line {EXPECTED}")
 
 
-def lines(path: Path) -> Iterator[bytes]:
-    """The raw lines of a corpus, plain or .gz; a file that cannot be read is an InputError."""
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for batch in line_batches(cast(BinaryIO, file), path):
-                yield from batch
-    except FileNotFoundError:
-        raise InputError(f"the corpus {path} does not exist; give a JSONL file of passages") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"the corpus {path} cannot be read ({error}); give a JSONL file of passages") from error
-
-
 class PassageStore:
     """The passages of a corpus by row and by id, in constant memory; safe to read from many threads."""
 
     def __init__(self, corpus: Path, folder: Path) -> None:
-        """Opens a plain corpus with the arrays that `survey` wrote into `folder`."""
+        """Open an uncompressed corpus with the arrays that `survey` wrote into `folder`."""
         self._corpus = corpus
         self._offsets = open_array(folder / OFFSETS)
         if not len(self._offsets):
@@ -74,13 +86,11 @@ class PassageStore:
         try:
             self._file = os.open(corpus, os.O_RDONLY)
         except OSError as error:
-            raise InputError(f"the corpus {corpus} cannot be read ({error.strerror}); put it back") from error
-        # Read by pread, not through a memory map: a corpus cut short while in use is then an error, not a crash.
+            raise InputError(f"the corpus {corpus} cannot be read ({error.strerror}); restore it") from error
+        # pread instead of a memory map: a corpus truncated while in use is then an error, not a crash.
         weakref.finalize(self, os.close, self._file)
         if os.fstat(self._file).st_size != self._offsets[-1]:
-            raise InputError(
-                f"the corpus {corpus} is not the one of {folder}: their sizes differ; build the index again"
-            )
+            raise InputError(f"the corpus {corpus} does not belong to {folder}: sizes differ; build the index again")
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -95,64 +105,150 @@ class PassageStore:
             raise InputError(f"{self._corpus} changed after indexing: row {row} is unreadable ({error})") from error
 
     def row_of(self, name: str) -> int | None:
-        """The row with that id, by bisection; None where there is none."""
+        """Return the row with that id, found by bisection; None if there is none."""
         place = bisect_left(self._order, name, key=lambda row: self[int(row)].id)
         row = int(self._order[place]) if place < len(self) else None
         return row if row is not None and self[row].id == name else None
 
     def find(self, name: str) -> Passage | None:
-        """The passage with that id; None where there is none."""
+        """Return the passage with that id; None if there is none."""
         row = self.row_of(name)
         return None if row is None else self[row]
 
 
-def parse(line: bytes) -> Passage:
-    """A corpus row; a ValueError says what is wrong with it."""
-    row = parse_row(line)
-    return Passage(row.pop("id"), row.pop("contents"), row)
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Size and checksum of a corpus."""
+
+    passages: int
+    bytes: int
+    sha256: str
 
 
-def parse_row(line: bytes) -> dict[str, Any]:
-    """A corpus row whose id and contents are strings; a ValueError says what is wrong with it."""
-    row = parse_object(line)
-    if type(row.get("id")) is int:
-        row["id"] = str(row["id"])
-    for key in ("id", "contents"):
-        if type(row.get(key)) is not str:
-            raise ValueError(f'"{key}" is {shortened(row[key])}' if key in row else f'"{key}" is missing')
-    if not row["id"]:
-        raise ValueError('"id" is empty')
-    return row
+def survey(corpus: Path, folder: Path, progress: Progress = silent, source: Path | None = None) -> Survey:
+    """Check every row of an uncompressed corpus and write the arrays of a PassageStore into `folder`.
+
+    Raise InputError for a bad row, a repeated id or an empty corpus; errors call the corpus `source`.
+    """
+    called = source or corpus
+    folder.mkdir(parents=True, exist_ok=True)
+    total = corpus.stat().st_size if corpus.is_file() else 0
+    digest, number, done = hashlib.sha256(), 1, 0
+    with Ids(folder) as ids:
+        with atomic_write(folder / OFFSETS) as path, GrowingArray(path) as offsets:
+            for lines in corpus_batches(corpus, called, BATCH):
+                digest.update(b"".join(lines))
+                names = [_row_id(line, number + place, called) for place, line in enumerate(lines)]
+                starts = np.cumsum([done, *map(len, lines)], dtype=np.uint64)
+                offsets.extend(starts[:-1][[name is not None for name in names]])
+                ids.extend([name for name in names if name is not None])
+                number, done = number + len(lines), int(starts[-1])
+                progress("reading", done, total)
+            if not len(ids):
+                raise InputError(f"the corpus {called} is empty; expected on each line {EXPECTED}")
+            offsets.extend(np.array([done], np.uint64))
+        _write_order(ids, folder, called)
+        return Survey(len(ids), done, digest.hexdigest())
 
 
-def parse_object(line: bytes) -> dict[str, Any]:
-    """The JSON object of a line, all of whose text can be encoded; a ValueError says what is wrong with it."""
+def _row_id(line: bytes, number: int, called: Path) -> str | None:
+    """Return the id of a row; None if the line is blank."""
+    if line.isspace():
+        return None
     try:
-        row = _json(line)
-    except RecursionError as error:
-        raise ValueError(f"it is nested too deep ({error})") from error
-    if not isinstance(row, dict):
-        raise ValueError(f"it holds {shortened(row)}")
-    # Half a surrogate pair is valid JSON and no text: tokenizers refuse it, at a time when it is hard to find.
-    if SURROGATE.search(line):
-        json.dumps(row, ensure_ascii=False).encode()
-    return row
+        name: str = parse_row(line)["id"]
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{called}, line {number}: {error}; expected {EXPECTED}") from error
+    return name
 
 
-def _json(line: bytes) -> Any:
-    """As json.loads at twice the speed, which spends its time on finding out that the line is UTF-8."""
+def _write_order(ids: "Ids", folder: Path, called: Path) -> None:
     try:
-        text = line.decode()
-        value, end = DECODER.raw_decode(text)
-    except ValueError:
-        return json.loads(line.strip(), parse_constant=_nothing)
-    # What a blank line may hold, a form feed say, stands behind the row before it, and JSON knows fewer spaces.
-    return value if text[end:] in ("", "\n") else json.loads(line.strip(), parse_constant=_nothing)
+        order = ids.order()
+    except RepeatedId as repeated:
+        rows = f"passages {repeated.first + 1} and {repeated.second + 1}"
+        raise InputError(
+            f"{called}: {rows} have the same id {shorten(repeated.name)}; give every passage a unique id"
+        ) from repeated
+    ranks = np.empty(len(order), np.uint32)
+    ranks[order] = np.arange(len(order), dtype=np.uint32)
+    for name, values in ((RANKS, ranks), (ORDER, order)):
+        with atomic_write(folder / name) as path, path.open("wb") as file:
+            np.save(file, values)
 
 
-def _nothing(constant: str) -> None:
-    """NaN and infinities are no JSON, and a server could not pass them on: there is no value."""
-    del constant
+class RepeatedId(ValueError):
+    """Two rows have the same id."""
+
+    def __init__(self, name: str, first: int, second: int) -> None:
+        super().__init__(f"rows {first} and {second} have the same id {name!r}")
+        self.name, self.first, self.second = name, first, second
 
 
-DECODER = json.JSONDecoder(parse_constant=_nothing)
+class Ids:
+    """The ids of a corpus in an anonymous file in `folder`; memory holds only their lengths."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - closed with this object
+        self._lengths = array("I")
+
+    def __enter__(self) -> "Ids":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def extend(self, ids: Sequence[str]) -> None:
+        encoded = [each.encode() for each in ids]
+        self._file.write(b"".join(encoded))
+        self._lengths.extend(map(len, encoded))
+
+    def order(self) -> NDArray[np.uint32]:
+        """Return the rows in the order of their ids as strings; raise RepeatedId if two are equal.
+
+        UTF-8 keeps the order of code points, so ids are compared as bytes: eight at a time as one number, and after
+        the first round only those that are equal so far.
+        """
+        order = np.arange(len(self), dtype=np.uint32)
+        places: slice | NDArray[np.int64] = slice(None)  # positions in the order that are still tied
+        ties = np.zeros(1, np.uint32)  # group of each tied position
+        depth = 0
+        while len(order[places]):
+            words, left = self._words(order[places], depth)
+            # Words are padded with zeros: `left` distinguishes an id from the same one followed by NULs.
+            sort = np.lexsort((left, words, ties) if depth else (left, words))
+            order[places] = order[places][sort]
+            words, left = words[sort], left[sort]
+            same = (words[1:] == words[:-1]) & (left[1:] == left[:-1]) & (ties[1:] == ties[:-1] if depth else True)
+            repeated = same & (left[1:] < WORD)
+            if repeated.any():
+                first, second = (int(order[places][int(np.argmax(repeated)) + offset]) for offset in (0, 1))
+                raise RepeatedId(self._id(first), first, second)
+            tied = np.append(same, False) | np.append(False, same)
+            ties = np.cumsum(np.append(True, ~same)[tied], dtype=np.uint32)
+            places = np.flatnonzero(tied) if isinstance(places, slice) else places[tied]
+            depth += WORD
+        return order
+
+    def _words(self, rows: NDArray[np.uint32], depth: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+        """Return the next bytes of each id as one number, padded with zeros, and how many bytes there are."""
+        lengths = np.frombuffer(self._lengths, np.uint32)
+        ends = np.cumsum(lengths, dtype=np.int64)
+        self._file.flush()
+        flat = np.memmap(self._file, np.uint8, mode="r")
+        words, left = np.empty(len(rows), np.uint64), np.empty(len(rows), np.uint8)
+        steps = np.arange(WORD)
+        for begin in range(0, len(rows), BLOCK):
+            block = slice(begin, begin + BLOCK)
+            some = rows[block]
+            left[block] = np.clip(lengths[some].astype(np.int64) - depth, 0, WORD)
+            starts = ends[some] - lengths[some] + depth
+            letters = flat[np.minimum(starts[:, None] + steps, len(flat) - 1)]
+            words[block] = np.where(steps < left[block, None], letters, np.uint8(0)).view(">u8")[:, 0]
+        return words, left
+
+    def _id(self, row: int) -> str:
+        return os.pread(self._file.fileno(), self._lengths[row], sum(self._lengths[:row])).decode()

@@ -1,4 +1,4 @@
-"""How long work says where it is: the stage in words, how much is done, and of how much (0 where nobody knows)."""
+"""The callback by which long work reports progress: stage, amount done, and total (0 if unknown)."""
 
 from collections.abc import Callable
 
@@ -6,5 +6,5 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """Says nothing."""
+    """Ignore progress."""
     del stage, done, total

@@ -1,4 +1,4 @@
-"""Where a corpus comes from: any source becomes one plain JSONL file, whose rows can be read in any order."""
+"""Corpus sources: JSONL, Parquet or documents, converted to one uncompressed JSONL file with random access."""
 
 import hashlib
 import json
@@ -7,47 +7,60 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sleuth.corpus.chunks import WORDS, passages
 from sleuth.corpus.documents import READERS, read_document
-from sleuth.corpus.merging import merge
-from sleuth.corpus.pieces import unpacked
+from sleuth.corpus.jsonl import LONGEST_LINE, decompress, decompress_lines, line_too_long
+from sleuth.corpus.passages import parse_lines
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
+from sleuth.records import Passage
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
 
 CORPUS = "corpus.jsonl"
-ORIGIN = "source.json"  # what corpus.jsonl was made of, so that a build that was stopped does not make it again
+ORIGIN = "source.json"  # fingerprint of the source of corpus.jsonl, so that an interrupted build does not repeat it
 EXPECTED = (
     f"JSONL (.jsonl, .jsonl.gz, pieces named part_*), Parquet (.parquet), or documents ({', '.join(READERS)}), "
     "as a file, a folder or a pattern such as 'wiki/*.jsonl'"
 )
+PARQUET_COLUMNS = 'the columns "id" and "contents", or "id", "title" and "text"'
 PIECE = "part_"
 KINDS = {".jsonl": "rows", ".gz": "rows", ".parquet": "tables", **dict.fromkeys(READERS, "documents")}
+REPORT_EVERY = 1024  # Parquet rows
+# Hashes of ids and contents, so that merging needs 24 bytes of memory per passage.
+HASHES = np.dtype([("high", "<u8"), ("low", "<u8"), ("contents", "<u8")])
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
-    """A corpus with random access; `skipped` names what could not be read of a folder of documents, and why."""
+class CorpusFile:
+    """An uncompressed JSONL corpus; `skipped` names the documents that could not be read, and why."""
 
-    corpus: Path
+    path: Path
     skipped: tuple[str, ...] = ()
 
 
-def plain(source: Path, folder: Path, progress: Progress = silent, words: int = WORDS) -> Plain:
-    """The corpus of any source: a plain JSONL file as it is, anything else written to corpus.jsonl in `folder`.
+def plain_corpus(source: Path, folder: Path, progress: Progress = silent, words: int = WORDS) -> CorpusFile:
+    """Return the corpus of a source: an uncompressed JSONL file itself, anything else converted into `folder`.
 
-    Documents are cut into passages of `words` words. The file appears when it is whole; made before from the same
-    files, it is used again.
+    Documents are cut into passages of `words` words. A corpus that was already made from the same files is reused.
     """
     files = files_of(source)
     kind = _kind(source, files)
     if kind == "rows" and len(files) == 1 and files[0].suffix.lower() == ".jsonl":
-        return Plain(files[0])
-    origin = _origin(files, words)
-    finished = _finished(folder, origin)
+        return CorpusFile(files[0])
+    digest = hashlib.sha256(f"{words}".encode())
+    for path in files:
+        status = path.stat()
+        digest.update(os.fsencode(path.resolve()) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    origin = digest.hexdigest()
+    finished = _find_finished(folder, origin)
     if finished is not None:
         return finished
     with atomic_write(folder / CORPUS) as corpus:
@@ -55,13 +68,26 @@ def plain(source: Path, folder: Path, progress: Progress = silent, words: int = 
         size = corpus.stat().st_size
     with atomic_write(folder / ORIGIN) as path:
         path.write_text(json.dumps({"origin": origin, "bytes": size, "skipped": skipped}), encoding="utf-8")
-    return Plain(folder / CORPUS, tuple(skipped))
+    return CorpusFile(folder / CORPUS, tuple(skipped))
+
+
+def _find_finished(folder: Path, origin: str) -> CorpusFile | None:
+    """Return the corpus that was already made from the same files, if it is unchanged."""
+    corpus, record = folder / CORPUS, folder / ORIGIN
+    if not corpus.is_file() or not record.is_file():
+        return None
+    try:
+        made = read_json(record)
+    except InputError:
+        return None
+    same = made.get("origin") == origin and made.get("bytes") == corpus.stat().st_size
+    return CorpusFile(corpus, tuple(made["skipped"])) if same else None
 
 
 def files_of(source: Path) -> list[Path]:
-    """The files of a source in the order of their names; hidden ones are none of its."""
+    """List the files of a source in the order of their names, without hidden ones; raise InputError if none."""
     if source.is_dir():
-        files = _inside(source, (path for path in _walk(source) if path.is_file()))
+        files = _require_inside(source, (path for path in _walk(source) if path.is_file()))
     elif source.is_file():
         files = [source]
     elif source.exists():
@@ -69,24 +95,24 @@ def files_of(source: Path) -> list[Path]:
     else:
         files = _matching(source.parent, source.name)
     if not files:
-        fault = "holds no files" if source.is_dir() else "does not exist"
-        raise InputError(f"{source} {fault}; give {EXPECTED}")
+        problem = "holds no files" if source.is_dir() else "does not exist"
+        raise InputError(f"{source} {problem}; give {EXPECTED}")
     if files == [source] and source.name.startswith(PIECE):
         files = _matching(source.parent, f"{PIECE}*")
-    return sorted(files, key=_place)
+    return sorted(files, key=_sort_key)
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:
     inside = folder.iterdir() if folder.is_dir() else ()
     named = (path for path in inside if fnmatchcase(path.name, pattern) and path.name[0] != "." and path.is_file())
-    return _inside(folder, named)
+    return _require_inside(folder, named)
 
 
-def _inside(folder: Path, paths: Iterable[Path]) -> list[Path]:
-    """The paths, none of which may be a link that leads out of the folder: what it holds may be served to others."""
+def _require_inside(folder: Path, paths: Iterable[Path]) -> list[Path]:
+    """Return the paths; raise InputError for a link that leads out of the folder, whose content may be served."""
     found = list(paths)
     root = folder.resolve()
-    # Files of the hub's cache are links into a folder beside their snapshot.
+    # Files of the Hub's cache are links to a sibling of their snapshot folder.
     blobs = [each.parent / "blobs" for each in (root, *root.parents) if each.name == "snapshots"]
     for path in found:
         target = path.resolve() if path.is_symlink() else root
@@ -101,16 +127,16 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names if not name.startswith("."))
 
 
-def _place(path: Path) -> tuple[str, int]:
-    """Where a file comes among others: by name, and numbered pieces by their number."""
+def _sort_key(path: Path) -> tuple[str, int]:
+    """Sort by name, and numbered pieces by their number."""
     number = path.name.removeprefix(PIECE)
     numbered = number != path.name and number.isdecimal()
     return (path.parent.as_posix(), int(number)) if numbered else (path.as_posix(), -1)
 
 
 def _kind(source: Path, files: Sequence[Path]) -> str:
-    """What the files are; those that do not go together, and unknown ones, are an InputError."""
-    kinds = Counter(_kind_of(path) for path in files)
+    """Return the kind of the files; raise InputError if they are unknown or do not belong together."""
+    kinds = Counter(_file_kind(path) for path in files)
     if kinds["documents"] and kinds.keys() <= {"documents", "packed", ""}:
         return "documents"
     if kinds.keys() <= {"rows", "packed"}:
@@ -119,13 +145,13 @@ def _kind(source: Path, files: Sequence[Path]) -> str:
         raise InputError(f"{source} holds the pieces of several files; give the folder of one of them")
     if len(kinds) == 1 and not kinds[""]:
         return next(iter(kinds))
-    found = Counter(f"{PIECE}*" if _kind_of(path) == "pieces" else path.suffix or "no ending" for path in files)
-    listed = ", ".join(f"{count} {ending}" for ending, count in sorted(found.items())[:8])
-    raise InputError(f"{source} holds files that make no corpus together ({listed}); give {EXPECTED}, of one kind only")
+    found = Counter(f"{PIECE}*" if _file_kind(path) == "pieces" else path.suffix or "no suffix" for path in files)
+    listed = ", ".join(f"{count} {suffix}" for suffix, count in sorted(found.items())[:8])
+    raise InputError(f"{source} mixes files that are not one corpus ({listed}); give {EXPECTED}, of one kind only")
 
 
-def _kind_of(path: Path) -> str:
-    """What a file is by its name; a .gz that does not say what is in it may be anything."""
+def _file_kind(path: Path) -> str:
+    """Return the kind of a file by its name; a .gz whose name does not tell its content is "packed"."""
     if path.name.startswith(PIECE):
         return "pieces"
     packed = path.suffix.lower() == ".gz" and not path.stem.lower().endswith(".jsonl")
@@ -133,38 +159,36 @@ def _kind_of(path: Path) -> str:
 
 
 def _write(kind: str, source: Path, files: list[Path], corpus: Path, progress: Progress, words: int) -> list[str]:
-    """Writes the corpus; returns what was skipped."""
+    """Write the corpus; return the documents that were skipped."""
     skipped: list[str] = []
     match kind:
         case "rows" if len(files) > 1:
-            merge(files, corpus, progress)
+            _merge(files, corpus, progress)
             return skipped
         case "documents":
             base = source if source.is_dir() else source.parent
-            content = _documents(files, base, skipped, progress, words)
+            content = _document_lines(files, base, skipped, progress, words)
         case "tables":
-            from sleuth.corpus.parquet import parquet_lines
-
-            content = parquet_lines(files, progress)
+            content = _parquet_lines(files, progress)
         case _:
-            content = unpacked(files, progress)
+            content = decompress(files, progress)
     with corpus.open("wb") as file:
         file.writelines(content)
     if kind == "documents" and not corpus.stat().st_size:
-        raise InputError(f"nothing in {source} can be read ({'; '.join(skipped[:3])}); give {EXPECTED}")
+        raise InputError(f"no document in {source} can be read ({'; '.join(skipped[:3])}); give {EXPECTED}")
     return skipped
 
 
-def _documents(
+def _document_lines(
     files: Sequence[Path], base: Path, skipped: list[str], progress: Progress, words: int
 ) -> Iterator[bytes]:
-    """The passages of every document as lines; what cannot be read is named in `skipped`."""
-    others = Counter(path.suffix or "no ending" for path in files if _kind_of(path) != "documents")
-    skipped.extend(f"{count} {ending}: not a kind of document that is read" for ending, count in sorted(others.items()))
-    files = [path for path in files if _kind_of(path) == "documents"]
+    """Yield the passages of all documents as lines; unreadable ones are added to `skipped`."""
+    others = Counter(path.suffix or "no suffix" for path in files if _file_kind(path) != "documents")
+    skipped.extend(f"{count} {suffix}: not a supported kind of document" for suffix, count in sorted(others.items()))
+    files = [path for path in files if _file_kind(path) == "documents"]
     for done, path in enumerate(files):
         progress("reading documents", done, len(files))
-        # A name that is not UTF-8 has its odd bytes spelled out.
+        # Bytes of a name that are not UTF-8 are escaped.
         name = os.fsencode(path.relative_to(base).as_posix()).decode("utf-8", "backslashreplace")
         try:
             document = read_document(path, name)
@@ -177,23 +201,96 @@ def _documents(
     progress("reading documents", len(files), len(files))
 
 
-def _origin(files: Sequence[Path], words: int) -> str:
-    """What names these files in their present state."""
-    digest = hashlib.sha256(f"{words}".encode())
+def _parquet_lines(files: Sequence[Path], progress: Progress) -> Iterator[bytes]:
+    """Yield the rows of Parquet files as lines, without vectors and raw bytes."""
+    from sleuth.corpus import parquet
+
+    total = sum(parquet.count(path) for path in files)
+    done = 0
     for path in files:
-        status = path.stat()
-        digest.update(os.fsencode(path.resolve()) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
+        schema = parquet.schema(path)
+        columns = parquet.text_columns(schema)
+        if "id" not in columns or not ("contents" in columns or {"title", "text"} <= set(columns)):
+            raise InputError(f"{path} has the columns {', '.join(schema.names)}; expected {PARQUET_COLUMNS}")
+        for number, row in enumerate(parquet.rows(path, columns), 1):
+            try:
+                line = _parquet_line(row)
+            except ValueError as error:
+                raise InputError(f"{path}, row {number}: {error}; expected {PARQUET_COLUMNS}") from error
+            if len(line) > LONGEST_LINE:
+                raise line_too_long(path, number)
+            yield line
+            done += 1
+            if done % REPORT_EVERY == 0 or done == total:
+                progress("reading tables", done, total)
 
 
-def _finished(folder: Path, origin: str) -> Plain | None:
-    """The corpus made from the same files before, if it is still there."""
-    corpus, record = folder / CORPUS, folder / ORIGIN
-    if not corpus.is_file() or not record.is_file():
-        return None
+def _parquet_line(row: dict[str, Any]) -> bytes:
+    """Encode a row as a line; contents are made of title and text if missing, and NaN becomes null."""
+    name = row.pop("id")
+    if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
+        raise ValueError(f'"id" is {name!r}')
+    if "contents" not in row:
+        title, text = row["title"], row.pop("text")
+        both = isinstance(title, str) and isinstance(text, str)
+        row["contents"] = f'"{" ".join(title.split())}"\n{text}' if both else text
+    contents = row.pop("contents")
+    if not isinstance(contents, str):
+        raise ValueError(f'"contents" is {contents!r}')
+    row = {"id": str(name), "contents": contents, **row}
     try:
-        made = read_json(record)
-    except InputError:  # it is made again
-        return None
-    same = made.get("origin") == origin and made.get("bytes") == corpus.stat().st_size
-    return Plain(corpus, tuple(made["skipped"])) if same else None
+        return json.dumps(row, ensure_ascii=False, allow_nan=False, default=str).encode() + b"\n"
+    except ValueError:
+        finite = json.loads(json.dumps(row, default=str), parse_constant=lambda _: None)
+        return json.dumps(finite, ensure_ascii=False).encode() + b"\n"
+
+
+def _merge(files: Sequence[Path], out: Path, progress: Progress) -> None:
+    """Write the rows of all JSONL files in order; of rows with the same id and contents only the first is kept.
+
+    Contents are compared without regard to case and spaces. Raise InputError if they differ under the same id.
+    """
+    hashes = bytearray()
+    ends: list[int] = []
+    sizes = [path.stat().st_size for path in files]
+    with out.open("wb") as file:
+        for path, before in zip(files, accumulate(sizes, initial=0), strict=False):
+
+            def report(done: int, before: int = before) -> None:
+                progress("merging", before + done, sum(sizes))
+
+            for line, passage in parse_lines(path, decompress_lines(path, report)):
+                file.write(line.rstrip(b"\r\n") + b"\n")
+                hashes += _hash(passage)
+            ends.append(len(hashes) // HASHES.itemsize)
+    repeated = _repeated_rows(np.frombuffer(hashes, HASHES), files, ends)
+    if repeated:
+        with atomic_write(out) as shorter, out.open("rb") as rows, shorter.open("wb") as file:
+            file.writelines(line for row, line in enumerate(rows) if row not in repeated)
+
+
+def _hash(passage: Passage) -> bytes:
+    folded = " ".join(passage.contents.casefold().split())
+    name = hashlib.blake2b(passage.id.encode(), digest_size=16)
+    return name.digest() + hashlib.blake2b(folded.encode(), digest_size=8).digest()
+
+
+def _repeated_rows(hashes: NDArray[np.void], files: Sequence[Path], ends: list[int]) -> set[int]:
+    """Return the rows whose id occurs in an earlier row; raise InputError if their contents differ."""
+
+    def describe(row: int) -> str:
+        number = int(np.searchsorted(ends, row, "right"))
+        return f"passage {row - (ends[number - 1] if number else 0) + 1} of {files[number]}"
+
+    order = np.lexsort((hashes["low"], hashes["high"]))
+    ordered = hashes[order]
+    earlier, later = ordered[:-1], ordered[1:]
+    same = (earlier["high"] == later["high"]) & (earlier["low"] == later["low"])
+    different = same & (earlier["contents"] != later["contents"])
+    if different.any():
+        place = int(np.argmax(different))
+        first, second = (describe(int(order[each])) for each in (place, place + 1))
+        raise InputError(
+            f"{first} and {second} have the same id and different contents; give every passage a unique id"
+        )
+    return set(order[1:][same].tolist())

@@ -233,7 +233,7 @@ def _read_turn(turn: Mapping[str, Any]) -> Turn:
 
 def hash_questions(questions: Sequence[Question]) -> str:
     """SHA-256 of the questions and their order."""
-    lines = "".join(map(question_files.line, questions))
+    lines = "".join(map(question_files.encode_line, questions))
     return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sleuth.config.retrieval import AnnSettings, EncoderSettings
-from sleuth.corpus.arrays import spread
+from sleuth.corpus.arrays import sample_positions
 from sleuth.corpus.passages import PassageStore
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
@@ -36,7 +36,7 @@ def import_faiss(
                 "give the corpus that was indexed"
             )
         store = PassageStore(corpus.path, folder)
-        rows = spread(len(store), vectors.SAMPLE)
+        rows = sample_positions(len(store), vectors.SAMPLE)
         if sample := faiss_file.plain_vectors(described, rows):
             # Vectors of another encoder or in another order would be searched without any error.
             texts = [store[row].contents for row in rows]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.corpus import sources
+from sleuth.corpus.passages import Survey, survey
 from sleuth.corpus.progress import Progress
-from sleuth.corpus.survey import Survey, survey
 from sleuth.errors import InputError, UserError
 from sleuth.retrieval.manifest import NAME, FileDigest, Manifest, edges_hash, file_digests, relative_path
 from sleuth.runs.atomic import atomic_write, explain_write_errors, remove_leftovers, require_new, sync_tree
@@ -115,8 +115,8 @@ def prepare_corpus(source: Path, folder: Path, progress: Progress) -> PlainCorpu
         progress("resuming an unfinished build", 0, 0)
         saved = json.loads(record.read_bytes())
         return PlainCorpus(Path(saved["corpus"]), Survey(**saved["survey"]), tuple(saved["skipped"]))
-    plain = sources.plain(source, folder, progress)
-    corpus = PlainCorpus(plain.corpus.absolute(), survey(plain.corpus, folder, progress, source), plain.skipped)
+    plain = sources.plain_corpus(source, folder, progress)
+    corpus = PlainCorpus(plain.path.absolute(), survey(plain.path, folder, progress, source), plain.skipped)
     with atomic_write(record) as path:
         saved = {"corpus": str(corpus.path), "survey": asdict(corpus.survey), "skipped": corpus.skipped}
         path.write_text(json.dumps(saved))

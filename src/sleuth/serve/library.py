@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sleuth.config.retrieval import ServiceConfig, backend_of
-from sleuth.corpus.page_text import page_text
+from sleuth.corpus.html import page_text
 from sleuth.credentials import token_from_env
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit, Passage

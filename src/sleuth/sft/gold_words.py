@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 
-from sleuth.corpus.sentences import sentences
+from sleuth.corpus.chunks import sentences
 from sleuth.records import Passage
 from sleuth.reward.answers import cover_em, normalise
 

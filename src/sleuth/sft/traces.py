@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.agent import protocol
-from sleuth.corpus.bounded_lines import text_lines
-from sleuth.corpus.datasets.lines import parsed
+from sleuth.corpus.jsonl import parse_question_line, text_lines
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import run_lengths
@@ -97,7 +96,7 @@ class Reader:
         with _uncollected():
             for number, line in batch.lines:
                 try:
-                    self._row(parsed(line), reading)
+                    self._row(parse_question_line(line), reading)
                 except ValueError as error:
                     raise InputError(f"{batch.path}, line {number}: {error}; a line looks like {FORMS}") from error
         return reading

@@ -14,7 +14,7 @@ from sleuth.agent.batch import run_batch
 from sleuth.agent.episode import Agent, Task
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
-from sleuth.corpus.datasets.merge import key
+from sleuth.corpus.datasets.merge import question_key
 from sleuth.engines.paged.schedule import EngineStats
 from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.records import Group, Question, Score, Trajectory
@@ -50,8 +50,8 @@ def _order(count: int, seed: int, epoch: int) -> list[int]:
 
 def overlap_warning(training: Sequence[Question], held_out: Sequence[Question]) -> str | None:
     """A warning if held-out questions are also in the training set."""
-    keys = {key(question.question) for question in training}
-    count = sum(key(question.question) in keys for question in held_out)
+    keys = {question_key(question.question) for question in training}
+    count = sum(question_key(question.question) in keys for question in held_out)
     if not count:
         return None
     return (

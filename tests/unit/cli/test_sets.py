@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sleuth.cli.main import app, main
 from sleuth.corpus import questions
-from sleuth.corpus.datasets.folder import Source, prepare
+from sleuth.corpus.datasets.prepare import QuestionSource, prepare
 from sleuth.errors import InputError
 
 REAL = Path(__file__).parents[3].parent / "shared" / "data"
@@ -207,7 +207,7 @@ def test_two_that_prepare_one_folder_at_the_same_time(tmp_path: Path) -> None:
         return [{"role": "user", "content": "Too late?"}]
 
     with pytest.raises(InputError, match=r"another process wrote .*out meanwhile"):
-        prepare([Source("mine", path)], tmp_path / "out", ask)
+        prepare([QuestionSource("mine", path)], tmp_path / "out", ask)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out", "q.jsonl"]
     [row] = parquet.read_table(tmp_path / "out" / "questions.parquet").to_pylist()
     assert row["prompt"] == [{"role": "user", "content": "Question: Who?\n"}]
@@ -251,7 +251,7 @@ def test_files_of_different_kinds_are_merged_and_what_is_dropped_is_said(tmp_pat
         "| all | 24 | 1 | 1 | 1 | 21 |",
         f"       21  {tmp_path / 'out' / 'questions.jsonl'}",
         f"       21  {tmp_path / 'out' / 'questions.parquet'}",
-        "1 gold answer is nothing but articles and punctuation, and matched only as written.",
+        "1 gold answer consists of articles and punctuation only, and must be matched as written.",
     ]
     dropped = [json.loads(line) for line in (tmp_path / "out" / "dropped.jsonl").read_text().splitlines()]
     assert [(each["id"], each["reason"], each.get("same_as")) for each in dropped] == [
@@ -290,13 +290,13 @@ def test_a_set_that_is_measured_on_is_kept_whole(tmp_path: Path, monkeypatch: py
         (["q.jsonl", "--test", "squid"], "squid is neither a file nor a known set"),
         (["q.jsonl", "--split", "dev"], "--split dev has no effect on files"),
         (["q.jsonl", "--answerable"], "no question says whether it is answerable"),
-        (["q.jsonl", "--test", "q.jsonl"], "no question is left of q.jsonl: 1 in a test set"),
+        (["q.jsonl", "--test", "q.jsonl"], "q.jsonl is left: 1 in a test set"),
         (["q.jsonl", "--prompt", "none"], "expected one of instruct"),
         (["empty.jsonl"], "empty.jsonl holds no questions"),
         (["q.jsonl", "--test", "empty.jsonl"], "empty.jsonl holds no questions"),
         (["damaged.parquet"], "damaged.parquet cannot be read"),
-        (["unanswered.jsonl"], "unanswered.jsonl, line 1: a question without answer"),
-        (["dated.parquet"], "the row of the question 'nq_train_0' cannot be kept as JSON"),
+        (["unanswered.jsonl"], "unanswered.jsonl, line 1: the question has no answer"),
+        (["dated.parquet"], "the row of the question 'nq_train_0' cannot be written as JSON"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(
@@ -354,4 +354,4 @@ def test_gold_answers_without_a_word_are_counted(tmp_path: Path) -> None:
     path.write_text('{"id": "q1", "question": "Which blood?", "golden_answers": ["A"], "data_source": "mine"}\n')
     done = CliRunner().invoke(app, ["data", "prepare", str(path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
-    assert "1 gold answer is nothing but articles and punctuation" in done.output
+    assert "1 gold answer consists of articles and punctuation" in done.output

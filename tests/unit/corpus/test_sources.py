@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from sleuth.corpus.passages import stream
-from sleuth.corpus.sources import Plain, plain
+from sleuth.corpus.sources import CorpusFile, plain_corpus
 from sleuth.errors import InputError
 from sleuth.records import Passage
 
@@ -21,14 +21,14 @@ LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
 def read(source: Path, folder: Path) -> list[Passage]:
-    return list(stream(plain(source, folder / "out").corpus))
+    return list(stream(plain_corpus(source, folder / "out").path))
 
 
 def test_a_plain_corpus_is_used_as_it_is(tmp_path: Path) -> None:
     corpus = tmp_path / "in" / "wiki.jsonl"
     corpus.parent.mkdir()
     corpus.write_bytes(LINES)
-    assert plain(corpus, tmp_path / "out") == plain(corpus.parent, tmp_path / "out") == Plain(corpus)
+    assert plain_corpus(corpus, tmp_path / "out") == plain_corpus(corpus.parent, tmp_path / "out") == CorpusFile(corpus)
     assert not (tmp_path / "out").exists()
 
 
@@ -36,9 +36,9 @@ def test_a_plain_corpus_is_used_as_it_is(tmp_path: Path) -> None:
 def test_a_compressed_corpus_is_unpacked(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(LINES[:500]) + gzip.compress(LINES[500:]))
     heard: list[tuple[str, int, int]] = []
-    found = plain(tmp_path / name, tmp_path / "out", lambda *report: heard.append(report))
-    assert found == Plain(tmp_path / "out" / "corpus.jsonl")
-    assert found.corpus.read_bytes() == LINES
+    found = plain_corpus(tmp_path / name, tmp_path / "out", lambda *report: heard.append(report))
+    assert found == CorpusFile(tmp_path / "out" / "corpus.jsonl")
+    assert found.path.read_bytes() == LINES
     size = (tmp_path / name).stat().st_size
     assert heard[-1] == ("unpacking", size, size)
 
@@ -53,7 +53,7 @@ def test_pieces_are_put_together(
     folder.mkdir()
     for place, name in enumerate(names):
         (folder / name).write_bytes(whole[place * 97 : (place + 1) * 97 if name != names[-1] else None])
-    assert plain(folder / given.replace("FIRST", names[0]), tmp_path / "out").corpus.read_bytes() == LINES
+    assert plain_corpus(folder / given.replace("FIRST", names[0]), tmp_path / "out").path.read_bytes() == LINES
 
 
 def test_several_files_are_merged_by_id(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_one_id_for_different_contents_is_refused(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(LINES)
     (folder / "b.jsonl").write_bytes(b'{"id": "new", "contents": "x"}\n\n{"id": "7", "contents": "other"}\n')
-    expected = r"passage 8 of .*a\.jsonl and passage 2 of .*b\.jsonl have one id and different contents"
+    expected = r"passage 8 of .*a\.jsonl and passage 2 of .*b\.jsonl have the same id"
     with pytest.raises(InputError, match=expected):
-        plain(folder, tmp_path / "out")
+        plain_corpus(folder, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -127,14 +127,14 @@ def test_title_and_text_are_contents(tmp_path: Path) -> None:
 def test_a_bad_table_is_refused(tmp_path: Path, columns: dict[str, list[object]], problem: str) -> None:
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=rf'a\.parquet,? {problem}.* the columns "id" and "contents"'):
-        plain(tmp_path / "a.parquet", tmp_path / "out")
+        plain_corpus(tmp_path / "a.parquet", tmp_path / "out")
 
 
 def test_a_time_that_python_cannot_hold_is_refused(tmp_path: Path) -> None:
     times = pa.array([1], pa.timestamp("ns"))
     parquet.write_table(pa.table({"id": ["a"], "contents": ["b"], "time": times}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a\.parquet cannot be read \(Nanosecond"):
-        plain(tmp_path / "a.parquet", tmp_path / "out")
+        plain_corpus(tmp_path / "a.parquet", tmp_path / "out")
 
 
 def test_a_folder_of_documents_is_cut_into_passages(tmp_path: Path) -> None:
@@ -150,16 +150,16 @@ def test_a_folder_of_documents_is_cut_into_passages(tmp_path: Path) -> None:
     (folder / "f.png").write_bytes(b"\x89PNG")
     (folder / "g.txt.gz").write_bytes(b"")
     heard: list[tuple[str, int, int]] = []
-    found = plain(folder, tmp_path / "out", lambda *report: heard.append(report), words=4)
-    assert [(each.id, each.contents, each.extra["position"], each.extra["url"]) for each in stream(found.corpus)] == [
+    found = plain_corpus(folder, tmp_path / "out", lambda *report: heard.append(report), words=4)
+    assert [(each.id, each.contents, each.extra["position"], each.extra["url"]) for each in stream(found.path)] == [
         ("a.txt#0", '"A"\nWords.', 0, "a.txt"),
         ("b/deep/two.md#0", '"Two"\nTwo\nOne two three.', 0, "b/deep/two.md"),
         ("b/deep/two.md#1", '"Two"\nFour five.\nSix.', 1, "b/deep/two.md"),
     ]
     assert found.skipped == (
-        "1 .gz: not a kind of document that is read",
-        "2 .png: not a kind of document that is read",
-        "c.pdf: not a PDF that can be read (Stream has ended unexpectedly)",
+        "1 .gz: not a supported kind of document",
+        "2 .png: not a supported kind of document",
+        "c.pdf: not a readable PDF (Stream has ended unexpectedly)",
         "d.html: it holds no text",
     )
     assert heard[-1] == ("reading documents", 4, 4)
@@ -181,8 +181,8 @@ def test_a_name_that_is_no_text_is_spelled_out(tmp_path: Path) -> None:
 def test_documents_of_which_none_can_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.pdf").write_text("broken")
-    with pytest.raises(InputError, match=r"nothing in .*in can be read \(a\.pdf: not a PDF"):
-        plain(tmp_path / "in", tmp_path / "out")
+    with pytest.raises(InputError, match=r"in can be read \(a\.pdf: "):
+        plain_corpus(tmp_path / "in", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_documents_of_which_none_can_be_read_are_refused(tmp_path: Path) -> None
         (["part_aa", "b.txt"], r"1 \.txt, 1 part_\*"),
         (["a.jsonl", "manifest.json", "b.json"], r"2 \.json, 1 \.jsonl"),
         (["a.docx"], r"1 \.docx"),
-        (["LICENSE", "gz"], r"2 no ending"),
+        (["LICENSE", "gz"], r"2 no suffix"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, names: list[str], found: str) -> None:
@@ -201,8 +201,8 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, names: list[str], 
     folder.mkdir()
     for name in names:
         (folder / name).write_bytes(LINES)
-    with pytest.raises(InputError, match=rf"make no corpus together \({found}\); give JSONL .*of one kind only"):
-        plain(folder, tmp_path / "out")
+    with pytest.raises(InputError, match=rf"\({found}\); give JSONL .*of one kind only"):
+        plain_corpus(folder, tmp_path / "out")
 
 
 def test_pieces_of_two_files_are_refused(tmp_path: Path) -> None:
@@ -210,25 +210,25 @@ def test_pieces_of_two_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / "in" / name).mkdir(parents=True)
         (tmp_path / "in" / name / "part_aa").write_bytes(LINES)
     with pytest.raises(InputError, match="pieces of several files"):
-        plain(tmp_path / "in", tmp_path / "out")
+        plain_corpus(tmp_path / "in", tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["nothing.jsonl", "nothing", "*.jsonl", "nowhere/*", "a**", ".hidden*"])
 def test_a_missing_source_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"does not exist; give JSONL \(\.jsonl"):
-        plain(tmp_path / name, tmp_path / "out")
+        plain_corpus(tmp_path / name, tmp_path / "out")
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with pytest.raises(InputError, match=r"in holds no files; give JSONL"):
-        plain(tmp_path / "in", tmp_path / "out")
+        plain_corpus(tmp_path / "in", tmp_path / "out")
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(InputError, match=r"pipe\.jsonl is neither a file nor a folder"):
-        plain(tmp_path / "pipe.jsonl", tmp_path / "out")
+        plain_corpus(tmp_path / "pipe.jsonl", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_source_leaves_nothing_behind(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=rf"{name} cannot be read \("):
-        plain(tmp_path / name, tmp_path / "out")
+        plain_corpus(tmp_path / name, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -254,7 +254,7 @@ def test_a_bad_line_of_a_merged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.jsonl").write_bytes(LINES)
     (tmp_path / "in" / "b.jsonl").write_bytes(b'\n{"id": "x"}\n')
     with pytest.raises(InputError, match=r'b\.jsonl, line 2: "contents" is missing'):
-        plain(tmp_path / "in", tmp_path / "out")
+        plain_corpus(tmp_path / "in", tmp_path / "out")
 
 
 def test_a_corpus_made_before_is_used_again_until_its_source_changes(tmp_path: Path) -> None:
@@ -262,14 +262,14 @@ def test_a_corpus_made_before_is_used_again_until_its_source_changes(tmp_path: P
     source.mkdir()
     (source / "a.txt").write_text("Words.")
     (source / "b.png").write_text("")
-    first = plain(source, out)
-    stamp = first.corpus.stat().st_mtime_ns
-    assert plain(source, out) == first
-    assert first.corpus.stat().st_mtime_ns == stamp
+    first = plain_corpus(source, out)
+    stamp = first.path.stat().st_mtime_ns
+    assert plain_corpus(source, out) == first
+    assert first.path.stat().st_mtime_ns == stamp
     (source / "a.txt").write_text("Other words.")
-    assert [passage.text for passage in stream(plain(source, out).corpus)] == ["Other words."]
-    assert [passage.text for passage in stream(plain(source, out, words=1).corpus)] == ["Other", "words."]
-    first.corpus.write_bytes(b"cut")
+    assert [passage.text for passage in stream(plain_corpus(source, out).path)] == ["Other words."]
+    assert [passage.text for passage in stream(plain_corpus(source, out, words=1).path)] == ["Other", "words."]
+    first.path.write_bytes(b"cut")
     assert len(read(source, tmp_path)) == 1
     (out / "source.json").write_text("{")
     assert len(read(source, tmp_path)) == 1
@@ -285,13 +285,13 @@ def test_links_out_of_a_folder_are_refused_by_name(tmp_path: Path, named: str) -
     (folder / "b.txt").symlink_to(tmp_path / "secret.txt")
     source = folder if named == "folder" else folder / "*.txt"
     with pytest.raises(InputError, match=r"b\.txt is a link to .*secret\.txt, outside of .*docs; remove it"):
-        plain(source, tmp_path / "made")
+        plain_corpus(source, tmp_path / "made")
     # One inside, and one that the user names, are followed.
     (folder / "b.txt").unlink()
     (folder / "b.txt").symlink_to(folder / "a.txt")
-    assert len(plain(source, tmp_path / "made").corpus.read_text().splitlines()) == 2
+    assert len(plain_corpus(source, tmp_path / "made").path.read_text().splitlines()) == 2
     (tmp_path / "link.txt").symlink_to(tmp_path / "secret.txt")
-    assert "secret" in plain(tmp_path / "link.txt", tmp_path / "other").corpus.read_text()
+    assert "secret" in plain_corpus(tmp_path / "link.txt", tmp_path / "other").path.read_text()
 
 
 def test_the_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
@@ -300,4 +300,4 @@ def test_the_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
     blobs.mkdir()
     (blobs / "abc").write_text("public")
     (snapshot / "a.txt").symlink_to(blobs / "abc")
-    assert "public" in plain(snapshot.parent, tmp_path / "made").corpus.read_text()
+    assert "public" in plain_corpus(snapshot.parent, tmp_path / "made").path.read_text()

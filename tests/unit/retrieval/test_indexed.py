@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.corpus.passages import PassageStore
-from sleuth.corpus.survey import survey
+from sleuth.corpus.passages import PassageStore, survey
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit
 from sleuth.retrieval.index import IndexRetriever

@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from sleuth.corpus.passages import PassageStore
-from sleuth.corpus.survey import survey
+from sleuth.corpus.passages import PassageStore, survey
 from sleuth.errors import InputError
 from sleuth.retrieval.dense.encoder import load_cross_encoder
 from sleuth.retrieval.rankers import Reranker

@@ -1,1 +1,1 @@
-"""Question sets: public ones by name, the files of other projects as they are, merged into ours."""
+"""Public question sets, corpora and indexes: download, merging and preparation."""

@@ -1,4 +1,4 @@
-"""Several question sets as one: what comes twice, is measured on, or cannot be answered is dropped, and counted."""
+"""Merging question sets: repeated, tested and unanswerable questions are dropped and counted."""
 
 import re
 import unicodedata
@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from sleuth.corpus.datasets.rows import Row, renamed, unused
+from sleuth.corpus.questions import QuestionRow, unused_id
 from sleuth.errors import InputError
 
-SIGNS = re.compile(r"[^\w\s]|_")
-TELLING = frozenset({"Mn", "Mc", "Me", "Sm", "Sc", "So"})  # vowel signs and tones; C++, 3 > 2, $5
+PUNCTUATION = re.compile(r"[^\w\s]|_")
+MEANINGFUL = frozenset({"Mn", "Mc", "Me", "Sm", "Sc", "So"})  # vowel signs and tones; C++, 3 > 2, $5
 
 
-class Reason(StrEnum):
-    """Why a question was left out."""
+class DropReason(StrEnum):
+    """Why a question was dropped."""
 
     UNANSWERABLE = "not answerable"
     TESTED = "in a test set"
     REPEATED = "twice"
-    OVER = "over the limit"
+    OVER_LIMIT = "over the limit"
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A question left out, and the id of the one that it repeats."""
+    """A dropped question, and the id of the one that it repeats."""
 
-    row: Row
-    reason: Reason
+    row: QuestionRow
+    reason: DropReason
     same_as: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What is dropped, and in which order the rest comes: that of the files where `seed` is None."""
+class MergeRules:
+    """Which questions are dropped, and the seed of their order; the order of the files if None."""
 
     repeated: bool = True
     answerable: bool = False
@@ -45,30 +45,29 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The questions that are left, and those that are not."""
+    """The questions that were kept and dropped."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[QuestionRow, ...]
     dropped: tuple[Dropped, ...]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """For each set how many were read, dropped for each reason, and kept."""
+        """Count for each set the questions read, dropped for each reason, and kept."""
         kept = Counter(row.question.data_source for row in self.rows)
         lost = Counter((each.row.question.data_source, each.reason) for each in self.dropped)
-        names = sorted({*kept, *(name for name, _ in lost)})
         return {
             name: {
-                "read": kept[name] + sum(lost[name, reason] for reason in Reason),
-                **{reason.value: lost[name, reason] for reason in Reason},
+                "read": kept[name] + sum(lost[name, reason] for reason in DropReason),
+                **{reason.value: lost[name, reason] for reason in DropReason},
                 "kept": kept[name],
             }
-            for name in names
+            for name in sorted({*kept, *(name for name, _ in lost)})
         }
 
 
-def merge(rows: Iterable[Row], rules: Rules, tested: Mapping[str, str] | None = None) -> Merged:
-    """Merges rows under rules; `tested` holds the questions of test sets, as `key` writes them, with their ids.
+def merge(rows: Iterable[QuestionRow], rules: MergeRules, tested: Mapping[str, str] | None = None) -> Merged:
+    """Merge rows under rules; conflicting ids get a suffix.
 
-    Ids that clash get a number.
+    `tested` maps the questions of test sets, as normalised by `question_key`, to their ids.
     """
     given = list(rows)
     if rules.answerable and given and all(row.question.answerable is None for row in given):
@@ -77,54 +76,45 @@ def merge(rows: Iterable[Row], rules: Rules, tested: Mapping[str, str] | None = 
             "or give files with that key"
         )
     dropped: list[Dropped] = []
-    kept = list(_distinct(_sifted(given, rules, tested or {}, dropped)))
-    kept, over = _limited(kept, rules)
-    dropped += [Dropped(row, Reason.OVER) for row in over]
+    kept: list[QuestionRow] = []
+    taken: set[str] = set()
+    for row in _filter(given, rules, tested or {}, dropped):
+        kept.append(row.with_id(unused_id(row.question.id, taken)))
+        taken.add(kept[-1].question.id)
+    random = Random(rules.seed or 0)
+    if rules.limit is not None and rules.limit < len(kept):
+        chosen = set(random.sample(range(len(kept)), rules.limit))
+        dropped += [Dropped(row, DropReason.OVER_LIMIT) for place, row in enumerate(kept) if place not in chosen]
+        kept = [row for place, row in enumerate(kept) if place in chosen]
+    if rules.seed is not None:
+        random.shuffle(kept)
     return Merged(tuple(kept), tuple(dropped))
 
 
-def key(question: str) -> str:
-    """What two questions share that are the same but for capitals, accents' encoding, punctuation and spaces."""
-    # Before normalising too, which makes a letter's part of an accent that stands alone.
-    words = _bare(unicodedata.normalize("NFKC", _bare(question)).casefold()).split()
+def question_key(question: str) -> str:
+    """Normalise a question, so that case, encoding of accents, punctuation and spaces do not matter."""
+    # Before Unicode normalisation as well, which joins a free-standing accent with a letter.
+    words = _strip_punctuation(unicodedata.normalize("NFKC", _strip_punctuation(question)).casefold()).split()
     return " ".join(words) or question.strip()
 
 
-def _bare(text: str) -> str:
-    return SIGNS.sub(lambda sign: sign[0] if unicodedata.category(sign[0]) in TELLING else " ", text)
+def _strip_punctuation(text: str) -> str:
+    return PUNCTUATION.sub(lambda sign: sign[0] if unicodedata.category(sign[0]) in MEANINGFUL else " ", text)
 
 
-def _sifted(rows: Sequence[Row], rules: Rules, tested: Mapping[str, str], dropped: list[Dropped]) -> Iterator[Row]:
+def _filter(
+    rows: Sequence[QuestionRow], rules: MergeRules, tested: Mapping[str, str], dropped: list[Dropped]
+) -> Iterator[QuestionRow]:
+    """Yield the rows to keep, and add the others to `dropped`."""
     first: dict[str, str] = {}
     for row in rows:
-        asked = key(row.question.question)
+        key = question_key(row.question.question)
         if rules.answerable and row.question.answerable is False:
-            dropped.append(Dropped(row, Reason.UNANSWERABLE))
-        elif asked in tested:
-            dropped.append(Dropped(row, Reason.TESTED, tested[asked]))
-        elif rules.repeated and asked in first:
-            dropped.append(Dropped(row, Reason.REPEATED, first[asked]))
+            dropped.append(Dropped(row, DropReason.UNANSWERABLE))
+        elif key in tested:
+            dropped.append(Dropped(row, DropReason.TESTED, tested[key]))
+        elif rules.repeated and key in first:
+            dropped.append(Dropped(row, DropReason.REPEATED, first[key]))
         else:
-            first.setdefault(asked, row.question.id)
+            first.setdefault(key, row.question.id)
             yield row
-
-
-def _distinct(rows: Iterable[Row]) -> Iterator[Row]:
-    taken: set[str] = set()
-    for row in rows:
-        name = unused(row.question.id, taken)
-        taken.add(name)
-        yield row if name == row.question.id else renamed(row, name)
-
-
-def _limited(rows: list[Row], rules: Rules) -> tuple[list[Row], list[Row]]:
-    """A sample drawn by seed in the order of the rows, then shuffled where a seed is given; and what it left."""
-    dice = Random(rules.seed or 0)
-    over: list[Row] = []
-    if rules.limit is not None and rules.limit < len(rows):
-        chosen = set(dice.sample(range(len(rows)), rules.limit))
-        over = [row for place, row in enumerate(rows) if place not in chosen]
-        rows = [row for place, row in enumerate(rows) if place in chosen]
-    if rules.seed is not None:
-        dice.shuffle(rows)
-    return rows, over

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.config.retrieval import BM25Settings
-from sleuth.corpus.arrays import open_array, spread
+from sleuth.corpus.arrays import open_array, sample_positions
 from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
 from sleuth.retrieval.bm25 import vocabulary
@@ -54,11 +54,11 @@ class Inverted:
             raise _damaged(folder / STARTS)
         rows, scores = (open_array(folder / name, int(starts[-1])) for name in (ROWS, SCORES))
         maxima = open_array(folder / MAXIMA, len(starts) - 1)
-        probed = rows[spread(len(rows), PROBES)]
+        probed = rows[sample_positions(len(rows), PROBES)]
         if rows.dtype.kind not in "iu" or ((probed < 0) | (probed >= passages)).any():
             raise _damaged(folder / ROWS)
         for name, array in {SCORES: scores, MAXIMA: maxima}.items():
-            probed = array[spread(len(array), PROBES)]
+            probed = array[sample_positions(len(array), PROBES)]
             # Every term that is stored is worth something.
             if array.dtype.kind != "f" or not (np.isfinite(probed) & (probed > 0)).all():
                 raise _damaged(folder / name)

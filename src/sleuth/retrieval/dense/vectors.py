@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from sleuth.corpus.arrays import open_array, spread
+from sleuth.corpus.arrays import open_array, sample_positions
 from sleuth.corpus.passages import parse
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
@@ -66,7 +66,7 @@ def open_vectors(folder: Path, passages: int, dimensions: int) -> NDArray[np.flo
         raise InputError(
             f"{path} has shape {found}, expected {(passages, dimensions)} of float16; build the index again"
         )
-    if not np.isfinite(mapped[spread(passages, PROBES)]).all():
+    if not np.isfinite(mapped[sample_positions(passages, PROBES)]).all():
         raise InputError(f"the vectors {path} hold numbers that are not finite; build the index again")
     return np.asarray(mapped)
 

@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 import httpx
 
 from sleuth import __version__
-from sleuth.corpus.decoding import decoded, decoded_page
+from sleuth.corpus.decoding import decode, decode_html
 from sleuth.errors import SleuthError
 from sleuth.http.connections import make_transport, parse_proxy
 
@@ -52,7 +52,7 @@ class Page:
     @property
     def text(self) -> str:
         """The decoded content, by its byte order mark or its declared encoding."""
-        return decoded_page(self.content, self.charset) if self.markup else decoded(self.content, self.charset)
+        return decode_html(self.content, self.charset) if self.markup else decode(self.content, self.charset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 from sleuth.corpus.decoding import clean
-from sleuth.corpus.page_text import page_text
+from sleuth.corpus.html import page_text
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.http.client import RequestFailure, ServiceClient
 from sleuth.http.connections import LoopSemaphore, make_transport, parse_proxy, parse_service_url

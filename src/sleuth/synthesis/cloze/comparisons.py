@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from sleuth.corpus.datasets.merge import key
+from sleuth.corpus.datasets.merge import question_key
 from sleuth.synthesis.cloze import relations as templates
 from sleuth.synthesis.cloze.english import Kind, is_earlier, nationalities_differ, year_of
 from sleuth.synthesis.cloze.grammar import MALFORMED, capitalize
@@ -82,7 +82,7 @@ class Comparisons:
         pages = self._pools.get(pool, ())
         for _ in range(MAX_TRIES if len(pages) > 1 else 0):
             other = self._rng.choice(pages)
-            if key(other.title) != key(page.title) and (fits is None or fits(other)):
+            if question_key(other.title) != question_key(page.title) and (fits is None or fits(other)):
                 return other
         return None
 

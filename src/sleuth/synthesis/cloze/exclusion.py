@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sleuth.corpus.datasets.merge import key
-from sleuth.corpus.datasets.rows import read
+from sleuth.corpus.datasets.merge import question_key
+from sleuth.corpus.questions import read_rows
 from sleuth.errors import InputError
 from sleuth.records import Passage
 from sleuth.synthesis.cloze.lexicon import SECTION_SUFFIX
@@ -42,11 +42,11 @@ def read_exclusions(files: Sequence[Path]) -> Exclusions:
     passages, questions, titles, answers = set[str](), set[str](), set[str](), set[str]()
     for path in files:
         count = len(questions)
-        for row in read(path):
-            text = key(row.question.question)
+        for row in read_rows(path):
+            text = question_key(row.question.question)
             questions.add(text)
             answers.update(map(answer_key, row.question.golden_answers))
-            fields = [row.question.supporting_ids, *(row.kept.get(name) for name in ID_FIELDS)]
+            fields = [row.question.supporting_ids, *(row.extra.get(name) for name in ID_FIELDS)]
             ids = {str(each) for field in fields if isinstance(field, list | tuple) for each in field}
             passages |= ids
             if not ids:
@@ -58,12 +58,12 @@ def read_exclusions(files: Sequence[Path]) -> Exclusions:
 
 def answer_key(answer: str) -> str:
     """Normalized answer without a leading article."""
-    return ARTICLE.sub("", key(answer))
+    return ARTICLE.sub("", question_key(answer))
 
 
 def _title_key(title: str) -> str:
     """Normalized page title without section: "Olkusz - Notable people" belongs to Olkusz."""
-    return key(SECTION_SUFFIX.sub("", title))
+    return question_key(SECTION_SUFFIX.sub("", title))
 
 
 def _phrases(text: str) -> Iterator[str]:

@@ -11,11 +11,10 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Protocol
 
-from sleuth.corpus.datasets.merge import key
-from sleuth.corpus.passages import PassageStore
+from sleuth.corpus.datasets.merge import question_key
+from sleuth.corpus.passages import PassageStore, survey
 from sleuth.corpus.progress import Progress, silent
-from sleuth.corpus.sources import plain
-from sleuth.corpus.survey import survey
+from sleuth.corpus.sources import plain_corpus
 from sleuth.records import Passage, Question
 from sleuth.synthesis.cloze.bridges import (
     Chain,
@@ -100,7 +99,7 @@ class GeneratedQuestions:
 def open_corpus(source: Path, progress: Progress = silent) -> Iterator[PassageStore]:
     """Open the passages of any source that can be indexed; temporary files are removed afterwards."""
     with TemporaryDirectory() as folder:
-        corpus = plain(source, Path(folder), progress).corpus
+        corpus = plain_corpus(source, Path(folder), progress).path
         survey(corpus, Path(folder), progress, source)
         yield PassageStore(corpus, Path(folder))
 
@@ -162,7 +161,7 @@ class QuestionCollector:
         return True
 
     def _add(self, text: str, answers: tuple[str, ...], ids: tuple[str, ...], kind: str) -> bool:
-        normalized, fact = key(text), (ids, answers[0])
+        normalized, fact = question_key(text), (ids, answers[0])
         if normalized in self.seen or self._wordings[fact] >= self.max_wordings:
             return False
         if self.excluded_answers and any(answer_key(answer) in self.excluded_answers for answer in answers):

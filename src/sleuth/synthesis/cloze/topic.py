@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sleuth.corpus.sentences import sentences
+from sleuth.corpus.chunks import sentences
 from sleuth.records import Passage
 from sleuth.synthesis.cloze.english import Kind, kind_of_noun
 from sleuth.synthesis.cloze.lexicon import (

@@ -2,20 +2,20 @@
 
 import pytest
 
-from sleuth.corpus.datasets.merge import Reason, Rules, key, merge
-from sleuth.corpus.datasets.rows import Row
+from sleuth.corpus.datasets.merge import DropReason, MergeRules, merge, question_key
+from sleuth.corpus.questions import QuestionRow
 from sleuth.errors import InputError
 from sleuth.records import Question
 
 
-def row(name: str, asked: str, source: str = "nq", answerable: bool | None = None) -> Row:
-    return Row(Question(name, asked, ("A",), source, answerable=answerable), {})
+def row(name: str, asked: str, source: str = "nq", answerable: bool | None = None) -> QuestionRow:
+    return QuestionRow(Question(name, asked, ("A",), source, answerable=answerable), {})
 
 
 MANY = [row(f"q{n}", f"Who is number {n}?") for n in range(100)]
 
 
-def ids(rows: tuple[Row, ...]) -> list[str]:
+def ids(rows: tuple[QuestionRow, ...]) -> list[str]:
     return [each.question.id for each in rows]
 
 
@@ -30,7 +30,7 @@ def ids(rows: tuple[Row, ...]) -> list[str]:
     ],
 )
 def test_questions_that_are_the_same(one: str, other: str) -> None:
-    assert key(one) == key(other)
+    assert question_key(one) == question_key(other)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_questions_that_are_the_same(one: str, other: str) -> None:
     ],
 )
 def test_questions_that_are_not(one: str, other: str) -> None:
-    assert key(one) != key(other)
+    assert question_key(one) != question_key(other)
 
 
 def test_each_question_is_dropped_for_one_reason_and_counted() -> None:
@@ -59,14 +59,14 @@ def test_each_question_is_dropped_for_one_reason_and_counted() -> None:
         row("d", "When?", "hotpotqa", answerable=True),
         row("e", "In a test?", "hotpotqa"),
     ]
-    merged = merge(rows, Rules(answerable=True), {key("in a TEST"): "test_9"})
+    merged = merge(rows, MergeRules(answerable=True), {question_key("in a TEST"): "test_9"})
     assert ids(merged.rows) == ["a", "d"]
     assert [(each.row.question.id, each.reason, each.same_as) for each in merged.dropped] == [
-        ("b", Reason.REPEATED, "a"),
-        ("c", Reason.UNANSWERABLE, None),
-        ("e", Reason.TESTED, "test_9"),
+        ("b", DropReason.REPEATED, "a"),
+        ("c", DropReason.UNANSWERABLE, None),
+        ("e", DropReason.TESTED, "test_9"),
     ]
-    none = dict.fromkeys((reason.value for reason in Reason), 0)
+    none = dict.fromkeys((reason.value for reason in DropReason), 0)
     assert merged.counts() == {
         "hotpotqa": {"read": 3, **none, "in a test set": 1, "twice": 1, "kept": 1},
         "nq": {"read": 2, **none, "not answerable": 1, "kept": 1},
@@ -74,30 +74,30 @@ def test_each_question_is_dropped_for_one_reason_and_counted() -> None:
 
 
 def test_the_order_is_that_of_the_files_without_a_seed_and_the_seed_s_with_one() -> None:
-    assert ids(merge(MANY, Rules()).rows) == ids(tuple(MANY))
-    shuffled = ids(merge(MANY, Rules(seed=1)).rows)
+    assert ids(merge(MANY, MergeRules()).rows) == ids(tuple(MANY))
+    shuffled = ids(merge(MANY, MergeRules(seed=1)).rows)
     assert shuffled != ids(tuple(MANY))
     assert sorted(shuffled) == sorted(ids(tuple(MANY)))
-    assert shuffled == ids(merge(MANY, Rules(seed=1)).rows)
-    assert shuffled != ids(merge(MANY, Rules(seed=2)).rows)
+    assert shuffled == ids(merge(MANY, MergeRules(seed=1)).rows)
+    assert shuffled != ids(merge(MANY, MergeRules(seed=2)).rows)
 
 
 def test_a_limit_draws_from_all() -> None:
-    merged = merge(MANY, Rules(limit=20))
+    merged = merge(MANY, MergeRules(limit=20))
     kept = ids(merged.rows)
     assert kept == sorted(kept, key=lambda name: int(name[1:]))
     assert len(kept) == 20
     assert kept[-1] > "q50"
     assert merged.counts()["nq"]["over the limit"] == 80
-    assert ids(merge(MANY, Rules(limit=20, seed=3)).rows) != kept
-    assert len(merge(MANY, Rules(limit=200)).rows) == 100
+    assert ids(merge(MANY, MergeRules(limit=20, seed=3)).rows) != kept
+    assert len(merge(MANY, MergeRules(limit=200)).rows) == 100
 
 
 def test_repeated_questions_can_stay_and_ids_that_clash_get_numbers() -> None:
-    merged = merge([row("a", "Who?"), row("a", "who"), row("a", "Where?")], Rules(repeated=False))
+    merged = merge([row("a", "Who?"), row("a", "who"), row("a", "Where?")], MergeRules(repeated=False))
     assert ids(merged.rows) == ["a", "a_2", "a_3"]
 
 
 def test_a_filter_without_effect_is_refused() -> None:
     with pytest.raises(InputError, match="no question says whether it is answerable"):
-        merge(MANY, Rules(answerable=True))
+        merge(MANY, MergeRules(answerable=True))

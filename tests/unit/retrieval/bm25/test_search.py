@@ -121,7 +121,7 @@ def test_an_array_cut_short(write: Write, tmp_path: Path, name: str) -> None:
     built(write(CONTENTS), tmp_path / "index")
     path = tmp_path / "index" / name
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(InputError, match=f"{name} is damaged or cut short .* build the index again"):
+    with pytest.raises(InputError, match=f"{name} is damaged or truncated .* build the index again"):
         opened(tmp_path / "index", len(CONTENTS))
 
 

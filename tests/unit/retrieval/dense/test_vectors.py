@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sleuth.corpus.arrays import spread
-from sleuth.corpus.survey import survey
+from sleuth.corpus.arrays import sample_positions
+from sleuth.corpus.passages import survey
 from sleuth.errors import InputError
 from sleuth.retrieval.dense.encoder import Encoder
 from sleuth.retrieval.dense.encoder_config import encoder_settings
@@ -145,8 +145,8 @@ def test_an_encoder_that_is_not_the_one_of_the_vectors_is_refused(
     built: Path, encoder: Encoder, other: Encoder, contents: list[str]
 ) -> None:
     vectors = open_vectors(built, COUNT, 32)
-    stored = [(contents[n], vectors[n]) for n in spread(COUNT, SAMPLE)]
-    assert spread(COUNT, SAMPLE) == [0, 13, 26, 39, 52]
+    stored = [(contents[n], vectors[n]) for n in sample_positions(COUNT, SAMPLE)]
+    assert sample_positions(COUNT, SAMPLE) == [0, 13, 26, 39, 52]
     assert check(encoder, [(contents[n], vectors[n] * 3) for n in (1, 40)], "index") == pytest.approx(1, abs=1e-3)
     assert check(encoder, stored, "index") == pytest.approx(1, abs=1e-3)
     with pytest.raises(

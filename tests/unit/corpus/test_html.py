@@ -6,9 +6,8 @@ from time import process_time
 
 import pytest
 
-from sleuth.corpus.decoding import decoded, decoded_page
-from sleuth.corpus.markup import read_markup
-from sleuth.corpus.page_text import page_text
+from sleuth.corpus.decoding import decode, decode_html
+from sleuth.corpus.html import page_text, read_markup
 
 PROSE = "The harbour of Oslo was frozen for most of the winter, and the ferries stayed where they were."
 ARTICLE = f"""<!doctype html><html><head><title>Oslo &amp; its\n harbour</title>
@@ -104,7 +103,7 @@ def test_odd_characters_are_no_fault() -> None:
     ],
 )
 def test_text_is_read_in_its_encoding(content: bytes, text: str) -> None:
-    assert decoded(content) == text
+    assert decode(content) == text
 
 
 @pytest.mark.parametrize(
@@ -124,24 +123,24 @@ def test_text_is_read_in_its_encoding(content: bytes, text: str) -> None:
 )
 def test_a_page_names_its_encoding(declared: str, encoding: str, letter: str) -> None:
     page = f'<meta charset="{declared}"><p>{letter}</p>'
-    assert decoded_page(page.encode(encoding)) == page
+    assert decode_html(page.encode(encoding)) == page
 
 
 @pytest.mark.parametrize("declared", ["punycode", "idna", "utf-7", "bz2"])
 def test_a_page_names_no_encoding_that_takes_minutes(declared: str) -> None:
     page = f"<meta charset={declared}>a-" + "b9" * 500_000
     start = process_time()
-    assert decoded_page(page.encode()) == page
+    assert decode_html(page.encode()) == page
     assert process_time() - start < 2
 
 
 def test_the_extractor_is_an_extra() -> None:
     script = (
         "import sys; sys.modules['trafilatura'] = None\n"
-        "from sleuth.corpus.page_text import page_text\n"
+        "from sleuth.corpus.html import page_text\n"
         "from sleuth.errors import MissingExtra\n"
         "try:\n    page_text('<p>x')\n"
         "except MissingExtra as error:\n    print(error)\n"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert ended.stdout == "trafilatura is not installed; it comes with: pip install 'sleuth[documents]'\n"
+    assert ended.stdout == "trafilatura is not installed; install it with: pip install 'sleuth[documents]'\n"

@@ -1,0 +1,211 @@
+"""JSON lines of bounded length, from plain files, gzip, and files that were split into pieces.
+
+The bound matters for compressed files: a small one can hold a line that fills the memory.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader, BytesIO, RawIOBase
+from pathlib import Path
+from reprlib import repr as shorten
+from typing import IO, Any, BinaryIO, TextIO, cast
+
+from sleuth.corpus.progress import Progress
+from sleuth.errors import InputError
+
+LONGEST_LINE = 32 * 2**20  # bytes, or characters of a text file
+BLOCK = 1 << 20
+GZIP = b"\x1f\x8b"
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # JSON escape of half a surrogate pair
+SURROGATE_BYTES = re.compile(SURROGATE.pattern.encode())
+
+
+def line_batches(file: BinaryIO, path: Path, size: int = BLOCK) -> Iterator[list[bytes]]:
+    """Yield the lines of a file in batches of about `size` bytes; raise InputError for a line that is too long."""
+    number = 1
+    while block := file.read(size):
+        if not block.endswith(b"\n"):
+            block += file.readline(LONGEST_LINE + 1)
+        lines = BytesIO(block).readlines()
+        for place, line in enumerate(lines):
+            if len(line) > LONGEST_LINE:
+                raise line_too_long(path, number + place)
+        number += len(lines)
+        yield lines
+
+
+def text_lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Yield the lines of a text file; raise InputError for a line that is too long."""
+    number = 1
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise line_too_long(path, number)
+        yield line
+        number += 1
+
+
+def line_too_long(path: Path, number: int) -> InputError:
+    return InputError(f"{path}, line {number} is longer than the limit of {LONGEST_LINE >> 20} MiB; split it")
+
+
+def corpus_batches(path: Path, name: Path | None = None, size: int = BLOCK) -> Iterator[list[bytes]]:
+    """Yield the lines of a corpus, plain or .gz, in batches; errors call it `name`."""
+    called = name or path
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            yield from line_batches(cast(BinaryIO, file), called, size)
+    except FileNotFoundError:
+        raise InputError(f"the corpus {called} does not exist; give a JSONL file of passages") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"the corpus {called} cannot be read ({error}); give a JSONL file of passages") from error
+
+
+def open_text(path: Path, mode: str) -> IO[str]:
+    """Open a UTF-8 text file, through gzip if its name ends in .gz; a byte order mark is skipped."""
+    encoding = "utf-8-sig" if mode == "r" else "utf-8"
+    if path.suffix == ".gz":
+        return gzip.open(path, f"{mode}t", encoding=encoding)  # type: ignore[return-value]
+    return path.open(mode, encoding=encoding)
+
+
+def question_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a question file, plain or .gz; raise InputError if it cannot be read."""
+    try:
+        with open_text(path, "r") as file:
+            yield from text_lines(cast(TextIO, file), path)
+    except FileNotFoundError:
+        raise InputError(f"the question file {path} does not exist; give a JSONL file of questions") from None
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise InputError(f"the question file {path} cannot be read ({error}); give JSONL in UTF-8") from error
+
+
+def parse_question_line(text: str) -> dict[str, Any]:
+    """Parse a JSON object, replacing half a surrogate pair by a question mark, as tokenizers do.
+
+    Raise ValueError with the beginning of the line if it is not a JSON object.
+    """
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"not JSON: {text.strip()[:60]!r}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"expected a JSON object, found {text.strip()[:60]!r}")
+    if not SURROGATE.search(text):
+        return row
+    cleaned: dict[str, Any] = _replace_surrogates(row)
+    return cleaned
+
+
+def replace_surrogates(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+def _replace_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            return replace_surrogates(value)
+        case list():
+            return [_replace_surrogates(inner) for inner in value]
+        case dict():
+            return {replace_surrogates(key): _replace_surrogates(inner) for key, inner in value.items()}
+        case _:
+            return value
+
+
+def parse_corpus_line(line: bytes) -> dict[str, Any]:
+    """Parse a JSON object whose text can be encoded; raise ValueError if it is anything else."""
+    try:
+        row = _parse_json(line)
+    except RecursionError as error:
+        raise ValueError(f"it is nested too deep ({error})") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"it holds {shorten(row)}")
+    # Half a surrogate pair is valid JSON but not text: tokenizers refuse it later, when it is hard to find.
+    if SURROGATE_BYTES.search(line):
+        json.dumps(row, ensure_ascii=False).encode()
+    return row
+
+
+def _parse_json(line: bytes) -> Any:
+    """Parse JSON like `json.loads` at twice the speed: it spends half its time on detecting UTF-8."""
+    try:
+        text = line.decode()
+        value, end = DECODER.raw_decode(text)
+    except ValueError:
+        return json.loads(line.strip(), parse_constant=_null)
+    # A blank line, which may hold a form feed, belongs to the row before it, and JSON allows fewer kinds of space.
+    return value if text[end:] in ("", "\n") else json.loads(line.strip(), parse_constant=_null)
+
+
+def _null(_: str) -> None:
+    """Parse NaN and infinities as null: they are not JSON, and a server could not pass them on."""
+
+
+DECODER = json.JSONDecoder(parse_constant=_null)
+
+
+class ConcatenatedFiles(RawIOBase):
+    """Files read end to end, as by `cat`; `done` of `total` bytes are read."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.total = sum(path.stat().st_size for path in paths)
+        self.done = 0
+        self._paths = list(reversed(paths))
+        self._file: RawIOBase | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while self._file or self._paths:
+            if self._file is None:
+                self._file = cast(RawIOBase, self._paths.pop().open("rb", buffering=0))
+            if count := self._file.readinto(buffer):
+                self.done += count
+                return count
+            self._file.close()
+            self._file = None
+        return 0
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+
+def decompress(paths: Sequence[Path], progress: Progress) -> Iterator[bytes]:
+    """Yield the content of a file, or of its pieces, in blocks; raise InputError for a line that is too long."""
+    number, length = 1, 0
+    with _decompressed(paths) as (files, file):
+        while block := file.read(BLOCK):
+            number += block.count(b"\n")
+            last = block.rfind(b"\n")
+            length = length + len(block) if last < 0 else len(block) - last - 1
+            if length > LONGEST_LINE:
+                raise line_too_long(paths[0], number)
+            yield block
+            progress("unpacking", files.done, files.total)
+
+
+def decompress_lines(path: Path, report: Callable[[int], None]) -> Iterator[bytes]:
+    """Yield the lines of a file, and report from time to time how many of its bytes are read."""
+    with _decompressed([path]) as (files, file):
+        for lines in line_batches(file, path):
+            yield from lines
+            report(files.done)
+
+
+@contextmanager
+def _decompressed(paths: Sequence[Path]) -> Iterator[tuple[ConcatenatedFiles, BinaryIO]]:
+    """Open files as one; it is decompressed if named .gz, or if its pieces, which have no suffix, begin like gzip."""
+    try:
+        with ConcatenatedFiles(paths) as files, BufferedReader(files, BLOCK) as buffered:
+            packed = paths[0].suffix.lower() == ".gz" or (paths[0].suffix == "" and buffered.peek(2)[:2] == GZIP)
+            yield files, cast(BinaryIO, gzip.GzipFile(fileobj=buffered) if packed else buffered)
+    except (OSError, EOFError, zlib.error) as error:
+        name = f"{paths[0]}" if len(paths) == 1 else f"{paths[0].parent} ({paths[0].name} to {paths[-1].name})"
+        raise InputError(f"{name} cannot be read ({error}); get it again, with every piece") from error

@@ -43,8 +43,13 @@ def trajectory_row(trajectory: Trajectory, score: Score | None) -> Row:
         "turns": [_turn_row(turn, trajectory.question) for turn in trajectory.turns],
         "stop": trajectory.stop.value,
         "failure": trajectory.failure,
-        "score": None if score is None else {"total": score.total, "parts": score.parts},
+        "score": None if score is None else _score_row(score),
     }
+
+
+def _score_row(score: Score) -> Row:
+    turns = {"turns": list(score.turns)} if score.turns else {}
+    return {"total": score.total, "parts": score.parts, **turns}
 
 
 def _turn_row(turn: Turn, question: Question) -> Row:
@@ -104,6 +109,7 @@ class RowSchema(BaseModel):
 class ScoreRow(RowSchema):
     total: Number | None = None
     parts: dict[str, Number | None] | None = None
+    turns: list[Number] | None = None
 
 
 class RowHeader(RowSchema):

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<target>[^)\s]+)\)(?: `(?P<symbol>[A-Za-z_][\w.]*)(?:\(\))?`)?")
+LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<target>[^)\s]+)\)(?:\s`(?P<symbol>[A-Za-z_][\w.]*)(?:\(\))?`)?")
 HOPS = re.compile(r"`([\w./]+)`(?: → `([\w./]+)`)+")
 MAX_COLUMNS = 120
 

@@ -1,9 +1,10 @@
 """The nouns that travel between rooms: frozen, without behaviour beyond reading themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,47 +47,50 @@ class Hit:
     score: float
 
 
-@dataclass(frozen=True, slots=True, init=False)
-class Search:
-    """The model asks the search engine, with one query or several at once."""
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool by name; the arguments are JSON values."""
 
-    queries: tuple[str, ...]
+    name: str
+    arguments: Mapping[str, Any]
 
-    def __init__(self, *queries: str) -> None:
-        object.__setattr__(self, "queries", queries)
+    @classmethod
+    def search(cls, *queries: str) -> "ToolCall":
+        return cls("search", {"query_list": list(queries)})
 
+    @classmethod
+    def access(cls, *urls: str) -> "ToolCall":
+        return cls("access", {"urls": list(urls)})
 
-@dataclass(frozen=True, slots=True, init=False)
-class Access:
-    """The model asks for the text of pages."""
-
-    urls: tuple[str, ...]
-
-    def __init__(self, *urls: str) -> None:
-        object.__setattr__(self, "urls", urls)
+    @property
+    def lookups(self) -> tuple[str, ...]:
+        """The queries of `search` or the URLs of `access`; empty for every other tool."""
+        key = {"search": "query_list", "access": "urls"}.get(self.name)
+        return () if key is None else tuple(self.arguments[key])
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The model answers and the episode ends."""
+    """The model's answer, which ends the episode."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """The model did nothing of this; `reason` says what is wrong."""
+    """A turn that is neither a valid tool call nor an answer; the model is shown the reason."""
 
     reason: str
 
 
-Action = Search | Access | Answer | Malformed
+Action = ToolCall | Answer | Malformed
 
 
 class Outcome(StrEnum):
-    """What became of a turn's action."""
+    """The result of a turn's action: `found` for search and access, `returned` for every other tool."""
 
     FOUND = "found"
+    RETURNED = "returned"
     ANSWERED = "answered"
     CORRECTED = "corrected"
     REFUSED = "refused"
@@ -101,7 +105,7 @@ class StopReason(StrEnum):
     OUT_OF_TOKENS = "out_of_tokens"
     SEARCH_UNAVAILABLE = "search_unavailable"
     ENGINE_FAILED = "engine_failed"
-    FUNCTION_FAILED = "function_failed"  # a user's function: the method, the protocol or the reward
+    FUNCTION_FAILED = "function_failed"  # a user's function: a tool, the method, the protocol or the reward
 
     @property
     def usable(self) -> bool:
@@ -115,7 +119,8 @@ class Turn:
 
     `hits` are those of its queries one after the other, `counts` how many each of them has; a page that was opened is
     a hit with its url as id. `formed` where the text has the form that the protocol asks for. `shown` is what the model
-    saw of the hits where the budget cut them, None where it saw them whole.
+    saw of the hits where the budget cut them, None where it saw them whole. `result` is the text that any other tool
+    returned.
     """
 
     text: str
@@ -126,6 +131,7 @@ class Turn:
     counts: tuple[int, ...] = ()
     formed: bool = True
     shown: str | None = None
+    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,12 @@ class Trajectory:
     @property
     def searches(self) -> int:
         """Searches carried out; one with several queries is one."""
-        return sum(turn.outcome is Outcome.FOUND and isinstance(turn.action, Search) for turn in self.turns)
+        return self.calls("search")
+
+    def calls(self, tool: str) -> int:
+        """Calls of a tool that returned a result."""
+        returned = (turn for turn in self.turns if turn.outcome in (Outcome.FOUND, Outcome.RETURNED))
+        return sum(isinstance(turn.action, ToolCall) and turn.action.name == tool for turn in returned)
 
 
 @dataclass(frozen=True, slots=True)

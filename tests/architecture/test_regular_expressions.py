@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import sleuth
-from sleuth.agent.forms import Hermes
+from sleuth.agent.function_calls import Hermes
 
 codes: Any = importlib.import_module("re._constants")
 parser: Any = importlib.import_module("re._parser")

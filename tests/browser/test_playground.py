@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import SearchUnavailable
@@ -56,7 +56,7 @@ class House:
         return int(httpx.get(f"{self.url}/health").json()["under_way"])
 
 
-def spoken(tokens: Tokens) -> ScriptedEngine:
+def write_answer(tokens: Tokens) -> ScriptedEngine:
     """Searches once and answers, in words that would like to run; `babble` never answers."""
 
     def script(ids: Sequence[int]) -> list[int]:
@@ -74,7 +74,7 @@ def spoken(tokens: Tokens) -> ScriptedEngine:
 def serving(tokens: Tokens, terms: Terms, token: str | None = None) -> Iterator[House]:
     shelf = Shelf()
     config = AgentConfig.model_validate({"prompt": "brief", "searches": 2, "context_tokens": 2000})
-    agent = Agent(spoken(tokens), tokens, Tags(), SearchTool(shelf, 2), config)
+    agent = Agent(write_answer(tokens), tokens, Tags(), Toolbox(shelf, 2), config)
     app = application(agent, Facts("wise", "books", 7), terms, token=token)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))

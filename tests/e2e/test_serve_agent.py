@@ -21,7 +21,7 @@ import openai
 import pytest
 
 from sleuth.agent.episode import Task
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Question, Trajectory
 from sleuth.retrieval.index import build
@@ -190,7 +190,7 @@ def test_nobody_waits_for_the_search_of_another(home: Path, questions: list[str]
 
     async def ask() -> Trajectory:
         slow = Slow()
-        agent = replace(served, tool=SearchTool(slow, 1))
+        agent = replace(served, tool=Toolbox(slow, 1))
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             group.create_task(agent.run(Task(searching, temperature=0.0)))
             await slow.asked.wait()

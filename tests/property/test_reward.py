@@ -16,8 +16,8 @@ from sleuth.records import (
     Passage,
     Question,
     Score,
-    Search,
     StopReason,
+    ToolCall,
     Trajectory,
     Turn,
 )
@@ -46,12 +46,12 @@ QUESTION = Question("q1", "Is Oslo or Bergen the capital of Norway?", ("Oslo",),
 
 def episode(document: str, last: Turn, stop: StopReason = StopReason.ANSWERED) -> Trajectory:
     found = (Hit(Passage("p1", document), 1.0),)
-    search = Turn("<think>look</think><search>capital</search>", Search("capital"), Outcome.FOUND, 5, found)
+    search = Turn("<think>look</think><search>capital</search>", ToolCall.search("capital"), Outcome.FOUND, 5, found)
     return Trajectory(QUESTION, 0, 0, 0, (1, 2), (False, True), (-0.5,), (0,), (search, last), stop)
 
 
 def answered(text: str, answer: str) -> Turn:
-    return Turn(text, Answer(answer), Outcome.ANSWERED, 5, formed=Tags().formed(text, Answer(answer)))
+    return Turn(text, Answer(answer), Outcome.ANSWERED, 5, formed=Tags().is_well_formed(text, Answer(answer)))
 
 
 @QUICK

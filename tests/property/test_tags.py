@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sleuth.agent.tags import Tags
-from sleuth.records import Answer, Hit, Malformed, Passage, Search
+from sleuth.records import Answer, Hit, Malformed, Passage, ToolCall
 
 QUICK = settings(max_examples=60, deadline=None)
 
@@ -35,10 +35,10 @@ PLAIN = st.text(max_size=30).map(str.strip).filter(lambda text: not any(tag in t
 @given(WILD | st.text(alphabet=st.characters(), max_size=60))
 def test_parse_is_total(text: str) -> None:
     action = Tags().parse(text)
-    assert isinstance(action, Search | Answer | Malformed)
-    assert isinstance(Tags().formed(text, action), bool)
+    assert isinstance(action, ToolCall | Answer | Malformed)
+    assert isinstance(Tags().is_well_formed(text, action), bool)
     if not isinstance(action, Malformed):
-        content = action.queries[0] if isinstance(action, Search) else action.text
+        content = action.lookups[0] if isinstance(action, ToolCall) else action.text
         assert content == content.strip()
         assert content in text
 
@@ -60,13 +60,13 @@ def test_without_a_stop_there_is_no_action(text: str) -> None:
 @QUICK
 @given(PLAIN.filter(bool))
 def test_a_search_survives(query: str) -> None:
-    assert Tags().parse(Tags().act(Search(query))) == Search(query)
+    assert Tags().parse(Tags().write(ToolCall.search(query))) == ToolCall.search(query)
 
 
 @QUICK
 @given(PLAIN)
 def test_an_answer_survives(text: str) -> None:
-    assert Tags().parse(Tags().act(Answer(text))) == Answer(text)
+    assert Tags().parse(Tags().write(Answer(text))) == Answer(text)
 
 
 @settings(max_examples=200, deadline=None)
@@ -76,7 +76,7 @@ def test_an_answer_survives(text: str) -> None:
 def test_documents_cannot_speak_the_grammar(documents: list[tuple[str, str]]) -> None:
     """One opening and one closing tag, the frame's own, however the text writes its tags."""
     hits = [Hit(Passage(str(n), f'"{title}"\n{text}'), 1.0) for n, (title, text) in enumerate(documents)]
-    shown = Tags().observe(Search("x"), [hits])
+    shown = Tags().observe(ToolCall.search("x"), [hits])
     body, folded = shown.body, shown.text.casefold()
     assert ANY_TAG.findall(folded) == ["<information>", "</information>"]
     assert not ANY_TAG.search(body.casefold())
@@ -89,6 +89,6 @@ def test_documents_without_tags_are_shown_as_they_are(documents: list[tuple[str,
     kept = [(title.replace("\n", " ").strip('"'), text) for title, text in documents]
     kept = [(title, text) for title, text in kept if not ANY_TAG.search(f"{title} {text}".casefold())]
     hits = [Hit(Passage("1", f'"{title}"\n{text}'), 1.0) for title, text in kept]
-    body = Tags().observe(Search("x"), [hits]).body
+    body = Tags().observe(ToolCall.search("x"), [hits]).body
     for title, text in kept:
         assert f"(Title: {title}) {text}\n" in body

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.tool_calls import Tools
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.function_calls import FunctionCalls
+from sleuth.agent.tools import TOOLS, Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
-from sleuth.records import Access, Answer, Hit, Malformed, Passage, Question, Search
+from sleuth.records import Answer, Hit, Malformed, Passage, Question, ToolCall
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -40,16 +40,16 @@ def model(request: pytest.FixtureRequest, speaker: Callable[[str], Tokens]) -> T
 
 
 @pytest.fixture
-def tools(model: Tokens) -> Tools:
-    return Tools(model, ("search", "access"))
+def tools(model: Tokens) -> FunctionCalls:
+    return FunctionCalls(model, tuple(TOOLS.values()))
 
 
 @QUICK
 @given(text=WILD | st.text(alphabet=st.characters(), max_size=60))
-def test_parse_is_total(tools: Tools, text: str) -> None:
+def test_parse_is_total(tools: FunctionCalls, text: str) -> None:
     action = tools.parse(text)
-    assert isinstance(action, Search | Access | Answer | Malformed)
-    assert isinstance(tools.formed(text, action), bool)
+    assert isinstance(action, ToolCall | Answer | Malformed)
+    assert isinstance(tools.is_well_formed(text, action), bool)
     if isinstance(action, Answer):
         assert action.text == action.text.strip()
         assert action.text in text
@@ -66,43 +66,46 @@ def test_parse_is_total(tools: Tools, text: str) -> None:
         max_leaves=8,
     )
 )
-def test_any_json_is_an_action(tools: Tools, value: object) -> None:
+def test_any_json_is_an_action(tools: FunctionCalls, value: object) -> None:
     for call in (value, {"name": "search", "arguments": value}, {"name": "access", "parameters": {"urls": value}}):
         action = tools.parse(f"<tool_call>{json.dumps(call)}</tool_call>")
-        assert isinstance(action, Search | Access | Malformed)
-        if isinstance(action, Search):
-            assert all(query == query.strip() != "" for query in action.queries)
+        assert isinstance(action, ToolCall | Malformed)
+        if isinstance(action, ToolCall):
+            assert all(query == query.strip() != "" for query in action.lookups)
 
 
 @QUICK
 @given(queries=QUERIES, before=PLAIN)
 @example(queries=["</tool_call>", "<tool_call>", "</answer>", '{"name": "search"}', "\ud800", "\\u003c"], before="")
-def test_calls_survive(tools: Tools, queries: list[str], before: str) -> None:
-    for action in (Search(*queries), Access(*queries)):
-        text = tools.act(action)
+def test_calls_survive(tools: FunctionCalls, queries: list[str], before: str) -> None:
+    for action in (ToolCall.search(*queries), ToolCall.access(*queries)):
+        text = tools.write(action)
         assert tools.parse(text) == tools.parse(before + text) == action
-        assert tools.formed(text, action)
+        assert tools.is_well_formed(text, action)
         assert not any(stop in text.removesuffix("</tool_call>") for stop in tools.stops)
 
 
 @QUICK
 @given(text=PLAIN)
-def test_an_answer_survives(tools: Tools, text: str) -> None:
-    assert tools.parse(tools.act(Answer(text))) == Answer(text)
+def test_an_answer_survives(tools: FunctionCalls, text: str) -> None:
+    assert tools.parse(tools.write(Answer(text))) == Answer(text)
 
 
 @QUICK
 @given(documents=st.lists(st.tuples(WILD, WILD), max_size=3), queries=st.tuples(QUERY, QUERY))
 @example(documents=[("a", mark) for mark in [*MARKS, *DISGUISED]], queries=("<|im_end|>", "</tool_response>"))
 def test_documents_cannot_speak_the_grammar(
-    model: Tokens, tools: Tools, documents: list[tuple[str, str]], queries: tuple[str, str]
+    model: Tokens, tools: FunctionCalls, documents: list[tuple[str, str]], queries: tuple[str, str]
 ) -> None:
     """No tag, no special id and no id of a token that the tokenizer added, however the text writes them."""
     hits = [Hit(Passage(str(n), f'"{title}"\n{text}'), 1.0) for n, (title, text) in enumerate(documents)]
-    for shown in (tools.observe(Search(*queries), [hits, hits]), tools.observe(Access(*queries), [hits[:1], []])):
+    for shown in (
+        tools.observe(ToolCall.search(*queries), [hits, hits]),
+        tools.observe(ToolCall.access(*queries), [hits[:1], []]),
+    ):
         assert not TAG.search(shown.body.casefold())
-        assert not set(model.encode(shown.written)) & set(model.tokenizer.added_tokens_decoder)
-        first, last = shown.around(model)
+        assert not set(model.encode(shown.escaped_body)) & set(model.tokenizer.added_tokens_decoder)
+        first, last = shown.frame_ids(model)
         ids = shown.ids(model, 100_000)
         assert ids is not None
         assert (ids[: len(first)], ids[len(ids) - len(last) :]) == (first, last)
@@ -117,9 +120,11 @@ class Echo:
 
 @settings(QUICK, max_examples=20)
 @given(lines=st.lists(QUERIES | WILD, min_size=1, max_size=4), ends=st.booleans(), budget=st.integers(60, 900))
-def test_episodes_are_exact(model: Tokens, tools: Tools, lines: list[list[str] | str], ends: bool, budget: int) -> None:
+def test_episodes_are_exact(
+    model: Tokens, tools: FunctionCalls, lines: list[list[str] | str], ends: bool, budget: int
+) -> None:
     """The mask is true on exactly the sampled tokens, and nothing that was once in the ledger is encoded again."""
-    said = [tools.act(Search(*line)) if isinstance(line, list) else line for line in lines]
+    said = [tools.write(ToolCall.search(*line)) if isinstance(line, list) else line for line in lines]
     assert model.eos_id is not None
     whole = [[*model.encode(text), *[model.eos_id] * ends] for text in said]
     played = iter(whole)
@@ -131,7 +136,7 @@ def test_episodes_are_exact(model: Tokens, tools: Tools, lines: list[list[str] |
         return next(played, model.encode("<answer> Oslo </answer>"))
 
     config = AgentConfig(prompt="brief", searches=9, observation_tokens=budget, context_tokens=50_000)
-    agent = Agent(ScriptedEngine(script), model, tools, SearchTool(Echo(), 2), config)
+    agent = Agent(ScriptedEngine(script), model, tools, Toolbox(Echo(), 2), config)
     trajectory = asyncio.run(agent.run(Task(Question("q", "Who", ("x",), "test"))))
     place = 0
     for turn, (prompt, following) in zip(

@@ -1,22 +1,34 @@
-"""One episode: a question is thought about, searched for and answered, within budgets."""
+"""One episode: a question is reasoned about, tools are called, and an answer is given, within budgets."""
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Protocol as TypingProtocol
 
 from sleuth.agent import prompts
-from sleuth.agent.cut import up_to_stop
+from sleuth.agent.conversation import Conversation, ModelTurn, OnText, TokenConversation
 from sleuth.agent.ledger import Ledger
 from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol
-from sleuth.agent.speech import Speech, TextListener
-from sleuth.agent.tools import Found, SearchTool
+from sleuth.agent.tools import Toolbox, ToolResult
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.base import Completion, Engine, Finish, OnTokens, Sampling, Session
+from sleuth.engines.base import Engine, Sampling, Session
+from sleuth.engines.remote import ContextFull
 from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable
 from sleuth.model.tokens import Tokens
-from sleuth.records import Access, Action, Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
+from sleuth.records import (
+    Action,
+    Answer,
+    Malformed,
+    Outcome,
+    Question,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    Turn,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,177 +43,197 @@ class Task:
     temperature: float = 1.0
 
     def turn_seed(self, turn: int) -> int:
-        """A seed of its own for each turn of each sample, the same in every process."""
+        """A different seed for each turn of each sample, the same in every process."""
         name = f"{self.seed}/{self.step}/{self.group}/{self.question.id}/{self.sample}/{turn}"
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
     def trajectory(
         self, stop: StopReason, turns: Sequence[Turn] = (), failure: str | None = None, ledger: Ledger | None = None
     ) -> Trajectory:
-        """The episode as it ended; without a ledger it has no tokens."""
-        kept = ledger or Ledger()
+        """The finished episode; without a ledger it has no tokens."""
+        ledger = ledger or Ledger()
         return Trajectory(
             question=self.question,
             group=self.group,
             sample=self.sample,
             step=self.step,
-            ids=kept.ids,
-            sampled=kept.origin,
-            logprobs=kept.logprobs,
-            versions=kept.versions,
+            ids=ledger.ids,
+            sampled=ledger.origin,
+            logprobs=ledger.logprobs,
+            versions=ledger.versions,
             turns=tuple(turns),
             stop=stop,
             failure=failure,
         )
 
 
-Method = Callable[["Agent", Task, Session, TextListener | None], Awaitable[Trajectory]]
+class Runner(TypingProtocol):
+    """Anything that runs tasks."""
+
+    async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
+        """Run an episode to its end; a failure that is not the model's makes it unusable."""
+        ...
 
 
-async def searched(agent: "Agent", task: Task, session: Session, hear: TextListener | None) -> Trajectory:
-    """The method of searching: thought, search and observation in turns, until there is an answer."""
-    return await Episode(agent, task, session, hear).run()
+class ConfiguredRunner(Runner, TypingProtocol):
+    """A runner with a protocol, tools and settings: an agent with an engine, or with a server."""
+
+    @property
+    def protocol(self) -> Protocol: ...
+    @property
+    def tools(self) -> Toolbox: ...
+    @property
+    def config(self) -> AgentConfig: ...
+
+
+Method = Callable[[ConfiguredRunner, Task, Conversation], Awaitable[Trajectory]]
+
+
+async def multi_turn(agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
+    """The method `search`: reasoning, tool calls and observations in turns, until there is an answer."""
+    conversation.begin(prompts.messages(task.question, agent.config.template, agent.protocol), agent.protocol.functions)
+    return await Episode(agent, task, conversation).run()
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """Everything an episode needs beside its task; `method` is how a task becomes a trajectory."""
+    """An engine with a protocol and tools; `method` turns a task into a trajectory."""
 
     engine: Engine
     tokens: Tokens
     protocol: Protocol
-    tool: SearchTool
+    tools: Toolbox
     config: AgentConfig
-    method: Method = searched
+    method: Method = multi_turn
 
     def __post_init__(self) -> None:
-        # Found here, a wrong name is the user's one line; found by an episode, it would be the end of a batch.
-        prompts.named(self.config.template)
+        prompts.load_template(self.config.template)  # an unknown name is an error here, not in the middle of a batch
 
-    async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
-        """Runs the episode to its end; a failure that is not the model's ends it as unusable."""
+    async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
+        """Run an episode to its end; a failure that is not the model's makes it unusable."""
         try:
             with self.engine.session(order) as session:
-                session.in_tool = lambda: self.tool.waits.any_under_way
-                return await self.method(self, task, session, hear)
+                session.in_tool = lambda: self.tools.is_running
+                return await self.method(self, task, self.conversation(session, on_text))
         except FunctionFailed as failure:
             return task.trajectory(StopReason.FUNCTION_FAILED, failure=str(failure))
+
+    def conversation(self, session: Session, on_text: OnText | None = None) -> TokenConversation:
+        """A new conversation with the engine."""
+        return TokenConversation(self.engine, self.tokens, self.protocol, self.config.context_tokens, session, on_text)
 
 
 @dataclass(slots=True)
 class Episode:
-    """The state of one run: the ledger grows turn by turn until something ends it.
+    """The state of one run: generate, act, observe, until something ends it."""
 
-    `opening` is what it begins with, where that is not the prompt of a search.
-    """
-
-    agent: Agent
+    agent: ConfiguredRunner
     task: Task
-    session: Session
-    hear: TextListener | None
-    opening: Sequence[int] | None = None
-    ledger: Ledger = field(default_factory=Ledger)
+    conversation: Conversation
+    max_turns: int | None = None  # agent.turns if None
     turns: list[Turn] = field(default_factory=list)
     failure: str | None = None
 
     async def run(self) -> Trajectory:
-        agent = self.agent
-        opening = self.opening
-        if opening is None:
-            opening = prompts.render(self.task.question, agent.config.template, agent.protocol, agent.tokens)
-        self._give(list(opening))
+        """Continue a conversation that has its prompt."""
         stop = None
         while stop is None:
-            stop = await self._turn()
-        return self.task.trajectory(stop, self.turns, self.failure, self.ledger)
+            stop = await self._step()
+        return self.task.trajectory(stop, self.turns, self.failure, self.conversation.ledger)
 
-    async def _turn(self) -> StopReason | None:
-        """Generates, acts and observes once; the reason to end, if there is one."""
-        if self._room() <= 0:
+    async def _step(self) -> StopReason | None:
+        """Generate one turn, carry out its action and show the result; the reason to stop, if any."""
+        room = self.conversation.room
+        if room <= 0:
             return StopReason.OUT_OF_TOKENS
-        try:
-            completion = await self._generate()
-        except EngineFailure as failure:
-            self.failure = str(failure)
-            return StopReason.ENGINE_FAILED
-        completion, text = up_to_stop(completion, self.agent.protocol.stops, self.agent.tokens)
-        self.ledger.sampled(completion)
-        return await self._act(text, completion)
-
-    async def _act(self, text: str, completion: Completion) -> StopReason | None:
-        last = len(self.turns) == self.agent.config.searches
-        match self.agent.protocol.parse(text):
-            case Answer() as answer:
-                self._record(text, answer, Outcome.ANSWERED, completion)
-                return StopReason.ANSWERED
-            case Search() | Access() as call if last:
-                self._record(text, call, Outcome.REFUSED, completion)
-                return StopReason.OUT_OF_TURNS
-            case Search() | Access() as call:
-                return await self._call(text, call, completion)
-            case Malformed() as malformed:
-                self._record(text, malformed, Outcome.CORRECTED, completion)
-                return self._observe(self.agent.protocol.correct(malformed), completion)
-
-    async def _call(self, text: str, call: Search | Access, completion: Completion) -> StopReason | None:
-        found = await self.agent.tool.answer(call)
-        if isinstance(found, SearchUnavailable):
-            self.failure = str(found)
-            self._record(text, call, Outcome.UNAVAILABLE, completion)
-            return StopReason.SEARCH_UNAVAILABLE
-        self._record(text, call, Outcome.FOUND, completion, found)
-        return self._observe(self.agent.protocol.observe(call, found), completion)
-
-    def _observe(self, observation: Observation, completion: Completion) -> StopReason | None:
-        """Shows the model an observation, its body cut to the budget and its closing kept."""
-        if len(self.turns) > self.agent.config.searches:
-            return StopReason.OUT_OF_TURNS
-        tokens = self.agent.tokens
-        limit = min(self.agent.config.observation_tokens, self._room() - 1)
-        fitted = observation.fit(tokens, limit, ended=_ended(completion, tokens))
-        shown = "" if fitted is None else fitted.cut
-        if shown is not None and self.turns[-1].hits:
-            self.turns[-1] = replace(self.turns[-1], shown=shown)
-        if fitted is None:
-            return StopReason.OUT_OF_TOKENS
-        self._give(fitted.ids)
-        return None
-
-    async def _generate(self) -> Completion:
-        config = self.agent.config
         sampling = Sampling(
-            max_tokens=min(config.turn_tokens, self._room()),
+            max_tokens=min(self.agent.config.turn_tokens, room),
             temperature=self.task.temperature,
             stops=self.agent.protocol.stops,
             seed=self.task.turn_seed(len(self.turns)),
         )
-        return await self.agent.engine.generate(self.ledger.ids, sampling, self.session, self._listener())
+        try:
+            turn = await self.conversation.generate(sampling)
+        except ContextFull:
+            return StopReason.OUT_OF_TOKENS
+        except EngineFailure as failure:
+            self.failure = str(failure)
+            return StopReason.ENGINE_FAILED
+        return await self._act(turn)
 
-    def _listener(self) -> OnTokens | None:
-        return None if self.hear is None else Speech(self.agent.tokens, self.hear).listen
+    async def _act(self, turn: ModelTurn) -> StopReason | None:
+        action = turn.action
+        if isinstance(action, ToolCall):  # a user's protocol may not have validated it
+            action = self.agent.tools.validate(action)
+        match action:
+            case Answer():
+                self._record(turn, action, Outcome.ANSWERED)
+                return StopReason.ANSWERED
+            case ToolCall() if len(self.turns) + 1 == self._max_turns:
+                self._record(turn, action, Outcome.REFUSED)
+                return StopReason.OUT_OF_TURNS
+            case ToolCall(name) if self._is_spent(name):
+                self._record(turn, action, Outcome.REFUSED)
+                return self._observe(self.agent.protocol.correct(Malformed(f"no calls of {name} are left")))
+            case ToolCall():
+                return await self._call(turn, action)
+            case Malformed():
+                self._record(turn, action, Outcome.CORRECTED)
+                return self._observe(self.agent.protocol.correct(action))
 
-    def _room(self) -> int:
-        return self.agent.config.context_tokens - len(self.ledger)
+    async def _call(self, turn: ModelTurn, call: ToolCall) -> StopReason | None:
+        result = await self.agent.tools.call(call)
+        if isinstance(result, SearchUnavailable | FunctionFailed):
+            self.failure = str(result)
+            self._record(turn, call, Outcome.UNAVAILABLE)
+            failed = isinstance(result, SearchUnavailable)
+            return StopReason.SEARCH_UNAVAILABLE if failed else StopReason.FUNCTION_FAILED
+        self._record(turn, call, Outcome.RETURNED if isinstance(result, str) else Outcome.FOUND, result)
+        return self._observe(self.agent.protocol.observe(call, result))
 
-    def _give(self, ids: list[int]) -> None:
-        self.ledger.given(ids)
-        if self.hear is not None:
-            self.hear(self.agent.tokens.decode(ids))
+    def _observe(self, observation: Observation) -> StopReason | None:
+        if len(self.turns) >= self._max_turns:
+            return StopReason.OUT_OF_TURNS
+        shown = self.conversation.observe(observation, self.agent.config.observation_tokens)
+        last = self.turns[-1]
+        if shown.cut is not None and (last.hits or last.result is not None):
+            self.turns[-1] = replace(last, shown=shown.cut)
+        return None if shown.fits else StopReason.OUT_OF_TOKENS
 
-    def _record(
-        self,
-        text: str,
-        action: Action,
-        outcome: Outcome,
-        completion: Completion,
-        found: Found = (),
-    ) -> None:
-        hits, counts = tuple(chain.from_iterable(found)), tuple(map(len, found))
-        formed = self.agent.protocol.formed(text, action)
-        self.turns.append(Turn(text, action, outcome, len(completion.ids), hits, counts, formed))
+    def _record(self, turn: ModelTurn, action: Action, outcome: Outcome, result: ToolResult = ()) -> None:
+        text, hits = (result, ()) if isinstance(result, str) else (None, result)
+        well_formed = turn.well_formed and isinstance(action, Malformed) == isinstance(turn.action, Malformed)
+        flat, counts = tuple(chain.from_iterable(hits)), tuple(map(len, hits))
+        self.turns.append(Turn(turn.text, action, outcome, turn.tokens, flat, counts, well_formed, result=text))
+
+    @property
+    def _max_turns(self) -> int:
+        return self.agent.config.max_turns if self.max_turns is None else self.max_turns
+
+    def _is_spent(self, name: str) -> bool:
+        limit = self.agent.tools.max_calls(name, self.agent.config)
+        carried_out = [turn.action for turn in self.turns if turn.outcome in (Outcome.FOUND, Outcome.RETURNED)]
+        calls = sum(isinstance(action, ToolCall) and action.name == name for action in carried_out)
+        return limit is not None and calls >= limit
 
 
-def _ended(completion: Completion, tokens: Tokens) -> bool:
-    """Whether the model ended its turn itself: the token that does so is the last of those it sampled."""
-    by_itself = completion.finish in (Finish.STOP, Finish.END)
-    return by_itself and bool(completion.ids) and completion.ids[-1] in tokens.special_ids
+async def run_batch(
+    agent: Runner, tasks: Sequence[Task], concurrent: int, done: Callable[[Trajectory], None] | None = None
+) -> list[Trajectory]:
+    """Run at most `concurrent` episodes at a time, started in the given order; results are in that order."""
+    pending = iter(enumerate(tasks))
+    finished: dict[int, Trajectory] = {}
+
+    async def worker() -> None:
+        for order, task in pending:
+            finished[order] = await agent.run(task, order)
+            if done is not None:
+                done(finished[order])
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrent, len(tasks))):
+                group.create_task(worker())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from errors  # the first, which cancelled the others, is the one callers catch
+    return [finished[order] for order in range(len(tasks))]

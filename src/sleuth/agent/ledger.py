@@ -1,4 +1,4 @@
-"""The account of an episode's tokens: what was given, what was sampled, with which logprob, by which weights."""
+"""The token record of an episode: origin, logprob and weights version of every token."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from sleuth.engines.base import Completion
 
 
 class Ledger:
-    """Append only; `given` and `sampled` are the only ways in, so masks and logprobs can never slip."""
+    """Append-only: `given` and `sampled` are the only ways in, so masks and logprobs stay aligned."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
@@ -18,17 +18,17 @@ class Ledger:
         return len(self._ids)
 
     def given(self, ids: Sequence[int]) -> None:
-        """Appends tokens the model did not choose."""
+        """Append tokens that the model did not sample."""
         self._ids.extend(ids)
         self._sampled.extend([False] * len(ids))
 
     def sampled(self, completion: Completion) -> None:
-        """Appends tokens as the engine sampled them."""
+        """Append tokens exactly as the engine sampled them."""
         count = len(completion.ids)
         if not count == len(completion.logprobs) == len(completion.versions):
             raise ValueError(
-                f"a completion of {count} tokens with {len(completion.logprobs)} logprobs and "
-                f"{len(completion.versions)} versions; expected one of each a token"
+                f"the completion has {count} tokens, {len(completion.logprobs)} logprobs and "
+                f"{len(completion.versions)} versions; expected one logprob and one version per token"
             )
         self._ids.extend(completion.ids)
         self._sampled.extend([True] * count)
@@ -41,7 +41,7 @@ class Ledger:
 
     @property
     def origin(self) -> tuple[bool, ...]:
-        """True on exactly the sampled tokens."""
+        """True for exactly the sampled tokens."""
         return tuple(self._sampled)
 
     @property

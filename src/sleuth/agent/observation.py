@@ -1,19 +1,31 @@
-"""What the model is shown between two of its turns."""
+"""Text shown to the model between two of its turns, cut to its budget and kept from imitating the grammar."""
 
 import json
+import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from sleuth.model.tokens import BROKEN, Tokens
 
+BRACKETS = ("<>", "[]")
+MAX_CHARACTERS = 1_000_000  # longer texts are cut before sanitizing; no context holds more
+
+
+class FittedObservation(NamedTuple):
+    """The tokens of an observation, and the remaining part of its body if that was cut."""
+
+    ids: list[int]
+    cut: str | None
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Opening, body and closing; only the body may be cut.
+    """Opening, body and closing; only the body is ever cut.
 
-    A `trusted` frame is the chat template's own text, in which the names of special tokens mean those tokens, and its
-    opening ends the model's turn first. `quoted` where that template writes the body as a string of JSON.
+    A `trusted` frame is the chat template's own text: it may contain special tokens, and its opening first ends the
+    model's turn. `quoted` marks a template that writes the body as a JSON string.
     """
 
     opening: str
@@ -24,56 +36,76 @@ class Observation:
 
     @property
     def text(self) -> str:
-        return self.opening + self.written + self.closing
+        return self.opening + self.escaped_body + self.closing
 
     @property
-    def written(self) -> str:
-        """The body as it stands in the text."""
+    def escaped_body(self) -> str:
+        """The body as it appears in the text."""
         return json.dumps(self.body, ensure_ascii=False)[1:-1] if self.quoted else self.body
 
     def ids(self, tokens: Tokens, limit: int) -> list[int] | None:
-        """The tokens, `limit` of them at most; None where not one of the body would fit."""
+        """At most `limit` tokens; None if not one token of the body fits."""
         fitted = self.fit(tokens, limit)
         return None if fitted is None else fitted.ids
 
-    def fit(self, tokens: Tokens, limit: int, *, ended: bool = False) -> "Fitted | None":
-        """The observation in `limit` tokens at most; None where not one of the body would fit.
+    def fit(self, tokens: Tokens, limit: int, *, turn_ended: bool = False) -> FittedObservation | None:
+        """Cut the body so that the observation has at most `limit` tokens; None if nothing of the body fits.
 
-        `ended` where the model has ended its turn itself: that end is not written twice.
+        With `turn_ended` the model sampled its own end-of-turn token, which is not repeated.
         """
         if not self.trusted:
             whole = tokens.encode(self.text)
             if len(whole) <= limit:
-                return Fitted(whole, None)
-        first, last = self.around(tokens)
-        body, room = tokens.encode(self.written), limit - len(first) - len(last)
+                return FittedObservation(whole, None)
+        opening, closing = self.frame_ids(tokens)
+        body, room = tokens.encode(self.escaped_body), limit - len(opening) - len(closing)
         if room <= 0:
             return None
-        ids = [*(after_end(first, tokens) if ended and self.trusted else first), *body[:room], *last]
-        return Fitted(ids, None if len(body) <= room else self._left(tokens.decode(body[:room]).rstrip(BROKEN)))
+        if turn_ended and self.trusted:
+            opening = after_special_token(opening, tokens)
+        ids = [*opening, *body[:room], *closing]
+        return FittedObservation(ids, None if len(body) <= room else self._unescape(tokens.decode(body[:room])))
 
-    def _left(self, written: str) -> str:
-        """The part of the body that stands in the beginning of its written form."""
+    def _unescape(self, prefix: str) -> str:
+        """The part of the body that a prefix of its escaped form stands for."""
+        prefix = prefix.rstrip(BROKEN)
         if not self.quoted:
-            return written
-        for end in range(len(written), -1, -1):  # an escape sequence may be cut: its beginning is left out
+            return prefix
+        for end in range(len(prefix), -1, -1):  # the cut may split an escape sequence
             with suppress(ValueError):
-                return str(json.loads(f'"{written[:end]}"'))
+                return str(json.loads(f'"{prefix[:end]}"'))
         return ""
 
-    def around(self, tokens: Tokens) -> tuple[list[int], list[int]]:
-        """The tokens of opening and closing."""
+    def frame_ids(self, tokens: Tokens) -> tuple[list[int], list[int]]:
+        """The tokens of the opening and of the closing."""
         encode = tokens.encode_trusted if self.trusted else tokens.encode
         return encode(self.opening), encode(self.closing)
 
 
-class Fitted(NamedTuple):
-    """The tokens of an observation, and what is left of its body where that was cut; None where it is whole."""
-
-    ids: list[int]
-    cut: str | None
+def after_special_token(ids: list[int], tokens: Tokens) -> list[int]:
+    """The ids after the first special token, which ends a turn."""
+    return ids[next((index + 1 for index, token in enumerate(ids) if token in tokens.special_ids), 0) :]
 
 
-def after_end(ids: list[int], tokens: Tokens) -> list[int]:
-    """What follows the first special token: the one that ends a turn."""
-    return ids[next((place + 1 for place, token in enumerate(ids) if token in tokens.special_ids), 0) :]
+def sanitizer(tags: Sequence[str], tokens: Tokens | None) -> Callable[[str], str]:
+    """A function that rewrites grammar tags and special tokens in untrusted text with round brackets.
+
+    It covers tags of these names, markers such as <|im_start|>, and every bracketed token that the tokenizer added:
+    even in plain text those are read as the tokens they name.
+    """
+    added = [
+        re.escape(token.content)
+        for token in (() if tokens is None else tokens.tokenizer.added_tokens_decoder.values())
+        if len(token.content) > 2 and token.content[0] + token.content[-1] in BRACKETS
+    ]
+    pattern = re.compile(
+        "|".join([rf"<\s*+/?+\s*+(?:{'|'.join(tags)})\s*+>", r"<\|[^<>|]*+\|>", *added]), re.IGNORECASE
+    )
+
+    def sanitize(text: str) -> str:
+        text = text[:MAX_CHARACTERS]
+        while pattern.search(text):  # terminates: each pass removes brackets
+            text = pattern.sub(lambda found: f"({found[0][1:-1]})", text)
+        return text
+
+    return sanitize

@@ -1,214 +1,173 @@
-"""An agent whose model is behind an address: episodes of messages, without tokens, for evaluation and asking."""
+"""An agent whose model is a chat-completions server: episodes of messages, without tokens, for evaluation and `ask`."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from typing import Any
 
 import httpx
 
-from sleuth.agent import dialogue, methods, prompts
-from sleuth.agent.chat_tools import ChatTools
-from sleuth.agent.dialogue import Said
-from sleuth.agent.episode import Task, searched
+from sleuth.agent import methods, prompts
+from sleuth.agent.chat_template import Function
+from sleuth.agent.conversation import ModelTurn, OnText, Shown, end_of_first_stop
+from sleuth.agent.episode import Method, Task
+from sleuth.agent.function_calls import RemoteFunctionCalls
+from sleuth.agent.ledger import Ledger
 from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol
-from sleuth.agent.single import Single, example, formed, taken_at_its_word, worded
-from sleuth.agent.speech import TextListener
-from sleuth.agent.tags import Tags
-from sleuth.agent.tools import Found, SearchTool
+from sleuth.agent.tags import RLinfTags, Tags
+from sleuth.agent.tools import SEARCH, Tool, Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Sampling
-from sleuth.engines.remote import ContextFull, Endpoint, Message, Reply, complete_chat
-from sleuth.errors import ConfigError, EngineFailure, SearchUnavailable
-from sleuth.records import (
-    Access,
-    Answer,
-    Malformed,
-    Outcome,
-    Question,
-    Search,
-    StopReason,
-    Trajectory,
-    Turn,
-)
+from sleuth.engines.remote import Endpoint, FunctionCall, Message, Reply, complete_chat
+from sleuth.errors import ConfigError
+from sleuth.records import Question, ToolCall, Trajectory
 
-LETTERS = 4  # of a token, where nobody counts them
-PROTOCOLS: dict[str, Callable[[], Protocol]] = {
+CHARACTERS_PER_TOKEN = 4  # an estimate, where the server does not count tokens
+EMPTY = "(empty)"  # servers reject a message without content
+PROTOCOLS: dict[str, Callable[[Sequence[Tool]], Protocol]] = {
     "tags": Tags,
-    "tools": ChatTools,
-    "tools-access": lambda: ChatTools(("search", "access")),
+    "rlinf": RLinfTags,
+    "tools": RemoteFunctionCalls,
 }
 
 
-def protocol_named(name: str) -> Protocol:
-    """A protocol for messages by name; one of the user's own is for tokens, and a ConfigError here."""
+def make_message_protocol(name: str, tools: Sequence[Tool] = (SEARCH,)) -> Protocol:
+    """A protocol for messages by name; a user's protocol works on tokens, and is a ConfigError here."""
     if name not in PROTOCOLS:
         raise ConfigError(
-            f"agent.protocol is {name!r}, which cannot be spoken with an address; expected {', '.join(PROTOCOLS)}"
+            f"agent.protocol is {name!r}, which cannot be used with a server; expected {', '.join(PROTOCOLS)}"
         )
-    return PROTOCOLS[name]()
+    return PROTOCOLS[name](tools)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteAgent:
-    """Everything an episode needs beside its task; its trajectories have turns and no ids."""
+    """A server with a protocol and tools; its trajectories have turns but no token ids."""
 
     endpoint: Endpoint
     protocol: Protocol
-    tool: SearchTool
+    tools: Toolbox
     config: AgentConfig
-    single: Single | None = None  # where the method has one turn
+    method: Method
 
     @classmethod
     def of(
-        cls, endpoint: Endpoint, tool: SearchTool, config: AgentConfig, shots: Sequence[Question] = ()
+        cls, endpoint: Endpoint, tools: Toolbox, config: AgentConfig, shots: Sequence[Question] = ()
     ) -> "RemoteAgent":
-        """The agent of the settings; a method of the user's own, which is for tokens, is a ConfigError."""
-        prompts.named(config.template)
-        method = methods.fitting(config, shots)
-        if method is not searched and not isinstance(method, Single):
+        """The configured agent; a user's method works on tokens, and is a ConfigError here."""
+        prompts.load_template(config.template)
+        method = methods.make_method(config, shots)
+        if isinstance(method, methods.UserMethod):
             raise ConfigError(
-                f"agent.method is {config.method!r}, which cannot be used with an address; expected "
+                f"agent.method is {config.method!r}, which cannot be used with a server; expected "
                 f"{', '.join(methods.METHODS)}"
             )
-        return cls(
-            endpoint, protocol_named(config.protocol), tool, config, method if isinstance(method, Single) else None
-        )
+        return cls(endpoint, make_message_protocol(config.protocol, tools.tools), tools, config, method)
 
-    async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:  # noqa: ARG002
-        """Runs the episode to its end; a failure that is not the model's ends it as unusable."""
+    async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:  # noqa: ARG002
+        """Run an episode to its end; a failure that is not the model's makes it unusable."""
         async with self.endpoint.client() as http:
-            if self.single is None:
-                opening = prompts.messages(task.question, self.config.template, self.protocol)
-                return await Conversation(self, task, http, hear, list(opening), self.config.searches).run()
-            return await self._once(self.single, task, http, hear)
-
-    async def _once(self, single: Single, task: Task, http: httpx.AsyncClient, hear: TextListener | None) -> Trajectory:
-        """One turn, with what a search for the question found where the method retrieves."""
-        found = await self.tool.search(task.question.question) if single.retrieves else ()
-        talk = Conversation(self, task, http, hear, [], 0, calls=False)
-        if isinstance(found, SearchUnavailable):
-            talk.failure = str(found)
-            return talk.trajectory(StopReason.SEARCH_UNAVAILABLE)
-        documents = worded(found, self.protocol) if single.retrieves else ""
-        fitting = documents[: self.config.observation_tokens * LETTERS]
-        talk.messages.extend(self._asked(single, task.question, fitting))
-        answered = await talk.run()
-        shown = None if fitting == documents else fitting
-        turns = [
-            replace(turn, hits=found, formed=formed(turn, self.config.template, self.protocol), shown=shown)
-            for turn in answered.turns
-        ]
-        return taken_at_its_word(replace(answered, turns=tuple(turns)))
-
-    def _asked(self, single: Single, question: Question, documents: str) -> tuple[dict[str, str], ...]:
-        config = self.config
-        examples = "".join(example(each, config.template, self.protocol) for each in single.shots)
-        return prompts.asked(question, config.template, self.protocol, documents, examples)
+            conversation = MessageConversation(self.endpoint, self.protocol, self.config.context_tokens, http, on_text)
+            return await self.method(self, task, conversation)
 
 
 @dataclass(slots=True)
-class Conversation:
-    """The state of one run: messages and turns grow until something ends it."""
+class MessageConversation:
+    """A conversation with a chat-completions server, message by message."""
 
-    agent: RemoteAgent
-    task: Task
+    endpoint: Endpoint
+    protocol: Protocol
+    context_tokens: int
     http: httpx.AsyncClient
-    hear: TextListener | None
-    messages: list[Message]
-    searches: int
-    calls: bool = True
-    turns: list[Turn] = field(default_factory=list)
-    used: int = 0  # tokens of the conversation so far, as the server counts them or else by letters
-    failure: str | None = None
+    on_text: OnText | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    _messages: list[Message] = field(default_factory=list)
+    _functions: Sequence[Function] = ()
+    _used: int = 0  # tokens so far, counted by the server or estimated
+    _call: FunctionCall | None = None  # the call that the next observation answers
 
-    async def run(self) -> Trajectory:
-        for message in self.messages:
-            self._tell(str(message["content"]))
-        self.used = sum(map(_tokens, self.messages))
-        stop = None
-        while stop is None:
-            stop = await self._turn()
-        return self.trajectory(stop)
+    @property
+    def room(self) -> int:
+        return self.context_tokens - self._used
 
-    async def _turn(self) -> StopReason | None:
-        """Asks, acts and observes once; the reason to end, if there is one."""
-        room = self.agent.config.context_tokens - self.used
-        if room <= 0:
-            return StopReason.OUT_OF_TOKENS
-        try:
-            reply = await self._reply(room)
-        except ContextFull:
-            return StopReason.OUT_OF_TOKENS
-        except EngineFailure as failure:
-            self.failure = str(failure)
-            return StopReason.ENGINE_FAILED
-        said = dialogue.read(reply, self.agent.protocol)
-        self._tell(said.text)
-        self.messages.append(said.message)
-        self.used = reply.prompt_tokens + reply.completion_tokens or self.used + _tokens(said.message)
-        return await self._act(said, reply)
+    def begin(self, messages: Sequence[dict[str, str]], functions: Sequence[Function] = ()) -> None:
+        self._functions = functions
+        for message in messages:
+            self._add(dict(message), message["content"])
 
-    async def _reply(self, room: int) -> Reply:
-        agent, number = self.agent, len(self.turns)
-        sampling = Sampling(
-            max_tokens=min(agent.config.turn_tokens, room),
-            temperature=self.task.temperature,
-            stops=agent.protocol.stops,
-            seed=self.task.turn_seed(number),
-        )
-        functions = agent.protocol.functions if self.calls else ()
-        return await complete_chat(self.http, agent.endpoint, self.messages, sampling, functions)
+    async def generate(self, sampling: Sampling) -> ModelTurn:
+        reply = await complete_chat(self.http, self.endpoint, self._messages, sampling, self._functions)
+        words = restore_stop(reply, self.protocol.stops)
+        if reply.call is not None:
+            words = f"{words}\n{_write_call(reply.call)}".lstrip("\n")
+        action = self.protocol.parse(words)
+        # Some servers return the thoughts apart: they are part of the text, but no action is read from them.
+        thoughts = reply.reasoning.strip() if "<think>" not in words else ""
+        judged, text = words, words
+        if thoughts:
+            judged, text = f"<think></think>{words}", f"<think>{thoughts}</think>\n{words}"
+        well_formed = self.protocol.is_well_formed(judged, action) and reply.calls <= 1
+        self._call = reply.call if isinstance(action, ToolCall) else None
+        self._add(_assistant_message(reply, words, self._call), text)
+        if reply.prompt_tokens + reply.completion_tokens:
+            self._used = reply.prompt_tokens + reply.completion_tokens
+        return ModelTurn(text, action, well_formed, reply.completion_tokens)
 
-    async def _act(self, said: Said, reply: Reply) -> StopReason | None:
-        last = len(self.turns) == self.searches
-        match said.action:
-            case Answer():
-                self._record(said, Outcome.ANSWERED, reply)
-                return StopReason.ANSWERED
-            case Search() | Access() if last:
-                self._record(said, Outcome.REFUSED, reply)
-                return StopReason.OUT_OF_TURNS
-            case Search() | Access() as call:
-                return await self._call(said, call, reply)
-            case Malformed() as malformed:
-                self._record(said, Outcome.CORRECTED, reply)
-                return self._observe(said, self.agent.protocol.correct(malformed))
+    def observe(self, observation: Observation, limit: int) -> Shown:
+        body = self.truncate(observation.body, limit)
+        content = replace(observation, body=body).text.strip()
+        # A tool message needs the id of its call; without one the user role works with every server.
+        message: Message = {"role": "user", "content": content}
+        if self._call is not None:
+            message = {"role": "tool", "tool_call_id": self._call.id, "content": content}
+        self._add(message, f"\n\n{content}\n\n")
+        return Shown(True, None if body == observation.body else body)
 
-    async def _call(self, said: Said, call: Search | Access, reply: Reply) -> StopReason | None:
-        found = await self.agent.tool.answer(call)
-        if isinstance(found, SearchUnavailable):
-            self.failure = str(found)
-            self._record(said, Outcome.UNAVAILABLE, reply)
-            return StopReason.SEARCH_UNAVAILABLE
-        self._record(said, Outcome.FOUND, reply, found)
-        return self._observe(said, self.agent.protocol.observe(call, found))
+    def count(self, messages: Sequence[dict[str, str]]) -> int:
+        return sum(len(message["content"]) // CHARACTERS_PER_TOKEN for message in messages)
 
-    def _observe(self, said: Said, observation: Observation) -> StopReason | None:
-        """Adds an observation to the conversation, its body cut to the budget by letters."""
-        if len(self.turns) > self.searches:
-            return StopReason.OUT_OF_TURNS
-        body = observation.body[: self.agent.config.observation_tokens * LETTERS]
-        if body != observation.body and self.turns[-1].hits:
-            self.turns[-1] = replace(self.turns[-1], shown=body)
-        message = dialogue.shown(said, replace(observation, body=body))
-        self.messages.append(message)
-        self.used += _tokens(message)
-        self._tell(f"\n\n{message['content']}\n\n")
-        return None
+    def truncate(self, text: str, limit: int) -> str:
+        return text[: limit * CHARACTERS_PER_TOKEN]
 
-    def _record(self, said: Said, outcome: Outcome, reply: Reply, found: Found = ()) -> None:
-        hits, counts = tuple(chain.from_iterable(found)), tuple(map(len, found))
-        self.turns.append(Turn(said.text, said.action, outcome, reply.completion_tokens, hits, counts, said.formed))
-
-    def _tell(self, text: str) -> None:
-        if self.hear is not None:
-            self.hear(text)
-
-    def trajectory(self, stop: StopReason) -> Trajectory:
-        """What the episode was; a server that gives words gives no ids, and none are made up."""
-        return self.task.trajectory(stop, self.turns, self.failure)
+    def _add(self, message: Message, text: str) -> None:
+        self._messages.append(message)
+        self._used += len(str(message["content"])) // CHARACTERS_PER_TOKEN
+        if self.on_text is not None:
+            self.on_text(text)
 
 
-def _tokens(message: Message) -> int:
-    return len(str(message["content"])) // LETTERS
+def restore_stop(reply: Reply, stops: Sequence[str]) -> str:
+    """The reply up to and including the first stop: servers omit it, and some do not stop there."""
+    words = reply.content
+    end = end_of_first_stop(words, stops)
+    if end is not None:
+        return words[:end]
+    if not reply.finished or reply.stop is None:
+        return words
+    if reply.stop in stops:
+        return words + reply.stop
+    if reply.stop:
+        return words
+    # The server does not say which stop it was: the one that closes the tag opened last.
+    opened = {words.rfind(stop.replace("</", "<", 1)): stop for stop in stops}
+    return words + (opened[max(opened)] if opened and max(opened) >= 0 else "")
+
+
+def _write_call(call: FunctionCall) -> str:
+    """A call as the protocol parses it; no argument can close its tag."""
+    try:
+        arguments = json.dumps(json.loads(call.arguments), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        arguments = call.arguments
+    inner = f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {arguments}}}'
+    return "<tool_call>\n" + inner.replace("<", "\\u003c") + "\n</tool_call>"
+
+
+def _assistant_message(reply: Reply, words: str, call: FunctionCall | None) -> Message:
+    """The turn as it is sent back; an invalid call is sent as text, because no tool message answers it."""
+    if call is None:
+        return {"role": "assistant", "content": words.strip() or EMPTY}
+    function: dict[str, Any] = {"name": call.name, "arguments": call.arguments}
+    calls = [{"id": call.id, "type": "function", "function": function}]
+    return {"role": "assistant", "content": reply.content, "tool_calls": calls}

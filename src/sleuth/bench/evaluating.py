@@ -94,7 +94,7 @@ async def _measured(
                 warm = await _asked(agent, scratch / "warm-up", questions[: plan.warmup], plan)
                 heard(f"warm-up: {warm.asking:.1f} s")
             forget_peak(policy.device)
-            agent.tool.waits.searches = 0
+            agent.tools.searches.calls = 0
             return await _asked(agent, scratch / "evaluation", questions[plan.warmup :], plan)
         finally:
             await engine.close()
@@ -117,7 +117,7 @@ async def _asked(agent: Agent, path: Path, questions: list[Question], plan: Plan
         questions=len(questions),
         asking=asking,
         scoring=monotonic() - began,
-        searches=agent.tool.waits.searches,
+        searches=agent.tools.searches.calls,
         tokens=sum(every for every, _ in lengths),
         sampled=sum(sampled for _, sampled in lengths),
         peak_gib=peak_gib(here()),

@@ -5,7 +5,7 @@ from itertools import cycle
 
 from sleuth.agent.tags import Tags
 from sleuth.model.tokens import Tokens
-from sleuth.records import Action, Search
+from sleuth.records import Action, ToolCall
 
 
 class Forced(Tags):
@@ -18,7 +18,7 @@ class Forced(Tags):
         self.instruction = instruction
 
     def parse(self, text: str) -> Action:  # noqa: ARG002  nobody reads what such a model says
-        return Search(next(self._queries))
+        return ToolCall.search(next(self._queries))
 
 
 def fitted(text: str, length: int, tokens: Tokens) -> str:

@@ -15,10 +15,9 @@ import torch
 from transformers import PretrainedConfig
 
 from sleuth.agent import prompts
-from sleuth.agent.batch import run_batch
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent, Task, run_batch
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.bench import policies
 from sleuth.bench.device import SynchronizedTimer
 from sleuth.bench.encyclopedia import Encyclopedia
@@ -96,7 +95,7 @@ def seated(
 ) -> tuple[PagedEngine, Agent]:
     """The policy in the embedded engine, and the agent that speaks with it."""
     engine = _engine(policy, plan, context)
-    tool = SearchTool(encyclopedia.retriever, HITS)
+    tool = Toolbox(encyclopedia.retriever, HITS)
     return engine, Agent(engine, policy.tokens, protocol, tool, _limits(plan, context))
 
 

@@ -74,8 +74,8 @@ def _measured(shape: PretrainedConfig, tokens: Tokens, plan: Plan, heard: Heard)
 
 def one(rig: Rig, questions: Sequence[Question], number: int) -> Measured:
     """One step on the questions."""
-    policy, waits = rig.learner.policy, rig.agent.tool.waits
-    waits.searches, waits.seconds, waits.busy = 0, 0.0, 0.0
+    policy, waits = rig.learner.policy, rig.agent.tools.searches
+    waits.calls, waits.seconds, waits.busy = 0, 0.0, 0.0
     forget_peak(policy.device)
     rig.learner.timer.collect()
     began = monotonic()
@@ -87,8 +87,8 @@ def one(rig: Rig, questions: Sequence[Question], number: int) -> Measured:
     return Measured(
         seconds={**seconds, REST: whole - sum(seconds.values())},
         searching=waits.busy,
-        searches=waits.searches,
-        latency=waits.seconds / max(1, waits.searches),
+        searches=waits.calls,
+        latency=waits.seconds / max(1, waits.calls),
         trajectories=len(found),
         tokens=tokens,
         sampled=sum(len(each.logprobs) for each in found),

@@ -18,7 +18,7 @@ from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
 from sleuth.runs.run import Run
 
 if TYPE_CHECKING:
-    from sleuth.agent.answerer import Runner
+    from sleuth.agent.episode import Runner
     from sleuth.engines.remote import Endpoint
     from sleuth.train.candidates import Wish
 
@@ -96,7 +96,7 @@ async def _asked(agent: "Runner", question: str, temperature: float, seed: int, 
 
     asked = Question(id="asked", question=question, golden_answers=(), data_source="asked")
     stream = Stream(console)
-    trajectory = await agent.run(Task(asked, seed=seed, temperature=temperature), hear=stream.hear)
+    trajectory = await agent.run(Task(asked, seed=seed, temperature=temperature), on_text=stream.hear)
     stream.end()
     return trajectory
 

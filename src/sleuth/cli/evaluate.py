@@ -235,7 +235,7 @@ def _ask(
     try:
         agent, concurrent = candidate.agent(examples), candidate.concurrency
         methods.require_prompts(agent, folder.questions())
-        if isinstance(agent, Agent) and (told := methods.overlong(agent, folder.questions(), "questions")):
+        if isinstance(agent, Agent) and (told := methods.describe_overlong(agent, folder.questions(), "questions")):
             console.print(told, soft_wrap=True)
     except UserError:
         folder.remove_if_empty()

@@ -142,7 +142,7 @@ def _asking(template: str) -> "MakePrompt":
     def ask(question: Any) -> Sequence[dict[str, str]]:
         from sleuth.agent import prompts, protocol
 
-        return prompts.messages(question, template, protocol.named("tags"))
+        return prompts.messages(question, template, protocol.make_protocol("tags"))
 
     return ask
 

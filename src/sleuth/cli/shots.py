@@ -23,15 +23,15 @@ def examples_of(
     from sleuth.corpus.questions import load
 
     if shots is None:
-        methods.fitting(candidate.config.agent)
+        methods.make_method(candidate.config.agent)
         return ()
     file, count = _shots(shots)
     if file is None and candidate.training is None:
         raise InputError(f"--shots {shots} names no file, and a model has no questions of its own; give FILE:{count}")
     kept_out = {question_key(question.question) for question in benchmark.whole}
     pool = [each for each in load(file or Path(str(candidate.training))) if question_key(each.question) not in kept_out]
-    chosen = methods.drawn(pool, count, seed)
-    methods.fitting(candidate.config.agent, chosen)
+    chosen = methods.draw_shots(pool, count, seed)
+    methods.make_method(candidate.config.agent, chosen)
     return chosen
 
 

@@ -85,7 +85,7 @@ def gold(
     from sleuth.sft.gold import Gold
     from sleuth.sft.gold_passages import finder
 
-    if prompt in SINGLE or prompts.DOCUMENTS in prompts.named(prompt):
+    if prompt in SINGLE or prompts.DOCUMENTS in prompts.load_template(prompt):
         raise ConfigError(
             f"--prompt {prompt} is for answers without searching; choose another, such as {DEFAULT.template}"
         )
@@ -94,7 +94,7 @@ def gold(
     writer = Gold(
         find=finder(corpus, index, {name for question in asked for name in question.supporting_ids}),
         retriever=None if index is None else open_backend(index),
-        protocol=protocols.named(protocol, _tokens(model, protocol)),
+        protocol=protocols.make_protocol(protocol, _tokens(model, protocol)),
         prompt=prompt,
         k=k or DEFAULT_K,
         searches=searches,

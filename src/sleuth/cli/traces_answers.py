@@ -55,12 +55,12 @@ def answers(
     from sleuth.sft.traces import write
 
     config = AgentConfig(method=method, prompt=prompt)
-    methods.fitting(config)
+    methods.make_method(config)
     given = load(questions)[:limit]
     asked = [question for question in given if question.answerable is not False]
     require_ready(index)
     retriever = None if index is None else open_backend(index)
-    writer = Answers(retriever, k, protocols.named(config.protocol), config.template, seed)
+    writer = Answers(retriever, k, protocols.make_protocol(config.protocol), config.template, seed)
     console = Terminal(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
         rows = asyncio.run(_written(writer, asked, live))

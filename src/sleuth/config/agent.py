@@ -1,22 +1,39 @@
-"""Settings of the agent: protocol, method, prompt and the limits of an episode."""
+"""Settings of the agent: protocol, method, prompt, tools and the limits of an episode."""
 
-from typing import Annotated, Self
+import sys
+from functools import lru_cache
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from sleuth.config.section import EpisodeCount, Section, TokenCount
+from sleuth.config.section import EpisodeCount, PositiveFloat, Section, TokenCount
 
-ACCESS = "tools-access"  # the protocol that can also open pages
+BUILT_IN_TOOLS = ("search", "access")
+TOOL_FILES = (".yaml", ".yml")  # verl's tool configuration
+TOOL_SOURCES = ("import:", "mcp:http://", "mcp:https://")
 SINGLE = ("direct", "cot", "rag")  # single-turn methods; each has a prompt of the same name
 UNSEARCHED = ("direct", "cot")  # methods that never search
+
+
+class ToolLimits(BaseModel):
+    """Limits of one tool."""
+
+    model_config = Section.model_config
+
+    calls: Annotated[int | None, Field(ge=0, le=10_000, description="Maximum calls per episode.")] = None
+    concurrency: Annotated[int, Field(gt=0, le=10_000, description="Maximum calls in flight.")] = 64
+    rate: Annotated[PositiveFloat | None, Field(description="Maximum calls per second.")] = None
+    deadline: Annotated[
+        PositiveFloat, Field(description="Seconds per call; a slower call makes the episode unusable.")
+    ] = 30.0
 
 
 class AgentConfig(Section):
     protocol: Annotated[
         str,
         Field(
-            description="Action grammar: tags, tools (function calls through the model's chat template), "
-            "tools-access (can also open pages), or import:package.function."
+            description="Action grammar: tags, rlinf (tags with RLinf's wording of results), tools (function calls "
+            "through the model's chat template), or import:package.function."
         ),
     ] = "tags"
     method: Annotated[
@@ -33,9 +50,23 @@ class AgentConfig(Section):
             "Default: the method's own, instruct for search."
         ),
     ] = None
+    tools: Annotated[
+        list[str],
+        Field(
+            description="Tools the model may call: search, access (opens pages), import:package.function, "
+            "mcp:http://HOST/PATH (all tools of an MCP server), or a verl tool file (.yaml)."
+        ),
+    ] = ["search"]  # noqa: RUF012  pydantic copies it
+    tool_limits: Annotated[
+        dict[str, ToolLimits],
+        Field(description="Limits by tool name: calls, concurrency, rate and deadline; see docs/tools.md."),
+    ] = {}  # noqa: RUF012  pydantic copies it
     searches: Annotated[
         int, Field(ge=0, le=10_000, description="Maximum number of searches; the turn after the last must answer.")
     ] = 4
+    turns: Annotated[
+        int | None, Field(gt=0, le=20_000, description="Maximum turns per episode. Default: agent.searches + 1.")
+    ] = None
     turn_tokens: Annotated[TokenCount, Field(description="Maximum tokens sampled per turn.")] = 500
     observation_tokens: Annotated[TokenCount, Field(description="Maximum tokens per observation.")] = 500
     context_tokens: Annotated[TokenCount, Field(description="Maximum tokens per episode, including the prompt.")] = 4096
@@ -52,10 +83,54 @@ class AgentConfig(Section):
         """Name of the prompt template in use."""
         return self.prompt or (self.method if self.method in SINGLE else "instruct")
 
+    @property
+    def max_turns(self) -> int:
+        """Number of turns after which an episode ends."""
+        return self.turns or self.searches + 1
+
+    @property
+    def remote_tools(self) -> tuple[str, ...]:
+        """Tools other than search that run outside this process."""
+        return tuple(tool for tool in self.tools if tool.startswith("mcp:"))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_other_forms(cls, table: Any) -> Any:
+        if not isinstance(table, dict):
+            return table
+        if isinstance(table.get("tools"), str):
+            table = {**table, "tools": [table["tools"]]}
+        if table.get("protocol") == "tools-access":
+            _notify('agent.protocol = "tools-access" is now "tools" with agent.tools = ["search", "access"]')
+            table = {"tools": list(BUILT_IN_TOOLS), **table, "protocol": "tools"}
+        return table
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        for tool in self.tools:
+            if tool not in BUILT_IN_TOOLS and not tool.startswith(TOOL_SOURCES) and not tool.endswith(TOOL_FILES):
+                raise ValueError(
+                    f"tools has {tool!r}; expected search, access, import:package.function, mcp:http://HOST/PATH or a "
+                    ".yaml file"
+                )
+        if not self.tools or len(set(self.tools)) < len(self.tools):
+            raise ValueError(f"tools = {self.tools} is empty or has duplicates; name each tool once")
+        for name in BUILT_IN_TOOLS:
+            if name in self.tool_limits:
+                raise ValueError(f"tool_limits.{name} is not supported; use agent.searches and retrieval.service")
+        return self
+
     @model_validator(mode="after")
     def _check_unused(self) -> Self:
         if self.method in SINGLE:
-            self._reject_unused(f"agent.method = {self.method}, which has one turn", "searches")
+            unused = ("searches", "turns", "tools", "tool_limits")
+            self._reject_unused(f"agent.method = {self.method}, which has one turn", *unused)
         if self.method in UNSEARCHED:
             self._reject_unused(f"agent.method = {self.method}, which never searches", "observation_tokens")
         return self
+
+
+@lru_cache(maxsize=16)
+def _notify(sentence: str) -> None:
+    """Print a notice about an old name, once per process."""
+    sys.stderr.write(f"sleuth: {sentence}\n")

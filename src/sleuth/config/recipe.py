@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from sleuth import hub
+from sleuth.config.agent import TOOL_FILES
 from sleuth.config.data import FILES
 from sleuth.config.section import Section
 from sleuth.config.tree import Config
@@ -95,7 +96,10 @@ def with_absolute_paths(config: Config) -> Config:
             "critic": critic.model_copy(update={"policy": critic.policy and _absolute_policy(critic.policy)})
         },
         "data": {name: _absolute(getattr(config.data, name)) for name in FILES},
-        "agent": {"prompt": f"{_absolute(file)}:{prompt}"} if colon else {},
+        "agent": {
+            "tools": [_absolute(tool) if tool.endswith(TOOL_FILES) else tool for tool in config.agent.tools],
+            **({"prompt": f"{_absolute(file)}:{prompt}"} if colon else {}),
+        },
         "retrieval": {name: _absolute(path) for name, path in paths.items() if path is not None},
         "engine": {"exchange": _absolute(config.engine.exchange)} if config.engine.exchange else {},
     }

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.agent import ACCESS, UNSEARCHED, AgentConfig
+from sleuth.config.agent import UNSEARCHED, AgentConfig
 from sleuth.config.algorithm import GROUPED, AlgorithmConfig
 from sleuth.config.data import DataConfig, WorldConfig
 from sleuth.config.engine import EngineConfig
@@ -39,8 +39,9 @@ class Config(Section):
     @property
     def remote_tools(self) -> bool:
         """Whether episodes wait for servers or the web."""
-        searches = self.agent.method not in UNSEARCHED and self.retrieval.replay is None
-        return searches and self.retrieval.remote
+        if self.agent.method in UNSEARCHED:
+            return False
+        return bool(self.agent.remote_tools) or (self.retrieval.replay is None and self.retrieval.remote)
 
     @property
     def concurrency(self) -> int:
@@ -50,15 +51,14 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_pages(self) -> Self:
-        if self.agent.protocol == ACCESS:
+        if "access" in self.agent.tools:
             for name in ("record", "replay"):
                 if getattr(self.retrieval, name):
                     raise ValueError(
-                        f"retrieval.{name} covers searches only, and agent.protocol = {ACCESS} also opens pages; "
-                        "remove it, or use agent.protocol = tools"
+                        f"retrieval.{name} covers searches only, and agent.tools has access; remove one of the two"
                     )
         elif not self.agent.protocol.startswith("import:"):
-            self.retrieval._reject_unused(f"agent.protocol = {self.agent.protocol}", "pages", table="retrieval.")
+            self.retrieval._reject_unused(f"agent.tools = {self.agent.tools}", "pages", table="retrieval.")
         return self
 
     @model_validator(mode="after")

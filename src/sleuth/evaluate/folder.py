@@ -24,7 +24,6 @@ from pydantic import TypeAdapter, ValidationError
 from sleuth.corpus import questions as question_files
 from sleuth.errors import InputError
 from sleuth.records import (
-    Access,
     Action,
     Answer,
     Hit,
@@ -33,8 +32,8 @@ from sleuth.records import (
     Passage,
     Question,
     Score,
-    Search,
     StopReason,
+    ToolCall,
     Trajectory,
     Turn,
 )
@@ -221,14 +220,17 @@ def _read_turn(turn: Mapping[str, Any]) -> Turn:
     counts = tuple(turn.get("counts") or ([len(hits)] if outcome is Outcome.FOUND else ()))
     match turn["action"]:
         case "search":
-            action: Action = Search(*turn.get("queries", [turn.get("query")]))
+            action: Action = ToolCall.search(*turn.get("queries", [turn.get("query")]))
         case "access":
-            action = Access(*turn["urls"])
+            action = ToolCall.access(*turn["urls"])
+        case "tool":
+            action = ToolCall(turn["name"], turn["arguments"])
         case "answer":
             action = Answer(turn["answer"])
         case _:
             action = Malformed(turn["reason"])
-    return Turn(turn["text"], action, outcome, turn["tokens"], hits, counts, turn["formed"], turn.get("shown"))
+    optional = turn.get("shown"), turn.get("result")
+    return Turn(turn["text"], action, outcome, turn["tokens"], hits, counts, turn["formed"], *optional)
 
 
 def hash_questions(questions: Sequence[Question]) -> str:

@@ -4,10 +4,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from sleuth.agent.answerer import Runner
-from sleuth.agent.batch import run_batch
-from sleuth.agent.episode import Task
-from sleuth.agent.speech import TextListener
+from sleuth.agent.conversation import OnText
+from sleuth.agent.episode import Runner, Task, run_batch
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import EvaluationFolder, row_with_passages
@@ -57,9 +55,9 @@ class _ScoringAgent:
     rubric: Rubric
     scored: dict[int, ScoredTrajectory] = field(default_factory=dict)
 
-    async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
+    async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
         started = time.monotonic()
-        trajectory = await self.agent.run(task, order, hear)
+        trajectory = await self.agent.run(task, order, on_text)
         seconds = time.monotonic() - started
         self.scored[task.group] = ScoredTrajectory(*await self.rubric.score_one(trajectory), seconds)
         return trajectory

@@ -128,7 +128,7 @@ def open_pages(config: RetrievalConfig) -> Pages:
         return FilePages(Path(config.pages))
     if backend_of(config.index) != "server" or config.index is None:
         raise ConfigError(
-            "agent.protocol = tools-access opens pages, and there are none; set retrieval.pages to a file of pages, "
+            "agent.tools has access, and there are no pages; set retrieval.pages to a file of pages, "
             "or retrieval.index to a server that has some"
         )
     from sleuth.retrieval.service.client import PageClient

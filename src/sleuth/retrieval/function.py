@@ -68,12 +68,12 @@ class FunctionRetriever:
     async def _called(self, queries: list[str], k: int) -> Any:
         if inspect.iscoroutinefunction(self._function):
             return await self._function(queries, k)
-        answer = await _in_daemon_thread(lambda: self._function(queries, k))
+        answer = await in_daemon_thread(lambda: self._function(queries, k))
         # An object that is called, or a wrapper, does not say beforehand that it is async.
         return await answer if inspect.isawaitable(answer) else answer
 
 
-async def _in_daemon_thread(call: Callable[[], Any]) -> Any:
+async def in_daemon_thread(call: Callable[[], Any]) -> Any:
     """Runs a plain function in a thread that does not keep the process alive if it never returns."""
     outcome: Future[Any] = Future()
     # Running: whoever stops waiting does not cancel it, and its late result is dropped.

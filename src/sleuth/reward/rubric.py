@@ -145,7 +145,7 @@ def has_valid_format(trajectory: Trajectory) -> bool:
     *earlier, last = trajectory.turns
     # Only a search that was carried out is followed by information; a refused or corrected one is not.
     return (
-        all(turn.formed and turn.outcome is Outcome.FOUND for turn in earlier)
+        all(turn.formed and turn.outcome in (Outcome.FOUND, Outcome.RETURNED) for turn in earlier)
         and last.formed
         and last.outcome is Outcome.ANSWERED
     )

@@ -6,19 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from sleuth.records import (
-    Access,
-    Answer,
-    Hit,
-    Malformed,
-    Question,
-    Score,
-    Search,
-    StopReason,
-    Trajectory,
-    Turn,
-    run_lengths,
-)
+from sleuth.records import Answer, Hit, Malformed, Question, Score, StopReason, ToolCall, Trajectory, Turn, run_lengths
 from sleuth.runs.json_files import Row
 
 FORMAT = 1  # of run folders and of the trajectories in them
@@ -54,18 +42,22 @@ def _score_row(score: Score) -> Row:
 
 def _turn_row(turn: Turn, question: Question) -> Row:
     match turn.action:
-        case Search((query,)):
+        case ToolCall("search", {"query_list": [query]}):
             row: Row = {"action": "search", "query": query}
-        case Search(queries):
-            row = {"action": "search", "queries": list(queries)}
-        case Access(urls):
-            row = {"action": "access", "urls": list(urls)}
+        case ToolCall("search"):
+            row = {"action": "search", "queries": list(turn.action.lookups)}
+        case ToolCall("access"):
+            row = {"action": "access", "urls": list(turn.action.lookups)}
+        case ToolCall(name, arguments):
+            row = {"action": "tool", "name": name, "arguments": dict(arguments)}
         case Answer(text):
             row = {"action": "answer", "answer": text}
         case Malformed(reason):
             row = {"action": "malformed", "reason": reason}
     if len(turn.counts) > 1:
         row["counts"] = list(turn.counts)
+    if turn.result is not None:
+        row["result"] = turn.result
     if turn.shown is not None:
         row["shown"] = turn.shown
     hits = [_hit_row(hit, question) for hit in turn.hits]
@@ -137,6 +129,9 @@ class TurnRow(RowSchema):
     query: str | None = None
     queries: list[str] | None = None
     urls: list[str] | None = None
+    name: str | None = None
+    arguments: dict[str, Any] | None = None
+    result: str | None = None
     answer: str | None = None
     reason: str | None = None
     tokens: Count | None = None

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sleuth.agent import prompts
+from sleuth.agent.chat_template import GAP, is_json_string, placeholder, render_frame
 from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol
-from sleuth.agent.template import GAP, framed, gap, is_quoted
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Search
+from sleuth.records import ToolCall
 
 ROLES = ("system", "user", "assistant", "tool")
 EXPECTED = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
@@ -109,7 +109,7 @@ class Conversations:
         said = ""
         for place in (place for place, message in enumerate(messages) if message["role"] == "assistant"):
             opened = self._frame(messages[:place], opening=True)
-            before, words, closing = self._frame(messages[: place + 1], opening=False).partition(gap(place))
+            before, words, closing = self._frame(messages[: place + 1], opening=False).partition(placeholder(place))
             if not words or not before.startswith(opened) or not opened.startswith(said):
                 raise InputError(
                     "the chat template does not go on where it stopped: what it writes up to an assistant's turn is "
@@ -135,7 +135,7 @@ class Conversations:
     def _frame(self, messages: Sequence[Message], *, opening: bool) -> str:
         """What the chat template writes around the contents, each of which is a numbered gap."""
         try:
-            frame = framed(messages, self.tokens, self.protocol.functions, opening=opening)
+            frame = render_frame(messages, self.tokens, self.protocol.functions, generation_prompt=opening)
         except Exception as error:  # a template is a program of others, and may raise anything
             raise ValueError(f"the chat template refuses the messages ({error})") from error
         if [int(number) for number in frame.split(GAP)[1::2]] != list(range(len(messages))):
@@ -151,7 +151,7 @@ class Conversations:
                 continue
             message = messages[int(text)]
             if message["role"] == "tool":
-                yield self._seen(message["content"], quoted=is_quoted(pieces[place - 1], pieces[place + 1]))
+                yield self._seen(message["content"], quoted=is_json_string(pieces[place - 1], pieces[place + 1]))
             elif first:  # the instruction speaks of observations, and is none
                 yield from self._worded([(self.tokens.encode(message["content"]), Voice.GIVEN)])
             else:
@@ -182,15 +182,15 @@ class Conversations:
         whole = self.tokens.encode(shown.text)
         if len(whole) <= self.observation_tokens:
             return Piece(whole, Voice.SHOWN)
-        first, last = shown.around(self.tokens)
+        first, last = shown.frame_ids(self.tokens)
         return Piece(shown.ids(self.tokens, self.observation_tokens) or [*first, *last], Voice.SHOWN, cut=True)
 
     def _seen(self, content: str, *, quoted: bool) -> Piece:
         """What a tool says, cut to the budget as an episode cuts it where tools are how the model searches."""
-        body = self.tokens.encode(Observation("", content, "", quoted=quoted).written)
+        body = self.tokens.encode(Observation("", content, "", quoted=quoted).escaped_body)
         if self.protocol.marks is not None:
             return Piece(body, Voice.SHOWN)
-        frame = sum(map(len, self.protocol.observe(Search(""), [()]).around(self.tokens)))
+        frame = sum(map(len, self.protocol.observe(ToolCall.search(""), ((),)).frame_ids(self.tokens)))
         room = max(0, self.observation_tokens - frame)
         return Piece(body[:room], Voice.SHOWN, cut=len(body) > room)
 

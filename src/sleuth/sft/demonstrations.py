@@ -13,7 +13,7 @@ from sleuth.agent import prompts
 from sleuth.agent.protocol import Protocol
 from sleuth.model.packing import Row, row
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, Search
+from sleuth.records import Answer, Hit, ToolCall
 from sleuth.synthesis.world.schema import RELATIONS
 from sleuth.synthesis.world.world import Hop, World, WorldQuestion
 
@@ -23,7 +23,7 @@ class Move:
     """A thought and what is done upon it, None where it breaks off; a search shows passage `row` of the corpus."""
 
     thought: str
-    action: Search | Answer | None
+    action: ToolCall | Answer | None
     row: int = -1
 
 
@@ -60,14 +60,14 @@ class Demonstrator:
     def _pieces(self, script: Script) -> Iterator[tuple[list[int], float]]:
         for move in script:
             yield self._tokens.encode(acted(move, self._protocol)), 1.0
-            if isinstance(move.action, Search):
+            if isinstance(move.action, ToolCall):
                 yield self._shown(move.row), self._reading
 
     def _shown(self, row: int) -> list[int]:
         """What a search that finds this row shows, encoded once."""
         if row not in self._observations:
             hit = Hit(self._world.passage(row), 0.0)
-            shown = self._protocol.observe(Search(""), [[hit]])
+            shown = self._protocol.observe(ToolCall.search(""), ((hit,),))
             self._observations[row] = shown.ids(self._tokens, sys.maxsize) or []
         return self._observations[row]
 
@@ -75,7 +75,7 @@ class Demonstrator:
 def acted(move: Move, protocol: Protocol) -> str:
     """A move as the model would write it."""
     thought = f"<think> {move.thought}"
-    return thought if move.action is None else f"{thought} </think> {protocol.act(move.action)}"
+    return thought if move.action is None else f"{thought} </think> {protocol.write(move.action)}"
 
 
 def expert(posed: WorldQuestion, _world: World, _dice: random.Random) -> Script:
@@ -92,7 +92,7 @@ def detour(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
     place = dice.randrange(min(2, len(posed.hops)))
     astray, row = script[place], dice.randrange(len(world))
     again = Move(f"That does not help. {_need(posed, place)}", astray.action, astray.row)
-    wrong = Move(astray.thought, Search(world.passage(row).title), row)
+    wrong = Move(astray.thought, ToolCall.search(world.passage(row).title), row)
     return [*script[:place], wrong, again, *script[place + 1 :]]
 
 
@@ -106,7 +106,7 @@ def stray(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
     row = dice.randrange(len(world))
     thought = expert(posed, world, dice)[0].thought
     return [
-        Move(thought, Search(world.passage(row).title), row),
+        Move(thought, ToolCall.search(world.passage(row).title), row),
         Move("That must be it.", Answer(_guessed(posed, world, dice))),
     ]
 
@@ -130,7 +130,7 @@ BEHAVIOURS: Mapping[str, Callable[[WorldQuestion, World, random.Random], Script]
 def _look_up(posed: WorldQuestion, place: int) -> Move:
     hop = posed.hops[place]
     found = f"{_found(posed.hops[place - 1])} " if place else ""
-    return Move(f"{found}{_need(posed, place)}", Search(hop.subject), int(hop.passage_id))
+    return Move(f"{found}{_need(posed, place)}", ToolCall.search(hop.subject), int(hop.passage_id))
 
 
 def _need(posed: WorldQuestion, place: int) -> str:

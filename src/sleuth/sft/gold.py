@@ -13,7 +13,7 @@ from typing import Any
 from sleuth.agent import prompts
 from sleuth.agent.protocol import Protocol
 from sleuth.errors import SearchUnavailable, UserError
-from sleuth.records import Answer, Hit, Passage, Question, Search
+from sleuth.records import Answer, Hit, Passage, Question, ToolCall
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.answers import cover_em, normalise
 from sleuth.sft import gold_queries, gold_reasons, gold_words
@@ -186,7 +186,8 @@ class Gold:
         texts = [acted(move, self.protocol) for move in moves]
         if any(self.protocol.parse(text) != move.action for text, move in zip(texts, moves, strict=True)):
             return None
-        return self.protocol.told(texts, [self.protocol.observe(Search(each.query), [each.hits]) for each in way.shown])
+        observed = [self.protocol.observe(ToolCall.search(each.query), (each.hits,)) for each in way.shown]
+        return self.protocol.to_messages(texts, observed)
 
 
 def _alone(passage: Passage) -> Shown:
@@ -220,11 +221,11 @@ def _told_apart(question: Question) -> list[str]:
 def _moves(question: Question, way: Way, dice: random.Random, *, quotes: bool) -> list[Move]:
     """What is thought and done: before each search what is needed, and at the end the answer."""
     shown = way.shown
-    moves = [Move(gold_words.first(shown[0].name, dice), Search(shown[0].query))]
+    moves = [Move(gold_words.first(shown[0].name, dice), ToolCall.search(shown[0].query))]
     for earlier, each in pairwise(shown):
         leading = (each.name or "", question.question)
         quoted = [gold_words.found(earlier.target, leading, dice)] if quotes and earlier.target is not None else []
-        moves.append(Move(" ".join([*quoted, gold_words.further(each.name, dice)]), Search(each.query)))
+        moves.append(Move(" ".join([*quoted, gold_words.further(each.name, dice)]), ToolCall.search(each.query)))
     if not way.read:
         return [*moves, Move(gold_words.guess(question.golden_answers[0], dice), Answer(question.golden_answers[0]))]
     holding = [passage for passage in way.read if cover_em(passage.text, question.golden_answers)]

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any
 
 from sleuth.agent import prompts
+from sleuth.agent.one_turn import describe, write_answer
 from sleuth.agent.protocol import Protocol
-from sleuth.agent.single import spoken, worded
 from sleuth.errors import SearchUnavailable, UserError
 from sleuth.records import Hit, Question
 from sleuth.retrieval.retriever import Retriever
@@ -48,10 +48,10 @@ class Answers:
         return [each for each in found if not isinstance(each, SearchUnavailable)]
 
     def _row(self, question: Question, hits: Sequence[Hit]) -> dict[str, Any]:
-        documents = worded(hits, self.protocol) if self.retriever is not None else ""
+        documents = describe(hits, self.protocol) if self.retriever is not None else ""
         return {
             "messages": [
-                *prompts.asked(question, self.template, self.protocol, documents),
+                *prompts.fill(question, self.template, self.protocol, documents),
                 {"role": "assistant", "content": self._said(question, hits)},
             ],
             "question_id": question.id,
@@ -64,7 +64,7 @@ class Answers:
         """The answer, behind the reason of a comparison where the prompt asks for a thought."""
         dice, passages = random.Random(f"{self.seed}/{question.id}"), [hit.passage for hit in hits]
         answer = gold_words.as_read(question.golden_answers, (passage.text for passage in passages))
-        if prompts.THOUGHT not in prompts.named(self.template):
-            return spoken(answer, self.template, self.protocol)
+        if prompts.THOUGHT not in prompts.load_template(self.template):
+            return write_answer(answer, self.template, self.protocol)
         why, said = gold_reasons.reason(question, passages), gold_words.last(answer, dice)
-        return spoken(answer, self.template, self.protocol, said if why is None else f"{why} {said}")
+        return write_answer(answer, self.template, self.protocol, said if why is None else f"{why} {said}")

@@ -9,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from sleuth.agent.batch import run_batch
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent, Task, run_batch
 from sleuth.errors import InputError
 from sleuth.records import Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric

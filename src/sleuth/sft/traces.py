@@ -83,7 +83,7 @@ class Reader:
     """Makes traces of lines for one model."""
 
     def __init__(self, tokens: Tokens, vocabulary: int | None, settings: SFTConfig) -> None:
-        grammar = protocol.named(settings.protocol, tokens)
+        grammar = protocol.make_protocol(settings.protocol, tokens)
         self._tokens = tokens
         self._conversations = Conversations(tokens, grammar, settings.observation_tokens)
         self._vocabulary = len(tokens.tokenizer) if vocabulary is None else vocabulary

@@ -12,9 +12,10 @@ import transformers
 
 from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
+from sleuth.agent.user_tools import load_tools
 from sleuth.config import recipe
-from sleuth.config.agent import ACCESS, UNSEARCHED
+from sleuth.config.agent import UNSEARCHED
 from sleuth.config.hooks import IMPORT, source_hash
 from sleuth.config.retrieval import BM25Settings, IndexPlan, RetrievalConfig
 from sleuth.config.train import TrackConfig
@@ -223,10 +224,10 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     rubric = Rubric(config.reward)
-    methods.fitting(config.agent)
+    methods.make_method(config.agent)
     require_search(config)
     learner = learner_of(config, ranks)
-    protocol.named(config.agent.protocol, learner.policy.tokens)
+    protocol.make_protocol(config.agent.protocol, learner.policy.tokens, load_tools(config.agent))
     sources = sources_of(config, run)
     if ranks.rank == 0:
         _generate(config, run, observer)
@@ -241,7 +242,7 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
     agent = agent_of(config, engine, learner.policy.tokens, sources.index, run.path / SEARCHES)
     methods.require_prompts(agent, [*learn, *held_out])
     for what, asked in (("training questions", learn), ("held-out questions", held_out)):
-        if told := methods.overlong(agent, asked, what):
+        if told := methods.describe_overlong(agent, asked, what):
             observer.log(told)
     stream = QuestionStream(learn, config.train.seed, config.data.shuffle)
     # Where episodes are sampled while a step trains, their ranks meet beside those that train.
@@ -273,9 +274,9 @@ def index_plan(config: RetrievalConfig) -> IndexPlan:
 
 def agent_of(config: Config, engine: Engine, tokens: Tokens, folder: Path, recording: Path) -> Agent:
     """The agent of a run: an engine, and what it searches, recorded where that is asked for."""
-    tool = tool_of(config, folder, recording)
-    grammar, method = protocol.named(config.agent.protocol, tokens), methods.fitting(config.agent)
-    return Agent(engine, tokens, grammar, tool, config.agent, method)
+    toolbox = tool_of(config, folder, recording)
+    grammar = protocol.make_protocol(config.agent.protocol, tokens, toolbox.tools)
+    return Agent(engine, tokens, grammar, toolbox, config.agent, methods.make_method(config.agent))
 
 
 def require_search(config: Config) -> None:
@@ -284,16 +285,16 @@ def require_search(config: Config) -> None:
         require_ready(config.retrieval.index, config.retrieval.service)
 
 
-def tool_of(config: Config, folder: Path, recording: Path) -> SearchTool:
+def tool_of(config: Config, folder: Path, recording: Path) -> Toolbox:
     """What an agent searches, where it does, and opens."""
     unsearched = config.agent.method in UNSEARCHED
     retriever = NullRetriever() if unsearched else open_retriever(config.retrieval, folder, recording)
-    return SearchTool(retriever, config.retrieval.k, pages=_pages(config))
+    return Toolbox(retriever, config.retrieval.k, pages=_pages(config), tools=load_tools(config.agent))
 
 
 def _pages(config: Config) -> Pages | None:
     """What the agent opens by url, where its protocol does so."""
-    wanted = config.agent.protocol == ACCESS or config.retrieval.pages is not None
+    wanted = "access" in config.agent.tools or config.retrieval.pages is not None
     return open_pages(config.retrieval) if wanted else None
 
 

@@ -13,6 +13,7 @@ import torch
 from sleuth.agent import methods, prompts, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import Protocol
+from sleuth.agent.user_tools import load_tools
 from sleuth.config import recipe
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.engine import OWN_SERVER_SETTINGS, EngineConfig
@@ -34,6 +35,7 @@ from sleuth.train.ranks import ALONE
 
 TABLES = ("agent.", "engine.", "retrieval.", "model.dtype")
 NAMED = ("protocol", "method", "prompt")  # settings of the agent that a stamp names by themselves
+NEWER = ("tools", "tool_limits", "turns")
 UNSTAMPED = ("concurrency",)  # and those that its answers do not depend on
 BUILT = ("kind", "k1", "b", "stemmer", "encoder", "record")  # settings of an index that is there already
 
@@ -79,7 +81,7 @@ class Candidate:
 
     def agent(self, shots: Sequence[Question], *, lockstep: bool | None = None) -> Agent:
         """The model in its engine, with what it searches; `lockstep` decides in place of the settings, where given."""
-        method = methods.fitting(self.config.agent, shots)
+        method = methods.make_method(self.config.agent, shots)
         require_search(self.config)
         engine, tokens = standing(self.config, self.weights, lockstep=lockstep)
         return replace(agent_of(self.config, engine, tokens, self.index, self.recording), method=method)
@@ -98,7 +100,8 @@ class Candidate:
 
     def _spoken(self) -> Protocol:
         name = self.config.agent.protocol
-        return protocol.named(name, None if name == "tags" else Tokens.load(self.weights))
+        tokens = None if name in ("tags", "rlinf") else Tokens.load(self.weights)
+        return protocol.make_protocol(name, tokens, load_tools(self.config.agent))
 
 
 def circumstances(config: Config, index: Path, spoken: Protocol) -> dict[str, Any]:
@@ -109,10 +112,20 @@ def circumstances(config: Config, index: Path, spoken: Protocol) -> dict[str, An
     return {
         "method": agent.method,
         "protocol": {"name": agent.protocol, "sha256": grammar},
-        "prompt": {"name": _plain(agent.template), "sha256": _digest(prompts.named(agent.template))},
-        "limits": {name: value for name, value in agent.model_dump().items() if name not in NAMED + UNSTAMPED},
+        "prompt": {"name": _plain(agent.template), "sha256": _digest(prompts.load_template(agent.template))},
+        "limits": _limits(agent),
         "search": None if agent.method in UNSEARCHED else _search(config.retrieval, index),
         "imported": _imported(config),
+    }
+
+
+def _limits(agent: AgentConfig) -> dict[str, Any]:
+    """The other settings of the agent; newer ones only if they are set, so that older evaluations stay comparable."""
+    fields = type(agent).model_fields
+    return {
+        name: value
+        for name, value in agent.model_dump().items()
+        if name not in NAMED + UNSTAMPED and not (name in NEWER and value == fields[name].default)
     }
 
 

@@ -69,6 +69,8 @@ def _why_off(config: Config, device: str) -> str | None:
         return f"the engine runs on {device}, whose sums differ from run to run"
     if config.agent.method.startswith(IMPORT):
         return f"agent.method = {config.agent.method} may depend on fewer workers than there are episodes"
+    if config.agent.remote_tools:
+        return f"tools run outside this process: {', '.join(config.agent.remote_tools)}"
     if config.remote_tools:
         return f"searches leave this process: retrieval.index = {config.retrieval.index}"
     return None

@@ -11,7 +11,7 @@ from math import isfinite
 
 import torch
 
-from sleuth.agent.tools import Waits
+from sleuth.agent.tools import Usage
 from sleuth.engines.paged.schedule import EngineStats
 from sleuth.model.policy import Policy
 from sleuth.records import Group, Malformed, Score, StopReason, Trajectory
@@ -158,11 +158,11 @@ def has_spread(group: Group) -> bool:
 class RolloutCounters:
     """Snapshot of the counters of the search tool and the engine."""
 
-    waits: Waits
+    waits: Usage
     tally: EngineStats
 
     @classmethod
-    def read(cls, waits: Waits, tally: EngineStats) -> "RolloutCounters":
+    def read(cls, waits: Usage, tally: EngineStats) -> "RolloutCounters":
         return cls(replace(waits), replace(tally))
 
     def metrics_since(self, before: "RolloutCounters", reward_seconds: float, ranks: Ranks) -> Metrics:
@@ -184,4 +184,4 @@ class RolloutCounters:
 
     def _counts(self) -> tuple[float, ...]:
         waits, tally = self.waits, self.tally
-        return (waits.searches, waits.seconds, waits.busy, tally.reused, tally.prefilled, tally.preempted)
+        return (waits.calls, waits.seconds, waits.busy, tally.reused, tally.prefilled, tally.preempted)

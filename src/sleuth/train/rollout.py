@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sleuth.agent.batch import run_batch
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent, Task, run_batch
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
 from sleuth.corpus.datasets.merge import question_key
@@ -119,7 +118,7 @@ class RolloutSampler:
         return RolloutBatch(trajectories, groups, kept, questions_drawn + drawn, rounds, seconds, cost)
 
     def _counters(self) -> RolloutCounters:
-        return RolloutCounters.read(self.agent.tool.waits, self.tally())
+        return RolloutCounters.read(self.agent.tools.searches, self.tally())
 
     def _has_signal(self, group: Group) -> bool:
         """A group baseline needs two samples, and with `train.resample` rewards that differ."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sleuth.agent.remote import RemoteAgent, protocol_named
+from sleuth.agent.remote import RemoteAgent, make_message_protocol
+from sleuth.agent.user_tools import load_tools
 from sleuth.config.agent import UNSEARCHED
 from sleuth.config.tree import Config
 from sleuth.credentials import redact
@@ -43,7 +44,8 @@ class Served:
     def stamp(self) -> Mapping[str, Any]:
         """All that its answers depend on but the questions, as far as it can be known from here."""
         model = {"url": redact(self.endpoint.base), "name": self.endpoint.model, "served": self.told}
-        return {"model": model, **circumstances(self.config, self.index, protocol_named(self.config.agent.protocol))}
+        protocol = make_message_protocol(self.config.agent.protocol, load_tools(self.config.agent))
+        return {"model": model, **circumstances(self.config, self.index, protocol)}
 
 
 def named(endpoint: Endpoint, wish: Wish, questions: Path | None) -> Served:

@@ -25,8 +25,8 @@ from sleuth.records import (
     Passage,
     Question,
     Score,
-    Search,
     StopReason,
+    ToolCall,
     Trajectory,
     Turn,
 )
@@ -93,7 +93,7 @@ class Scribe:
         self.turns.append(Turn(text, action, outcome, len(ids), tuple(hits), (len(hits),)))
 
     def searched(self, thought: str, query: str, hits: Sequence[Hit]) -> None:
-        self.said(f"<think> {thought} </think> <search> {query} </search>", Search(query), Outcome.FOUND, hits)
+        self.said(f"<think> {thought} </think> <search> {query} </search>", ToolCall.search(query), Outcome.FOUND, hits)
         shown = " ".join(f"Doc {n}(Title: {hit.passage.title}) {hit.passage.text}" for n, hit in enumerate(hits, 1))
         self.given(f"\n\n<information>{shown}</information>\n\n")
 

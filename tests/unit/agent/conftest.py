@@ -7,7 +7,7 @@ import pytest
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Engine
 from sleuth.engines.scripted import ScriptedEngine
@@ -40,6 +40,6 @@ def agent(tokens: Tokens, retriever: Retriever) -> Callable[..., Agent]:
     def make(*lines: str, engine: Engine | None = None, search: Retriever | None = None, **knobs: object) -> Agent:
         config = AgentConfig.model_validate({"prompt": "brief", **knobs})
         played = ScriptedEngine.playing(*map(tokens.encode, lines))
-        return Agent(engine or played, tokens, Tags(), SearchTool(search or retriever, 2), config)
+        return Agent(engine or played, tokens, Tags(), Toolbox(search or retriever, 2), config)
 
     return make

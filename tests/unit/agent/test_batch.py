@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sleuth.agent.batch import run_batch
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent, Task, run_batch
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.model.tokens import Tokens

@@ -14,17 +14,7 @@ from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import ConfigError, EngineFailure, SearchUnavailable
 from sleuth.model.tokens import Tokens
-from sleuth.records import (
-    Answer,
-    Hit,
-    Malformed,
-    Outcome,
-    Question,
-    Search,
-    StopReason,
-    Trajectory,
-    run_lengths,
-)
+from sleuth.records import Answer, Hit, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, run_lengths
 from sleuth.reward.rubric import measure
 
 MakesAgent = Callable[..., Agent]
@@ -65,7 +55,7 @@ def test_searched_and_answered(agent: MakesAgent, tokens: Tokens) -> None:
     assert trajectory.answer == "London"
     assert trajectory.searches == 2
     first, second, last = trajectory.turns
-    assert (first.text, first.action, first.outcome) == (FIRST, Search("Ada Lovelace"), Outcome.FOUND)
+    assert (first.text, first.action, first.outcome) == (FIRST, ToolCall.search("Ada Lovelace"), Outcome.FOUND)
     assert [hit.passage.id for hit in first.hits] == ["ada"]
     assert [hit.passage.id for hit in second.hits] == ["oslo"]
     assert (last.action, last.outcome, last.hits) == (Answer("London"), Outcome.ANSWERED, ())
@@ -315,7 +305,7 @@ def test_the_engine_is_asked_with_the_budget_that_is_left(agent: MakesAgent, tok
 
 def test_whoever_listens_hears_the_whole_transcript(agent: MakesAgent, tokens: Tokens) -> None:
     heard: list[str] = []
-    trajectory = asyncio.run(agent(FIRST, LAST).run(Task(QUESTION), hear=heard.append))
+    trajectory = asyncio.run(agent(FIRST, LAST).run(Task(QUESTION), on_text=heard.append))
     assert "".join(heard) == tokens.decode(trajectory.ids)
     assert heard[0] == PROMPT
 

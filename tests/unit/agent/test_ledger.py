@@ -25,6 +25,6 @@ def test_an_uneven_completion_is_refused_and_leaves_no_trace(
 ) -> None:
     ledger = Ledger()
     ledger.given([1])
-    with pytest.raises(ValueError, match="a completion of 2 tokens with"):
+    with pytest.raises(ValueError, match="has 2 tokens"):
         ledger.sampled(Completion((3, 4), logprobs, versions, Finish.STOP))
     assert (ledger.ids, ledger.origin, ledger.logprobs, ledger.versions) == ((1,), (False,), (), ())

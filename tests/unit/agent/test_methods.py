@@ -10,15 +10,14 @@ import pytest
 
 from sleuth.agent import methods
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.protocol import named
+from sleuth.agent.protocol import UserProtocol, make_protocol
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
-from sleuth.agent.user_protocol import UserProtocol
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import ConfigError, ReplayMiss, SearchUnavailable
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, Malformed, Outcome, Question, Search, StopReason, Trajectory, run_lengths
+from sleuth.records import Answer, Hit, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, run_lengths
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import measure
 
@@ -38,7 +37,7 @@ class Closed:
 
 def play(agent: MakesAgent, method: str, line: str, shots: Sequence[Question] = (), **knobs: Any) -> Trajectory:
     made = agent(line, method=method, **{"prompt": None, **knobs})
-    ready = replace(made, method=methods.fitting(made.config, shots))
+    ready = replace(made, method=methods.make_method(made.config, shots))
     return asyncio.run(ready.run(Task(QUESTION)))
 
 
@@ -82,12 +81,12 @@ def test_rag_is_shown_what_a_search_for_the_question_finds(agent: MakesAgent, to
 def test_documents_cannot_speak_and_are_cut_by_tokens(agent: MakesAgent, tokens: Tokens) -> None:
     spoof = replace(QUESTION, question="spoof")
     made = agent(SAID, method="rag", prompt=None)
-    found = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(spoof)))
+    found = asyncio.run(replace(made, method=methods.make_method(made.config)).run(Task(spoof)))
     assert asked(found, tokens).count("<answer>") == 1
     assert "(answer) Paris (/answer)" in asked(found, tokens)
     long = replace(QUESTION, question="long story sea")
     made = agent(SAID, method="rag", prompt="rag-brief", observation_tokens=12)
-    cut = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(long)))
+    cut = asyncio.run(replace(made, method=methods.make_method(made.config)).run(Task(long)))
     assert 12 < len(tokens.encode(asked(cut, tokens))) < 40
     assert asked(cut, tokens).endswith("\nQuestion: long story sea?\n")
 
@@ -95,7 +94,7 @@ def test_documents_cannot_speak_and_are_cut_by_tokens(agent: MakesAgent, tokens:
 def test_a_search_in_the_one_turn_is_refused(agent: MakesAgent) -> None:
     found = play(agent, "rag", "<search> Ada </search>")
     assert (found.stop, found.answer) == (StopReason.OUT_OF_TURNS, None)
-    assert [(turn.action, turn.outcome) for turn in found.turns] == [(Search("Ada"), Outcome.REFUSED)]
+    assert [(turn.action, turn.outcome) for turn in found.turns] == [(ToolCall.search("Ada"), Outcome.REFUSED)]
 
 
 @pytest.mark.parametrize("said", ["London", "<think> so </think> London", "<answer> London", " London\n"])
@@ -136,7 +135,7 @@ def test_documents_of_rag_count_as_far_as_they_are_shown(
 ) -> None:
     question = replace(QUESTION, question="the ship's log")
     made = agent(SAID, method="rag", prompt="rag-brief", **limits)
-    found = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(question)))
+    found = asyncio.run(replace(made, method=methods.make_method(made.config)).run(Task(question)))
     (turn,) = found.turns
     assert [hit.passage.id for hit in turn.hits] == ["log"]
     assert (measure(question, found)["retrieval_hit"] == 1.0) == seen
@@ -155,7 +154,7 @@ def test_what_rag_found_is_kept_and_does_not_count_where_the_prompt_left_no_room
 def test_documents_make_room_for_the_answer(agent: MakesAgent, tokens: Tokens) -> None:
     long = replace(QUESTION, question="long story sea")
     made = agent(SAID, method="rag", prompt="rag-brief", context_tokens=100, turn_tokens=40)
-    found = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(long)))
+    found = asyncio.run(replace(made, method=methods.make_method(made.config)).run(Task(long)))
     assert (found.stop, found.answer) == (StopReason.ANSWERED, "London")
     assert 40 < len(tokens.encode(asked(found, tokens))) <= 60
     assert asked(found, tokens).startswith("Doc 1(Title: Long) A very long story")
@@ -175,7 +174,7 @@ def test_examples_answer_in_the_form_of_the_prompt(agent: MakesAgent, tokens: To
 def test_a_prompt_of_the_row_tells_how_to_search_and_is_left_out(agent: MakesAgent, tokens: Tokens) -> None:
     own = replace(QUESTION, prompt=({"role": "user", "content": "Search for it: where?"},))
     made = agent(SAID, method="direct", prompt=None)
-    found = asyncio.run(replace(made, method=methods.fitting(made.config)).run(Task(own)))
+    found = asyncio.run(replace(made, method=methods.make_method(made.config)).run(Task(own)))
     assert "Search for it" not in asked(found, tokens)
 
 
@@ -183,8 +182,8 @@ def test_a_prompt_of_the_row_tells_how_to_search_and_is_left_out(agent: MakesAge
     ("knobs", "shots", "sentence"),
     [
         ({"method": "rag", "prompt": "direct"}, [], "has no {documents}"),
-        ({"method": "rag", "prompt": "brief"}, [], "such as its own with --set agent.prompt=rag"),
-        ({"method": "cot", "prompt": "rag"}, [], "shows documents, and the method cot searches for none"),
+        ({"method": "rag", "prompt": "brief"}, [], "--set agent.prompt=rag"),
+        ({"method": "cot", "prompt": "rag"}, [], "the method cot retrieves nothing"),
         ({"method": "direct", "prompt": "brief"}, [SHOT], "has no {examples}"),
         ({"method": "search"}, [SHOT], "--shots has no effect with the method search"),
         ({"method": "rga"}, [], "agent.method = 'rga' is unknown"),
@@ -192,34 +191,30 @@ def test_a_prompt_of_the_row_tells_how_to_search_and_is_left_out(agent: MakesAge
 )
 def test_what_does_not_fit_is_refused(knobs: dict[str, Any], shots: list[Question], sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        methods.fitting(AgentConfig.model_validate(knobs), shots)
+        methods.make_method(AgentConfig.model_validate(knobs), shots)
     assert sentence in str(refused.value)
-
-
-def test_a_method_of_the_users_own(agent: MakesAgent) -> None:
-    method = methods.named("import:sleuth.agent.episode.searched")
-    found = asyncio.run(replace(agent(SAID), method=method).run(Task(QUESTION)))
-    assert found.answer == "London"
 
 
 METHODS = """
 from dataclasses import replace
-from sleuth.agent.episode import searched
+from sleuth.agent.episode import multi_turn
 from sleuth.errors import EngineFailure, ReplayMiss, SearchUnavailable
 
+async def same(agent, task, session, hear):
+    return await multi_turn(agent, task, agent.conversation(session, hear))
 async def fails(agent, task, session, hear):
     return {}["nothing"]
 async def none(agent, task, session, hear): pass
 async def another(agent, task, session, hear):
-    return replace(await searched(agent, task, session, hear), group=7)
+    return replace(await multi_turn(agent, task, agent.conversation(session, hear)), group=7)
 async def cut(agent, task, session, hear):
-    found = await searched(agent, task, session, hear)
+    found = await multi_turn(agent, task, agent.conversation(session, hear))
     return replace(found, logprobs=found.logprobs[1:])
 async def infinite(agent, task, session, hear):
-    found = await searched(agent, task, session, hear)
+    found = await multi_turn(agent, task, agent.conversation(session, hear))
     return replace(found, logprobs=(float("-inf"), *found.logprobs[1:]))
 async def odd(agent, task, session, hear):
-    return replace(await searched(agent, task, session, hear), stop="done")
+    return replace(await multi_turn(agent, task, agent.conversation(session, hear)), stop="done")
 async def broken(agent, task, session, hear): raise EngineFailure("out of order")
 async def unanswered(agent, task, session, hear): raise SearchUnavailable("oslo", "refused")
 async def unrecorded(agent, task, session, hear): raise ReplayMiss("searches.jsonl", "oslo", 3)
@@ -235,19 +230,24 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "import:methods_of_a_user"
 
 
+def test_a_user_defined_method(agent: MakesAgent, mine: str) -> None:
+    found = asyncio.run(replace(agent(SAID), method=methods.find_method(f"{mine}.same")).run(Task(QUESTION)))
+    assert found.answer == "London"
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("fails", "methods_of_a_user.fails' raised KeyError: 'nothing' ("),
         ("none", "methods_of_a_user.none' returned NoneType; expected a Trajectory"),
         ("another", "returned a Trajectory of another task (question, group, sample, step)"),
-        ("cut", "versions; expected one origin an id, and one logprob and version a sampled one"),
-        ("infinite", "returned a Trajectory with a logprob that is no number"),
+        ("cut", "versions; expected one origin per id"),
+        ("infinite", "returned a Trajectory with a logprob that is not finite"),
         ("odd", "returned a Trajectory with stop = 'done'"),
     ],
 )
 def test_a_method_that_fails_makes_its_trajectory_unusable(agent: MakesAgent, mine: str, name: str, says: str) -> None:
-    found = asyncio.run(replace(agent(SAID), method=methods.named(f"{mine}.{name}")).run(Task(QUESTION, group=3)))
+    found = asyncio.run(replace(agent(SAID), method=methods.find_method(f"{mine}.{name}")).run(Task(QUESTION, group=3)))
     assert (found.stop, found.group) == (StopReason.FUNCTION_FAILED, 3)
     assert not found.stop.usable
     assert says in str(found.failure)
@@ -263,20 +263,20 @@ def test_a_method_that_fails_makes_its_trajectory_unusable(agent: MakesAgent, mi
 def test_an_engine_or_a_search_that_fails_in_a_users_method_is_not_the_methods_fault(
     agent: MakesAgent, mine: str, name: str, stop: StopReason, says: str
 ) -> None:
-    found = asyncio.run(replace(agent(SAID), method=methods.named(f"{mine}.{name}")).run(Task(QUESTION)))
+    found = asyncio.run(replace(agent(SAID), method=methods.find_method(f"{mine}.{name}")).run(Task(QUESTION)))
     assert found.stop is stop
     assert says in str(found.failure)
 
 
 def test_a_recording_without_a_search_of_a_users_method_ends_the_run(agent: MakesAgent, mine: str) -> None:
     with pytest.raises(ReplayMiss):
-        asyncio.run(replace(agent(SAID), method=methods.named(f"{mine}.unrecorded")).run(Task(QUESTION)))
+        asyncio.run(replace(agent(SAID), method=methods.find_method(f"{mine}.unrecorded")).run(Task(QUESTION)))
 
 
 @pytest.mark.parametrize(("name", "says"), [("plain", "is not async"), ("short", "cannot be called with 4 arguments")])
 def test_a_method_that_cannot_be_called_is_refused_before_the_run(mine: str, name: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{says}.*expected async def \(agent, task, session, hear\)"):
-        methods.fitting(AgentConfig(method=f"{mine}.{name}"))
+    with pytest.raises(ConfigError, match=rf"{says}.*expected async def \(agent, task, session, on_text\)"):
+        methods.make_method(AgentConfig(method=f"{mine}.{name}"))
 
 
 def test_a_protocol_that_fails_makes_the_trajectory_unusable(agent: MakesAgent) -> None:
@@ -291,11 +291,11 @@ def test_a_protocol_that_fails_makes_the_trajectory_unusable(agent: MakesAgent) 
 
 def test_examples_are_drawn_by_seed_and_fewer_are_among_more() -> None:
     pool = [replace(SHOT, id=str(number)) for number in range(20)]
-    few, more, others = methods.drawn(pool, 3, 0), methods.drawn(pool, 6, 0), methods.drawn(pool, 3, 1)
+    few, more, others = methods.draw_shots(pool, 3, 0), methods.draw_shots(pool, 6, 0), methods.draw_shots(pool, 3, 1)
     assert few == more[:3]
     assert few != others
-    with pytest.raises(ConfigError, match="21 examples asked for, and there are 20"):
-        methods.drawn(pool, 21, 0)
+    with pytest.raises(ConfigError, match=r"21\b.*\b20 questions"):
+        methods.draw_shots(pool, 21, 0)
 
 
 @pytest.mark.parametrize("kind", ["hermes", "llama"])
@@ -305,8 +305,8 @@ def test_a_model_of_function_calls_is_told_of_none(
     tokens = speaker(kind)
     config = AgentConfig(method="rag", protocol="tools")
     engine = ScriptedEngine.playing(tokens.encode(SAID))
-    tool = SearchTool(retriever, 2)
-    agent = Agent(engine, tokens, named("tools", tokens), tool, config, methods.fitting(config))
+    tool = Toolbox(retriever, 2)
+    agent = Agent(engine, tokens, make_protocol("tools", tokens), tool, config, methods.make_method(config))
     found = asyncio.run(agent.run(Task(QUESTION)))
     assert (found.answer, found.turns[0].formed) == ("London", True)
     said = tokens.tokenizer.decode(list(found.ids))
@@ -325,12 +325,12 @@ CALLED = "Answer it. Search by <tool_call> query </tool_call>. Question: where?"
         ("tools", CALLED, "search", None),
         ("tools", "Just answer: where?", "search", None),
         ("tools", TAGGED, "rag", None),  # which has a prompt of its own
-        ("tools", TAGGED, "search", "'q1' has a prompt of its own that searches with <search>, .* agent.protocol=tags"),
+        ("tools", TAGGED, "search", "'q1' searches with <search>, .*agent.protocol=tags"),
         (
             "tags",
             CALLED,
             "search",
-            "'q1' has a prompt of its own that searches with <tool_call>, .*agent.protocol=tool",
+            "'q1' searches with <tool_call>, .*agent.protocol=tool",
         ),
     ],
 )
@@ -339,8 +339,8 @@ def test_a_prompt_of_the_row_in_another_grammar_is_refused(
 ) -> None:
     tokens = speaker("hermes")
     config = AgentConfig(method=method, protocol=protocol)
-    engine, tool = ScriptedEngine.playing(), SearchTool(retriever, 2)
-    made = Agent(engine, tokens, named(protocol, tokens), tool, config, methods.fitting(config))
+    engine, tool = ScriptedEngine.playing(), Toolbox(retriever, 2)
+    made = Agent(engine, tokens, make_protocol(protocol, tokens), tool, config, methods.make_method(config))
     rows = [SHOT, replace(QUESTION, prompt=({"role": "user", "content": own},))]
     if sentence is None:
         methods.require_prompts(made, rows)
@@ -353,7 +353,7 @@ def test_a_prompt_of_the_row_in_another_grammar_is_refused(
 def test_prompts_that_leave_no_room_are_counted_and_refused_where_all_do(method: str, agent: MakesAgent) -> None:
     def overlong(context: int, *questions: Question) -> str | None:
         made = agent(SAID, method=method, prompt=None, context_tokens=context)
-        return methods.overlong(replace(made, method=methods.fitting(made.config)), questions, "questions")
+        return methods.describe_overlong(replace(made, method=methods.make_method(made.config)), questions, "questions")
 
     endless = replace(QUESTION, id="q3", question="Who " * 4000)
     assert overlong(4000, QUESTION, SHOT) is None

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.agent.prompts import QUESTION, SHIPPED, named, render, templates
+from sleuth.agent.prompts import QUESTION, SHIPPED, load_template, render, templates
 from sleuth.agent.tags import Tags
 from sleuth.config.agent import AgentConfig
 from sleuth.errors import ConfigError
@@ -127,15 +127,15 @@ def test_a_file_of_the_users_own(tokens: Tokens, tmp_path: Path) -> None:
     ("content", "name", "sentence"),
     [
         ('mine = "{question}"', "yours", "expected one of mine"),
-        ('mine = "Hello"', "mine", "the prompt 'mine' of .* is no text with {question} in it"),
-        ("mine = 3", "mine", "is no text"),
-        ("mine", "mine", "cannot be read"),
+        ('mine = "Hello"', "mine", "the prompt 'mine' of .*{question}"),
+        ("mine = 3", "mine", "the prompt 'mine'"),
+        ("mine", "mine", "cannot read"),
     ],
 )
 def test_a_file_that_is_no_help(tmp_path: Path, content: str, name: str, sentence: str) -> None:
     (tmp_path / "mine.toml").write_text(content)
     with pytest.raises(ConfigError, match=sentence):
-        named(f"{tmp_path}/mine.toml:{name}")
+        load_template(f"{tmp_path}/mine.toml:{name}")
 
 
 def test_every_template_that_ships_asks_the_question() -> None:

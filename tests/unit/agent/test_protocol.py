@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from sleuth.agent.protocol import named
+from sleuth.agent.protocol import UserProtocol, make_protocol
 from sleuth.agent.tags import Tags
-from sleuth.agent.user_protocol import UserProtocol
 from sleuth.errors import ConfigError, FunctionFailed, UserError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Search
+from sleuth.records import ToolCall
 
 OWN = """
 from sleuth.agent.tags import Tags
@@ -23,10 +22,10 @@ class Own(Tags):
 
 
 def test_by_name(tokens: Tokens) -> None:
-    assert isinstance(named("tags"), Tags)
-    assert isinstance(named("tags", tokens), Tags)
-    with pytest.raises(ConfigError, match=r"agent\.protocol = 'tag' is unknown, expected tags, tools, tools-access or"):
-        named("tag")
+    assert isinstance(make_protocol("tags"), Tags)
+    assert isinstance(make_protocol("tags", tokens), Tags)
+    with pytest.raises(ConfigError, match=r"agent\.protocol = 'tag' is unknown; expected tags, rlinf, tools or"):
+        make_protocol("tag")
 
 
 def test_one_of_the_users_own_is_given_the_tokens(
@@ -34,7 +33,7 @@ def test_one_of_the_users_own_is_given_the_tokens(
 ) -> None:
     (tmp_path / "own_grammar.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    made = named("import:own_grammar.Own", tokens)
+    made = make_protocol("import:own_grammar.Own", tokens)
     assert isinstance(made, UserProtocol)
     assert isinstance(made.inner, Tags)
     assert vars(made.inner) == {"tokens": tokens}
@@ -57,7 +56,7 @@ def test_a_function_that_makes_no_protocol_is_refused(
     (tmp_path / f"{name}.py").write_text(f"from sleuth.agent.tags import Tags\n{code}\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=says):
-        named(f"import:{name}.own")
+        make_protocol(f"import:{name}.own")
 
 
 def test_what_a_protocol_of_the_user_raises_or_returns_names_it() -> None:
@@ -66,8 +65,8 @@ def test_what_a_protocol_of_the_user_raises_or_returns_names_it() -> None:
             return {"text": "nonsense"}.get(text) or 1 / 0
 
     own = UserProtocol("import:mine.own", Own())
-    assert own.observe(Search("x"), [[]]) == Tags().observe(Search("x"), [[]])
+    assert own.observe(ToolCall.search("x"), [[]]) == Tags().observe(ToolCall.search("x"), [[]])
     with pytest.raises(FunctionFailed, match=rf"'import:mine.own' raised ZeroDivisionError.*{Path(__file__).name}:"):
         own.parse("?")
-    with pytest.raises(FunctionFailed, match=r"'import:mine.own': Own.parse returned str; expected Search or Access"):
+    with pytest.raises(FunctionFailed, match=r"'import:mine.own': Own.parse returned str; expected ToolCall or Answer"):
         own.parse("text")

@@ -4,15 +4,15 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.agent.speech import Speech
+from sleuth.agent.conversation import TextStream
 from sleuth.model.tokens import Tokens
 
 
 def told(tokens: Tokens, ids: list[int], step: int) -> list[str]:
     heard: list[str] = []
-    speech = Speech(tokens, heard.append)
+    speech = TextStream(tokens, heard.append)
     for start in range(0, len(ids), step):
-        speech.listen(ids[start : start + step])
+        speech.add(ids[start : start + step])
     return heard
 
 

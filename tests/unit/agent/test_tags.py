@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from sleuth.agent.chat_tools import ChatTools
+from sleuth.agent.function_calls import RemoteFunctionCalls
 from sleuth.agent.tags import Tags
-from sleuth.records import Access, Action, Answer, Hit, Malformed, Passage, Search
+from sleuth.records import Action, Answer, Hit, Malformed, Passage, ToolCall
 
 UNCLOSED = Malformed("neither a search nor an answer was closed")
 
@@ -14,14 +14,14 @@ UNCLOSED = Malformed("neither a search nor an answer was closed")
 @pytest.mark.parametrize(
     ("text", "action"),
     [
-        ("<search>oslo</search>", Search("oslo")),
-        ("<think> a </think>\n<search>\n oslo \n</search>", Search("oslo")),
+        ("<search>oslo</search>", ToolCall.search("oslo")),
+        ("<think> a </think>\n<search>\n oslo \n</search>", ToolCall.search("oslo")),
         ("<answer> Rome </answer>", Answer("Rome")),
         ("<answer></answer>", Answer("")),
         ("<answer>Rome</answer> <search>more</search>", Answer("Rome")),
-        ("<search>a <search>b</search>", Search("b")),
-        ("<answer>a <search>b</search>", Search("b")),
-        ("<search>a <answer>b</search>", Search("a <answer>b")),
+        ("<search>a <search>b</search>", ToolCall.search("b")),
+        ("<answer>a <search>b</search>", ToolCall.search("b")),
+        ("<search>a <answer>b</search>", ToolCall.search("a <answer>b")),
         ("<search> </search>", Malformed("the search is empty")),
         ("oslo</search>", Malformed("</search> closes nothing that was opened")),
         ("<answer>oslo</search>", Malformed("</search> closes nothing that was opened")),
@@ -38,19 +38,19 @@ def test_parse(text: str, action: Action) -> None:
 
 
 def test_actions_as_the_model_writes_them() -> None:
-    assert Tags().act(Search("oslo")) == "<search> oslo </search>"
-    assert Tags().act(Answer("Rome")) == "<answer> Rome </answer>"
+    assert Tags().write(ToolCall.search("oslo")) == "<search> oslo </search>"
+    assert Tags().write(Answer("Rome")) == "<answer> Rome </answer>"
 
 
 def test_documents_as_search_r1_shows_them() -> None:
     hits = [Hit(Passage("7", '"Oslo"\nA city.'), 2.0), Hit(Passage("8", '"Rome"\nAnother.\nOld.'), 1.0)]
-    assert Tags().observe(Search("x"), [hits]).text == (
+    assert Tags().observe(ToolCall.search("x"), [hits]).text == (
         "\n\n<information>Doc 1(Title: Oslo) A city.\nDoc 2(Title: Rome) Another.\nOld.\n</information>\n\n"
     )
 
 
 def test_nothing_found_is_said() -> None:
-    assert Tags().observe(Search("x"), [[]]).text == "\n\n<information>Nothing was found.\n</information>\n\n"
+    assert Tags().observe(ToolCall.search("x"), [[]]).text == "\n\n<information>Nothing was found.\n</information>\n\n"
 
 
 def test_a_correction_names_the_fault_and_the_remedy() -> None:
@@ -67,22 +67,22 @@ def test_the_instruction_shows_every_tag() -> None:
 
 def test_the_hits_of_several_queries_are_numbered_through() -> None:
     oslo, rome = (Hit(Passage(name, f'"{name}"\nA city.'), 1.0) for name in ("Oslo", "Rome"))
-    assert Tags().observe(Search("a", "b"), [[oslo], [rome]]).body == (
+    assert Tags().observe(ToolCall.search("a", "b"), [[oslo], [rome]]).body == (
         "Doc 1(Title: Oslo) A city.\nDoc 2(Title: Rome) A city.\n"
     )
 
 
 def test_an_episode_is_one_message() -> None:
-    seen = Tags().observe(Search("oslo"), [[]])
-    assert Tags().told(["<search> oslo </search>", "<answer> Rome </answer>"], [seen]) == [
+    seen = Tags().observe(ToolCall.search("oslo"), [[]])
+    assert Tags().to_messages(["<search> oslo </search>", "<answer> Rome </answer>"], [seen]) == [
         {"role": "assistant", "content": f"<search> oslo </search>{seen.text}<answer> Rome </answer>"}
     ]
 
 
-@pytest.mark.parametrize("action", [Search("a", "b"), Access("https://oslo.no")])
-def test_there_are_no_tags_for_other_calls(action: Search | Access) -> None:
-    with pytest.raises(ValueError, match="the tags have no word for"):
-        Tags().act(action)
+@pytest.mark.parametrize("action", [ToolCall.search("a", "b")])
+def test_there_are_no_tags_for_other_calls(action: ToolCall) -> None:
+    with pytest.raises(ValueError, match="one query at a time"):
+        Tags().write(action)
 
 
 SEARCH = "<think>look</think><search>capital</search>"
@@ -99,7 +99,7 @@ SEARCH = "<think>look</think><search>capital</search>"
     ],
 )
 def test_an_answer_in_form(text: str) -> None:
-    assert Tags().formed(text, Answer("Oslo"))
+    assert Tags().is_well_formed(text, Answer("Oslo"))
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_an_answer_in_form(text: str) -> None:
     ],
 )
 def test_an_answer_out_of_form(text: str) -> None:
-    assert not Tags().formed(text, Answer("Oslo"))
+    assert not Tags().is_well_formed(text, Answer("Oslo"))
 
 
 @pytest.mark.parametrize("text", [SEARCH, f"\n\n{SEARCH}\n"])
 def test_a_search_in_form(text: str) -> None:
-    assert Tags().formed(text, Search("capital"))
+    assert Tags().is_well_formed(text, ToolCall.search("capital"))
 
 
 @pytest.mark.parametrize(
@@ -141,20 +141,20 @@ def test_a_search_in_form(text: str) -> None:
     ],
 )
 def test_a_search_out_of_form(text: str) -> None:
-    assert not Tags().formed(text, Search("capital"))
+    assert not Tags().is_well_formed(text, ToolCall.search("capital"))
 
 
 def test_what_is_malformed_has_no_form() -> None:
-    assert not Tags().formed("<think>so</think><></>", Malformed("no action"))
+    assert not Tags().is_well_formed("<think>so</think><></>", Malformed("no action"))
 
 
 def test_an_unclosed_bracket_in_a_document_takes_linear_time() -> None:
-    def seconds(spaces: int, protocol: Tags | ChatTools) -> float:
+    def seconds(spaces: int, protocol: Tags | RemoteFunctionCalls) -> float:
         hit = Hit(Passage("1", '"t"\n<' + " " * spaces + "x"), 1.0)
         start = time.process_time()
-        protocol.observe(Search("q"), [[hit]])
+        protocol.observe(ToolCall.search("q"), [[hit]])
         return time.process_time() - start
 
-    for protocol in (Tags(), ChatTools()):
+    for protocol in (Tags(), RemoteFunctionCalls()):
         small = max(seconds(4_000, protocol), 1e-4)
         assert seconds(64_000, protocol) < 64 * small  # sixteen times the text: quadratic is 256

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 from transformers import PreTrainedModel
 
+from sleuth.agent.chat_template import render
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.protocol import named
-from sleuth.agent.template import written
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.protocol import make_protocol
+from sleuth.agent.tools import TOOLS, Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Completion, Finish, Sampling
 from sleuth.engines.paged.engine import PagedEngine
@@ -18,15 +18,14 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import (
-    Access,
     Answer,
     Hit,
     Malformed,
     Outcome,
     Passage,
     Question,
-    Search,
     StopReason,
+    ToolCall,
     Trajectory,
     run_lengths,
 )
@@ -36,6 +35,7 @@ from sleuth.reward.rubric import measure
 Speaker = Callable[..., Tokens]
 
 QUESTION = Question("q1", "Where was Ada Lovelace born", ("London",), "test")
+BOTH = tuple(TOOLS.values())
 LAST = "<think> London. </think> <answer> London </answer>"
 ENDS = {"hermes": "<|im_end|>", "llama": "<|eom|>"}
 
@@ -58,7 +58,7 @@ class Stage:
     asked: list[tuple[int, ...]] = field(default_factory=list)
     sampled: list[list[int]] = field(default_factory=list)
 
-    def agent(self, *lines: str | list[int], protocol: str = "tools-access", **knobs: object) -> Agent:
+    def agent(self, *lines: str | list[int], **knobs: object) -> Agent:
         """Lines of text end where a stop does; those of ids are played as they are."""
         config = AgentConfig.model_validate({"prompt": "brief", "context_tokens": 100_000, **knobs})
         played = iter([self.tokens.encode(line) if isinstance(line, str) else line for line in lines])
@@ -68,8 +68,8 @@ class Stage:
             self.sampled.append(next(played))
             return self.sampled[-1]
 
-        tool = SearchTool(self.retriever, 2, pages=Shelf())
-        return Agent(ScriptedEngine(script), self.tokens, named(protocol, self.tokens), tool, config)
+        tool = Toolbox(self.retriever, 2, pages=Shelf())
+        return Agent(ScriptedEngine(script), self.tokens, make_protocol("tools", self.tokens, BOTH), tool, config)
 
     def play(self, *lines: str | list[int], **knobs: object) -> Trajectory:
         return asyncio.run(self.agent(*lines, **knobs).run(Task(QUESTION)))  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def ended(stage: Stage, kind: str, text: str) -> list[int]:
 
 
 def call(stage: Stage, *queries: str) -> str:
-    return named("tools", stage.tokens).act(Search(*queries))
+    return make_protocol("tools", stage.tokens).write(ToolCall.search(*queries))
 
 
 def assert_exact(stage: Stage, trajectory: Trajectory) -> None:
@@ -114,20 +114,20 @@ def test_searched_and_answered(stage: Stage, kind: str) -> None:
     assert (trajectory.stop, trajectory.answer, trajectory.searches) == (StopReason.ANSWERED, "London", 1)
     first, last = trajectory.turns
     assert (first.action, first.outcome, first.counts, first.formed) == (
-        Search("Ada Lovelace"),
+        ToolCall.search("Ada Lovelace"),
         Outcome.FOUND,
         (1,),
         True,
     )
     assert (last.action, last.formed) == (Answer("London"), True)
-    protocol = named("tools-access", stage.tokens)
+    protocol = make_protocol("tools", stage.tokens, BOTH)
     messages = [
         {"role": "user", "content": "Question: Where was Ada Lovelace born?\n"},
         {"role": "assistant", "content": said},
-        {"role": "tool", "content": protocol.observe(Search("x"), [first.hits]).body},
+        {"role": "tool", "content": protocol.observe(ToolCall.search("x"), [first.hits]).body},
         {"role": "assistant", "content": LAST},
     ]
-    whole = written(messages, stage.tokens, protocol.functions, opening=False)
+    whole = render(messages, stage.tokens, protocol.functions, generation_prompt=False)
     found = stage.text(trajectory.ids)
     if kind == "llama":  # its template trims contents; a prompt is given as it stands
         found = found.replace("born?\n", "born?")
@@ -171,7 +171,7 @@ def test_a_special_token_at_the_limit_ends_no_turn(speaker: Speaker, retriever: 
     lines: Iterator[Sequence[int] | Completion] = iter([cut, stage.tokens.encode(LAST)])
     agent = stage.agent()
     engine = ScriptedEngine(lambda _ids: next(lines))
-    made = Agent(engine, agent.tokens, agent.protocol, agent.tool, agent.config)
+    made = Agent(engine, agent.tokens, agent.protocol, agent.tools, agent.config)
     trajectory = asyncio.run(made.run(Task(QUESTION)))
     assert "<|python_tag|><|eot|>" in stage.text(trajectory.ids)
 
@@ -185,7 +185,7 @@ def test_the_embedded_engine_ends_a_turn_at_any_of_the_models_ends(
     model.generation_config.eos_token_id = [stage.tokens.encode_trusted(name)[0] for name in ("<|eot|>", "<|eom|>")]
     agent = stage.agent(searches=1, context_tokens=2000)
     engine = PagedEngine(model, stage.tokens, slots=1, context=2001)
-    made = Agent(engine, agent.tokens, agent.protocol, agent.tool, agent.config)
+    made = Agent(engine, agent.tokens, agent.protocol, agent.tools, agent.config)
     trajectory = asyncio.run(made.run(Task(QUESTION, temperature=0.0)))
     said = [stage.text(trajectory.ids[place - 2 : place + 1]) for place in _ends(trajectory)]
     assert said == ["Hi<|eom|>", "Hi<|eom|>"]
@@ -201,7 +201,7 @@ def _ends(trajectory: Trajectory) -> list[int]:
 def test_several_queries_in_one_call(stage: Stage) -> None:
     trajectory = stage.play(call(stage, "Ada Lovelace", "xyzzy", "capital of Norway"), LAST)
     turn = trajectory.turns[0]
-    assert turn.action == Search("Ada Lovelace", "xyzzy", "capital of Norway")
+    assert turn.action == ToolCall.search("Ada Lovelace", "xyzzy", "capital of Norway")
     assert (turn.counts, [hit.passage.id for hit in turn.hits]) == ((1, 0, 1), ["ada", "oslo"])
     assert trajectory.searches == 1
     shown = stage.text(trajectory.ids)
@@ -210,10 +210,10 @@ def test_several_queries_in_one_call(stage: Stage) -> None:
 
 
 def test_pages_are_opened(stage: Stage) -> None:
-    act = named("tools-access", stage.tokens).act
-    trajectory = stage.play(act(Access("https://ada.uk", "https://no.no")), LAST)
+    act = make_protocol("tools", stage.tokens, BOTH).write
+    trajectory = stage.play(act(ToolCall.access("https://ada.uk", "https://no.no")), LAST)
     turn = trajectory.turns[0]
-    assert (turn.action, turn.counts) == (Access("https://ada.uk", "https://no.no"), (1, 0))
+    assert (turn.action, turn.counts) == (ToolCall.access("https://ada.uk", "https://no.no"), (1, 0))
     assert [hit.passage.id for hit in turn.hits] == ["https://ada.uk"]
     assert (trajectory.searches, trajectory.stop) == (0, StopReason.ANSWERED)
     shown = stage.text(trajectory.ids)
@@ -223,8 +223,8 @@ def test_pages_are_opened(stage: Stage) -> None:
 
 
 def test_a_page_that_cannot_be_reached_ends_the_episode_as_unusable(stage: Stage) -> None:
-    act = named("tools-access", stage.tokens).act
-    trajectory = stage.play(act(Access("https://ada.uk", "https://broken.no")), LAST)
+    act = make_protocol("tools", stage.tokens, BOTH).write
+    trajectory = stage.play(act(ToolCall.access("https://ada.uk", "https://broken.no")), LAST)
     assert (trajectory.stop, trajectory.turns[0].hits) == (StopReason.SEARCH_UNAVAILABLE, ())
     assert not trajectory.stop.usable
 
@@ -264,7 +264,7 @@ def test_an_observation_is_cut_by_tokens_and_keeps_its_closing(stage: Stage, kin
     assert trajectory.stop is StopReason.ANSWERED
     _, _, (origin, length), _ = run_lengths(trajectory.sampled)
     assert (origin, length) == ("given", budget)
-    closing = named("tools", stage.tokens).observe(Search("x"), [[]]).closing
+    closing = make_protocol("tools", stage.tokens).observe(ToolCall.search("x"), [[]]).closing
     assert stage.text(stage.asked[1]).endswith(closing)
 
 
@@ -277,7 +277,7 @@ def test_a_passage_counts_as_far_as_the_observation_shows_it(stage: Stage, budge
     assert (turn.shown is None) == seen
     if turn.shown is not None:
         # As the document has it, also where the template writes a string of JSON.
-        whole = named("tools", stage.tokens).observe(Search("the ship's log"), [turn.hits]).body
+        whole = make_protocol("tools", stage.tokens).observe(ToolCall.search("the ship's log"), [turn.hits]).body
         assert whole.startswith(turn.shown)
         assert turn.shown.startswith("Doc 1 (Title: Log)\nThe ship's log. ")
 
@@ -292,7 +292,7 @@ def test_documents_do_not_speak_for_the_model(stage: Stage) -> None:
     trajectory = stage.play(call(stage, "spoof"), LAST)
     assert "(answer) Paris (/answer)" in stage.text(trajectory.ids)
     _, (_, said), (_, given), _ = run_lengths(trajectory.sampled)
-    frame = named("tools", stage.tokens).observe(Search("x"), [[]]).around(stage.tokens)
+    frame = make_protocol("tools", stage.tokens).observe(ToolCall.search("x"), [[]]).frame_ids(stage.tokens)
     start = len(stage.asked[0]) + said + len(frame[0])
     body = trajectory.ids[start : start + given - len(frame[0]) - len(frame[1])]
     assert not set(body) & set(stage.tokens.tokenizer.added_tokens_decoder)
@@ -314,5 +314,5 @@ def test_generation_stops_after_the_first_call(stage: Stage, kind: str) -> None:
 
     agent = stage.agent()
     engine = Listening.playing(stage.tokens.encode(LAST))
-    asyncio.run(Agent(engine, agent.tokens, agent.protocol, agent.tool, agent.config).run(Task(QUESTION)))
+    asyncio.run(Agent(engine, agent.tokens, agent.protocol, agent.tools, agent.config).run(Task(QUESTION)))
     assert asked[0].stops == {"hermes": ("</tool_call>", "</answer>"), "llama": ("</answer>",)}[kind]

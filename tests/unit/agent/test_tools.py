@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.errors import SearchUnavailable
-from sleuth.records import Access, Hit, Search
+from sleuth.records import Hit, ToolCall
 from sleuth.retrieval.retriever import Retriever
 
 
 def test_the_best_k(retriever: Retriever) -> None:
     async def ids(k: int) -> list[str]:
-        found = await SearchTool(retriever, k).search("the capital of a story about Ada")
+        found = await Toolbox(retriever, k).search("the capital of a story about Ada")
         assert not isinstance(found, SearchUnavailable)
         return [hit.passage.id for hit in found]
 
@@ -23,19 +23,19 @@ def test_the_best_k(retriever: Retriever) -> None:
 
 
 def test_nothing_found_is_an_answer(retriever: Retriever) -> None:
-    assert asyncio.run(SearchTool(retriever, 2).search("xyzzy")) == ()
+    assert asyncio.run(Toolbox(retriever, 2).search("xyzzy")) == ()
 
 
 def test_several_queries_are_asked_at_once_and_answered_in_order(retriever: Retriever) -> None:
-    tool = SearchTool(retriever, 1)
-    found = asyncio.run(tool.answer(Search("capital of Norway", "xyzzy", "Ada")))
-    assert not isinstance(found, SearchUnavailable)
+    tool = Toolbox(retriever, 1)
+    found = asyncio.run(tool.call(ToolCall.search("capital of Norway", "xyzzy", "Ada")))
+    assert isinstance(found, tuple)
     assert [[hit.passage.id for hit in hits] for hits in found] == [["oslo"], [], ["ada"]]
-    assert tool.waits.searches == 1
+    assert tool.searches.calls == 1
 
 
 def test_pages_that_are_not_there_are_a_failure_not_an_empty_page(retriever: Retriever) -> None:
-    found = asyncio.run(SearchTool(retriever, 1).answer(Access("https://a.no")))
+    found = asyncio.run(Toolbox(retriever, 1).call(ToolCall.access("https://a.no")))
     assert isinstance(found, SearchUnavailable)
     assert found.cause == "there are no pages to open"
 
@@ -51,7 +51,7 @@ class Slow:
 
 
 def test_searches_at_once_are_waited_for_each_and_busy_together() -> None:
-    tool = SearchTool(Slow(), 1)
+    tool = Toolbox(Slow(), 1)
 
     async def ask() -> None:
         await asyncio.gather(*(tool.search(str(number)) for number in range(4)))
@@ -59,17 +59,17 @@ def test_searches_at_once_are_waited_for_each_and_busy_together() -> None:
         await tool.search("alone")
 
     asyncio.run(ask())
-    assert tool.waits.searches == 5
-    assert tool.waits.seconds >= 0.5
+    assert tool.searches.calls == 5
+    assert tool.searches.seconds >= 0.5
     # Two stretches of a tenth of a second; the pause between them is not one.
-    assert 0.2 <= tool.waits.busy <= tool.waits.seconds - 0.25
+    assert 0.2 <= tool.searches.busy <= tool.searches.seconds - 0.25
 
 
 def test_search_that_breaks_is_counted_and_over() -> None:
-    tool = SearchTool(Slow(), 1)
+    tool = Toolbox(Slow(), 1)
     with pytest.raises(RuntimeError, match="it broke"):
         asyncio.run(tool.search("broken"))
-    busy = tool.waits.busy
-    assert (tool.waits.searches, busy >= 0.1) == (1, True)
+    busy = tool.searches.busy
+    assert (tool.searches.calls, busy >= 0.1) == (1, True)
     asyncio.run(tool.search("next"))
-    assert tool.waits.busy >= busy + 0.1
+    assert tool.searches.busy >= busy + 0.1

@@ -16,7 +16,7 @@ from sleuth.bench.step import PARTS, REST, measure, one
 from sleuth.errors import InputError
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
-from sleuth.records import Outcome, Search, run_lengths
+from sleuth.records import Outcome, ToolCall, run_lengths
 
 CPU = torch.device("cpu")
 PLAN = Plan(
@@ -65,7 +65,7 @@ def test_episodes_are_as_long_as_asked_for_and_show_what_was_found(
         assert others == [("sampled", 6), ("given", 40), ("sampled", 6), ("given", 40), ("sampled", 6)]
         assert each.question.question in tokens.decode(each.ids[:prompt])
         assert [turn.outcome for turn in each.turns] == [Outcome.FOUND, Outcome.FOUND, Outcome.REFUSED]
-        assert all(isinstance(turn.action, Search) and set(turn.action.queries) <= set(asked) for turn in each.turns)
+        assert all(isinstance(turn.action, ToolCall) and set(turn.action.lookups) <= set(asked) for turn in each.turns)
         shown = tokens.decode(each.ids[prompt + 6 : prompt + 46])
         assert shown.startswith(f"\n\n<information>Doc 1(Title: {each.turns[0].hits[0].passage.title}")
         assert shown.endswith("</information>\n\n")
@@ -142,6 +142,6 @@ def test_a_text_is_cut_or_repeated(tokens: Tokens) -> None:
 def test_whatever_is_said_is_a_search() -> None:
     forced = Forced(["one", "two"], "Do it.")
     assert [forced.parse(text) for text in ("<answer> x </answer>", "", "?")] == [
-        Search("one"), Search("two"), Search("one"),
+        ToolCall.search("one"), ToolCall.search("two"), ToolCall.search("one"),
     ]  # fmt: skip
     assert (forced.stops, forced.instruction) == ((), "Do it.")

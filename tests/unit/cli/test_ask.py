@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sleuth.cli.ask import Stream, ask, closing
 from sleuth.cli.printed import Terminal
 from sleuth.errors import ConfigError, InputError
-from sleuth.records import Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory, Turn
+from sleuth.records import Answer, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, Turn
 
 TEXT = "Question: is 1 < 2?\n<think> I [bold] know </think> <search> Ada </search>\n\n<answer> x</y </answer>"
 
@@ -47,13 +47,13 @@ def trajectory(stop: StopReason, *turns: Turn) -> Trajectory:
     return Trajectory(Question("q", "Who?", (), "asked"), 0, 0, 0, (1,), (False,), (), (), turns, stop)
 
 
-SEARCHED = Turn("", Search("Ada"), Outcome.FOUND, 3)
+SEARCHED = Turn("", ToolCall.search("Ada"), Outcome.FOUND, 3)
 LINES = {
     "Answer: Ada (2 searches)": (StopReason.ANSWERED, SEARCHED, SEARCHED, Turn("", Answer("Ada"), Outcome.ANSWERED, 3)),
     "No answer: the search engine failed (1 search)": (
         StopReason.SEARCH_UNAVAILABLE,
         SEARCHED,
-        Turn("", Search("Ada"), Outcome.UNAVAILABLE, 3),
+        Turn("", ToolCall.search("Ada"), Outcome.UNAVAILABLE, 3),
     ),
     "No answer: out of turns (1 search)": (StopReason.OUT_OF_TURNS, SEARCHED),
     "No answer: out of tokens (0 searches)": (

@@ -161,11 +161,11 @@ def sources(**tables: Any) -> Knobs:
         ({"retrieval": {"replay": "f"}}, "data.train is missing"),
         (
             {"world": {}, "retrieval": {"pages": "p"}},
-            "retrieval.pages has no effect with agent.protocol = tags; remove it",
+            "retrieval.pages has no effect",
         ),
         (
             {"world": {}, "retrieval": {"pages": "p", "record": True}, "agent": {"protocol": "tools-access"}},
-            "agent.protocol = tools-access",
+            "agent.tools has access",
         ),
     ],
 )

@@ -9,21 +9,21 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, Outcome, Passage, Question, Search, StopReason, Trajectory, Turn
+from sleuth.records import Answer, Hit, Outcome, Passage, Question, StopReason, ToolCall, Trajectory, Turn
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 
 
 def _trajectory(question: Question, answer: str | None, searches: int) -> Trajectory:
     """An episode with searches and an answer; without an answer, its search failed."""
-    turns = [Turn("<search>x</search>", Search("x"), Outcome.FOUND, 3)] * searches
+    turns = [Turn("<search>x</search>", ToolCall.search("x"), Outcome.FOUND, 3)] * searches
     if answer is not None:
         turns.append(Turn(f"<answer>{answer}</answer>", Answer(answer), Outcome.ANSWERED, 3))
     stop = StopReason.SEARCH_UNAVAILABLE if answer is None else StopReason.ANSWERED
@@ -84,4 +84,4 @@ def agent(tokens: Tokens, shelf: Retriever) -> Agent:
             return tokens.encode(f"<search>{wish.removeprefix('search ')}</search>")
         return tokens.encode(f"<answer>{wish.removeprefix('search ')}</answer>")
 
-    return Agent(ScriptedEngine(script), tokens, Tags(), SearchTool(shelf, 3), AgentConfig(prompt="brief"))
+    return Agent(ScriptedEngine(script), tokens, Tags(), Toolbox(shelf, 3), AgentConfig(prompt="brief"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.single import Single
+from sleuth.agent.one_turn import OneTurn
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError, InputError
@@ -244,7 +244,7 @@ def test_prompts_that_do_not_fit_are_counted(tmp_path: Path, agent: Agent) -> No
 def test_no_fitting_prompt_raises(tmp_path: Path, agent: Agent) -> None:
     folder = new_folder(tmp_path / "e", "oslo", "rome")
     config = AgentConfig(method="rag", prompt="rag-brief", context_tokens=6)
-    ask(folder, replace(agent, config=config, method=Single(retrieves=True)))
+    ask(folder, replace(agent, config=config, method=OneTurn(retrieves=True)))
     results = load_results(folder)
     assert [(result.values or {})["retrieval_hit"] for result in results] == [0.0, 0.0]
     with pytest.raises(ConfigError, match=r"did not fit for any question.*raise agent.context_tokens"):

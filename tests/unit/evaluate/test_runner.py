@@ -9,7 +9,7 @@ import pytest
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.base import Completion, OnTokens, Sampling, Session
@@ -90,7 +90,7 @@ def test_default_is_greedy(tokens: Tokens, shelf: Retriever) -> None:
             return await super().generate(ids, sampling, session, on_tokens)
 
     line = tokens.encode("<answer>oslo</answer>")
-    agent = Agent(Recording.playing(line, line), tokens, Tags(), SearchTool(shelf, 3), AgentConfig(prompt="brief"))
+    agent = Agent(Recording.playing(line, line), tokens, Tags(), Toolbox(shelf, 3), AgentConfig(prompt="brief"))
     ask(agent, "a", "b")
     assert temperatures == [0.0, 0.0]
 

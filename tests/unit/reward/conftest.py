@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sleuth.records import Answer, Hit, Outcome, Passage, Question, Search, StopReason, Trajectory, Turn
+from sleuth.records import Answer, Hit, Outcome, Passage, Question, StopReason, ToolCall, Trajectory, Turn
 
 Play = Callable[..., Trajectory]
 
@@ -27,7 +27,7 @@ def searched() -> Callable[..., Turn]:
     def turn(*contents: str, formed: bool = True) -> Turn:
         hits = tuple(Hit(Passage(str(place), content), 1.0) for place, content in enumerate(contents))
         text = "<think>look</think><search>capital</search>"
-        return Turn(text, Search("capital"), Outcome.FOUND, 5, hits, formed=formed)
+        return Turn(text, ToolCall.search("capital"), Outcome.FOUND, 5, hits, formed=formed)
 
     return turn
 

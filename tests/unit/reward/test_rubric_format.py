@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sleuth.records import Malformed, Outcome, Search, StopReason, Trajectory, Turn
+from sleuth.records import Malformed, Outcome, StopReason, ToolCall, Trajectory, Turn
 from sleuth.reward.rubric import count_answer_tags, has_valid_format
 
 Make = Callable[..., Turn]
@@ -28,10 +28,10 @@ def test_a_turn_out_of_form_is_not(play: Play, searched: Make, answered: Make) -
 
 @pytest.mark.parametrize(
     ("action", "outcome"),
-    [(Search("capital"), Outcome.REFUSED), (Malformed("the query is empty"), Outcome.CORRECTED)],
+    [(ToolCall.search("capital"), Outcome.REFUSED), (Malformed("the query is empty"), Outcome.CORRECTED)],
 )
 def test_a_search_that_brought_no_information_is_not(
-    play: Play, answered: Make, action: Search | Malformed, outcome: Outcome
+    play: Play, answered: Make, action: ToolCall | Malformed, outcome: Outcome
 ) -> None:
     assert not has_valid_format(play(Turn(SEARCH, action, outcome, 5), answered("Oslo")))
 

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 from sleuth.records import (
-    Access,
     Answer,
     Hit,
     Malformed,
@@ -12,8 +11,8 @@ from sleuth.records import (
     Passage,
     Question,
     Score,
-    Search,
     StopReason,
+    ToolCall,
     Trajectory,
     Turn,
 )
@@ -32,7 +31,7 @@ def trajectory(supporting_ids: tuple[str, ...] = ("p1",), stop: StopReason = Sto
         logprobs=(-0.5, -0.25),
         versions=(4, 4),
         turns=(
-            Turn("<search>A</search>", Search("A"), Outcome.FOUND, 2, hits),
+            Turn("<search>A</search>", ToolCall.search("A"), Outcome.FOUND, 2, hits),
             Turn("hm", Malformed("no action"), Outcome.CORRECTED, 1),
             Turn("<answer>Ada</answer>", Answer("Ada"), Outcome.ANSWERED, 3),
         ),
@@ -96,8 +95,8 @@ def test_a_row_tells_several_queries_and_pages_apart() -> None:
     """One query is written as it always was: who reads `query` alone still can."""
     oslo, rome = (Hit(Passage(name, name), 1.0) for name in ("oslo", "rome"))
     turns = (
-        Turn("x", Search("a", "b", "c"), Outcome.FOUND, 2, (oslo, rome), (0, 1, 1), formed=False),
-        Turn("y", Access("https://oslo.no"), Outcome.FOUND, 2, (oslo,), (1,), shown="os"),
+        Turn("x", ToolCall.search("a", "b", "c"), Outcome.FOUND, 2, (oslo, rome), (0, 1, 1), formed=False),
+        Turn("y", ToolCall.access("https://oslo.no"), Outcome.FOUND, 2, (oslo,), (1,), shown="os"),
     )
     first, second = trajectory_row(replace(trajectory(), turns=turns), None)["turns"]
     assert (first["action"], first["queries"], first["counts"]) == ("search", ["a", "b", "c"], [0, 1, 1])

@@ -8,14 +8,14 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.agent import prompts
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.protocol import named
+from sleuth.agent.protocol import make_protocol
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Question, Search
+from sleuth.records import Question, ToolCall
 from sleuth.retrieval.retriever import Retriever
 from sleuth.sft.conversation import Conversations, Message, Voice, checked, observed
 
@@ -73,9 +73,9 @@ def test_trace_has_the_tokens_of_the_episode_it_tells(
     known = tokens if template is None else chatting(template)
     engine = ScriptedEngine.playing(known.encode(SEARCHED), known.encode(ANSWERED))
     config = AgentConfig(prompt="brief", observation_tokens=limit)
-    agent = Agent(engine, known, Tags(), SearchTool(library, 2), config)
+    agent = Agent(engine, known, Tags(), Toolbox(library, 2), config)
     episode = asyncio.run(agent.run(Task(ASKED)))
-    shown = Tags().observe(Search("x"), [episode.turns[0].hits]).text
+    shown = Tags().observe(ToolCall.search("x"), [episode.turns[0].hits]).text
     messages = [*prompts.messages(ASKED, "brief", Tags()), said("assistant", SEARCHED + shown + ANSWERED)]
     pieces = list(Conversations(known, Tags(), limit).pieces(messages))
     ids = [token for piece in pieces for token in piece.ids]
@@ -94,17 +94,17 @@ def test_a_trace_of_calls_has_the_tokens_of_the_episode_it_tells(
 ) -> None:
     """All of them; the end of a call is the model's to say in a trace, and given where a stop came first."""
     known = speaker(kind)
-    tools = named("tools", known)
-    frame = tools.observe(Search("x"), [[]]).around(known)
+    tools = make_protocol("tools", known)
+    frame = tools.observe(ToolCall.search("x"), [[]]).around(known)
     limit = sum(map(len, frame)) + 30 if cut else 2000
-    call = f"<think> I look. </think> {tools.act(Search('book 1', 'book 2'))}"
+    call = f"<think> I look. </think> {tools.write(ToolCall.search('book 1', 'book 2'))}"
     config = AgentConfig(prompt="brief", observation_tokens=limit, context_tokens=100_000)
     engine = ScriptedEngine.playing(known.encode(call), known.encode(ANSWERED))
-    episode = asyncio.run(Agent(engine, known, tools, SearchTool(library, 2), config).run(Task(ASKED)))
+    episode = asyncio.run(Agent(engine, known, tools, Toolbox(library, 2), config).run(Task(ASKED)))
     turn = episode.turns[0]
-    assert isinstance(turn.action, Search)
+    assert isinstance(turn.action, ToolCall)
     seen = tools.observe(turn.action, [turn.hits[: turn.counts[0]], turn.hits[turn.counts[0] :]])
-    messages = [*prompts.messages(ASKED, "brief", tools), *tools.told([call, ANSWERED], [seen])]
+    messages = [*prompts.messages(ASKED, "brief", tools), *tools.to_messages([call, ANSWERED], [seen])]
     pieces = list(Conversations(known, tools, limit).pieces(messages))
     ids = [token for piece in pieces for token in piece.ids]
     spoken = [piece.voice is Voice.SPOKEN for piece in pieces for _ in piece.ids]

@@ -10,7 +10,7 @@ from sleuth.agent import prompts
 from sleuth.agent.tags import Tags
 from sleuth.model.packing import WEIGHT, Row
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Malformed, Search
+from sleuth.records import Answer, Malformed, ToolCall
 from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, Script, acted, expert
 from sleuth.sft.quickstart_tokenizer import tokenizer
 from sleuth.synthesis.world.world import World, WorldQuestion
@@ -57,11 +57,11 @@ def test_searches_show_the_passage_that_bears_their_name(
     behaviour: Behaviour, world: World, posed: list[WorldQuestion]
 ) -> None:
     searches = [
-        move for each in posed for move in behaviour(each, world, random.Random(1)) if isinstance(move.action, Search)
+        move for each in posed for move in behaviour(each, world, random.Random(1)) if isinstance(move.action, ToolCall)
     ]
     for move in searches:
-        assert isinstance(move.action, Search)
-        assert world.passage(move.row).title == move.action.queries[0]
+        assert isinstance(move.action, ToolCall)
+        assert world.passage(move.row).title == move.action.lookups[0]
 
 
 @everyone
@@ -71,7 +71,7 @@ def test_no_demonstration_takes_three_hops(behaviour: Behaviour, world: World, p
     for each in deep:
         for seed in range(20):
             actions = iter([move.action for move in behaviour(each, world, random.Random(seed))])
-            taken = [hop for hop in each.hops if Search(hop.subject) in actions]
+            taken = [hop for hop in each.hops if ToolCall.search(hop.subject) in actions]
             assert len(taken) < 3
 
 
@@ -80,7 +80,7 @@ def test_expert_answers_right_where_two_hops_are_enough(world: World, posed: lis
         if len(each.hops) > 2:
             continue
         *shown, last = expert(each, world, random.Random(0))
-        assert [move.action for move in shown] == [Search(hop.subject) for hop in each.hops]
+        assert [move.action for move in shown] == [ToolCall.search(hop.subject) for hop in each.hops]
         assert isinstance(last.action, Answer)
         assert last.action.text in each.question.golden_answers
 
@@ -100,7 +100,7 @@ def test_row_learns_what_was_done_and_reads_a_little(
         learned = plain.decode([token for token, weight in zip(ids, weights, strict=True) if weight == 1.0])
         read = plain.decode([token for token, weight in zip(ids, weights, strict=True) if weight == READING])
         assert learned == "".join(acted(move, Tags()) for move in script)
-        assert read.count("<information>") == sum(isinstance(move.action, Search) for move in script)
+        assert read.count("<information>") == sum(isinstance(move.action, ToolCall) for move in script)
 
 
 def test_drill_practises_only_the_verdict(demonstrator: Demonstrator, posed: list[WorldQuestion]) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.agent.protocol import Protocol, named
+from sleuth.agent.protocol import Protocol, make_protocol
 from sleuth.agent.tags import Tags
 from sleuth.errors import ConfigError, SearchUnavailable, UserError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, Passage, Question, Search
+from sleuth.records import Answer, Hit, Passage, Question, ToolCall
 from sleuth.retrieval import index
 from sleuth.retrieval.retriever import Retriever
 from sleuth.sft import gold_queries, gold_words
@@ -76,7 +76,7 @@ def demonstrate(corpus: Path) -> Callable[..., Demonstration | LeftOut]:
     return one
 
 
-def actions(made: Demonstration) -> list[Search | Answer]:
+def actions(made: Demonstration) -> list[ToolCall | Answer]:
     """What the assistant of a demonstration does, read from its text."""
     text = made.row["messages"][-1]["content"]
     turns = [body for opening, body, _ in observed(text, Tags()) if not opening]
@@ -97,7 +97,7 @@ def test_hops_are_searched_for_one_by_one_and_answered(
 ) -> None:
     made = demonstrate(BRIDGE, None)
     assert isinstance(made, Demonstration)
-    assert actions(made) == [Search("Big Gap"), Search("Ada Trig"), Answer("Oslo")]
+    assert actions(made) == [ToolCall.search("Big Gap"), ToolCall.search("Ada Trig"), Answer("Oslo")]
     assert made.row["messages"][0] == {"role": "user", "content": f"Question: {BRIDGE.question}\n"}
     assert made.row["question_id"] == "q1"
 
@@ -140,7 +140,7 @@ def test_what_the_question_does_not_find_is_searched_for_by_names_that_were_read
 ) -> None:
     made = demonstrate(BRIDGE, Named(found))
     assert isinstance(made, Demonstration)
-    assert actions(made) == [Search(ASKED), *map(Search, queries), Answer("Oslo")]
+    assert actions(made) == [ToolCall.search(ASKED), *map(ToolCall.search, queries), Answer("Oslo")]
     shown = [tuple(hit.passage.id for hit in search.hits) for search in made.searches]
     assert shown == [found[query] for query in (ASKED, *queries)]
 
@@ -152,7 +152,7 @@ def test_title_that_was_not_read_is_no_query(demonstrate: Callable[..., Demonstr
     through = found | {"Oslo": ("cat",)}
     made = demonstrate(unread, Named(through))
     assert isinstance(made, Demonstration)
-    assert actions(made) == [Search("Where do pets live"), Search("Oslo"), Answer("houses")]
+    assert actions(made) == [ToolCall.search("Where do pets live"), ToolCall.search("Oslo"), Answer("houses")]
 
 
 def test_what_tells_a_title_apart_is_no_query_unless_it_was_read(
@@ -163,7 +163,7 @@ def test_what_tells_a_title_apart_is_no_query_unless_it_was_read(
     told = Question("q", 'Where is the director of "Big Gap (film)" based?', ("Oslo",), "films", ("person", "film"))
     made = demonstrate(told, Named(found))
     assert isinstance(made, Demonstration)
-    assert actions(made)[1:] == [Search("Big Gap (film)"), Search("Ada Trig"), Answer("Oslo")]
+    assert actions(made)[1:] == [ToolCall.search("Big Gap (film)"), ToolCall.search("Ada Trig"), Answer("Oslo")]
 
 
 def test_another_passage_with_the_answer_does_for_a_single_one(
@@ -172,7 +172,7 @@ def test_another_passage_with_the_answer_does_for_a_single_one(
     lone = Question("q", "Where do rivers end?", ("sea",), "s", ("cat",))
     made = demonstrate(lone, Named({"Where do rivers end": ("river",)}))
     assert isinstance(made, Demonstration)
-    assert actions(made) == [Search("Where do rivers end"), Answer("sea")]
+    assert actions(made) == [ToolCall.search("Where do rivers end"), Answer("sea")]
     both = Question("q", "Where do rivers end?", ("sea",), "s", ("cat", "town"))
     assert isinstance(demonstrate(both, Named({"Where do rivers end": ("river",)})), LeftOut)
 
@@ -182,7 +182,7 @@ def test_gold_passage_with_the_answer_does_where_the_others_are_out_of_reach(
 ) -> None:
     made = demonstrate(BRIDGE, Named({ASKED: ("person",)}))
     assert isinstance(made, Demonstration)
-    assert actions(made) == [Search(ASKED), Answer("Oslo")]
+    assert actions(made) == [ToolCall.search(ASKED), Answer("Oslo")]
     assert isinstance(demonstrate(BRIDGE, Named({ASKED: ("film",)})), LeftOut)
 
 
@@ -203,7 +203,7 @@ def test_what_no_search_tells_is_guessed_where_that_is_wanted(
     assert isinstance(demonstrate(question, Named(found)), LeftOut)
     made = demonstrate(question, Named(found), guesses=True)
     assert isinstance(made, Demonstration)
-    assert actions(made) == [*map(Search, queries), Answer(question.golden_answers[0])]
+    assert actions(made) == [*map(ToolCall.search, queries), Answer(question.golden_answers[0])]
     assert made.row["found"] is False
     thought = made.row["messages"][-1]["content"].rpartition("<think>")[2]
     assert not any(thought.strip().startswith(so.partition("{")[0]) for so in gold_words.SO)
@@ -236,14 +236,18 @@ def test_answer_is_given_as_it_was_read(demonstrate: Callable[..., Demonstration
 def test_hops_as_function_calls(
     kind: str, speaker: Callable[[str], Tokens], demonstrate: Callable[..., Demonstration | LeftOut]
 ) -> None:
-    tools = named("tools", speaker(kind))
+    tools = make_protocol("tools", speaker(kind))
     made = demonstrate(BRIDGE, None, protocol=tools)
     assert isinstance(made, Demonstration)
     _, *messages = made.row["messages"]
     assert [each["role"] for each in messages] == ["assistant", "tool", "assistant", "tool", "assistant"]
     said = [each["content"] for each in messages[::2]]
-    assert [tools.parse(text) for text in said] == [Search("Big Gap"), Search("Ada Trig"), Answer("Oslo")]
-    assert all(tools.formed(text, tools.parse(text)) for text in said)
+    assert [tools.parse(text) for text in said] == [
+        ToolCall.search("Big Gap"),
+        ToolCall.search("Ada Trig"),
+        Answer("Oslo"),
+    ]
+    assert all(tools.is_well_formed(text, tools.parse(text)) for text in said)
     assert messages[1]["content"] == f"Doc 1 (Title: Big Gap (film))\n{PASSAGES['film'].text}"
 
 
@@ -258,7 +262,7 @@ def test_real_hits_are_shown_with_the_gold_among_them(demonstrate: Callable[...,
 def test_passage_seen_by_chance_is_not_searched_for(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
     made = demonstrate(BRIDGE, Stubborn("film", "person"), k=2)
     assert isinstance(made, Demonstration)
-    assert actions(made) == [Search(BRIDGE.question.rstrip("?")), Answer("Oslo")]
+    assert actions(made) == [ToolCall.search(BRIDGE.question.rstrip("?")), Answer("Oslo")]
 
 
 def test_question_without_gold_is_kept_where_a_hit_holds_an_answer(
@@ -266,7 +270,7 @@ def test_question_without_gold_is_kept_where_a_hit_holds_an_answer(
 ) -> None:
     made = demonstrate(Question("q2", "Where does the river flow to the sea?", ("Lisbon",), "rivers"))
     assert isinstance(made, Demonstration)
-    assert actions(made) == [Search("Where does the river flow to the sea"), Answer("Lisbon")]
+    assert actions(made) == [ToolCall.search("Where does the river flow to the sea"), Answer("Lisbon")]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from sleuth.agent import methods
 from sleuth.agent.episode import Agent, Task
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.cli.traces_answers import answers
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
@@ -40,7 +40,7 @@ def test_the_prompt_is_that_of_an_evaluation(library: Retriever, tokens: Tokens,
     (row,) = rows(method, library if method == "rag" else None, ASKED)
     config = AgentConfig(method=method)
     engine = ScriptedEngine.playing(tokens.encode("<answer> Ada </answer>"))
-    agent = Agent(engine, tokens, Tags(), SearchTool(library, 2), config, methods.fitting(config))
+    agent = Agent(engine, tokens, Tags(), Toolbox(library, 2), config, methods.make_method(config))
     played = asyncio.run(agent.run(Task(ASKED)))
     pieces = list(Conversations(tokens, Tags(), 500).pieces(row["messages"]))
     given = [token for piece in pieces if piece.voice is Voice.GIVEN for token in piece.ids]

@@ -8,13 +8,13 @@ import pytest
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Outcome, Question, Score, Search, StopReason, Trajectory, Turn
+from sleuth.records import Answer, Outcome, Question, Score, StopReason, ToolCall, Trajectory, Turn
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 from sleuth.sft.rejection import Harvest, Journal, Preference, Scored, Terms, sample
@@ -23,7 +23,9 @@ ASKED = Question("q", "Who?", ("Ada",), "library")
 
 
 def episode(number: int, searches: int, tokens: int, em: float = 1.0, reward: float = 0.0) -> Scored:
-    turns = (Turn("", Search("x"), Outcome.FOUND, 1),) * searches + (Turn("", Answer("Ada"), Outcome.ANSWERED, 1),)
+    turns = (Turn("", ToolCall.search("x"), Outcome.FOUND, 1),) * searches + (
+        Turn("", Answer("Ada"), Outcome.ANSWERED, 1),
+    )
     ids = (number, *range(tokens))
     sampled = (False, *(True,) * tokens)
     logprobs, versions = (0.0,) * tokens, (0,) * tokens
@@ -59,7 +61,7 @@ def test_sampled_episodes_are_counted_by_set(tokens: Tokens, library: Retriever)
         return tokens.encode("<answer> Ada </answer>" if "book 2" not in asked else "<answer> Oslo </answer>")
 
     config = AgentConfig(prompt="brief", context_tokens=200)
-    agent = Agent(ScriptedEngine(script), tokens, Tags(), SearchTool(library, 1), config)
+    agent = Agent(ScriptedEngine(script), tokens, Tags(), Toolbox(library, 1), config)
     heard: list[Trajectory] = []
     harvest = asyncio.run(sample(agent, questions, Rubric(RewardConfig()), Terms(2), 1, heard.append))
     assert len(heard) == 10
@@ -81,7 +83,7 @@ def test_batch_that_is_lost_whole_ends_the_sampling_and_is_asked_again(
             raise EngineFailure("the server is down")
         return tokens.encode("<answer> Ada </answer>")
 
-    agent = Agent(ScriptedEngine(script), tokens, Tags(), SearchTool(library, 1), AgentConfig(prompt="brief"))
+    agent = Agent(ScriptedEngine(script), tokens, Tags(), Toolbox(library, 1), AgentConfig(prompt="brief"))
 
     def sampled() -> Harvest:
         with Journal.held(tmp_path / "own.jsonl", {}) as journal:
@@ -111,7 +113,7 @@ def test_interrupted_sampling_goes_on_and_asks_nothing_twice(
             asked.append(text.partition("book ")[2].partition("?")[0])
             return tokens.encode("<answer> Ada </answer>")
 
-        return Agent(ScriptedEngine(script), tokens, Tags(), SearchTool(library, 1), AgentConfig(prompt="brief"))
+        return Agent(ScriptedEngine(script), tokens, Tags(), Toolbox(library, 1), AgentConfig(prompt="brief"))
 
     def sampled(broken: str, seed: int = 0) -> Harvest:
         with Journal.held(tmp_path / "own.jsonl", {"seed": seed}) as journal:

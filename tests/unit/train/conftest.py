@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.model.policy import Policy
@@ -125,7 +125,7 @@ def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Pa
         critic = _critic(policy, folder, config) if config.algorithm.advantage == "gae" else None
         context = config.agent.context_tokens
         run = Run.open(folder) if folder.exists() else Run.create(folder, {"config": {}})
-        agent = Agent(engine, learned.tokens, Tags(), SearchTool(retriever or library, 1), config.agent)
+        agent = Agent(engine, learned.tokens, Tags(), Toolbox(retriever or library, 1), config.agent)
         stream = QuestionStream(QUESTIONS, config.train.seed, shuffle=True)
         return Parts(
             config=config,

@@ -306,14 +306,14 @@ def test_folder_that_exists_is_left_as_it_is(home: Path) -> None:
 
 POOL = """
 import asyncio
-from sleuth.agent.episode import Episode
+from sleuth.agent.episode import multi_turn
 pools = {}
 
 async def run(agent, task, session, hear):
     workers = pools.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(2))
     await asyncio.wait_for(workers.acquire(), 20)
     try:
-        return await Episode(agent, task, session, hear).run()
+        return await multi_turn(agent, task, agent.conversation(session, hear))
     finally:
         workers.release()
 """

@@ -126,7 +126,7 @@ def test_a_model_with_an_index_is_a_candidate(home: Path) -> None:
 def test_an_agent_is_ready_to_ask(home: Path) -> None:
     agent = candidate(home, "run", "engine.slots=2", method="rag").agent(())
     assert agent.config.method == "rag"
-    assert agent.tool.k == 2
+    assert agent.tools.k == 2
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ INSTRUCTION = "Search."
 class Own(Tags):
     instruction = INSTRUCTION
 
-def spoken(tokens):
+def write_answer(tokens):
     return Own()
 
 async def answered(agent, task, session, hear):
@@ -257,6 +257,6 @@ def test_a_setting_without_a_value_is_taken_out() -> None:
         recipe.load("quickstart", ["agent.method=rag"])
     kept = recipe.load("quickstart", ["agent.method=rag", "agent.searches="])
     with pytest.raises(ConfigError, match=r"'brief' has no {documents}.*--set agent\.prompt=rag"):
-        methods.fitting(kept.agent)
+        methods.make_method(kept.agent)
     config = recipe.load("quickstart", ["agent.method=rag", "agent.searches=", "agent.prompt="])
     assert (config.agent.method, config.agent.template) == ("rag", "rag")

@@ -10,7 +10,7 @@ import pytest
 
 from sleuth.config.reward import RewardConfig
 from sleuth.evaluate.results import ScoredTrajectory
-from sleuth.records import Search, StopReason, Trajectory
+from sleuth.records import StopReason, ToolCall, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.train.assemble import Parts
 from sleuth.train.ranks import Alone
@@ -115,7 +115,7 @@ def test_what_was_spent_is_that_of_the_step(parts: Making, tmp_path: Path, picky
     once, again = (collected(made) for _ in range(2))
     for each in (once, again):
         turns = [turn for trajectory in each.trajectories for turn in trajectory.turns]
-        assert each.cost["search/count"] == sum(isinstance(turn.action, Search) for turn in turns)
+        assert each.cost["search/count"] == sum(isinstance(turn.action, ToolCall) for turn in turns)
         assert each.cost["engine/preempted"] == 0
     assert 0 < once.cost["engine/reused"] < again.cost["engine/reused"] < 1
 

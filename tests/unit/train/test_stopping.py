@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from sleuth.agent.conversation import OnText
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.speech import TextListener
 from sleuth.errors import Interrupted
 from sleuth.records import Trajectory
 from sleuth.runs.interruption import INTERRUPTION
@@ -33,12 +33,12 @@ class Signalled(Agent):
 
     step: int
 
-    async def run(self, task: Task, order: int = 0, hear: TextListener | None = None) -> Trajectory:
+    async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
         if task.step == self.step:
             if order == 0:
                 os.kill(os.getpid(), signal.SIGTERM)  # not raise_signal, which is for the thread that calls it
             await asyncio.Event().wait()
-        return await Agent.run(self, task, order, hear)
+        return await Agent.run(self, task, order, on_text)
 
 
 def signalled(made: Parts, step: int) -> Parts:

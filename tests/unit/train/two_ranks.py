@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import TrainingStopped
@@ -159,7 +159,7 @@ def asked(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
     copy, publisher = engine_policy(config, made)
     engine = PagedEngine(copy.model, copy.tokens, slots=4, context=91, lockstep=True)
     publisher(engine).publish(0)
-    agent = Agent(engine, copy.tokens, Tags(), SearchTool(NullRetriever(), 1), config.agent)
+    agent = Agent(engine, copy.tokens, Tags(), Toolbox(NullRetriever(), 1), config.agent)
     questions = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library") for n in range(12)]
     sampler = RolloutSampler(agent, Rubric(config.reward), QuestionStream(questions, 0, shuffle=False), config, ranks)
     SCORED.clear()

@@ -21,8 +21,8 @@ from sleuth.records import (
     Passage,
     Question,
     Score,
-    Search,
     StopReason,
+    ToolCall,
     Trajectory,
     Turn,
 )
@@ -62,7 +62,7 @@ def episode(tokenizer: Tokenizer) -> Callable[..., Trajectory]:
         sampled = [mine for _, mine in ids]
         lengths = [len(tokenizer.encode(text).ids) for text, _ in parts]
         turns = (
-            Turn(search, Search("book"), Outcome.FOUND, lengths[1], hits),
+            Turn(search, ToolCall.search("book"), Outcome.FOUND, lengths[1], hits),
             Turn(reply, Answer(answer), Outcome.ANSWERED, lengths[3])
             if not broken
             else Turn(reply, Malformed("no action"), Outcome.CORRECTED, lengths[3]),

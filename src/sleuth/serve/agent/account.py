@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sleuth.errors import EngineFailure
-from sleuth.records import Access, Action, Answer, Malformed, Search
+from sleuth.records import Action, Answer, Malformed, ToolCall
 from sleuth.serve.agent.events import Step, Tell, Thought
 
 
@@ -19,7 +19,7 @@ class Account:
     steps: int = 0
     _thought: bool = False
     _gap: str = ""
-    _waiting: Search | Access | None = None
+    _waiting: ToolCall | None = None
 
     def turn(self, most: int) -> int:
         """Begins a turn of `most` tokens: how many it may have; an EngineFailure where none are left."""
@@ -42,10 +42,10 @@ class Account:
 
     def act(self, action: Action, thought: str) -> None:
         """A turn has ended in an action: a step begins."""
-        self._waiting = action if isinstance(action, Search | Access) else None
+        self._waiting = action if isinstance(action, ToolCall) else None
         self._step({**_shown(action), "thought": thought})
 
-    def call(self, call: Search | Access) -> None:
+    def call(self, call: ToolCall) -> None:
         """Something is searched for: by the step that a turn began, or by one of its own where no turn asked for it."""
         if call != self._waiting:
             self._step({**_shown(call), "thought": ""})
@@ -62,10 +62,12 @@ class Account:
 
 def _shown(action: Action) -> dict[str, Any]:
     match action:
-        case Search(queries):
-            return {"type": "search", "queries": list(queries)}
-        case Access(urls):
-            return {"type": "access", "urls": list(urls)}
+        case ToolCall("search"):
+            return {"type": "search", "queries": list(action.lookups)}
+        case ToolCall("access"):
+            return {"type": "access", "urls": list(action.lookups)}
+        case ToolCall(name, arguments):
+            return {"type": "tool", "name": name, "arguments": dict(arguments)}
         case Answer():
             return {"type": "answer"}
         case Malformed(reason):

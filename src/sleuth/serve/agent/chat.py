@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sleuth.agent import prompts
-from sleuth.agent.episode import Agent, searched
-from sleuth.agent.single import Single
+from sleuth.agent.episode import Agent, multi_turn
+from sleuth.agent.one_turn import OneTurn
 from sleuth.records import Question
 from sleuth.serve.agent.problems import Denied
 from sleuth.serve.agent.request import Message
@@ -41,14 +41,14 @@ def question_of(messages: Sequence[Message], agent: Agent, characters: int) -> Q
         {"role": "system" if message.role in INSTRUCTIONS else message.role, "content": text}
         for message, text in zip(messages[:-1], texts[:-1], strict=True)
     ]
-    return replace(question, prompt=(*earlier, *prompts.asked(question, agent.config.template, agent.protocol)))
+    return replace(question, prompt=(*earlier, *prompts.fill(question, agent.config.template, agent.protocol)))
 
 
 def prompt_tokens(question: Question, agent: Agent) -> int:
     """How many tokens the question takes with its prompt, before anything is found."""
     try:
-        if isinstance(agent.method, Single):
-            return len(agent.method.opening(question, (), agent))
+        if isinstance(agent.method, OneTurn):
+            return len(prompts.encode(agent.method.messages(question, "", agent), agent.tokens))
         return len(prompts.render(question, agent.config.template, agent.protocol, agent.tokens))
     except Exception as error:  # a template is a program of others, and may raise anything
         if question.prompt is None:
@@ -73,5 +73,5 @@ def _text(place: int, message: Message) -> str:
 def _require_chat(agent: Agent) -> None:
     if agent.tokens.tokenizer.chat_template is None:
         raise Denied(400, f"the model of this agent has no chat template, so it answers single questions; {ALONE}")
-    if agent.method is not searched:
+    if agent.method is not multi_turn:
         raise Denied(400, f"this agent answers by {agent.config.method}, which takes single questions; {ALONE}")

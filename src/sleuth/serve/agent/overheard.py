@@ -6,13 +6,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sleuth.agent.cut import up_to_stop
+from sleuth.agent.conversation import TextStream, trim_at_stop
 from sleuth.agent.episode import Agent
-from sleuth.agent.speech import Speech
-from sleuth.agent.tools import Found, SearchTool
+from sleuth.agent.tools import Failure, Toolbox, ToolResult
 from sleuth.engines.base import Completion, OnTokens, Sampling, Session
-from sleuth.errors import SearchUnavailable
-from sleuth.records import Access, Search
+from sleuth.errors import FunctionFailed, SearchUnavailable
+from sleuth.records import ToolCall
 from sleuth.serve.agent.account import Account
 from sleuth.serve.agent.events import source
 from sleuth.serve.agent.thoughts import Thoughts, openings
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
 def overheard(agent: Agent, account: Account, cuts: Mapping[str, Any]) -> Agent:
     """The agent for one episode; `cuts` are settings of sampling beside its temperature."""
-    tool = agent.tool
-    heard = HeardTool(tool.retriever, tool.k, tool.waits, tool.pages, account=account)
-    return replace(agent, engine=HeardEngine(agent, account, cuts), tool=heard)
+    tool = agent.tools
+    heard = HeardTool(tool.retriever, tool.k, tool.pages, tool.tools, tool.searches, account=account)
+    return replace(agent, engine=HeardEngine(agent, account, cuts), tools=heard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +48,16 @@ class HeardEngine:
         agent, account = self.agent, self.account
         bounded = replace(sampling, max_tokens=account.turn(sampling.max_tokens), **self.cuts)
         thoughts = Thoughts(openings(agent.protocol))
-        speech = Speech(agent.tokens, lambda text: account.think(thoughts.hear(text)))
+        speech = TextStream(agent.tokens, lambda text: account.think(thoughts.hear(text)))
 
         def heard(new: Sequence[int]) -> None:
-            speech.listen(new)
+            speech.add(new)
             if on_tokens is not None:
                 on_tokens(new)
 
         completion = await agent.engine.generate(ids, bounded, session, heard)
         account.sampled(len(completion.ids))
-        _, text = up_to_stop(completion, sampling.stops, agent.tokens)
+        _, text = trim_at_stop(completion, sampling.stops, agent.tokens)
         account.think(thoughts.end(text))
         account.act(agent.protocol.parse(text), thoughts.whole(text))
         return completion
@@ -71,22 +70,25 @@ class HeardEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class HeardTool(SearchTool):
+class HeardTool(Toolbox):
     """The tool of an agent, whose calls and sources are told."""
 
     account: Account = field(kw_only=True)
 
-    async def answer(self, call: Search | Access) -> Found | SearchUnavailable:
+    async def call(self, call: ToolCall) -> ToolResult | Failure:
         self.account.call(call)
         began = time.monotonic()
-        found = await SearchTool.answer(self, call)
-        asked = call.queries if isinstance(call, Search) else call.urls
+        found = await Toolbox.call(self, call)
         told: dict[str, Any] = {"seconds": round(time.monotonic() - began, 4)}
         if isinstance(found, SearchUnavailable):
             told["failure"] = found.cause
+        elif isinstance(found, FunctionFailed):
+            told["failure"] = str(found)
+        elif isinstance(found, str):
+            told["result"] = found
         else:
             told["sources"] = [
-                {"for": query, **source(hit)} for query, hits in zip(asked, found, strict=True) for hit in hits
+                {"for": query, **source(hit)} for query, hits in zip(call.lookups, found, strict=True) for hit in hits
             ]
         self.account.found(told)
         return found

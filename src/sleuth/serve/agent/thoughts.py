@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from sleuth.agent.protocol import Protocol
-from sleuth.records import Answer, Search
+from sleuth.records import Answer, ToolCall
 
 TAGS = ("<think>", "</think>")
 _TAG = re.compile("|".join(TAGS))
@@ -14,7 +14,7 @@ BARE = 8  # letters by which an action without a tag is known: {"name":
 
 def openings(protocol: Protocol) -> tuple[str, ...]:
     """How the actions of a grammar begin; what comes after is no thought."""
-    acts = (protocol.act(Search("Oslo")), protocol.act(Answer("Oslo")))
+    acts = (protocol.write(ToolCall.search("Oslo")), protocol.write(Answer("Oslo")))
     return tuple(dict.fromkeys(found[0] if (found := _OPENING.match(act)) else act[:BARE] for act in acts))
 
 

@@ -8,17 +8,15 @@ from collections.abc import Callable, Sequence
 import pytest
 from transformers import PreTrainedModel
 
-from sleuth.agent.batch import run_batch
-from sleuth.agent.episode import Agent, Episode, Task
-from sleuth.agent.speech import TextListener
+from sleuth.agent.conversation import Conversation
+from sleuth.agent.episode import Agent, ConfiguredRunner, Task, multi_turn, run_batch
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
-from sleuth.engines.base import Session
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
-from sleuth.records import Action, Answer, Hit, Passage, Question, Search, StopReason, Trajectory
+from sleuth.records import Action, Answer, Hit, Passage, Question, StopReason, ToolCall, Trajectory
 
 
 class Talkative(Tags):
@@ -27,7 +25,7 @@ class Talkative(Tags):
     stops: tuple[str, ...] = ("e", "o")
 
     def parse(self, text: str) -> Action:
-        return Answer(text) if text.endswith("o") else Search(text)
+        return Answer(text) if text.endswith("o") else ToolCall.search(text)
 
 
 class Slow:
@@ -58,7 +56,7 @@ def test_delays_change_nothing(tiny: Callable[..., PreTrainedModel], tokens: Tok
     def run(delays: int) -> tuple[list[Trajectory], list[list[int]]]:
         engine.publish(None, 0)
         passes.clear()
-        agent = Agent(engine, tokens, Talkative(), SearchTool(Slow(delays), 1), config)
+        agent = Agent(engine, tokens, Talkative(), Toolbox(Slow(delays), 1), config)
         return asyncio.run(run_batch(agent, tasks, 8)), list(passes)
 
     first, batches = run(1)
@@ -82,16 +80,16 @@ class Pool:
     def __init__(self) -> None:
         self._workers = asyncio.Semaphore(2)
 
-    async def __call__(self, agent: Agent, task: Task, session: Session, hear: TextListener | None) -> Trajectory:
+    async def __call__(self, agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
         async with self._workers:
-            return await Episode(agent, task, session, hear).run()
+            return await multi_turn(agent, task, conversation)
 
 
 def test_episodes_that_wait_for_each_other_fail_by_name_and_do_not_hang(
     tiny: Callable[..., PreTrainedModel], tokens: Tokens
 ) -> None:
     engine = PagedEngine(tiny(), tokens, slots=8, context=257, lockstep=True, patience=0.2)
-    agent = Agent(engine, tokens, Talkative(), SearchTool(Slow(1), 1), CONFIG, Pool())
+    agent = Agent(engine, tokens, Talkative(), Toolbox(Slow(1), 1), CONFIG, Pool())
 
     async def twice() -> tuple[list[Trajectory], Trajectory]:
         stalled = await run_batch(agent, TASKS, 8)
@@ -106,7 +104,7 @@ def test_episodes_that_wait_for_each_other_fail_by_name_and_do_not_hang(
 
 def test_without_lockstep_such_episodes_end_by_themselves(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> None:
     engine = PagedEngine(tiny(), tokens, slots=8, context=257)
-    agent = Agent(engine, tokens, Talkative(), SearchTool(Slow(1), 1), CONFIG, Pool())
+    agent = Agent(engine, tokens, Talkative(), Toolbox(Slow(1), 1), CONFIG, Pool())
     found = asyncio.run(run_batch(agent, TASKS, 8))
     assert StopReason.ENGINE_FAILED not in {each.stop for each in found}
 
@@ -118,7 +116,7 @@ def test_a_tool_call_may_take_longer_than_the_patience(tiny: Callable[..., PreTr
             return [[] for _ in queries]
 
     engine = PagedEngine(tiny(), tokens, slots=8, context=257, lockstep=True, patience=0.02)
-    agent = Agent(engine, tokens, Talkative(), SearchTool(Patient(), 1), CONFIG)
+    agent = Agent(engine, tokens, Talkative(), Toolbox(Patient(), 1), CONFIG)
     found = asyncio.run(run_batch(agent, TASKS, 8))
     assert StopReason.ENGINE_FAILED not in {each.stop for each in found}
     assert any(len(each.turns) > 1 for each in found)

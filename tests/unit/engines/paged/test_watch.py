@@ -17,7 +17,7 @@ PIECES = ("<end>", "say", "</", "search", ">", "</search>", "!")
 
 
 @pytest.fixture(scope="module")
-def spoken(spelled: Callable[[Sequence[str]], Tokens]) -> Tokens:
+def write_answer(spelled: Callable[[Sequence[str]], Tokens]) -> Tokens:
     return spelled(PIECES)
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from sleuth.agent.dialogue import closed
 from sleuth.agent.episode import Task
-from sleuth.agent.remote import RemoteAgent
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.remote import RemoteAgent, restore_stop
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.remote import Reply
 from sleuth.errors import ConfigError
-from sleuth.records import Answer, Malformed, Outcome, Question, Search, StopReason, Trajectory
+from sleuth.records import Answer, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory
 from sleuth.reward.rubric import measure
 
 Stage = Any
@@ -22,8 +21,8 @@ STOPS = ("</search>", "</answer>")
 
 
 def run(stage: Stage, shelf: Any, hear: Any = None, temperature: float = 0.0, **config: Any) -> Trajectory:
-    agent = RemoteAgent.of(stage.endpoint(patience=0.0), SearchTool(shelf, 3), AgentConfig(**config))
-    return asyncio.run(agent.run(Task(QUESTION, temperature=temperature), hear=hear))
+    agent = RemoteAgent.of(stage.endpoint(patience=0.0), Toolbox(shelf, 3), AgentConfig(**config))
+    return asyncio.run(agent.run(Task(QUESTION, temperature=temperature), on_text=hear))
 
 
 def test_a_search_and_an_answer(stage: Stage, shelf: Any) -> None:
@@ -61,7 +60,7 @@ def test_a_search_and_an_answer(stage: Stage, shelf: Any) -> None:
     ],
 )
 def test_stops_are_put_back(words: str, ended: bool, stop: str | None, text: str) -> None:
-    assert closed(Reply(words, "", None, 0, ended, stop, 1, 1), STOPS) == text
+    assert restore_stop(Reply(words, "", None, 0, ended, stop, 1, 1), STOPS) == text
 
 
 def test_thoughts_kept_apart_are_written_down_and_not_acted_on(stage: Stage, shelf: Any) -> None:
@@ -101,7 +100,7 @@ def test_tools_are_the_servers_own(stage: Stage, shelf: Any) -> None:
     stage.play = calling(stage, '{"query_list": ["Norway </tool_call>"]}')
     found = run(stage, shelf, protocol="tools")
     assert (found.answer, found.searches) == ("Oslo", 1)
-    assert found.turns[0].action == Search("Norway </tool_call>")
+    assert found.turns[0].action == ToolCall.search("Norway </tool_call>")
     assert all(turn.formed for turn in found.turns)
     first, second = stage.heard
     assert [tool["function"]["name"] for tool in first["tools"]] == ["search"]
@@ -194,10 +193,10 @@ def test_sampling_is_seeded_turn_by_turn(stage: Stage, shelf: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ({"protocol": "import:json.loads"}, "cannot be spoken with an address; expected tags, tools, tools-access"),
+        ({"protocol": "import:json.loads"}, "import:json.loads.*expected tags, rlinf, tools"),
         (
-            {"method": "import:sleuth.agent.episode.searched"},
-            "cannot be used with an address; expected search, direct, cot, rag",
+            {"method": "import:sleuth.agent.episode.multi_turn"},
+            "multi_turn",
         ),
     ],
 )

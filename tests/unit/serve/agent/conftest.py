@@ -15,7 +15,7 @@ import uvicorn
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, InputError, SearchUnavailable
@@ -73,7 +73,7 @@ class House:
         return float(next(line for line in page.splitlines() if line.startswith(f"{name} ")).split()[-1])
 
 
-def spoken(tokens: Tokens) -> ScriptedEngine:
+def write_answer(tokens: Tokens) -> ScriptedEngine:
     """Thinks, searches for the last word, thinks and answers with it; `break` breaks it, `babble` says nothing."""
 
     def script(ids: Sequence[int]) -> list[int]:
@@ -100,7 +100,7 @@ def serving(tokens: Tokens) -> Callable[..., Any]:
         if opened:
             shelf.open.set()
         config = AgentConfig.model_validate({"prompt": "brief", "searches": 2, "context_tokens": 400})
-        agent = Agent(spoken(tokens), tokens, Tags(), SearchTool(shelf, 1), config)
+        agent = Agent(write_answer(tokens), tokens, Tags(), Toolbox(shelf, 1), config)
         app = application(agent, Facts("wise", "books", 7), terms or Terms(), **options)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))

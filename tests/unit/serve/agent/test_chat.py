@@ -9,7 +9,7 @@ import pytest
 from sleuth.agent import methods, prompts
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SearchTool
+from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.model.tokens import Tokens
@@ -26,7 +26,7 @@ LAST = Message(role="user", content="And where was she born?")
 def agent_of(tokens: Tokens, **knobs: Any) -> Agent:
     config = AgentConfig.model_validate({"prompt": "brief", **knobs})
     return Agent(
-        ScriptedEngine.playing(), tokens, Tags(), SearchTool(NullRetriever(), 1), config, methods.fitting(config)
+        ScriptedEngine.playing(), tokens, Tags(), Toolbox(NullRetriever(), 1), config, methods.make_method(config)
     )
 
 

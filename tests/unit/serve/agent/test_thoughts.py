@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sleuth.agent.function_calls import FunctionCalls
 from sleuth.agent.tags import Tags
-from sleuth.agent.tool_calls import Tools
 from sleuth.model.tokens import Tokens
 from sleuth.serve.agent.thoughts import Thoughts, openings
 
@@ -40,5 +40,5 @@ def test_pieces_add_up_to_the_whole(pieces: list[str]) -> None:
 
 def test_actions_of_every_grammar_are_known(speaker: Callable[..., Tokens]) -> None:
     assert openings(Tags()) == TAGGED
-    assert openings(Tools(speaker("hermes"))) == ("<tool_call>", "<answer>")
-    assert openings(Tools(speaker("llama"))) == ('{"name":', "<answer>")
+    assert openings(FunctionCalls(speaker("hermes"))) == ("<tool_call>", "<answer>")
+    assert openings(FunctionCalls(speaker("llama"))) == ('{"name":', "<answer>")

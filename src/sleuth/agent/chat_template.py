@@ -1,0 +1,108 @@
+"""A model's chat template, rendered around placeholders so that untrusted content never passes through it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sleuth.agent.observation import Observation
+from sleuth.errors import ConfigError
+from sleuth.model.tokens import Tokens
+
+GAP = "\ue000"
+REMEDY = "choose agent.protocol = tags, or a model whose chat template supports tools"
+
+Function = Mapping[str, Any]  # a function declaration as chat templates expect it
+
+
+def placeholder(index: int) -> str:
+    """The text that stands for the content of message `index`."""
+    return f"{GAP}{index}{GAP}"
+
+
+def render_frame(
+    messages: Sequence[Mapping[str, Any]],
+    tokens: Tokens,
+    functions: Sequence[Function] = (),
+    *,
+    generation_prompt: bool = True,
+) -> str:
+    """Render messages with a placeholder for each content."""
+    hollow = [{**message, "content": placeholder(index)} for index, message in enumerate(messages)]
+    return _render_cached(tokens, json.dumps([hollow, list(functions)]), generation_prompt)
+
+
+@lru_cache(maxsize=64)
+def _render_cached(tokens: Tokens, conversation: str, generation_prompt: bool) -> str:
+    messages, functions = json.loads(conversation)
+    return render(messages, tokens, functions, generation_prompt=generation_prompt)
+
+
+def render(
+    messages: Sequence[Mapping[str, Any]],
+    tokens: Tokens,
+    functions: Sequence[Function] = (),
+    *,
+    generation_prompt: bool,
+) -> str:
+    """Render messages through the chat template as text."""
+    text = tokens.tokenizer.apply_chat_template(
+        [dict(message) for message in messages],
+        tools=[dict(function) for function in functions] or None,
+        tokenize=False,
+        add_generation_prompt=generation_prompt,
+    )
+    assert isinstance(text, str)  # noqa: S101  tokenize=False returns text
+    return text
+
+
+def try_render_frame(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function]) -> str:
+    """Like `render_frame`; an error raised by the template becomes a ConfigError."""
+    try:
+        return render_frame(messages, tokens, functions)
+    except Exception as error:  # templates are third-party programs
+        raise ConfigError(f"the chat template rejects a conversation with tools ({error}); {REMEDY}") from error
+
+
+def is_json_string(before: str, after: str) -> bool:
+    """Whether the template writes the content between these two texts as a JSON string."""
+    return before.endswith('"') and after.startswith('"')
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFrame:
+    """The template's text from the end of the model's turn to a content, and from there to its next turn."""
+
+    opening: str
+    closing: str
+
+    def wrap(self, body: str) -> Observation:
+        quoted = is_json_string(self.opening, self.closing)
+        return Observation(self.opening, body, self.closing, trusted=True, quoted=quoted)
+
+
+def turn_frame(role: str, tokens: Tokens, functions: Sequence[Function]) -> TurnFrame:
+    """Derive the frame of a role's messages from the template.
+
+    Only this suffix is appended later: earlier tokens stay as they are, even if the template would rewrite them. A
+    template whose frame depends on the position of the turn is a ConfigError.
+    """
+    turns = [{"role": name} for name in ("user", "assistant", role, "assistant", role)]
+    once, twice = (_text_between(turns[:count], tokens, functions) for count in (3, 5))
+    frame = TurnFrame(*once[-2:])
+    # A later turn may rewrite the text before its own placeholder, but not the text after the model's words.
+    if TurnFrame(*twice[-2:]) != frame or twice[1] != frame.opening:
+        raise ConfigError(
+            f"the chat template renders {role} messages differently from turn to turn, so they cannot be appended to "
+            f"a conversation; {REMEDY}"
+        )
+    return frame
+
+
+def _text_between(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function]) -> list[str]:
+    parts = try_render_frame(messages, tokens, functions).split(GAP)[1:]
+    if [*map(str, range(len(messages)))] != parts[::2]:
+        roles = ", ".join(message["role"] for message in messages)
+        raise ConfigError(f"the chat template does not render each of the messages {roles} once, in order; {REMEDY}")
+    return parts[1::2]

@@ -1,0 +1,159 @@
+"""A conversation with one model: the interface that the episode loop needs, and its token-level implementation."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from sleuth.agent import prompts
+from sleuth.agent.chat_template import Function
+from sleuth.agent.ledger import Ledger
+from sleuth.agent.observation import Observation
+from sleuth.agent.protocol import Protocol as Grammar
+from sleuth.engines.base import Completion, Engine, Finish, Sampling, Session
+from sleuth.model.tokens import BROKEN, Tokens
+from sleuth.records import Action
+
+OnText = Callable[[str], None]  # receives the text of a conversation as it grows
+
+
+class ModelTurn(NamedTuple):
+    """One generation: its text up to the first stop, the action parsed from it, and the number of sampled tokens."""
+
+    text: str
+    action: Action
+    well_formed: bool
+    tokens: int
+
+
+class Shown(NamedTuple):
+    """The result of showing an observation: whether any of it fits, and the visible part of its body if it was cut."""
+
+    fits: bool
+    cut: str | None
+
+
+class Conversation(Protocol):
+    """A conversation that grows by prompts, generations and observations; the ledger stays empty without tokens."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def room(self) -> int:
+        """The number of tokens that the conversation can still grow by."""
+        ...
+
+    def begin(self, messages: Sequence[dict[str, str]], functions: Sequence[Function] = ()) -> None:
+        """Add the prompt; the model is told of these functions."""
+        ...
+
+    async def generate(self, sampling: Sampling) -> ModelTurn:
+        """Sample the model's next turn; raise EngineFailure if that is impossible."""
+        ...
+
+    def observe(self, observation: Observation, limit: int) -> Shown:
+        """Add an observation of at most `limit` tokens."""
+        ...
+
+    def count(self, messages: Sequence[dict[str, str]]) -> int:
+        """The number of tokens of a prompt."""
+        ...
+
+    def truncate(self, text: str, limit: int) -> str:
+        """The beginning of a text that has at most `limit` tokens."""
+        ...
+
+
+@dataclass(slots=True)
+class TokenConversation:
+    """A conversation with an engine, token by token: sampled tokens are never decoded and encoded again."""
+
+    engine: Engine
+    tokens: Tokens
+    protocol: Grammar
+    context_tokens: int
+    session: Session
+    on_text: OnText | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    _turn_ended: bool = False  # the model sampled its own end-of-turn token
+
+    @property
+    def room(self) -> int:
+        return self.context_tokens - len(self.ledger)
+
+    def begin(self, messages: Sequence[dict[str, str]], functions: Sequence[Function] = ()) -> None:
+        self._give(prompts.encode(messages, self.tokens, functions))
+
+    async def generate(self, sampling: Sampling) -> ModelTurn:
+        listen = None if self.on_text is None else TextStream(self.tokens, self.on_text).add
+        completion = await self.engine.generate(self.ledger.ids, sampling, self.session, listen)
+        completion, text = trim_at_stop(completion, self.protocol.stops, self.tokens)
+        self.ledger.sampled(completion)
+        ended = completion.finish in (Finish.STOP, Finish.END)
+        self._turn_ended = ended and bool(completion.ids) and completion.ids[-1] in self.tokens.special_ids
+        action = self.protocol.parse(text)
+        return ModelTurn(text, action, self.protocol.is_well_formed(text, action), len(completion.ids))
+
+    def observe(self, observation: Observation, limit: int) -> Shown:
+        fitted = observation.fit(self.tokens, min(limit, self.room - 1), turn_ended=self._turn_ended)
+        if fitted is None:
+            return Shown(False, "")
+        self._give(fitted.ids)
+        return Shown(True, fitted.cut)
+
+    def count(self, messages: Sequence[dict[str, str]]) -> int:
+        return len(prompts.encode(messages, self.tokens))
+
+    def truncate(self, text: str, limit: int) -> str:
+        ids = self.tokens.encode(text)
+        return text if len(ids) <= limit else self.tokens.decode(ids[:limit]).rstrip(BROKEN)
+
+    def _give(self, ids: list[int]) -> None:
+        self.ledger.given(ids)
+        if self.on_text is not None:
+            self.on_text(self.tokens.decode(ids))
+
+
+class TextStream:
+    """Streams the text of one turn; a character split between tokens is sent once it is complete."""
+
+    def __init__(self, tokens: Tokens, on_text: OnText) -> None:
+        self._tokens = tokens
+        self._on_text = on_text
+        self._ids: list[int] = []
+        self._sent = 0
+
+    def add(self, ids: Sequence[int]) -> None:
+        """Add tokens; all are decoded together, because some decoders join them with spaces."""
+        self._ids.extend(ids)
+        text = self._tokens.decode(self._ids)
+        if text.endswith(BROKEN) or len(text) == self._sent:
+            return
+        self._on_text(text[self._sent :])
+        self._sent = len(text)
+
+
+def trim_at_stop(completion: Completion, stops: Sequence[str], tokens: Tokens) -> tuple[Completion, str]:
+    """The tokens up to the one that completes the first stop, and the text up to the end of that stop.
+
+    Tokens after it, if an engine returns any, are dropped: they are neither shown nor trained.
+    """
+    text = tokens.decode(completion.ids)
+    end = end_of_first_stop(text, stops)
+    if end is None:
+        return completion, text
+    count = len(completion.ids)
+    while end_of_first_stop(tokens.decode(completion.ids[: count - 1]), stops) is not None:
+        count -= 1
+    kept = replace(
+        completion,
+        ids=completion.ids[:count],
+        logprobs=completion.logprobs[:count],
+        versions=completion.versions[:count],
+    )
+    return kept, text[:end]
+
+
+def end_of_first_stop(text: str, stops: Sequence[str]) -> int | None:
+    """The end of the first stop string in a text; None if there is none."""
+    return min((text.index(stop) + len(stop) for stop in stops if stop in text), default=None)

@@ -51,7 +51,8 @@ def test_each_optional_library_has_one_home() -> None:
     for path in PACKAGE.rglob("*.py"):
         for library in libraries(path.read_text()):
             homes[library].add(str(path.relative_to(PACKAGE)))
-    assert {library: files for library, files in homes.items() if len(files) > 1} == {}
+    several = {library: files for library, files in homes.items() if len(files) > 1}
+    assert several == {"mcp": {"agent/mcp_client.py", "serve/mcp.py"}}  # a client and a server have nothing in common
 
 
 @pytest.mark.parametrize("source", ["import faiss", "def f():\n    from faiss.contrib import ondisk"])

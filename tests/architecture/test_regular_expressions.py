@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise, permutations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -32,9 +31,9 @@ NOISE_S = 0.004  # a shorter time says nothing about growth
 COMMON = " a"
 # Variables of functions and comprehensions from which a pattern is built.
 VARIABLES: dict[str, dict[str, Any]] = {
-    "agent/chat_tools.py": {"self": SimpleNamespace(_form=Hermes())},
-    "agent/quiet.py": {"names": ("think", "answer"), "added": [r"\[INST\]", r"<\|im_start\|>"]},
-    "agent/tool_calls.py": {"self": SimpleNamespace(_form=Hermes())},
+    "agent/function_calls.py": {"call_format": Hermes()},
+    "agent/observation.py": {"tags": ("think", "answer"), "added": [r"\[INST\]", r"<\|im_start\|>"]},
+    "agent/tags.py": {"names": ("search", "calculator"), "tags": "think|search|calculator"},
     "synthesis/cloze/facts.py": {"names": "he|she|Ada Lovelace", "noun": "album"},
     "retrieval/dense/encoder_config.py": {"pattern": "bge-(small|base|large)-en(-v1.5)?"},
     "sft/gold_words.py": {"gold": "Oslo", "flags": re.IGNORECASE},
@@ -291,7 +290,7 @@ def test_a_quadratic_pattern_is_noticed() -> None:
 
 def test_patterns_are_found() -> None:
     wheres = {site.where for site in sites()}
-    assert {"agent/tags.py", "agent/quiet.py", "corpus/markdown.py", "reward/answers.py"} <= wheres
+    assert {"agent/tags.py", "agent/observation.py", "corpus/markdown.py", "reward/answers.py"} <= wheres
 
 
 @pytest.mark.parametrize("where", [where for where, _, _ in modules()])

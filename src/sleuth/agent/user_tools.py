@@ -144,7 +144,7 @@ def read_verl_file(file: Path) -> Mapping[str, Any]:
         raise InputError(f"cannot read the tools of {file} ({' '.join(str(error).split())}); {expected}") from error
     match tree:
         case {"tools": [{"class_name": str(name), **entry}]} if name.rpartition(".")[2] == "SearchTool":
-            return dict(entry)
+            return {str(key): value for key, value in entry.items()}
         case {"tools": [*tools]}:
             names = [tool.get("class_name") if isinstance(tool, dict) else tool for tool in tools]
             raise InputError(f"{file} has the tools {names}; {expected} alone, and add others by import: or mcp:")

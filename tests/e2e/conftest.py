@@ -47,7 +47,7 @@ COMMAND = "from sleuth.cli.main import main; main()"
 # its audit hooks what it is about to do: the moment before, the child kills or stops itself.
 NURSERY = """
 import json, os, resource, signal, sys, traceback
-import faiss, sleuth.retrieval.dense.dense, sleuth.retrieval.dense.encoder, sleuth.train.loop
+import faiss, sleuth.retrieval.dense.exact, sleuth.retrieval.dense.encoder, sleuth.train.loop
 from sleuth.cli.main import main
 
 def command(order):

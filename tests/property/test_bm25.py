@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sleuth.config.retrieval import BM25Settings
-from sleuth.retrieval.bm25 import search as bm25
-from sleuth.retrieval.bm25.inverted_index import Inverted
-from sleuth.retrieval.bm25.maxscore import MaxScore, Weighted
-from sleuth.retrieval.bm25.search import BM25
+from sleuth.retrieval.bm25.build import build_index
+from sleuth.retrieval.bm25.inverted_index import InvertedIndex
+from sleuth.retrieval.bm25.search import BM25, MaxScore, QueryTerm
 from sleuth.retrieval.retriever import Ranking
 
 ALL = 1000
@@ -42,7 +41,7 @@ def ranker(folder: Path, corpus: list[list[str]], settings: BM25Settings, ranks:
     lines = [json.dumps({"id": str(row), "contents": " ".join(text)}) + "\n" for row, text in enumerate(corpus)]
     (folder / "corpus.jsonl").write_text("".join(lines))
     np.save(folder / "offsets.npy", np.cumsum([0, *map(len, lines)], dtype=np.uint64))
-    bm25.build(folder / "corpus.jsonl", folder / "offsets.npy", folder / "index", settings, workers=1)
+    build_index(folder / "corpus.jsonl", folder / "offsets.npy", folder / "index", settings, workers=1)
     return BM25(folder / "index", settings, np.array(ranks, np.uint32))
 
 
@@ -79,11 +78,11 @@ def check_order(corpus: list[list[str]], ranking: Ranking, ranks: list[int]) -> 
             assert Counter(corpus[one]) != Counter(corpus[other]) or score == another
 
 
-def drawn_index(random: np.random.Generator, rows: int, sizes: list[int], grain: float) -> Inverted:
+def drawn_index(random: np.random.Generator, rows: int, sizes: list[int], grain: float) -> InvertedIndex:
     """Terms with so many postings each, and scores of which many are equal."""
     holders = [np.sort(random.choice(rows, size, replace=False)) for size in sizes]
     scores = [random.integers(1, 9, size) * grain * random.integers(1, 5) for size in sizes]
-    return Inverted(
+    return InvertedIndex(
         starts=np.cumsum([0, *sizes]),
         rows=np.concatenate(holders).astype(np.int32),
         scores=np.concatenate(scores).astype(np.float32),
@@ -91,7 +90,7 @@ def drawn_index(random: np.random.Generator, rows: int, sizes: list[int], grain:
     )
 
 
-def added_up(index: Inverted, times: list[int], rows: int) -> NDArray[np.float64]:
+def added_up(index: InvertedIndex, times: list[int], rows: int) -> NDArray[np.float64]:
     scores = np.zeros(rows)
     for term, often in enumerate(times):
         span = slice(index.starts[term], index.starts[term + 1])
@@ -113,14 +112,14 @@ def test_leaving_postings_out_changes_nothing(seed: int, rows: int, shares: list
     times = random.choice([1, 1, 1, 2], len(shares)).tolist()
     starts = index.starts.tolist()
     terms = [
-        Weighted(float(index.maxima[term]), starts[term], starts[term + 1], 1).said(often)
+        QueryTerm(float(index.maxima[term]) * often, starts[term], starts[term + 1], often)
         for term, often in enumerate(times)
     ]
     scores, ranks = added_up(index, times, rows), random.permutation(rows)
     expected = sorted(np.flatnonzero(scores).tolist(), key=lambda row: (-scores[row], ranks[row]))[:k]
     search = MaxScore(index, rows)
     for _ in range(2):  # the second search finds nothing left behind by the first
-        found, sums = search.best(terms, k)
+        found, sums = search.top(terms, k)
         order = np.lexsort((ranks[found], -sums))[:k]
         assert found[order].tolist() == expected
         assert sums[order].tolist() == scores[expected].tolist()

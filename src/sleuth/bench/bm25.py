@@ -18,7 +18,7 @@ from sleuth.bench.table import Table
 from sleuth.config.retrieval import BM25Settings
 from sleuth.corpus.passages import OFFSETS, stream, survey
 from sleuth.errors import MissingExtra
-from sleuth.retrieval.bm25 import search as bm25
+from sleuth.retrieval.bm25.build import build_index
 from sleuth.retrieval.bm25.search import BM25
 
 REPEATS = 3
@@ -79,7 +79,7 @@ def compare(corpus: Path, queries: list[str], k: int, *, compiled: bool = True) 
 
         def anew() -> None:
             shutil.rmtree(folder, ignore_errors=True)
-            bm25.build(corpus, offsets, folder, settings)
+            build_index(corpus, offsets, folder, settings)
 
         index = Timing(f"index {passages:,} passages, s", _best({OURS: anew, PLAIN: peer.index}))
         ours = BM25(folder, settings, np.arange(passages, dtype=np.uint32))

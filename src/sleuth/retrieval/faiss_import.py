@@ -40,7 +40,7 @@ def import_faiss(
         if sample := faiss_file.plain_vectors(described, rows):
             # Vectors of another encoder or in another order would be searched without any error.
             texts = [store[row].contents for row in rows]
-            vectors.check(encoder, list(zip(texts, sample, strict=True)), published)
+            vectors.require_same_encoder(encoder, list(zip(texts, sample, strict=True)), published)
         flat = described.kind == "flat"
         if flat:
             faiss_file.import_flat(described.files, folder, progress)

@@ -12,9 +12,9 @@ from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit
 from sleuth.retrieval import manifest, staging
-from sleuth.retrieval.bm25.analyzer import Terms as Analyzer
+from sleuth.retrieval.bm25.analyzer import Analyzer
+from sleuth.retrieval.bm25.build import build_index
 from sleuth.retrieval.bm25.search import BM25
-from sleuth.retrieval.bm25.search import build as build_index
 from sleuth.retrieval.dense import ann, faiss_file, vectors
 from sleuth.retrieval.manifest import Manifest
 from sleuth.retrieval.rankers import Hybrid, Reranker
@@ -105,9 +105,8 @@ def open_passages(folder: Path, *, verify: bool = False) -> PassageStore:
 
 
 def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device: str) -> Ranker:
-    from sleuth.retrieval.dense.dense import Dense, devices_for
-    from sleuth.retrieval.dense.dense import Vectors as ExactIndex
     from sleuth.retrieval.dense.encoder import Encoder
+    from sleuth.retrieval.dense.exact import Dense, ExactIndex, devices_for
 
     settings, dimensions = described.encoder, described.dimensions
     if settings is None or dimensions is None:
@@ -122,7 +121,7 @@ def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device
         files = [manifest.verified_file(folder, stamp, "FAISS index") for stamp in described.faiss]
         rescore = described.ann.method == "ivfpq" and not files
         exact = vectors.open_vectors(folder, len(store), dimensions) if rescore else None
-        index = faiss_file.open_kept(files or [folder / ann.FILE])
+        index = faiss_file.open_index(files or [folder / ann.FILE])
         return ann.Ann(index, encoder.encode_queries, store.ranks, described.ann, exact)
     encoded = vectors.open_vectors(folder, len(store), dimensions)
     exact_index = ExactIndex(encoded, store.ranks, devices_for(device, encoded.nbytes), unit=settings.normalise)

@@ -225,7 +225,7 @@ def test_a_loop_stopped_short_is_no_hindrance() -> None:
 
 
 def test_a_cache_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="capacity of the cache is 0"):
+    with pytest.raises(ConfigError, match="capacity is 0"):
         CachedRetriever(opened(), 0)
 
 

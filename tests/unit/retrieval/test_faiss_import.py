@@ -100,9 +100,7 @@ def test_vectors_of_others_are_found_out_before_any_work(
     assert f"the vectors of {published / name}.faiss are in another order than the passages: 4 of 5" in told(
         tmp_path / "turned.jsonl", settings
     )
-    assert f"the vectors of {published / name}.faiss are not those of the encoder {stranger.model}: cosine" in told(
-        published / "corpus.jsonl", stranger
-    )
+    assert re.search(f"{name}.faiss .*{stranger.model}.*cosine", told(published / "corpus.jsonl", stranger))
     assert re.search(rf"{name}.faiss .*300 vectors.*fewer.jsonl.*299", told(tmp_path / "fewer.jsonl", settings))
     assert re.search("32 dimensions.* minilm .*384", told(published / "corpus.jsonl", encoder_settings("minilm")))
     assert set(heard) == {"reading"}

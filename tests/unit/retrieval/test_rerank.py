@@ -87,9 +87,9 @@ def test_the_scorer_sees_depth_rows_or_as_many_as_are_asked_for(model: Path, sto
 
 
 def test_what_is_no_cross_encoder_is_refused(small_model: Callable[..., Path]) -> None:
-    with pytest.raises(InputError, match=r"minilm is no cross-encoder: its config\.json names BertModel"):
+    with pytest.raises(InputError, match=r"minilm .*BertModel"):
         load_cross_encoder("minilm", "cpu")
-    with pytest.raises(InputError, match="gives 2 numbers a pair, expected 1"):
+    with pytest.raises(InputError, match="2 numbers per pair, expected 1"):
         load_cross_encoder(str(small_model(labels=2)), "cpu")
 
 

@@ -1,1 +1,1 @@
-"""Search by words: BM25 over an inverted index."""
+"""Lexical search: BM25 over an inverted index."""

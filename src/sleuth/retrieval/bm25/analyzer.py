@@ -1,4 +1,4 @@
-"""Terms: what a lexical index keeps of a text."""
+"""Text analysis: from a text to the terms of a lexical index."""
 
 import difflib
 import re
@@ -10,85 +10,81 @@ import Stemmer
 from sleuth.errors import ConfigError
 
 NO_STEMMER = "none"
-# Lucene's English stop words; texts in other languages keep all of their words.
+# Lucene's English stop words. Other languages keep all words.
 _STOPWORDS = """
 a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to was
 will with
 """
 STOPWORDS = {"english": frozenset(_STOPWORDS.split())}
 
-# Vowel signs and points are no word characters to Python, and words of Hindi, Tamil or pointed Arabic are full of them.
-# Variation selectors, which choose the look of a sign, are none.
+# Python's \w excludes combining marks, which words of Hindi, Tamil or vocalised Arabic contain. Variation selectors,
+# which choose a glyph, are not part of a word.
 _MARKS = "".join(
     chr(code)
     for code in range(0x300, 0x10000)
     if unicodedata.category(chr(code)) in ("Mn", "Mc") and not 0xFE00 <= code <= 0xFE0F
 )
 WORD = re.compile(rf"\w[\w{_MARKS}]*")
-# Scripts written without spaces (Han, kana, Hangul): their words are not told apart, so pairs of neighbours are terms.
+# Han, kana and Hangul do not separate words by spaces: character bigrams are used as terms.
 _UNSPACED = (
     r"\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     r"\uac00-\ud7a3\uf900-\ufaff\U00020000-\U000323af"
 )
 UNSPACED = re.compile(f"[{_UNSPACED}]")
 RUN = re.compile(rf"[{_UNSPACED}]+|(?:[^\W{_UNSPACED}]++[{_MARKS}]*+)+")
-# What is no word character of ASCII, as spaces: splitting at them finds the runs of WORD in a third of its time.
-SPACED = {code: " " for code in range(128) if not WORD.match(chr(code))}
+# ASCII separators to spaces: splitting is three times as fast as WORD.findall.
+ASCII_SEPARATORS = {code: " " for code in range(128) if not WORD.match(chr(code))}
 
 
-class Terms:
-    """Texts as words and words as terms, by one of Snowball's stemmers or none; safe to use from many threads."""
+class Analyzer:
+    """Tokenizes, filters and stems text with a Snowball stemmer, or none. Thread-safe."""
 
     def __init__(self, stemmer: str) -> None:
         if stemmer not in (NO_STEMMER, *Stemmer.algorithms()):
-            raise ConfigError(_unknown(stemmer))
+            near = difflib.get_close_matches(stemmer, Stemmer.algorithms(), n=1)
+            expected = f"expected {NO_STEMMER} or one of {', '.join(Stemmer.algorithms())}"
+            raise ConfigError(f"no stemmer is called {stemmer!r}; {f'did you mean {near[0]}?' if near else expected}")
         self.stemmer = stemmer
         self._stopwords = STOPWORDS.get(stemmer, frozenset())
-        self._own = threading.local()
+        self._local = threading.local()
 
     def words(self, text: str) -> list[str]:
-        """The words of a text in order, lower case, without stop words."""
-        return [word for word in self.runs(text) if self.keeps(word)]
+        """Split a text into lower-case words without stop words."""
+        return [word for word in self.tokens(text) if self.is_word(word)]
 
-    def runs(self, text: str) -> list[str]:
-        """The runs of letters and digits in a text, lower case, of which `keeps` tells the words."""
+    def tokens(self, text: str) -> list[str]:
+        """Split a text into lower-case runs of letters and digits, stop words included."""
         if text.isascii():
-            return text.lower().translate(SPACED).split()
-        # A small İ is an i with a dot of its own, which nobody writes.
+            return text.lower().translate(ASCII_SEPARATORS).split()
+        # The lower case of İ is i with a combining dot, which nobody writes.
         text = unicodedata.normalize("NFKC", text).lower().replace("i\u0307", "i")
         if UNSPACED.search(text) is None:
             return WORD.findall(text)
-        return [word for run in RUN.findall(text) for word in _pairs(run)]
+        return [token for run in RUN.findall(text) for token in _bigrams(run)]
 
-    def keeps(self, word: str) -> bool:
-        """False for a stop word, and for a lone letter: the s of a possessive is no word, the 8 of Apollo 8 is one."""
-        if len(word) == 1:
-            return word.isdecimal() or UNSPACED.match(word) is not None
-        return word not in self._stopwords
+    def is_word(self, token: str) -> bool:
+        """Whether a token is indexed: no stop word, and no single letter such as the s of a possessive."""
+        if len(token) == 1:
+            return token.isdecimal() or UNSPACED.match(token) is not None
+        return token not in self._stopwords
 
-    def term(self, run: str) -> str | None:
-        """The term of a run; None for one that is no word."""
-        return self.stemmed([run])[0] if self.keeps(run) else None
+    def term(self, token: str) -> str | None:
+        """The term of a token; None for a token that is not indexed."""
+        return self.stem([token])[0] if self.is_word(token) else None
 
-    def stemmed(self, words: list[str]) -> list[str]:
+    def stem(self, words: list[str]) -> list[str]:
         """The term of each word."""
         if self.stemmer == NO_STEMMER:
             return words
-        # A stemmer is not to be shared between threads. It need not remember: those who ask often do.
-        if not hasattr(self._own, "stem"):
-            self._own.stem = Stemmer.Stemmer(self.stemmer, 0).stemWords
-        terms: list[str] = self._own.stem(words)
+        # Stemmers are not thread-safe. Their own cache is off because the callers cache terms.
+        if not hasattr(self._local, "stem"):
+            self._local.stem = Stemmer.Stemmer(self.stemmer, 0).stemWords
+        terms: list[str] = self._local.stem(words)
         return terms
 
 
-def _pairs(run: str) -> list[str]:
-    """A run of an unspaced script as its pairs of neighbours, any other as it is."""
+def _bigrams(run: str) -> list[str]:
+    """Split a run of an unspaced script into character bigrams; return any other run unchanged."""
     if len(run) < 3 or UNSPACED.match(run) is None:
         return [run]
-    return [run[place : place + 2] for place in range(len(run) - 1)]
-
-
-def _unknown(stemmer: str) -> str:
-    near = difflib.get_close_matches(stemmer, Stemmer.algorithms(), n=1)
-    meant = f"did you mean {near[0]}?" if near else f"expected {NO_STEMMER} or one of {', '.join(Stemmer.algorithms())}"
-    return f"there is no stemmer {stemmer!r}; {meant}"
+    return [run[start : start + 2] for start in range(len(run) - 1)]

@@ -1,7 +1,9 @@
-"""Blocks of a corpus, indexed one at a time: by this process and by others beside it; what is finished stays."""
+"""Building a BM25 index: blocks of the corpus are inverted in parallel and merged in bounded memory."""
 
+import json
 import os
 import queue
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,44 +11,97 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sleuth.config.retrieval import BM25Settings
 from sleuth.corpus.arrays import open_array
 from sleuth.corpus.passages import EXPECTED, parse_row
-from sleuth.corpus.progress import Progress
+from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, UserError
-from sleuth.retrieval.bm25.analyzer import Terms
-from sleuth.retrieval.bm25.postings import Numbering, Postings, invert
+from sleuth.retrieval.bm25.analyzer import Analyzer
+from sleuth.retrieval.bm25.inverted_index import (
+    GRAIN,
+    MAXIMA,
+    PARAMETERS,
+    ROWS,
+    SCORES,
+    STARTS,
+    TERMS,
+    write_vocabulary,
+)
+from sleuth.retrieval.bm25.postings import Postings, TermNumbers, invert
+from sleuth.runs.atomic import atomic_write
+from sleuth.runs.json_files import read_json
 
-STAGE = "indexing words"
-# Small enough to be shared out evenly and held in memory, large enough to be few: a share of the corpus in between.
-SMALLEST, LARGEST, SHARES = 1 << 21, 1 << 25, 32
-# Another process takes a quarter of a second to start, in which this one does a block or two.
-BLOCKS_A_WORKER = 2
+BLOCKS = "blocks"
+FINISHED = "finished.json"
+STAMP = "stamp.json"
+INDEXING, MERGING = "indexing words", "merging the index"
+# A block is a share of the corpus within these bounds: small enough to fit in memory and balance the workers, large
+# enough to keep their number low.
+MIN_BLOCK, MAX_BLOCK, SHARES = 1 << 21, 1 << 25, 32
+# Starting a process takes a quarter of a second, in which this one indexes a block or two.
+BLOCKS_PER_WORKER = 2
+MERGED_POSTINGS = 1 << 24
+
+
+def build_index(
+    corpus: Path, offsets: Path, out: Path, settings: BM25Settings, *, workers: int = 0, progress: Progress = silent
+) -> dict[str, int]:
+    """Index a plain corpus with `workers` processes (0: all cores); return the numbers of terms and postings.
+
+    An interrupted build resumes. The files do not depend on interruptions or the number of workers.
+    """
+    file = corpus.stat()
+    spec = {"bytes": file.st_size, **settings.model_dump()}
+    finished = out / FINISHED
+    if finished.is_file() and finished.stat().st_mtime_ns >= file.st_mtime_ns:
+        record = read_json(finished)
+        if record.get("order") == spec:
+            counts: dict[str, int] = record["counts"]
+            return counts
+    finished.unlink(missing_ok=True)
+    # Blocks of an earlier build are reused if corpus and stemmer are the same.
+    folder = out / BLOCKS
+    stamp = json.dumps({"bytes": file.st_size, "changed": file.st_mtime_ns, "stemmer": settings.stemmer})
+    if not (folder / STAMP).is_file() or (folder / STAMP).read_text() != stamp:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / STAMP).write_text(stamp)
+    blocks = Blocks.of(corpus, offsets, folder, settings.stemmer)
+    _write_blocks(blocks, offsets, workers, progress)
+    counts = _merge(blocks, out, settings, progress)
+    if not counts["terms"]:
+        raise InputError(f"the corpus {corpus} has no words to index; expected text in the contents of its passages")
+    with atomic_write(finished) as path:
+        path.write_text(json.dumps({"order": spec, "counts": counts}, indent=2) + "\n")
+    shutil.rmtree(folder)
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The blocks of a corpus; block `n` holds the rows from `borders[n]` to `borders[n + 1]`."""
+    """The blocks of a corpus; block `n` has the rows from `borders[n]` to `borders[n + 1]`."""
 
     corpus: Path
     offsets: NDArray[np.uint64]
     borders: list[int]
     folder: Path
     stemmer: str
-    numbering: Numbering
+    term_numbers: TermNumbers
 
     @classmethod
     def of(cls, corpus: Path, offsets: Path, folder: Path, stemmer: str) -> "Blocks":
-        """The blocks as the corpus alone decides them, whoever does the work."""
+        """Divide a corpus into blocks that depend on the corpus alone."""
         starts = open_array(offsets)
         size = int(starts[-1])
-        step = min(max(size // SHARES, SMALLEST), LARGEST)
+        step = min(max(size // SHARES, MIN_BLOCK), MAX_BLOCK)
         firsts = np.searchsorted(starts[:-1], np.arange(0, size, step, dtype=np.uint64))
         borders = [*np.unique(firsts).tolist(), len(starts) - 1]
-        return cls(corpus, starts, borders, folder, stemmer, Numbering(Terms(stemmer)))
+        return cls(corpus, starts, borders, folder, stemmer, TermNumbers(Analyzer(stemmer)))
 
     def __len__(self) -> int:
         return len(self.borders) - 1
@@ -55,15 +110,14 @@ class Blocks:
         return self.folder / f"{number:06d}.npy"
 
     def read(self, number: int) -> Postings:
-        """A finished block."""
         return Postings.read(self.path(number))
 
     def write(self, number: int) -> None:
-        """Indexes one block."""
-        invert(self._texts(number), self.numbering).write(self.path(number))
+        """Invert one block."""
+        invert(self._texts(number), self.term_numbers).write(self.path(number))
 
-    def finished(self, number: int) -> bool:
-        """True for a block that an earlier build left whole."""
+    def is_finished(self, number: int) -> bool:
+        """Whether an earlier build left an intact block."""
         try:
             return bool(Postings.read(self.path(number), verify=True).lengths.size)
         except InputError:
@@ -83,82 +137,187 @@ class Blocks:
                 raise InputError(f"{place} is unreadable ({error}); expected {EXPECTED}") from error
 
 
-def write_all(blocks: Blocks, offsets: Path, workers: int, progress: Progress) -> None:
-    """Indexes the blocks that are not finished, in `workers` processes of which this is one, 0 for all cores."""
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    left = [number for number in range(len(blocks)) if not blocks.finished(number)]
-    for number in left:
-        waiting.put(number)
-    more = min(workers or len(os.sched_getaffinity(0)), len(left) // BLOCKS_A_WORKER) - 1
-    with _beside(blocks, offsets, more, waiting):
-        _work(blocks, waiting, progress)
-    # A worker that ended early has put its block back: what is wrong with it is said here.
-    _work(blocks, waiting, progress)
-    progress(STAGE, blocks.borders[-1], blocks.borders[-1])
+def _write_blocks(blocks: Blocks, offsets: Path, workers: int, progress: Progress) -> None:
+    """Invert the unfinished blocks in `workers` processes, including this one; 0 uses all cores."""
+    pending: queue.SimpleQueue[int] = queue.SimpleQueue()
+    unfinished = [number for number in range(len(blocks)) if not blocks.is_finished(number)]
+    for number in unfinished:
+        pending.put(number)
+    extra = min(workers or len(os.sched_getaffinity(0)), len(unfinished) // BLOCKS_PER_WORKER) - 1
+    with _worker_processes(blocks, offsets, extra, pending):
+        _invert_pending(blocks, pending, progress)
+    # A worker that failed has returned its block to the queue; inverting it here raises its error.
+    _invert_pending(blocks, pending, progress)
+    progress(INDEXING, blocks.borders[-1], blocks.borders[-1])
 
 
-def _work(blocks: Blocks, waiting: queue.SimpleQueue[int], progress: Progress) -> None:
-    for number in _taken(waiting):
+def _invert_pending(blocks: Blocks, pending: queue.SimpleQueue[int], progress: Progress) -> None:
+    for number in _take(pending):
         blocks.write(number)
-        progress(STAGE, blocks.borders[number + 1], blocks.borders[-1])
+        progress(INDEXING, blocks.borders[number + 1], blocks.borders[-1])
 
 
-def _taken(waiting: queue.SimpleQueue[int]) -> Iterator[int]:
+def _take(pending: queue.SimpleQueue[int]) -> Iterator[int]:
     while True:
         try:
-            yield waiting.get_nowait()
+            yield pending.get_nowait()
         except queue.Empty:
             return
 
 
 @contextmanager
-def _beside(blocks: Blocks, offsets: Path, count: int, waiting: queue.SimpleQueue[int]) -> Iterator[None]:
-    """Runs workers beside the body; one is a fresh interpreter, for a fork of a process with threads may hang."""
+def _worker_processes(blocks: Blocks, offsets: Path, count: int, pending: queue.SimpleQueue[int]) -> Iterator[None]:
+    """Run workers during the body. They are new interpreters: forking a process with threads may deadlock."""
     if count < 1:
         yield
         return
     arguments = [str(blocks.corpus), str(offsets), str(blocks.folder), blocks.stemmer]
     with ThreadPoolExecutor(count) as pool:
-        ends = [pool.submit(_feed, arguments, waiting) for _ in range(count)]
+        feeders = [pool.submit(_feed, arguments, pending) for _ in range(count)]
         try:
             yield
         finally:
-            for _ in _taken(waiting) if sys.exception() else ():
+            for _ in _take(pending) if sys.exception() else ():
                 continue
-    for end in ends:
-        end.result()
+    for feeder in feeders:
+        feeder.result()
 
 
-def _feed(arguments: list[str], waiting: queue.SimpleQueue[int]) -> None:
-    """Hands blocks to a worker until there are none; the worker ends with its input, so none outlives this process."""
+def _feed(arguments: list[str], pending: queue.SimpleQueue[int]) -> None:
+    """Send blocks to a worker until none are left; the worker exits with its stdin, so it never outlives us."""
     command = [sys.executable, "-m", __name__, *arguments]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     pipe = subprocess.PIPE
-    # In a group of its own Ctrl-C does not reach it: it would print a traceback while it starts, and lose its block.
+    # In a separate process group Ctrl-C does not reach the worker, which would print a traceback and lose its block.
     with subprocess.Popen(  # noqa: S603
         command, bufsize=0, stdin=pipe, stdout=pipe, env=environment, process_group=0
     ) as worker:
-        for number in _taken(waiting):
-            if not _wrote(worker, number):
-                waiting.put(number)
+        stdin, stdout = worker.stdin, worker.stdout
+        for number in _take(pending):
+            line = b"%d\n" % number
+            try:
+                done = (
+                    stdin is not None and bool(stdin.write(line)) and stdout is not None and stdout.readline() == line
+                )
+            except BrokenPipeError:
+                done = False
+            if not done:
+                pending.put(number)
                 return
 
 
-def _wrote(worker: subprocess.Popen[bytes], number: int) -> bool:
-    """Has a worker index a block; False when it ended instead."""
-    line = b"%d\n" % number
-    try:
-        return worker.stdin is not None and bool(worker.stdin.write(line)) and _answer(worker) == line
-    except BrokenPipeError:
-        return False
+def _merge(blocks: Blocks, out: Path, settings: BM25Settings, progress: Progress) -> dict[str, int]:
+    """Write the arrays of all blocks to a folder; return the numbers of terms and postings."""
+    merged = _Merge.of(blocks, settings)
+    starts = np.concatenate([[0], np.cumsum(merged.document_counts)])
+    postings = int(starts[-1])
+    if postings:
+        merged.write_scores(blocks, starts, out, progress)
+    np.save(out / STARTS, starts)
+    write_vocabulary(list(merged.terms), out)
+    (out / TERMS).write_text(json.dumps(merged.terms, ensure_ascii=False), encoding="utf-8")
+    parameters = {  # as bm25s names them
+        "k1": settings.k1,
+        "b": settings.b,
+        "delta": 0.5,
+        "method": "lucene",
+        "idf_method": "lucene",
+        "dtype": "float32",
+        "int_dtype": "int32",
+        "num_docs": len(merged.norms),
+        "backend": "numpy",
+    }
+    (out / PARAMETERS).write_text(json.dumps(parameters, indent=4), encoding="utf-8")
+    return {"terms": len(merged.terms), "postings": postings}
 
 
-def _answer(worker: subprocess.Popen[bytes]) -> bytes:
-    return worker.stdout.readline() if worker.stdout is not None else b""
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """The statistics of all blocks together."""
+
+    terms: dict[str, int]  # in order of first occurrence: the same corpus gives the same numbers
+    numbers: list[NDArray[np.int32]]  # of the terms of each block
+    document_counts: NDArray[np.int64]  # rows per term
+    norms: NDArray[np.float64]  # k1 (1 - b + b length / mean length) per row
+
+    @classmethod
+    def of(cls, blocks: Blocks, settings: BM25Settings) -> "_Merge":
+        terms: dict[str, int] = {}
+        numbers, counts, block_lengths = [], [], []
+        for postings in map(blocks.read, range(len(blocks))):
+            new = [term for term in postings.terms if term not in terms]
+            terms.update(zip(new, range(len(terms), len(terms) + len(new)), strict=True))
+            numbers.append(np.fromiter(map(terms.__getitem__, postings.terms), np.int32, len(postings.terms)))
+            counts.append(postings.counts)
+            block_lengths.append(postings.lengths)
+        document_counts = np.zeros(len(terms), np.int64)
+        for own, count in zip(numbers, counts, strict=True):
+            document_counts[own] += count
+        lengths = np.concatenate([*block_lengths, np.empty(0, np.uint32)])
+        mean = lengths.sum() / max(len(lengths), 1) or 1.0
+        norms = np.asarray(settings.k1 * (1 - settings.b + settings.b * lengths / mean))
+        return cls(terms, numbers, document_counts, norms)
+
+    def write_scores(self, blocks: Blocks, starts: NDArray[np.int64], out: Path, progress: Progress) -> None:
+        """Write rows, scores and maxima, one span of terms at a time; blocks are in row order."""
+        total = int(starts[-1])
+        idf = np.log(1 + (len(self.norms) - self.document_counts + 0.5) / (self.document_counts + 0.5))
+        maxima = np.empty(len(self.document_counts), np.float32)
+        for first, last in _spans(starts):
+            begin, end = int(starts[first]), int(starts[last])
+            rows, scores = np.empty(end - begin, np.int32), np.empty(end - begin, np.float32)
+            next_free = starts[first:last] - begin
+            for number, own in enumerate(self.numbers):
+                postings = blocks.read(number)
+                inside = np.flatnonzero((own >= first) & (own < last))
+                targets, held, frequencies = _place(postings, inside, next_free, own[inside] - first)
+                held += blocks.borders[number]
+                rows[targets] = held
+                weights = np.repeat(idf[own[inside]], postings.counts[inside])
+                # Lucene's BM25, rounded to GRAIN and never zero.
+                exact = weights * frequencies / (frequencies + self.norms[held])
+                scores[targets] = np.maximum(np.rint(exact / GRAIN), 1) * GRAIN
+            maxima[first:last] = np.maximum.reduceat(scores, starts[first:last] - begin)
+            _append(out / ROWS, rows, begin, total)
+            _append(out / SCORES, scores, begin, total)
+            progress(MERGING, end, total)
+        np.save(out / MAXIMA, maxima)
 
 
-def _serve(corpus: str, offsets: str, folder: str, stemmer: str) -> None:
-    """A worker: indexes the blocks whose numbers it reads, and says when each is there."""
+def _spans(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of terms whose postings fit in memory, at least one term each."""
+    first = 0
+    while first < len(starts) - 1:
+        last = max(int(np.searchsorted(starts, starts[first] + MERGED_POSTINGS, side="right")) - 1, first + 1)
+        yield first, last
+        first = last
+
+
+def _place(
+    postings: Postings, inside: NDArray[np.intp], next_free: NDArray[np.int64], numbers: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Target positions, rows and frequencies of some terms of a block; advances `next_free` past the positions."""
+    counts = postings.counts.astype(np.int64)
+    begins, sizes = (np.cumsum(counts) - counts)[inside], counts[inside]
+    ahead = np.cumsum(sizes) - sizes
+    steps = np.arange(int(sizes.sum()))
+    targets = np.repeat(next_free[numbers] - ahead, sizes) + steps
+    source = np.repeat(begins - ahead, sizes) + steps
+    next_free[numbers] += sizes
+    return targets, postings.rows[source].astype(np.int64), postings.frequencies[source].astype(np.float64)
+
+
+def _append(path: Path, values: NDArray[Any], start: int, total: int) -> None:
+    """Append a part of an array of `total` values; the first part creates the file."""
+    with path.open("ab" if start else "wb") as file:
+        if start == 0:
+            descr = np.lib.format.dtype_to_descr(values.dtype)
+            np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (total,)})
+        values.tofile(file)
+
+
+def _run_worker(corpus: str, offsets: str, folder: str, stemmer: str) -> None:
+    """Invert the blocks whose numbers arrive on stdin, and acknowledge each on stdout."""
     blocks = Blocks.of(Path(corpus), Path(offsets), Path(folder), stemmer)
     for line in sys.stdin:
         blocks.write(int(line))
@@ -167,6 +326,6 @@ def _serve(corpus: str, offsets: str, folder: str, stemmer: str) -> None:
 
 if __name__ == "__main__":
     try:
-        _serve(*sys.argv[1:])
+        _run_worker(*sys.argv[1:])
     except (UserError, KeyboardInterrupt, BrokenPipeError):
         sys.exit(1)

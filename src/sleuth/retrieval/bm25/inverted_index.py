@@ -1,196 +1,108 @@
-"""The inverted index on disk: blocks merged into plain arrays, term after term, in bounded memory."""
+"""The inverted index on disk: memory-mapped postings with their BM25 scores, and the vocabulary."""
 
-import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sleuth.config.retrieval import BM25Settings
 from sleuth.corpus.arrays import open_array, sample_positions
-from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
-from sleuth.retrieval.bm25 import vocabulary
-from sleuth.retrieval.bm25.build import Blocks
-from sleuth.retrieval.bm25.postings import Postings
 from sleuth.runs.json_files import read_json
 
-# The file names of bm25s, which can open the folder too; what comes after them is ours alone.
+# File names of bm25s, which can open the folder as well.
 SCORES = "data.csc.index.npy"
 ROWS = "indices.csc.index.npy"
 STARTS = "indptr.csc.index.npy"
-NUMBERS = "vocab.index.json"
+TERMS = "vocab.index.json"
 PARAMETERS = "params.index.json"
+# Our own files. The vocabulary is a hash table with chaining: the terms of a bucket are adjacent in the text array.
 MAXIMA = "maxima.npy"
+BUCKETS = "terms.buckets.npy"
+BORDERS = "terms.borders.npy"
+TEXT = "terms.text.npy"
+NUMBERS = "terms.numbers.npy"
 
-STAGE = "merging the index"
-SPAN = 1 << 24
 PROBES = 1000
-# Scores are multiples of this: sums of them below 1024 are exact in float64, in whatever order they are made.
-# It is finer than float32 for every score above a millionth.
+# Scores are multiples of this, so sums below 1024 are exact in float64 in any order. It is finer than float32 for
+# every score above a millionth.
 GRAIN = 2.0**-43
 
 
 @dataclass(frozen=True, slots=True)
-class Inverted:
-    """The arrays: the postings of term `t` stand from `starts[t]` to `starts[t + 1]`, by row."""
+class InvertedIndex:
+    """Memory-mapped arrays; the postings of term `t` are `starts[t]` to `starts[t + 1]`, sorted by row."""
 
     starts: NDArray[np.int64]
     rows: NDArray[np.int32]
     scores: NDArray[np.float32]
-    maxima: NDArray[np.float32]  # the highest score of each term
+    maxima: NDArray[np.float32]  # highest score per term
 
     @classmethod
-    def open(cls, folder: Path, passages: int) -> "Inverted":
-        """The arrays of a folder, read from disk where they are touched; one that is not whole is an InputError."""
-        indexed = _read_parameters(folder / PARAMETERS).get("num_docs")
+    def open(cls, folder: Path, passages: int) -> "InvertedIndex":
+        """Open the arrays of a folder; raise InputError if they are damaged or of another corpus."""
+        try:
+            indexed = read_json(folder / PARAMETERS).get("num_docs")
+        except InputError as error:
+            raise InputError(f"{folder / PARAMETERS} is missing or damaged; build the index again") from error
         if indexed != passages:
-            raise InputError(f"{folder} is of {indexed} passages, and the corpus has {passages}; build the index again")
+            raise InputError(f"{folder} indexes {indexed} passages, the corpus has {passages}; build the index again")
         starts = open_array(folder / STARTS)
         if starts.dtype.kind not in "iu" or not len(starts) or starts[0] != 0 or (np.diff(starts) < 0).any():
             raise _damaged(folder / STARTS)
         rows, scores = (open_array(folder / name, int(starts[-1])) for name in (ROWS, SCORES))
         maxima = open_array(folder / MAXIMA, len(starts) - 1)
-        probed = rows[sample_positions(len(rows), PROBES)]
-        if rows.dtype.kind not in "iu" or ((probed < 0) | (probed >= passages)).any():
+        sample = rows[sample_positions(len(rows), PROBES)]
+        if rows.dtype.kind not in "iu" or ((sample < 0) | (sample >= passages)).any():
             raise _damaged(folder / ROWS)
         for name, array in {SCORES: scores, MAXIMA: maxima}.items():
-            probed = array[sample_positions(len(array), PROBES)]
-            # Every term that is stored is worth something.
-            if array.dtype.kind != "f" or not (np.isfinite(probed) & (probed > 0)).all():
+            sample = array[sample_positions(len(array), PROBES)]
+            if array.dtype.kind != "f" or not (np.isfinite(sample) & (sample > 0)).all():
                 raise _damaged(folder / name)
         return cls(starts, rows, scores, maxima)
 
 
-def _read_parameters(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path)
-    except InputError as error:
-        raise InputError(f"{path} is missing or damaged; build the index again") from error
-
-
 def _damaged(path: Path) -> InputError:
-    return InputError(f"the array {path} holds what no index holds; build the index again")
+    return InputError(f"the array {path} contains invalid values; build the index again")
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What all blocks say together."""
+class Vocabulary:
+    """Term numbers looked up on disk: opening takes no time, whatever the number of terms."""
 
-    terms: dict[str, int]  # in order of first appearance, so that the same corpus gives the same numbers
-    numbers: list[NDArray[np.int32]]  # of the terms of each block
-    holders: NDArray[np.int64]  # rows that hold each term
-    norms: NDArray[np.float64]  # k1 (1 - b + b length / mean length) of each row
+    def __init__(self, folder: Path, size: int) -> None:
+        borders = open_array(folder / BORDERS, size + 1)
+        self._text = open_array(folder / TEXT, int(borders[-1])).data
+        self._borders = borders.data
+        self._numbers = open_array(folder / NUMBERS, size).data
+        self._buckets = open_array(folder / BUCKETS, _bucket_count(size) + 1).data
+        if self._buckets[-1] != size:
+            raise InputError(f"the table {folder / BUCKETS} does not have {size} terms; build the index again")
 
-    @classmethod
-    def of(cls, blocks: Blocks, settings: BM25Settings) -> "_Plan":
-        terms: dict[str, int] = {}
-        numbers, counts, lengths = [], [], []
-        for postings in map(blocks.read, range(len(blocks))):
-            new = [term for term in postings.terms if term not in terms]
-            terms.update(zip(new, range(len(terms), len(terms) + len(new)), strict=True))
-            numbers.append(np.fromiter(map(terms.__getitem__, postings.terms), np.int32, len(postings.terms)))
-            counts.append(postings.counts)
-            lengths.append(postings.lengths)
-        holders = np.zeros(len(terms), np.int64)
-        for own, count in zip(numbers, counts, strict=True):
-            holders[own] += count
-        return cls(terms, numbers, holders, _norms(np.concatenate([*lengths, np.empty(0, np.uint32)]), settings))
+    def number(self, term: str) -> int | None:
+        """The number of a term; None if the corpus does not contain it."""
+        sought = term.encode()
+        bucket = zlib.crc32(sought) & (len(self._buckets) - 2)
+        for entry in range(self._buckets[bucket], self._buckets[bucket + 1]):
+            if self._text[self._borders[entry] : self._borders[entry + 1]] == sought:
+                return int(self._numbers[entry])
+        return None
 
 
-def merge(blocks: Blocks, out: Path, settings: BM25Settings, progress: Progress) -> dict[str, int]:
-    """Writes the arrays of all blocks to a folder; returns how many terms and postings they hold."""
-    plan = _Plan.of(blocks, settings)
-    starts = np.concatenate([[0], np.cumsum(plan.holders)])
-    postings = int(starts[-1])
-    if postings:
-        _fill(blocks, plan, starts, out, progress)
-    np.save(out / STARTS, starts)
-    vocabulary.write(list(plan.terms), out)
-    (out / NUMBERS).write_text(json.dumps(plan.terms, ensure_ascii=False), encoding="utf-8")
-    (out / PARAMETERS).write_text(json.dumps(_parameters(settings, len(plan.norms)), indent=4), encoding="utf-8")
-    return {"terms": len(plan.terms), "postings": postings}
+def write_vocabulary(terms: Sequence[str], folder: Path) -> None:
+    """Write the hash table of the terms, numbered by position."""
+    texts = [term.encode() for term in terms]
+    count = _bucket_count(len(texts))
+    buckets = np.fromiter(map(zlib.crc32, texts), np.int64, len(texts)) & (count - 1)
+    order = np.argsort(buckets, kind="stable")
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    np.save(folder / BUCKETS, np.searchsorted(buckets[order], np.arange(count + 1)))
+    np.save(folder / BORDERS, np.concatenate([[0], np.cumsum(lengths[order])]))
+    np.save(folder / TEXT, np.frombuffer(b"".join(texts[place] for place in order), np.uint8))
+    np.save(folder / NUMBERS, order.astype(np.int32))
 
 
-def _fill(blocks: Blocks, plan: _Plan, starts: NDArray[np.int64], out: Path, progress: Progress) -> None:
-    """Writes rows, scores and maxima, a span of terms at a time; as blocks come in order, so do the rows of a term."""
-    total = int(starts[-1])
-    idf = np.log(1 + (len(plan.norms) - plan.holders + 0.5) / (plan.holders + 0.5))
-    maxima = np.empty(len(plan.holders), np.float32)
-    for first, last in _spans(starts):
-        begin, end = int(starts[first]), int(starts[last])
-        rows, scores = np.empty(end - begin, np.int32), np.empty(end - begin, np.float32)
-        free = starts[first:last] - begin
-        for number, own in enumerate(plan.numbers):
-            postings = blocks.read(number)
-            inside = np.flatnonzero((own >= first) & (own < last))
-            place, held, times = _placed(postings, inside, free, own[inside] - first)
-            held += blocks.borders[number]
-            rows[place] = held
-            scores[place] = _scores(times, np.repeat(idf[own[inside]], postings.counts[inside]), plan.norms[held])
-        maxima[first:last] = np.maximum.reduceat(scores, starts[first:last] - begin)
-        _append(out / ROWS, rows, begin, total)
-        _append(out / SCORES, scores, begin, total)
-        progress(STAGE, end, total)
-    np.save(out / MAXIMA, maxima)
-
-
-def _spans(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Terms in spans of about as many postings as fit in memory."""
-    first = 0
-    while first < len(starts) - 1:
-        last = int(np.searchsorted(starts, starts[first] + SPAN, side="right")) - 1
-        yield first, max(last, first + 1)
-        first = max(last, first + 1)
-
-
-def _placed(
-    postings: Postings, inside: NDArray[np.intp], free: NDArray[np.int64], numbers: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Places, rows and times of the postings of some terms of a block; the places are no longer `free` then."""
-    counts = postings.counts.astype(np.int64)
-    begins, sizes = (np.cumsum(counts) - counts)[inside], counts[inside]
-    ahead = np.cumsum(sizes) - sizes
-    steps = np.arange(int(sizes.sum()))
-    place = np.repeat(free[numbers] - ahead, sizes) + steps
-    source = np.repeat(begins - ahead, sizes) + steps
-    free[numbers] += sizes
-    return place, postings.rows[source].astype(np.int64), postings.times[source].astype(np.float64)
-
-
-def _scores(times: NDArray[np.float64], idf: NDArray[np.float64], norms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Lucene's BM25 of postings, none of them zero."""
-    return np.maximum(np.rint(idf * times / (times + norms) / GRAIN), 1) * GRAIN
-
-
-def _norms(lengths: NDArray[np.uint32], settings: BM25Settings) -> NDArray[np.float64]:
-    mean = lengths.sum() / max(len(lengths), 1) or 1.0
-    return np.asarray(settings.k1 * (1 - settings.b + settings.b * lengths / mean))
-
-
-def _append(path: Path, values: NDArray[Any], place: int, total: int) -> None:
-    """Writes a part of an array of `total` values; the first part makes the file."""
-    if place == 0:
-        with path.open("wb") as file:
-            descr = np.lib.format.dtype_to_descr(values.dtype)
-            np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": (total,)})
-    with path.open("ab") as file:
-        values.tofile(file)
-
-
-def _parameters(settings: BM25Settings, passages: int) -> dict[str, str | float]:
-    """The index in the words of bm25s."""
-    return {
-        "k1": settings.k1,
-        "b": settings.b,
-        "delta": 0.5,
-        "method": "lucene",
-        "idf_method": "lucene",
-        "dtype": "float32",
-        "int_dtype": "int32",
-        "num_docs": passages,
-        "backend": "numpy",
-    }
+def _bucket_count(terms: int) -> int:
+    """The smallest power of two that is at least the number of terms."""
+    return 1 << max(terms - 1, 1).bit_length()

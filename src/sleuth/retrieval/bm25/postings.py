@@ -1,4 +1,4 @@
-"""Postings of a block of passages: which terms, in which rows, how often; as arrays, and as a file of its own."""
+"""Postings of a block of passages: which terms occur in which rows, and how often."""
 
 import zlib
 from array import array
@@ -11,31 +11,31 @@ from numpy.typing import NDArray
 
 from sleuth.corpus.arrays import open_array
 from sleuth.errors import InputError
-from sleuth.retrieval.bm25.analyzer import Terms
+from sleuth.retrieval.bm25.analyzer import Analyzer
 from sleuth.runs.atomic import atomic_write
 
-DROPPED = -1
-REMEMBERED = 1 << 19
-DIGIT = 1 << 16
+NOT_INDEXED = -1
+CACHE_SIZE = 1 << 19
+RADIX = 1 << 16
 
 Numbers = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """The terms of a block in order of first appearance; the postings of one stand together, by row."""
+    """The terms of a block in order of first occurrence; the postings of a term are contiguous and sorted by row."""
 
     terms: list[str]
-    counts: Numbers  # rows that hold each term
-    rows: Numbers  # counted from the first of the block
-    times: Numbers  # how often the row holds the term
-    lengths: Numbers  # words of each row
+    counts: Numbers  # rows per term
+    rows: Numbers  # relative to the first row of the block
+    frequencies: Numbers  # occurrences of the term in the row
+    lengths: Numbers  # words per row
 
     def write(self, path: Path) -> None:
-        """Writes one array that holds all parts; the file appears when it is whole."""
+        """Write all parts as one array, atomically."""
         text = "\n".join(self.terms).encode()
         letters = np.frombuffer(text.ljust(-(-len(text) // 4) * 4, b"\n"), np.uint32)
-        parts = (self.lengths, self.counts, self.rows, self.times, letters)
+        parts = (self.lengths, self.counts, self.rows, self.frequencies, letters)
         body = np.concatenate(parts)
         header = np.array([zlib.crc32(body.data), *map(len, parts)], np.uint32)
         with atomic_write(path) as temporary, temporary.open("wb") as file:
@@ -43,35 +43,35 @@ class Postings:
 
     @classmethod
     def read(cls, path: Path, *, verify: bool = False) -> "Postings":
-        """The block in a file, its numbers read where they are touched; a damaged one is an InputError."""
+        """Open a block memory-mapped; raise InputError if it is damaged."""
         stored = open_array(path)
         header, body = stored[:6], stored[6:]
         if len(header) < 6 or len(body) != header[1:].sum() or (verify and zlib.crc32(body.data) != header[0]):
             raise InputError(f"the block {path} is damaged; remove it and build the index again")
-        lengths, counts, rows, times, letters, _ = np.split(body, np.cumsum(header[1:].astype(np.int64)))
+        lengths, counts, rows, frequencies, letters, _ = np.split(body, np.cumsum(header[1:].astype(np.int64)))
         terms = letters.tobytes().rstrip(b"\n").decode().split("\n") if len(letters) else []
-        return cls(terms, counts, rows, times, lengths)
+        return cls(terms, counts, rows, frequencies, lengths)
 
 
-class Numbering(dict[str, int]):
-    """Runs of letters to numbers of their terms; it is kept from block to block, for the same words come again."""
+class TermNumbers(dict[str, int]):
+    """Cache from tokens to term numbers, kept across blocks because words repeat."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, analyzer: Analyzer) -> None:
         super().__init__()
         self._numbers: dict[str, int] = {}
-        self._terms = terms
+        self._analyzer = analyzer
 
-    def __missing__(self, run: str) -> int:
-        term = self._terms.term(run)
-        number = DROPPED if term is None else self._numbers.setdefault(term, len(self._numbers))
-        self[run] = number
+    def __missing__(self, token: str) -> int:
+        term = self._analyzer.term(token)
+        number = NOT_INDEXED if term is None else self._numbers.setdefault(term, len(self._numbers))
+        self[token] = number
         return number
 
-    def numbered(self, texts: Iterable[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The numbers of all runs of some texts, one after the other, and how many each text has."""
+    def encode(self, texts: Iterable[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the term numbers of all tokens of the texts, concatenated, and the number of tokens per text."""
         flat, ends = array("i"), array("q", [0])
         for text in texts:
-            flat.extend(map(self.__getitem__, self._terms.runs(text)))
+            flat.extend(map(self.__getitem__, self._analyzer.tokens(text)))
             ends.append(len(flat))
         return np.array(flat, np.int32), np.diff(ends)
 
@@ -84,45 +84,40 @@ class Numbering(dict[str, int]):
         self._numbers.clear()
 
 
-def invert(texts: Iterable[str], numbering: Numbering) -> Postings:
-    """The postings of some texts, a row each."""
-    if len(numbering) > REMEMBERED:
-        numbering.clear()
-    numbers, counts = numbering.numbered(texts)
-    kept = numbers != DROPPED
-    rows = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)[kept]
-    numbers, held = _by_appearance(numbers[kept])
-    terms = numbering.terms()
+def invert(texts: Iterable[str], term_numbers: TermNumbers) -> Postings:
+    """Compute the postings of texts, one row each."""
+    if len(term_numbers) > CACHE_SIZE:
+        term_numbers.clear()
+    numbers, counts = term_numbers.encode(texts)
+    indexed = numbers != NOT_INDEXED
+    rows = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)[indexed]
+    numbers, used = _renumber(numbers[indexed])
+    terms = term_numbers.terms()
     lengths = np.bincount(rows, minlength=len(counts)).astype(np.uint32)
-    return Postings([terms[number] for number in held.tolist()], *_counted(numbers, rows, len(held)), lengths)
+    return Postings([terms[number] for number in used.tolist()], *_count(numbers, rows, len(used)), lengths)
 
 
-def _by_appearance(numbers: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
-    """Numbers made small, 0 for the first, 1 for the next that is another; and which number each stands for."""
+def _renumber(numbers: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+    """Renumber by first occurrence, from 0; also return the old number of each new one."""
     first = np.full(numbers.max(initial=-1) + 1, len(numbers))
-    # Written from the last to the first, so that the first is what stays.
+    # Assigned from last to first, so the first occurrence remains.
     first[numbers[::-1]] = np.arange(len(numbers))[::-1]
-    held = np.flatnonzero(first < len(numbers))
-    held = held[np.argsort(first[held])]
-    small = np.empty(len(first), np.int32)
-    small[held] = np.arange(len(held), dtype=np.int32)
-    return small[numbers], held
+    used = np.flatnonzero(first < len(numbers))
+    used = used[np.argsort(first[used])]
+    renumbered = np.empty(len(first), np.int32)
+    renumbered[used] = np.arange(len(used), dtype=np.int32)
+    return renumbered[numbers], used
 
 
-def _counted(numbers: NDArray[np.int32], rows: Numbers, terms: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Rows a term, then rows and times of the distinct pairs of term and row, ordered by both; `rows` ascend."""
-    order = _by_number(numbers)
+def _count(numbers: NDArray[np.int32], rows: Numbers, terms: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Return rows per term, then row and frequency of each (term, row) pair, sorted; `rows` must be ascending."""
+    # A stable radix sort in two passes: numpy sorts 16-bit integers by radix, many times faster than wider ones.
+    order = np.argsort((numbers % RADIX).astype(np.uint16), kind="stable")
+    if len(numbers) and numbers.max() >= RADIX:
+        order = order[np.argsort((numbers[order] // RADIX).astype(np.uint16), kind="stable")]
     numbers, rows = numbers[order], rows[order]
-    new = np.ones(len(numbers) + 1, bool)
-    new[1:-1] = (numbers[1:] != numbers[:-1]) | (rows[1:] != rows[:-1])
-    firsts = np.flatnonzero(new)
+    is_first = np.ones(len(numbers) + 1, bool)
+    is_first[1:-1] = (numbers[1:] != numbers[:-1]) | (rows[1:] != rows[:-1])
+    firsts = np.flatnonzero(is_first)
     counts = np.bincount(numbers[firsts[:-1]], minlength=terms).astype(np.uint32)
     return counts, rows[firsts[:-1]], np.diff(firsts).astype(np.uint32)
-
-
-def _by_number(numbers: NDArray[np.int32]) -> NDArray[np.intp]:
-    """A stable order; numpy sorts 16 bits by their digits, many times faster than more of them."""
-    order = np.argsort((numbers % DIGIT).astype(np.uint16), kind="stable")
-    if len(numbers) and numbers.max() >= DIGIT:
-        order = order[np.argsort((numbers[order] // DIGIT).astype(np.uint16), kind="stable")]
-    return order

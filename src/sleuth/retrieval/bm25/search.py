@@ -1,122 +1,222 @@
-"""BM25, Lucene's variant: an inverted index of our own, which bm25s can open, and exact search in it."""
+"""BM25 search: exact top-k over the inverted index with MaxScore (Turtle and Flood, 1995), vectorised.
 
-import json
-import shutil
+Terms are processed by decreasing maximum score. Once k rows have a score that the remaining terms together cannot
+reach, no new row can enter the top k: the remaining terms are only looked up for the candidate rows. The result is
+exact: sums of scores have no rounding error (see GRAIN), and equal scores tie.
+"""
+
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.config.retrieval import BM25Settings
-from sleuth.corpus.progress import Progress, silent
-from sleuth.errors import InputError
-from sleuth.retrieval.bm25.analyzer import Terms
-from sleuth.retrieval.bm25.build import Blocks, write_all
-from sleuth.retrieval.bm25.inverted_index import Inverted, merge
-from sleuth.retrieval.bm25.maxscore import MaxScore, Weighted
-from sleuth.retrieval.bm25.vocabulary import Vocabulary
+from sleuth.retrieval.bm25.analyzer import Analyzer
+from sleuth.retrieval.bm25.inverted_index import GRAIN, InvertedIndex, Vocabulary
 from sleuth.retrieval.retriever import Ranking
-from sleuth.runs.atomic import atomic_write
-from sleuth.runs.json_files import read_json
 
-BLOCKS = "blocks"
-FINISHED = "finished.json"
-STAMP = "stamp.json"
-REMEMBERED = 1 << 17
+CACHED_TERMS = 1 << 17
+EXACT = GRAIN * 2**53
+# The first guess of the k-th best score of a one-term query, as a fraction of the highest possible; it falls with the
+# square root of the number of terms. A wrong guess only costs time.
+GUESS = 0.65
+CHEAP_POSTINGS = 1500  # always accumulated
+FEW_ROWS = 8  # looked up one by one
+LOOK_UP_COST = 6  # postings accumulated in the time of one look-up
+COLUMNS = 64
+
+Rows = NDArray[np.intp]
+Sums = NDArray[np.float64]
 
 
-def build(
-    corpus: Path,
-    offsets: Path,
-    out: Path,
-    settings: BM25Settings,
-    *,
-    workers: int = 0,
-    progress: Progress = silent,
-) -> dict[str, int]:
-    """Indexes a plain corpus into a folder with `workers` processes, 0 for all cores; returns terms and postings.
+class QueryTerm(NamedTuple):
+    """A term of a query: its maximum contribution, the range of its postings, its frequency in the query."""
 
-    Killed and called again it goes on where it was. The arrays are the same, byte for byte, in any case.
-    """
-    order = {"bytes": corpus.stat().st_size, **settings.model_dump()}
-    if (counts := _finished(out / FINISHED, order, corpus)) is not None:
-        return counts
-    (out / FINISHED).unlink(missing_ok=True)
-    folder = _resumed(out / BLOCKS, corpus, settings)
-    blocks = Blocks.of(corpus, offsets, folder, settings.stemmer)
-    write_all(blocks, offsets, workers, progress)
-    counts = merge(blocks, out, settings, progress)
-    if not counts["terms"]:
-        raise InputError(f"the corpus {corpus} holds no word to index; expected text in the contents of its passages")
-    with atomic_write(out / FINISHED) as path:
-        path.write_text(json.dumps({"order": order, "counts": counts}, indent=2) + "\n")
-    shutil.rmtree(folder)
-    return counts
+    maximum: float
+    start: int
+    end: int
+    frequency: int
 
 
 class BM25:
-    """A ranker over the arrays in a folder; `ranks` orders the rows by passage id."""
+    """Ranker over a BM25 folder; `id_order` breaks ties by passage id."""
 
-    def __init__(self, folder: Path, settings: BM25Settings, ranks: NDArray[np.uint32]) -> None:
-        index = Inverted.open(folder, len(ranks))
-        self._terms = Terms(settings.stemmer)
-        self._known = _Known(self._terms, Vocabulary(folder, len(index.maxima)), index)
-        self._search = MaxScore(index, len(ranks))
-        self._ranks = ranks
+    def __init__(self, folder: Path, settings: BM25Settings, id_order: NDArray[np.uint32]) -> None:
+        index = InvertedIndex.open(folder, len(id_order))
+        self._analyzer = Analyzer(settings.stemmer)
+        self._terms = _TermCache(self._analyzer, Vocabulary(folder, len(index.maxima)), index)
+        self._search = MaxScore(index, len(id_order))
+        self._id_order = id_order
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        """The `k` best rows that hold a term of each query; see Ranker."""
+        """See Ranker; only rows that contain a term of the query are returned."""
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1")
-        return [self._ranked(query, k) for query in queries]
+        return [self._rank(query, k) for query in queries]
 
-    def _ranked(self, query: str, k: int) -> Ranking:
-        found = Counter(map(self._known.__getitem__, self._terms.runs(query)))
-        terms = [term.said(times) for term, times in found.items() if term is not None]
+    def _rank(self, query: str, k: int) -> Ranking:
+        counts = Counter(map(self._terms.__getitem__, self._analyzer.tokens(query)))
+        terms = [
+            term if count == 1 else QueryTerm(term.maximum * count, term.start, term.end, count)
+            for term, count in counts.items()
+            if term is not None
+        ]
         if not terms:
             return []
-        rows, scores = self._search.best(terms, k)
-        order = np.lexsort((self._ranks[rows], -scores))[:k]
+        rows, scores = self._search.top(terms, k)
+        order = np.lexsort((self._id_order[rows], -scores))[:k]
         return list(zip(rows[order].tolist(), scores[order].tolist(), strict=True))
 
 
-class _Known(dict[str, Weighted | None]):
-    """Runs of letters to the terms of the index; None for what it does not hold."""
+class _TermCache(dict[str, QueryTerm | None]):
+    """Tokens to terms of the index; None for a token without postings."""
 
-    def __init__(self, terms: Terms, vocabulary: Vocabulary, index: Inverted) -> None:
+    def __init__(self, analyzer: Analyzer, vocabulary: Vocabulary, index: InvertedIndex) -> None:
         super().__init__()
-        self._terms, self._vocabulary, self._index = terms, vocabulary, index
+        self._analyzer, self._vocabulary, self._index = analyzer, vocabulary, index
 
-    def __missing__(self, run: str) -> Weighted | None:
-        term = self._terms.term(run)
+    def __missing__(self, token: str) -> QueryTerm | None:
+        term = self._analyzer.term(token)
         number = None if term is None else self._vocabulary.number(term)
-        if len(self) >= REMEMBERED:
+        if len(self) >= CACHED_TERMS:
             self.clear()
-        self[run] = None if number is None else self._weighted(number)
-        return self[run]
-
-    def _weighted(self, number: int) -> Weighted:
-        start, end = self._index.starts[number : number + 2].tolist()
-        return Weighted(float(self._index.maxima[number]), start, end, 1)
-
-
-def _finished(path: Path, order: dict[str, str | float], corpus: Path) -> dict[str, int] | None:
-    """What an earlier build of the same order counted, unless the corpus was written to since."""
-    if not path.is_file() or path.stat().st_mtime_ns < corpus.stat().st_mtime_ns:
-        return None
-    found = read_json(path)
-    return found["counts"] if found.get("order") == order else None
+        self[token] = None
+        if number is not None:
+            start, end = self._index.starts[number : number + 2].tolist()
+            self[token] = QueryTerm(float(self._index.maxima[number]), start, end, 1)
+        return self[token]
 
 
-def _resumed(folder: Path, corpus: Path, settings: BM25Settings) -> Path:
-    """The folder for blocks, with those that an earlier build of the same corpus and stemmer left there."""
-    file = corpus.stat()
-    stamp = json.dumps({"bytes": file.st_size, "changed": file.st_mtime_ns, "stemmer": settings.stemmer})
-    known = folder / STAMP
-    if not known.is_file() or known.read_text() != stamp:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        known.write_text(stamp)
-    return folder
+class MaxScore:
+    """Top-k search in an inverted index. Not thread-safe."""
+
+    def __init__(self, index: InvertedIndex, rows: int) -> None:
+        self._rows, self._scores = index.rows, index.scores
+        self._row_view, self._score_view = index.rows.data, index.scores.data
+        self._sums = np.zeros(rows, np.float64)  # scratch, all zero between searches
+
+    def top(self, terms: list[QueryTerm], k: int) -> tuple[Rows, Sums]:
+        """Return rows and scores, unsorted: at least the top `k` and everything that ties with them."""
+        terms = sorted(terms, reverse=True)
+        remaining = [*accumulate((term.maximum for term in reversed(terms)), initial=0.0)][::-1]
+        try:
+            return self._top(terms, remaining, k)
+        except BaseException:
+            self._sums.fill(0)
+            raise
+
+    def _top(self, terms: list[QueryTerm], remaining: list[float], k: int) -> tuple[Rows, Sums]:
+        """`remaining[n]` is the most that the terms from `n` on can add; its last entry is 0."""
+        rows, sums = np.empty(0, np.intp), np.empty(0, np.float64)
+        # Inexact sums cannot be compared with bounds: accumulate all postings instead.
+        bound, goal = 0.0, remaining[0] * GUESS / len(terms) ** 0.5 if remaining[0] < EXACT else 0.0
+        done = 0
+        while done < len(terms) and remaining[done] >= bound:
+            first, done = done, _next_stop(terms, remaining, done, goal)
+            rows, sums = self._accumulate(rows, sums, terms[first:done])
+            bound = max(bound, self._lower_bound(rows, sums, terms[done:], k))
+            goal = bound
+        candidates = _at_least(rows, sums, bound - remaining[done])
+        return self._complete(*candidates, terms[done:], remaining[done:], bound)
+
+    def _accumulate(self, rows: Rows, sums: Sums, terms: list[QueryTerm]) -> tuple[Rows, Sums]:
+        """Add the postings of terms; a row that occurs again has a zero at the later positions."""
+        new = np.concatenate([self._rows[term.start : term.end] for term in terms], dtype=np.intp)
+        gains = np.concatenate([self._weighted_scores(term) for term in terms], dtype=np.float64)
+        borders = list(accumulate((term.end - term.start for term in terms), initial=0))
+        parts = [new[start:end] for start, end in pairwise(borders)]
+        if len(rows):
+            rows, sums = _at_least(rows, sums, 0.0)
+            self._sums[rows] = sums
+            parts.append(rows)
+        np.add.at(self._sums, new, gains)
+        totals = []
+        for part in parts:
+            totals.append(self._sums[part])
+            self._sums[part] = 0
+        return np.concatenate(parts), np.concatenate(totals)
+
+    def _weighted_scores(self, term: QueryTerm) -> NDArray[np.float32] | Sums:
+        scores = self._scores[term.start : term.end]
+        return scores if term.frequency == 1 else scores * np.float64(term.frequency)
+
+    def _lower_bound(self, rows: Rows, sums: Sums, others: list[QueryTerm], k: int) -> float:
+        """A score that at least `k` rows reach: the k-th best complete score of the current leaders."""
+        bound = _kth_best(sums, k)
+        if not others or bound == 0:
+            return bound
+        leading = (sums >= bound).nonzero()[0]
+        rows, sums = rows[leading], sums[leading]
+        if len(leading) <= FEW_ROWS:
+            return sorted(self._add_one_by_one(rows, sums, others))[-k]
+        for term in others:
+            sums = self._look_up(rows, sums, term)
+        return _kth_best(sums, k)
+
+    def _complete(
+        self, rows: Rows, sums: Sums, terms: list[QueryTerm], remaining: list[float], bound: float
+    ) -> tuple[Rows, Sums]:
+        """Add the remaining terms to the candidates, dropping those that cannot reach the bound."""
+        for done, term in enumerate(terms):
+            if len(rows) <= FEW_ROWS:
+                return rows, np.array(self._add_one_by_one(rows, sums, terms[done:]))
+            if len(rows) > 256 and len(rows) * LOOK_UP_COST > term.end - term.start:
+                # Scattering the postings is faster for many rows.
+                holders = self._rows[term.start : term.end].astype(np.intp)
+                self._sums[holders] = self._weighted_scores(term)
+                sums = sums + self._sums[rows]
+                self._sums[holders] = 0
+            else:
+                sums = self._look_up(rows, sums, term)
+            rows, sums = _at_least(rows, sums, bound - remaining[done + 1])
+        return rows, sums
+
+    def _look_up(self, rows: Rows, sums: Sums, term: QueryTerm) -> Sums:
+        """Add a term by binary search for the rows in its postings."""
+        holders = self._rows[term.start : term.end]
+        found = holders.searchsorted(rows.astype(np.int32))
+        # Positions past the end are clipped to the last posting, which is another row.
+        held = holders.take(found, mode="clip") == rows
+        scores = self._scores[term.start : term.end].take(found, mode="clip")
+        gains: Sums = scores * (held * np.float64(term.frequency))
+        return sums + gains
+
+    def _add_one_by_one(self, rows: Rows, sums: Sums, terms: list[QueryTerm]) -> list[float]:
+        """Add terms to a few rows without arrays, which would be slower."""
+        scores: list[float] = sums.tolist()
+        for place, row in enumerate(rows.tolist()):
+            for _, start, end, frequency in terms:
+                found = bisect_left(self._row_view, row, start, end)
+                if found < end and self._row_view[found] == row:
+                    scores[place] += frequency * self._score_view[found]
+        return scores
+
+
+def _next_stop(terms: list[QueryTerm], remaining: list[float], first: int, goal: float) -> int:
+    """The end of the terms to accumulate, at least one, such that the others cannot reach the goal."""
+    size = 0
+    for done in range(first, len(terms)):
+        size += terms[done].end - terms[done].start
+        if done > first and remaining[done] < goal and size > CHEAP_POSTINGS:
+            return done
+    return len(terms)
+
+
+def _at_least(rows: Rows, sums: Sums, minimum: float) -> tuple[Rows, Sums]:
+    """The rows with a non-zero sum of at least `minimum`."""
+    kept = (sums >= minimum if minimum > 0 else sums > 0).nonzero()[0]
+    return (rows, sums) if len(kept) == len(rows) else (rows[kept], sums[kept])
+
+
+def _kth_best(sums: Sums, k: int) -> float:
+    """The k-th highest sum, or a cheaper lower bound that `k` sums reach; 0 if there are fewer than `k`."""
+    if len(sums) < k:
+        return 0.0
+    if len(sums) > 8 * COLUMNS and 2 * k <= COLUMNS:
+        sums = sums[: len(sums) - len(sums) % COLUMNS].reshape(-1, COLUMNS).max(axis=0)
+    return float(np.partition(sums, len(sums) - k)[len(sums) - k])

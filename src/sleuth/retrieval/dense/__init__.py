@@ -1,1 +1,1 @@
-"""Search by meaning: encoders, and exact and approximate search among vectors."""
+"""Dense search: encoders, and exact and approximate nearest-neighbour search."""

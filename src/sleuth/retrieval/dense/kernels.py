@@ -1,7 +1,7 @@
-"""Triton kernels of exact dense search: the maximum of each group of rows, and the scores of chosen groups.
+"""Triton kernels of exact dense search: the maximum of each group of rows, and the scores of selected groups.
 
-Scores of all rows are never written: a group of rows leaves one number a query, and only the groups that can hold one
-of the best rows are looked at again.
+The scores of all rows are never stored: each group of rows yields one number per query, and only groups that may
+contain one of the best rows are scored again.
 """
 
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ GROUP = 128  # rows that share a maximum
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How a batch is cut: queries and dimensions multiplied at once, warps, stages of loads.
+    """Launch configuration: queries and dimensions per step, warps, pipeline stages.
 
-    Programs either take one tile each, or as many as run at once take all of them in turn.
+    A persistent kernel launches one program per multiprocessor, which loops over the tiles.
     """
 
     queries: int
@@ -28,7 +28,7 @@ class Tile:
     persistent: bool
 
 
-# The fastest of 16 to 32 variants each, 21,015,324 x 768 on an H200.
+# The fastest of 16 to 32 variants each, for 21,015,324 x 768 vectors on an H200.
 TILES = (
     (16, Tile(16, 128, 4, 4, persistent=False)),
     (32, Tile(32, 128, 4, 4, persistent=False)),
@@ -38,11 +38,8 @@ LARGE = Tile(128, 128, 4, 3, persistent=True)
 
 
 def tile_for(queries: int) -> Tile:
-    """The tile for a batch of that many queries: reading the rows is the cost of a small one, arithmetic of a large."""
-    for most, tile in TILES:
-        if queries <= most:
-            return tile
-    return LARGE
+    """The configuration for a batch: small batches are bound by memory, large ones by arithmetic."""
+    return next((tile for limit, tile in TILES if queries <= limit), LARGE)
 
 
 @triton.jit
@@ -51,7 +48,7 @@ def _maxima(
     dimensions: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     tiles = tl.cdiv(count, TILE)
-    # The tiles of one group follow each other, so that its rows come from memory once and then from the cache.
+    # The tiles of a group are adjacent, so its rows are read from memory once and then from the cache.
     for tile in tl.range(tl.program_id(0), total, tl.num_programs(0), flatten=True):
         group = tile // tiles
         first = (tile % tiles) * TILE
@@ -82,21 +79,23 @@ def _scores(
         inside = column < dimensions
         left = tl.load(vectors + row[:, None] * dimensions + column[None, :], there[:, None] & inside[None, :], 0.0)
         right = tl.load(queries + asked * dimensions + column, inside, 0.0)
-        # Products of two fp16 numbers are exact in fp32, and in fp64 so is their sum, but for the last bits: the score
-        # does not depend on the batch, the device or the order.
+        # Products of two fp16 numbers are exact in fp32, and their fp64 sum is exact up to the last bits: scores do not
+        # depend on batch, device or order.
         total += tl.sum((left.to(tl.float32) * right.to(tl.float32)[None, :]).to(tl.float64), 1)
     total = tl.where(there, total, float("-inf"))
     tl.store(scores + (asked * width + place) * GROUP + tl.arange(0, GROUP), total.to(tl.float32))
 
 
 def group_maxima(vectors: torch.Tensor, queries: torch.Tensor, tile: Tile | None = None) -> torch.Tensor:
-    """The highest inner product in each group of rows: (queries, groups) in fp32."""
+    """The highest inner product per group of rows, of shape (queries, groups), in fp32."""
     (rows, dimensions), count = vectors.shape, len(queries)
     tile = tile or tile_for(count)
     groups = triton.cdiv(rows, GROUP)
     total = groups * triton.cdiv(count, tile.queries)
     maxima = torch.empty(count, groups, dtype=torch.float32, device=vectors.device)
-    _maxima[(min(total, _processors(vectors.device)) if tile.persistent else total,)](
+    gpu = vectors.device.type == "cuda"
+    processors = torch.cuda.get_device_properties(vectors.device).multi_processor_count if gpu else 1
+    _maxima[(min(total, processors) if tile.persistent else total,)](
         TensorDescriptor.from_tensor(vectors, [GROUP, tile.depth]),
         TensorDescriptor.from_tensor(queries, [tile.queries, tile.depth]),
         maxima, rows, count, groups, total,
@@ -107,7 +106,7 @@ def group_maxima(vectors: torch.Tensor, queries: torch.Tensor, tile: Tile | None
 
 
 def group_scores(vectors: torch.Tensor, queries: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """The inner products of each query with the rows of its chosen groups: (queries, chosen groups * GROUP)."""
+    """The inner products of each query with the rows of its chosen groups, of shape (queries, chosen * GROUP)."""
     (rows, dimensions), (count, width) = vectors.shape, chosen.shape
     scores = torch.empty(count, width * GROUP, dtype=torch.float32, device=vectors.device)
     _scores[(count, width)](
@@ -115,7 +114,3 @@ def group_scores(vectors: torch.Tensor, queries: torch.Tensor, chosen: torch.Ten
         dimensions=dimensions, GROUP=GROUP, DEPTH=32, num_warps=4,
     )  # fmt: skip
     return scores
-
-
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -1,13 +1,13 @@
-"""What a lexical index keeps of a text."""
+"""What a lexical index is_word of a text."""
 
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from sleuth.errors import ConfigError
-from sleuth.retrieval.bm25.analyzer import Terms
+from sleuth.retrieval.bm25.analyzer import Analyzer
 
-ENGLISH = Terms("english")
+ENGLISH = Analyzer("english")
 
 TEXTS = {
     "case and punctuation": ("Paris, PARIS; (paris)!", ["paris", "paris", "paris"]),
@@ -39,17 +39,17 @@ def test_words(text: str, found: list[str]) -> None:
 
 
 def test_stems() -> None:
-    assert ENGLISH.stemmed(["cities", "city", "painted", "painting"]) == ["citi", "citi", "paint", "paint"]
+    assert ENGLISH.stem(["cities", "city", "painted", "painting"]) == ["citi", "citi", "paint", "paint"]
 
 
 def test_stems_of_another_language_keep_all_words() -> None:
-    german = Terms("german")
-    assert german.stemmed(german.words("die Städte war an in")) == ["die", "stadt", "war", "an", "in"]
+    german = Analyzer("german")
+    assert german.stem(german.words("die Städte war an in")) == ["die", "stadt", "war", "an", "in"]
 
 
 def test_no_stemmer() -> None:
-    plain = Terms("none")
-    assert plain.stemmed(plain.words("The cities")) == ["the", "cities"]
+    plain = Analyzer("none")
+    assert plain.stem(plain.words("The cities")) == ["the", "cities"]
 
 
 def test_term_of_a_run() -> None:
@@ -60,11 +60,11 @@ def test_term_of_a_run() -> None:
     ("stemmer", "remedy"), [("englsh", "did you mean english"), ("klingon", "expected none or one of arabic, ")]
 )
 def test_unknown_stemmer(stemmer: str, remedy: str) -> None:
-    with pytest.raises(ConfigError, match=f"there is no stemmer '{stemmer}'; {remedy}"):
-        Terms(stemmer)
+    with pytest.raises(ConfigError, match=f"'{stemmer}'; {remedy}"):
+        Analyzer(stemmer)
 
 
 def test_stems_in_many_threads() -> None:
     rows = [[f"word{number}ing", "cities"] for number in range(200)]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ENGLISH.stemmed, rows)) == [ENGLISH.stemmed(row) for row in rows]
+        assert list(pool.map(ENGLISH.stem, rows)) == [ENGLISH.stem(row) for row in rows]

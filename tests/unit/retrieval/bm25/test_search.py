@@ -15,8 +15,7 @@ from sleuth.config.retrieval import BM25Settings
 from sleuth.corpus.progress import silent
 from sleuth.errors import InputError
 from sleuth.retrieval.bm25 import inverted_index as inverted
-from sleuth.retrieval.bm25 import search as bm25
-from sleuth.retrieval.bm25.build import Blocks
+from sleuth.retrieval.bm25.build import Blocks, build_index
 from sleuth.retrieval.bm25.search import BM25
 
 CONTENTS = ["red apples", "green apples and pears", "the quiet harbour", "", "the of and", "東京都"]
@@ -39,7 +38,7 @@ def write(tmp_path: Path) -> Write:
 
 def built(corpus: Path, out: Path, settings: BM25Settings | None = None, workers: int = 1) -> dict[str, int]:
     offsets = corpus.with_name("offsets.npy")
-    return bm25.build(corpus, offsets, out, settings or BM25Settings(), workers=workers, progress=silent)
+    return build_index(corpus, offsets, out, settings or BM25Settings(), workers=workers, progress=silent)
 
 
 def opened(out: Path, passages: int) -> BM25:
@@ -103,7 +102,7 @@ def test_what_is_counted(write: Write, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("contents", [["", "the of and"], ["?!"]])
 def test_a_corpus_without_a_word(write: Write, tmp_path: Path, contents: list[str]) -> None:
-    with pytest.raises(InputError, match=r"the corpus .*corpus\.jsonl holds no word to index"):
+    with pytest.raises(InputError, match=r"corpus\.jsonl has no words"):
         built(write(contents), tmp_path / "index")
 
 
@@ -134,7 +133,7 @@ def test_an_array_that_is_gone(write: Write, tmp_path: Path) -> None:
 
 def test_an_index_of_another_corpus(write: Write, tmp_path: Path) -> None:
     built(write(CONTENTS), tmp_path / "index")
-    with pytest.raises(InputError, match="is of 6 passages, and the corpus has 7; build the index again"):
+    with pytest.raises(InputError, match=r"6 passages, .* 7"):
         opened(tmp_path / "index", 7)
 
 
@@ -214,7 +213,7 @@ def test_a_worker_indexes_the_blocks_it_is_told(large: Path, tmp_path: Path) -> 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from sleuth.retrieval.bm25 import search as bm25
+from sleuth.retrieval.bm25.build import build_index
 from sleuth.config.retrieval import BM25Settings
 
 reports = []
@@ -225,7 +224,7 @@ def killed(stage, done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 
 corpus, out = map(Path, sys.argv[1:])
-bm25.build(corpus, corpus.with_name("offsets.npy"), out, BM25Settings(), workers=1, progress=killed)
+build_index(corpus, corpus.with_name("offsets.npy"), out, BM25Settings(), workers=1, progress=killed)
 """
 
 
@@ -238,7 +237,7 @@ def test_a_build_that_was_killed_goes_on(large: Path, tmp_path: Path) -> None:
     left[1].write_bytes(left[1].read_bytes()[:-1] + b"?")  # a block that did not reach the disk whole
     stages: list[tuple[str, int, int]] = []
     offsets = corpus.with_name("offsets.npy")
-    bm25.build(corpus, offsets, out, BM25Settings(), workers=1, progress=lambda *stage: stages.append(stage))
+    build_index(corpus, offsets, out, BM25Settings(), workers=1, progress=lambda *stage: stages.append(stage))
     assert [stage for stage, _, _ in stages].count("indexing words") == 4 + 1
     assert stages[-1][0] == "merging the index"
     assert stages[-1][1] == stages[-1][2]

@@ -221,7 +221,7 @@ def test_bytes_of_a_vector_divide_its_dimensions(dimensions: int, asked: int, ch
 @pytest.mark.parametrize(
     ("count", "lists", "message"),
     [
-        (255, 0, "255 passages are too few for ivfpq with 6 lists, expected at least 256; choose fewer lists, or hnsw"),
+        (255, 0, "255 passages are too few for ivfpq with 6 lists, expected at least 256"),
         (300, 301, "300 passages are too few for ivfpq with 301 lists, expected at least 301"),
     ],
 )
@@ -236,13 +236,13 @@ def test_a_graph_of_single_links_is_refused() -> None:
 
 
 def test_a_corpus_of_another_size_is_refused(graph: Path) -> None:
-    with pytest.raises(InputError, match="holds 5,000 vectors and the corpus 4,999 passages"):
+    with pytest.raises(InputError, match="5,000 vectors and the corpus 4,999 passages"):
         ranker(graph, HNSW, 4999)
 
 
 def test_an_encoder_of_other_dimensions_is_refused(graph: Path) -> None:
     found = Ann(ann.read(graph), lambda queries: unit(len(queries), 32, 0), np.arange(5000, dtype=np.uint32), HNSW)
-    with pytest.raises(InputError, match="the encoder gives 32 dimensions and the FAISS index has 64"):
+    with pytest.raises(InputError, match=r"32 dimensions.* 64"):
         found.rank(["1"], 3)
 
 
@@ -251,7 +251,7 @@ def test_ids_that_are_no_rows_are_refused(tmp_path: Path) -> None:
     index.train(unit(50, 64, 6))
     index.add_with_ids(unit(50, 64, 6), np.arange(50) + 7)
     found = Ann(index, encode, np.arange(50, dtype=np.uint32), HNSW)
-    with pytest.raises(InputError, match="names row 56 and the corpus has 50 passages"):
+    with pytest.raises(InputError, match=r"row 56.* 50 passages"):
         found.rank(["1"], 50)
 
 
@@ -268,12 +268,12 @@ def test_an_index_by_distance_ranks_the_nearest_first() -> None:
 def test_an_index_cut_short_is_refused_in_a_sentence(graph: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.faiss"
     cut.write_bytes(graph.read_bytes()[:-1000])
-    with pytest.raises(InputError, match=r"cut.faiss is damaged or cut short \(read error in .*\); build or fetch it"):
+    with pytest.raises(InputError, match=r"cut.faiss is damaged or truncated \(read error in .*\)"):
         ann.read(cut)
 
 
 def test_an_index_that_is_gone_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gone.faiss is damaged or cut short .*No such file or directory"):
+    with pytest.raises(InputError, match=r"gone.faiss is damaged .*No such file or directory"):
         ann.read(tmp_path / "gone.faiss")
 
 

@@ -18,10 +18,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from sleuth.config.retrieval import EncoderSettings, Pooling
 from sleuth.errors import ConfigError, InputError
-from sleuth.retrieval.dense.batches import Shape, batches
 from sleuth.retrieval.dense.encoder import Encoder
 from sleuth.retrieval.dense.encoder_config import BGE_CHINESE, BGE_ENGLISH, encoder_settings, fingerprint, model_folder
-from sleuth.retrieval.dense.network import devices
+from sleuth.retrieval.dense.network import Shape, batches, devices
 
 TEXTS = [
     '"Oslo"\nOslo is the capital of Norway.',
@@ -137,7 +136,7 @@ def test_a_model_that_cannot_be_fetched_is_one_sentence(monkeypatch: pytest.Monk
     assert "\n" not in str(caught.value)
     (tmp_path / "file").touch()
     for wrong in (tmp_path / "file", tmp_path / "absent"):
-        with pytest.raises(InputError, match="is not the folder of a model"):
+        with pytest.raises(InputError, match="is not a model folder"):
             model_folder(str(wrong))
 
 
@@ -202,7 +201,7 @@ def test_loading_says_nothing(small: Path, capfd: pytest.CaptureFixture[str]) ->
 def test_the_fingerprint_is_that_of_the_weights(small: Path, small_model: Callable[..., Path], tmp_path: Path) -> None:
     shutil.copytree(small, tmp_path / "elsewhere")
     assert fingerprint(tmp_path / "elsewhere") == fingerprint(small) != fingerprint(small_model(seed=1))
-    with pytest.raises(InputError, match="holds no weights"):
+    with pytest.raises(InputError, match="has no weights"):
         fingerprint(tmp_path)
 
 
@@ -217,7 +216,7 @@ def altered(small: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]
 
 def test_weights_that_lack_are_not_made_up(small: Path, tmp_path: Path) -> None:
     wrong = altered(small, tmp_path / "copy", lambda weights: weights.pop("encoder.layer.1.output.dense.weight"))
-    with pytest.raises(InputError, match=r"lacks 1 weights, encoder\.layer\.1\.output\.dense\.weight"):
+    with pytest.raises(InputError, match=r"lacks 1 weights, .*encoder\.layer\.1\.output\.dense\.weight"):
         Encoder.load(wrong, "cpu")
     unused = altered(small, tmp_path / "other", lambda weights: weights.pop("pooler.dense.weight"))
     assert Encoder.load(unused, "cpu").dimensions == 32
@@ -227,22 +226,22 @@ def test_numbers_that_are_not_finite_are_an_error(small: Path, tmp_path: Path) -
     wrong = altered(
         small, tmp_path / "copy", lambda weights: weights["encoder.layer.1.output.dense.weight"].fill_(np.nan)
     )
-    with pytest.raises(InputError, match="not finite"):
+    with pytest.raises(InputError, match="non-finite"):
         Encoder.load(wrong, "cpu").encode_queries(["a"])
     long = altered(
         small, tmp_path / "long", lambda weights: weights["encoder.layer.1.output.LayerNorm.bias"].fill_(1e5)
     )
-    with pytest.raises(InputError, match="too long for half precision"):
+    with pytest.raises(InputError, match="overflow half precision"):
         Encoder.load(long.model_copy(update={"normalise": False}), "cpu").encode_passages(["a"])
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("modules.json", '[{"type": "sentence_transformers.models.Dense"}]', "has a module Dense"),
-        ("modules.json", "[", r"modules\.json is no JSON"),
-        ("config.json", "{}", "no model can be loaded"),
-        ("model.safetensors", "cut short", "no model can be loaded"),
+        ("modules.json", '[{"type": "sentence_transformers.models.Dense"}]', "module Dense"),
+        ("modules.json", "[", r"modules\.json"),
+        ("config.json", "{}", "cannot load a model from"),
+        ("model.safetensors", "cut short", "cannot load a model from"),
     ],
 )
 def test_a_folder_that_cannot_be_read_as_it_is_meant_is_refused(
@@ -256,12 +255,12 @@ def test_a_folder_that_cannot_be_read_as_it_is_meant_is_refused(
 
 
 def test_texts_longer_than_the_model_reads_are_refused(small: Path) -> None:
-    with pytest.raises(ConfigError, match=r"passage_tokens is 513, and .* reads 512 at most"):
+    with pytest.raises(ConfigError, match=r"passage_tokens is 513, .* 512"):
         Encoder.load(encoder_settings(str(small), pooling="mean", passage_tokens=513), "cpu")
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ConfigError, match="device = 'cuda:99', and there is cpu"):
+    with pytest.raises(ConfigError, match=r"device = 'cuda:99' .* cpu"):
         devices("cuda:99")
     assert devices("cpu, cpu") == ["cpu", "cpu"]
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sleuth.errors import ConfigError
-from sleuth.retrieval.dense.dense import Dense, Vectors, devices_for
-from sleuth.retrieval.dense.exact import DeviceShard, HostShard, Shard, nearest
+from sleuth.retrieval.dense.exact import Dense, DeviceShard, ExactIndex, HostShard, Shard, devices_for, nearest
 
 Floats = NDArray[np.float32]
 Halves = NDArray[np.float16]
@@ -85,7 +84,7 @@ def test_shards_together_equal_the_whole(rows: int, k: int, shards: int, seed: i
     rough = np.round(unit(rows, 6, seed) * 2) / 2  # coarse numbers, so that many scores are equal
     vectors, queries = rough.astype(np.float16), unit(4, 6, seed + 1)
     ranks = np.random.default_rng(seed).permutation(rows).astype(np.uint32)
-    found, scores = Vectors(vectors, ranks, ["cpu"] * shards, unit=False).nearest(queries, k)
+    found, scores = ExactIndex(vectors, ranks, ["cpu"] * shards, unit=False).nearest(queries, k)
     right, values = brute(vectors, ranks, queries, k)
     assert found.tolist() == right.tolist()
     assert scores.tolist() == values.tolist()
@@ -95,7 +94,7 @@ def test_rows_longer_than_one_are_searched_exactly() -> None:
     vectors = (unit(500, 12, 0) * np.linspace(1, 200, 500)[:, None]).astype(np.float16)
     ranks = np.arange(500, dtype=np.uint32)
     queries = unit(5, 12, 1) * 30
-    found, _ = Vectors(vectors, ranks, ["cpu"], unit=False).nearest(queries, 10)
+    found, _ = ExactIndex(vectors, ranks, ["cpu"], unit=False).nearest(queries, 10)
     assert found.tolist() == brute(vectors, ranks, queries, 10)[0].tolist()
 
 
@@ -107,7 +106,7 @@ def test_blank_queries_find_nothing_and_are_not_encoded() -> None:
         asked.append(texts)
         return vectors[[int(text) for text in texts]]
 
-    ranker = Dense(Vectors(vectors.astype(np.float16), np.arange(20, dtype=np.uint32), ["cpu"]), encode)
+    ranker = Dense(ExactIndex(vectors.astype(np.float16), np.arange(20, dtype=np.uint32), ["cpu"]), encode)
     assert [[row for row, _ in found[:1]] for found in ranker.rank(["3", " ", "", "9"], 2)] == [[3], [], [], [9]]
     assert ranker.rank(["", "\n"], 2) == [[], []]
     assert asked == [["3", "9"]]
@@ -118,7 +117,7 @@ def test_a_gpu_that_is_not_there_is_refused(wanted: str) -> None:
     if torch.cuda.is_available():
         assert devices_for(wanted, 1)
     else:
-        with pytest.raises(ConfigError, match="there is cpu; choose"):
+        with pytest.raises(ConfigError, match="not available; choose from cpu"):
             devices_for(wanted, 1)
 
 
@@ -152,5 +151,5 @@ def test_every_tile_of_the_compiled_kernels_equals_brute_force(asked: int) -> No
 def test_an_odd_number_of_dimensions_on_a_gpu() -> None:
     vectors, queries = unit(5_000, 77, 0).astype(np.float16), unit(9, 77, 1)
     ranks = np.arange(5_000, dtype=np.uint32)
-    found, _ = Vectors(vectors, ranks, ["cuda:0", "cuda:0", "cpu"]).nearest(queries, 5)
+    found, _ = ExactIndex(vectors, ranks, ["cuda:0", "cuda:0", "cpu"]).nearest(queries, 5)
     assert found.tolist() == brute(vectors, ranks, queries, 5)[0].tolist()

@@ -14,7 +14,7 @@ from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
 from sleuth.retrieval.dense import faiss_file
 from sleuth.retrieval.dense.ann import Ann
-from sleuth.retrieval.dense.faiss_file import describe, edges, import_flat, open_kept, pieces
+from sleuth.retrieval.dense.faiss_file import describe, edges, import_flat, open_index, pieces
 
 Single = NDArray[np.float32]
 
@@ -128,7 +128,7 @@ def test_a_kept_index_finds_what_faiss_finds(
     path = written(tmp_path, vectors, description)
     files = cut(path, borders)
     settings = AnnSettings(effort=40)
-    kept = Ann(open_kept(files), lambda _: vectors[:9] + 0.1, np.arange(COUNT, dtype=np.uint32), settings)
+    kept = Ann(open_index(files), lambda _: vectors[:9] + 0.1, np.arange(COUNT, dtype=np.uint32), settings)
     index = faiss.read_index(str(path))
     faiss.ParameterSpace().set_index_parameter(index, "nprobe" if description.startswith("IVF") else "efSearch", 40)
     scores, rows = index.search(vectors[:9] + 0.1, 5)
@@ -142,7 +142,7 @@ def test_a_file_of_the_wrong_size_is_refused(description: str, change: int, vect
     path = written(tmp_path, vectors, description)
     content = path.read_bytes()
     path.write_bytes(content[:change] if change < 0 else content + b"#" * change)
-    sentence = rf"has {len(content) + change:,} bytes, expected {len(content):,} by what it holds; fetch it again"
+    sentence = rf"has {len(content) + change:,} bytes, expected {len(content):,}"
     with pytest.raises(InputError, match=sentence):
         describe([path])
 
@@ -160,7 +160,7 @@ def test_a_missing_piece_is_refused(vectors: Single, tmp_path: Path) -> None:
     first, _, last = cut(written(tmp_path, vectors), [1000, 2000])
     with pytest.raises(InputError, match="part_aa and 1 more has 18,245 bytes, expected 19,245"):
         describe([first, last])
-    with pytest.raises(InputError, match="where a FAISS index names its type"):
+    with pytest.raises(InputError, match="expected the type code"):
         describe([last, first])
 
 
@@ -169,17 +169,17 @@ def test_a_missing_piece_is_refused(vectors: Single, tmp_path: Path) -> None:
 )
 def test_what_is_no_index_is_refused(content: bytes, shown: str, tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(content)
-    with pytest.raises(InputError, match=rf"holds .*{shown}.* where a FAISS index names its type, expected Flat, HNSW"):
+    with pytest.raises(InputError, match=rf"{shown}.*, expected .*Flat, HNSW"):
         describe([tmp_path / "other"])
 
 
 @pytest.mark.parametrize(
     ("place", "packed", "sentence"),
     [
-        (4, struct.pack("<i", 0), "has 300 vectors of 0 dimensions by metric 0"),
-        (8, struct.pack("<q", 0), "has 0 vectors of 16 dimensions by metric 0"),
-        (33, struct.pack("<i", 22), "has 300 vectors of 16 dimensions by metric 22"),
-        (8, struct.pack("<q", 299), "contradicts itself: 299 vectors of 16 dimensions in an array of 4800"),
+        (4, struct.pack("<i", 0), "has 300 vectors of 0 dimensions with metric 0"),
+        (8, struct.pack("<q", 0), "has 0 vectors of 16 dimensions with metric 0"),
+        (33, struct.pack("<i", 22), "has 300 vectors of 16 dimensions with metric 22"),
+        (8, struct.pack("<q", 299), "inconsistent: 299 vectors of 16 dimensions in an array of 4800"),
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused(
@@ -197,7 +197,7 @@ def test_a_header_that_makes_no_sense_is_refused(
 def test_vectors_that_are_no_numbers_of_half_precision_are_refused(bad: float, vectors: Single, tmp_path: Path) -> None:
     spoilt = vectors.copy()
     spoilt[123, 4] = bad
-    with pytest.raises(InputError, match=r"vector 123 of .*some.index holds a number that is not finite in 16 bits"):
+    with pytest.raises(InputError, match=r"vector 123 of .*some.index .*not finite in 16 bits"):
         import_flat([written(tmp_path, spoilt)], tmp_path)
     assert not (tmp_path / "vectors.npy").exists()
 
@@ -207,7 +207,7 @@ def test_distances_are_imported_for_unit_vectors_only(vectors: Single, tmp_path:
     assert np.array_equal(np.load(tmp_path / "vectors.npy"), vectors.astype(np.float16))
     longer = vectors.copy()
     longer[7] *= 2
-    with pytest.raises(InputError, match=r"vector 7 of .* by L2 distance, has the length 2, expected 1"):
+    with pytest.raises(InputError, match=r"vector 7 of .* has norm 2, expected 1"):
         import_flat([written(tmp_path, longer, metric=L2)], tmp_path)
 
 
@@ -222,12 +222,12 @@ def test_ids_other_than_row_numbers_are_refused(vectors: Single, tmp_path: Path)
     ids[[50, 60]] = ids[[60, 50]]
     index.add_with_ids(vectors, ids)
     faiss.write_index(index, str(tmp_path / "ids"))
-    with pytest.raises(InputError, match="gives its vector 50 the id 60, expected the row number"):
+    with pytest.raises(InputError, match="vector 50 the id 60"):
         describe([tmp_path / "ids"])
 
 
 def test_ids_of_a_graph_are_refused(vectors: Single, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="gives ids of its own to an index of type hnsw"):
+    with pytest.raises(InputError, match="type hnsw"):
         describe([written(tmp_path, vectors, "IDMap,HNSW8")])
 
 
@@ -242,14 +242,14 @@ def test_a_kept_index_that_is_damaged_is_refused(vectors: Single, tmp_path: Path
     path = written(tmp_path, vectors, "IVF4,Flat")
     path.write_bytes(path.read_bytes()[:-500])
     for files in (cut(path, [1000]), [path]):
-        with pytest.raises(InputError, match="is damaged or cut short"):
-            open_kept(files)
+        with pytest.raises(InputError, match="is damaged or truncated"):
+            open_index(files)
 
 
 def test_a_piece_that_is_gone_is_refused(vectors: Single, tmp_path: Path) -> None:
     files = cut(written(tmp_path, vectors), [1000])
     files[1].unlink()
-    with pytest.raises(InputError, match=r"part_ab cannot be read \(No such file or directory\)"):
+    with pytest.raises(InputError, match=r"part_ab .*No such file or directory"):
         describe(files)
 
 
@@ -264,7 +264,7 @@ def test_pieces_are_ordered_and_nothing_else_is_one(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_pieces_and_a_missing_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no part_\* pieces"):
+    with pytest.raises(InputError, match=r"no part_\* pieces"):
         pieces(tmp_path)
     with pytest.raises(InputError, match=r"e5\.index does not exist; give a FAISS file"):
         pieces(tmp_path / "e5.index")

@@ -12,7 +12,7 @@ from sleuth.corpus.passages import survey
 from sleuth.errors import InputError
 from sleuth.retrieval.dense.encoder import Encoder
 from sleuth.retrieval.dense.encoder_config import encoder_settings
-from sleuth.retrieval.dense.vectors import SAMPLE, build, check, open_vectors
+from sleuth.retrieval.dense.vectors import SAMPLE, build, open_vectors, require_same_encoder
 
 COUNT = 53
 WORDS = ["river", "castle", "painter", "village", "novel", "island", "comet", "treaty", "orchestra", "harbour"]
@@ -103,7 +103,7 @@ def test_a_build_of_another_encoder_is_not_continued(
 ) -> None:
     with pytest.raises(Killed):
         build_in(tmp_path, surveyed, encoder, 25)
-    with pytest.raises(InputError, match="begun with another encoder or corpus"):
+    with pytest.raises(InputError, match="of another encoder or corpus"):
         build_in(tmp_path, surveyed, other)
 
 
@@ -129,7 +129,7 @@ def test_only_whole_vectors_are_opened(tmp_path: Path, built: Path) -> None:
         open_vectors(tmp_path, COUNT, 32)
     np.save(path, whole)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match="damaged or cut short"):
+    with pytest.raises(InputError, match="damaged or truncated"):
         open_vectors(tmp_path, COUNT, 32)
     for wrong in (whole[:-1], whole.astype(np.float32), np.asfortranarray(whole)):
         np.save(path, wrong)
@@ -137,7 +137,7 @@ def test_only_whole_vectors_are_opened(tmp_path: Path, built: Path) -> None:
             open_vectors(tmp_path, COUNT, 32)
     whole[-1, 0] = np.nan
     np.save(path, whole)
-    with pytest.raises(InputError, match="not finite"):
+    with pytest.raises(InputError, match="non-finite"):
         open_vectors(tmp_path, COUNT, 32)
 
 
@@ -147,11 +147,11 @@ def test_an_encoder_that_is_not_the_one_of_the_vectors_is_refused(
     vectors = open_vectors(built, COUNT, 32)
     stored = [(contents[n], vectors[n]) for n in sample_positions(COUNT, SAMPLE)]
     assert sample_positions(COUNT, SAMPLE) == [0, 13, 26, 39, 52]
-    assert check(encoder, [(contents[n], vectors[n] * 3) for n in (1, 40)], "index") == pytest.approx(1, abs=1e-3)
-    assert check(encoder, stored, "index") == pytest.approx(1, abs=1e-3)
-    with pytest.raises(
-        InputError, match=r"vectors of index are not those of the encoder .*: cosine -?0\.\d\d for 5 pass"
-    ):
-        check(other, stored, "index")
-    with pytest.raises(InputError, match="not those of the encoder"):
-        check(encoder, [(text, vector * np.float16("nan")) for text, vector in stored], "index")
+    assert require_same_encoder(encoder, [(contents[n], vectors[n] * 3) for n in (1, 40)], "index") == pytest.approx(
+        1, abs=1e-3
+    )
+    assert require_same_encoder(encoder, stored, "index") == pytest.approx(1, abs=1e-3)
+    with pytest.raises(InputError, match=r"vectors of index .* cosine -?0\.\d\d over 5"):
+        require_same_encoder(other, stored, "index")
+    with pytest.raises(InputError, match="not made by the encoder"):
+        require_same_encoder(encoder, [(text, vector * np.float16("nan")) for text, vector in stored], "index")

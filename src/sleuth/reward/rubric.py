@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, SupportsFloat
@@ -11,6 +10,7 @@ from typing import Any, SupportsFloat
 from sleuth.config.hooks import IMPORT, Contract, call, describe_exception, import_function, resolve
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import FunctionFailed
+from sleuth.http.connections import LoopSemaphore, RateLimiter
 from sleuth.records import Outcome, Question, Score, StopReason, Trajectory, Turn, run_lengths
 from sleuth.reward.answers import ANSWERS, cover_em, exact_match, f1
 
@@ -28,9 +28,7 @@ class Rubric:
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
         self._function = _reward_function(config.answer)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._slots = asyncio.Semaphore(config.concurrency)
-        self._next_call = 0.0  # earliest time of the next call, if the rate is limited
+        self._slots, self._rate = LoopSemaphore(config.concurrency), RateLimiter(config.rate)
 
     async def score_one(self, trajectory: Trajectory) -> tuple[Trajectory, Score | None]:
         """Return the trajectory with its score: None if unusable, which it becomes if the user's function fails."""
@@ -65,8 +63,8 @@ class Rubric:
         value = call(name, self._function, question, trajectory)
         if inspect.isawaitable(value):
             try:
-                async with self._semaphore():
-                    await self._wait_for_rate()
+                async with self._slots.current():
+                    await self._rate.acquire()
                     async with asyncio.timeout(self._config.deadline):
                         value = await value
             except TimeoutError as error:
@@ -83,19 +81,6 @@ class Rubric:
             )
         parts = {part: _number(name, f" for the part {part!r}", number) for part, number in value.parts.items()}
         return Score(_number(name, " for the total", value.total), parts, _turn_rewards(name, value, trajectory))
-
-    def _semaphore(self) -> asyncio.Semaphore:
-        """The semaphore of the running event loop: a rubric may outlive a loop."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._slots = loop, asyncio.Semaphore(self._config.concurrency)
-        return self._slots
-
-    async def _wait_for_rate(self) -> None:
-        if self._config.rate is not None:
-            start = max(time.monotonic(), self._next_call)
-            self._next_call = start + 1.0 / self._config.rate
-            await asyncio.sleep(start - time.monotonic())
 
     def _apply_format(self, value: float, trajectory: Trajectory, parts: dict[str, float]) -> float:
         """Interpolate between the rewards of a wrong and a right answer in this format."""

@@ -12,7 +12,7 @@ from sleuth.algorithms import advantage, correction, loss
 from sleuth.algorithms.correction import Correction, Level, Rejection
 from sleuth.algorithms.loss import Bounds, Sampled, TokenLoss
 from sleuth.config.algorithm import LEVELS, AlgorithmConfig, CorrectionConfig
-from sleuth.config.hooks import IMPORT, Contract, call, resolve
+from sleuth.config.hooks import IMPORT, Contract, call, import_function, resolve
 from sleuth.errors import FunctionFailed
 
 ADVANTAGE = Contract(("rewards_N", "groups_N"), "a Tensor of shape (N,)")
@@ -70,8 +70,7 @@ def correct(settings: CorrectionConfig, old_T: Tensor, rollout_T: Tensor, row_T:
             reject=settings.reject and Rejection(settings.reject, settings.reject_low, settings.reject_high),
             normalise=settings.normalise,
         )
-    function = resolve("algorithm.correction.level", name, dict.fromkeys(LEVELS), CORRECTION)
-    found = call(name, function, old_T, rollout_T, row_T) if function else None
+    found = call(name, import_function(name, CORRECTION), old_T, rollout_T, row_T)
     weight_T, metrics = (found.weight_T, found.metrics) if isinstance(found, Correction) else (found, {})
     _require_vector(name, "", weight_T, old_T)
     if not bool(weight_T.isfinite().all()):

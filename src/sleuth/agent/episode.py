@@ -33,7 +33,7 @@ from sleuth.records import (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An episode to run; temperature 0 is greedy."""
+    """An episode to run; temperature 0 is greedy, `top_p` 1 and `top_k` 0 sample from all tokens."""
 
     question: Question
     group: int = 0
@@ -41,6 +41,8 @@ class Task:
     step: int = 0
     seed: int = 0
     temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
 
     def turn_seed(self, turn: int) -> int:
         """A different seed for each turn of each sample, the same in every process."""
@@ -151,6 +153,8 @@ class Episode:
             temperature=self.task.temperature,
             stops=self.agent.protocol.stops,
             seed=self.task.turn_seed(len(self.turns)),
+            top_p=self.task.top_p,
+            top_k=self.task.top_k,
         )
         try:
             turn = await self.conversation.generate(sampling)

@@ -130,7 +130,7 @@ class RolloutSampler:
         """Run every question `train.samples` times; group ids count the questions of the step from `first`."""
         train, ranks = self.config.train, self.ranks
         tasks = [
-            Task(question, first + index, sample, step + 1, train.seed, train.temperature)
+            Task(question, first + index, sample, step + 1, train.seed, train.temperature, train.top_p, train.top_k)
             for index, question in enumerate(questions)
             for sample in range(train.samples)
             if index % ranks.world == ranks.rank

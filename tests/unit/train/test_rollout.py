@@ -15,6 +15,7 @@ from sleuth.reward.rubric import Rubric
 from sleuth.train.assemble import Parts
 from sleuth.train.ranks import Alone
 from sleuth.train.rollout import RolloutBatch, group_by_question
+from sleuth.train.step import StepRates
 
 Item = TypeVar("Item")
 Making = Callable[..., Parts]
@@ -156,3 +157,32 @@ def test_another_seed_samples_other_episodes_of_the_same_questions(parts: Making
     assert ids(once) == ids(again) == ids(other)
     sampled = [[each.ids for each in batch.trajectories] for batch in (once, again, other)]
     assert sampled[0] == sampled[1] != sampled[2]
+
+
+@pytest.mark.parametrize(("truncation", "distinct"), [({}, 3), ({"top_k": 1}, 1), ({"top_p": 1e-6}, 1)])
+def test_rollouts_sample_from_the_most_likely_tokens_only(
+    parts: Making, tmp_path: Path, truncation: dict[str, Any], distinct: int
+) -> None:
+    batch = collected(parts(tmp_path / "run", train=settings(**truncation)))
+    samples = {group: {each.ids for each in batch.trajectories if each.group == group} for group in (0, 1)}
+    assert [len(each) for each in samples.values()] == [distinct, distinct]
+
+
+def test_parts_and_turn_rewards_of_a_user_are_metrics(
+    parts: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "judge_of_turns.py").write_text(
+        "from sleuth.records import Score\n"
+        "async def judge(question, trajectory):\n"
+        "    turns = [0.1] * len(trajectory.turns)\n"
+        "    return Score(len(set(trajectory.ids)) / len(trajectory.ids), {'style': 0.75}, tuple(turns))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    made = parts(tmp_path / "run", reward={"answer": "import:judge_of_turns.judge"}, train=settings())
+    batch = collected(made)
+    metrics = batch.metrics()
+    assert metrics["reward/style"] == 0.75
+    turns = sum(len(each.turns) for each in batch.trajectories) / len(batch.trajectories)
+    assert metrics["reward/turns"] == pytest.approx(0.1 * turns)
+    learned = made.learner.learn(batch.kept, StepRates(1e-3), lambda _: True, recompute=False)
+    assert learned["policy/gradient_norm"] > 0

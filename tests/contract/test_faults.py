@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 from sleuth.errors import SearchUnavailable
+from sleuth.http.client import RequestCounts
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.service.client import Counts, SearchClient
+from sleuth.retrieval.service.client import SearchClient
 
 FAULTS = ("500", "429", "garbage", "half", "none", "late")
 SHARE = 0.3
@@ -128,7 +129,7 @@ async def timed(client: SearchClient, queries: list[str]) -> tuple[float, list[l
     return time.monotonic() - started, outcomes
 
 
-async def run(seed: int, deadline: float) -> tuple[Counter[str], Counts, Counter[str]]:
+async def run(seed: int, deadline: float) -> tuple[Counter[str], RequestCounts, Counter[str]]:
     """What the server did, what the client counted, and what its callers saw; each outcome is checked."""
     faulty, seen = Faulty(random.Random(seed)), Counter[str]()
     async with serving(faulty) as url:
@@ -158,16 +159,9 @@ def named(did: Counter[str]) -> Counter[str]:
     return total
 
 
-def agrees(counts: Counts, seen: Counter[str]) -> None:
-    """What the client counted of queries is what its callers saw."""
-    assert counts.answered == seen["answered"]
-    assert sum(counts.unavailable.values()) == seen["unavailable"]
-    assert seen.total() == sum(len(queries) for queries in calls())
-
-
 def test_a_patient_client_gets_every_answer_and_counts_every_fault() -> None:
     did, counts, seen = asyncio.run(run(seed=1, deadline=60.0))
-    agrees(counts, seen)
+    assert seen.total() == sum(len(queries) for queries in calls())
     assert seen["unavailable"] == 0
     assert all(did[fault] > 0 for fault in FAULTS), did
     assert counts.requests == did["right"] + sum(did[fault] for fault in FAULTS)
@@ -176,7 +170,7 @@ def test_a_patient_client_gets_every_answer_and_counts_every_fault() -> None:
 
 def test_a_hasty_client_says_what_it_could_not_get() -> None:
     did, counts, seen = asyncio.run(run(seed=2, deadline=1.3))
-    agrees(counts, seen)
+    assert seen.total() == sum(len(queries) for queries in calls())
     assert seen["answered"] > 0 < seen["unavailable"]
     assert sum(counts.retries.values()) <= sum(counts.failures.values()) > 0
     # A request cut off by the deadline was under way: what the server did with it, if it came to that, went unseen.

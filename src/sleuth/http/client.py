@@ -6,7 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -84,6 +84,18 @@ class RetryPolicy:
         return random.SystemRandom().uniform(0.0, longest)
 
 
+@dataclass(slots=True)
+class RequestCounts:
+    """Requests sent, and how many failed or were retried by kind of failure.
+
+    A request cancelled by the deadline or the caller is a failure of the kind "cut off".
+    """
+
+    requests: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    retries: Counter[str] = field(default_factory=Counter)
+
+
 class ServiceClient:
     """Requests to one service with limits on concurrency and rate, a timeout per attempt, and retries until a deadline.
 
@@ -111,8 +123,7 @@ class ServiceClient:
         self._limiter = RateLimiter(rate)
         self._secrets = secrets or Secrets({})
         self._explain = explain
-        self.requests = 0
-        self.failures, self.retries = Counter[str](), Counter[str]()
+        self.counts = RequestCounts()
 
     async def request(self, send: Send, parse: Parse[Result], ends: float | None = None) -> Result | RequestFailure:
         """The parsed response of the first attempt that succeeds, or the last failure without secrets."""
@@ -130,17 +141,17 @@ class ServiceClient:
     ) -> Result | RequestFailure:
         async with self._connections.connection() as client:
             await self._limiter.acquire()
-            self.requests += 1
+            self.counts.requests += 1
             if previous is not None:
-                self.retries[previous.kind] += 1
+                self.counts.retries[previous.kind] += 1
             try:
                 result = await receive(send(client), self._timeout, parse, self._secrets)
             except asyncio.CancelledError:
-                self.failures["cut off"] += 1
+                self.counts.failures["cut off"] += 1
                 raise
         if isinstance(result, RequestFailure):
             result = self._explain(result)
-            self.failures[result.kind] += 1
+            self.counts.failures[result.kind] += 1
         return result
 
 

@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 import httpx
 
@@ -20,7 +21,10 @@ TIMER_SLACK = 0.05
 
 
 class ConnectionPool:
-    """Connections to one server, with a separate pool of `size` connections for each event loop that uses it."""
+    """Up to `size` connections to one server for each event loop that uses them, each with its own httpx client.
+
+    One httpx client for all would scan all of its connections several times per request.
+    """
 
     def __init__(self, size: int, connect: Callable[[], httpx.AsyncBaseTransport], headers: Mapping[str, str]) -> None:
         self._size, self._connect, self._headers = size, connect, headers
@@ -35,8 +39,19 @@ class ConnectionPool:
             keeper = self._keep_open(loop)
             # The generator reaches its yield without suspending, so that no other task runs in between.
             self._pools[loop] = await anext(keeper), keeper
-        async with self._pools[loop][0].connection() as client:
-            yield client
+        pool, _ = self._pools[loop]
+        async with pool.slots:
+            if not pool.idle:
+                transport = self._connect()
+                client = httpx.AsyncClient(transport=transport, headers=self._headers, timeout=httpx.Timeout(None))
+                pool.clients.append(client)
+                pool.idle.append(client)
+            client = pool.idle.pop()
+            try:
+                yield client
+            finally:
+                client.cookies.clear()  # a response must not depend on earlier ones
+                pool.idle.append(client)
 
     async def aclose(self) -> None:
         """Close the connections of the running loop; otherwise they are closed when the loop ends."""
@@ -45,46 +60,21 @@ class ConnectionPool:
             await keeper.aclose()
 
     async def _keep_open(self, loop: asyncio.AbstractEventLoop) -> "AsyncGenerator[_LoopPool, None]":
-        """Yield the pool once; a loop that ends closes its async generators, and with this one the pool."""
-        pool = _LoopPool(self._size, self._open)
+        """Yield a pool once; a loop that ends closes its async generators, and with this one the connections."""
+        pool = _LoopPool(asyncio.Semaphore(self._size))
         try:
             yield pool
         finally:
             self._pools.pop(loop, None)
-            await pool.aclose()
-
-    def _open(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=self._connect(), headers=self._headers, timeout=httpx.Timeout(None))
+            for client in pool.clients:
+                await client.aclose()
 
 
+@dataclass(slots=True)
 class _LoopPool:
-    """Connections of one event loop, each with its own httpx client.
-
-    A shared httpx pool would scan all of its connections several times per request.
-    """
-
-    def __init__(self, size: int, open_client: Callable[[], httpx.AsyncClient]) -> None:
-        self._free = asyncio.Semaphore(size)
-        self._open_client = open_client
-        self._clients: list[httpx.AsyncClient] = []
-        self._idle: list[httpx.AsyncClient] = []
-
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[httpx.AsyncClient]:
-        async with self._free:
-            if not self._idle:
-                self._clients.append(self._open_client())
-                self._idle.append(self._clients[-1])
-            client = self._idle.pop()
-            try:
-                yield client
-            finally:
-                client.cookies.clear()  # a response must not depend on earlier ones
-                self._idle.append(client)
-
-    async def aclose(self) -> None:
-        for client in self._clients:
-            await client.aclose()
+    slots: asyncio.Semaphore
+    clients: list[httpx.AsyncClient] = field(default_factory=list)
+    idle: list[httpx.AsyncClient] = field(default_factory=list)
 
 
 class LoopSemaphore:

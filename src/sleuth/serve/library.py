@@ -102,7 +102,7 @@ class FoundPages:
     async def _page(self, url: str) -> Opened:
         page = await self._fetcher.fetch(url)
         if not isinstance(page, Page):
-            return SearchUnavailable(url, page.reason)
+            return SearchUnavailable(url, str(page))
         return await asyncio.to_thread(_read, url, page)
 
 

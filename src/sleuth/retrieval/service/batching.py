@@ -47,14 +47,13 @@ class BatchingRetriever:
         waiting: int = 500_000,
         characters: int = 2**28,
         patience: float | None = None,
-        linger: float = 0.0,
         observer: Observer | None = None,
     ) -> None:
         if batch < 1 or waiting < 1:
             raise ValueError(f"batch is {batch} and waiting is {waiting}; expected at least 1")
         self._retriever, self._observer = retriever, observer
         self._batch, self._waiting, self._characters = batch, waiting, characters
-        self._patience, self._linger = patience, linger
+        self._patience = patience
         self._queue = _Queue()
         self._seconds_per_query = 0.0
 
@@ -121,8 +120,6 @@ class BatchingRetriever:
         parts: list[_Part] = []
         try:
             while queue.requests:
-                if self._linger:
-                    await asyncio.sleep(self._linger)
                 parts = queue.take(self._batch, self._share)
                 await self._search_batch(parts)
         finally:
@@ -183,11 +180,6 @@ class _Request:
     def characters(self) -> int:
         return sum(map(len, self.queries))
 
-    def take(self, count: int) -> "_Part":
-        part = _Part(self, self.taken, self.queries[self.taken : self.taken + count])
-        self.taken += len(part.queries)
-        return part
-
     def receive(self, start: int, results: list[SearchResult]) -> None:
         self.results[start] = results
         is_complete = sum(map(len, self.results.values())) == len(self.queries)
@@ -230,10 +222,11 @@ class _Queue:
         for request in list(self.requests):
             if parts and request.k != parts[0].request.k:
                 continue
-            part = request.take(min(size, share))
-            parts.append(part)
-            size -= len(part.queries)
-            self.queries -= len(part.queries)
+            queries = request.queries[request.taken : request.taken + min(size, share)]
+            parts.append(_Part(request, request.taken, queries))
+            request.taken += len(queries)
+            size -= len(queries)
+            self.queries -= len(queries)
             if request.remaining:
                 self.requests.move_to_end(request)
             else:

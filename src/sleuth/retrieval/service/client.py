@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import PurePath
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from sleuth.credentials import Secrets, authorization_header
 from sleuth.errors import InputError, SearchUnavailable
@@ -22,29 +20,10 @@ UNREACHABLE = ("no connection", "broken connection", "time-out", "deadline")
 Outcomes = list[list[Hit] | SearchUnavailable]
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Statistics of a client.
+class _ServerClient:
+    """Connections to one path of a server, next to its /retrieve."""
 
-    `failures` and `retries` count requests by the kind of failure, `answered` and `unavailable` count queries. Requests
-    in flight count as sent; those cancelled by the deadline or the caller are failures of the kind "cut off".
-    `seconds` is the total duration of all calls.
-    """
-
-    requests: int
-    failures: Mapping[str, int]
-    retries: Mapping[str, int]
-    answered: int
-    unavailable: Mapping[str, int]
-    seconds: float
-
-
-class SearchClient:
-    """Retriever that queries a server, `batch` queries per request.
-
-    Every query has hits or a SearchUnavailable within `deadline` seconds. An attempt times out after `timeout` seconds
-    (default: half the deadline) and is retried until the deadline.
-    """
+    _path: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -56,40 +35,50 @@ class SearchClient:
         timeout: float | None = None,
         token: str | None = None,
         proxy: str | None = None,
-        batch: int = 512,
     ) -> None:
-        check_positive(batch=batch)
-        self.url, self._batch = str(parse_service_url(url, "/retrieve")), batch
-        self._service = _service(token, proxy, concurrency=concurrency, rate=rate, deadline=deadline, timeout=timeout)
-        self._answered, self._seconds = 0, 0.0
-        self._unavailable = Counter[str]()
-
-    @property
-    def counts(self) -> Counts:
-        """A snapshot of the statistics."""
-        sent = self._service
-        failures, retries, unavailable = dict(sent.failures), dict(sent.retries), dict(self._unavailable)
-        return Counts(sent.requests, failures, retries, self._answered, unavailable, self._seconds)
-
-    async def search(self, queries: Sequence[str], k: int) -> Outcomes:
-        """See Retriever; blank queries have no hits and are not sent, because servers treat them differently."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        sent = [query for query in queries if query.strip()]
-        batches = [sent[start : start + self._batch] for start in range(0, len(sent), self._batch)]
-        self._answered += len(queries) - len(sent)
-        try:
-            async with asyncio.TaskGroup() as group:
-                ends = started + self._service.deadline
-                tasks = [group.create_task(self._search_batch(batch, k, ends)) for batch in batches]
-        finally:
-            self._seconds += loop.time() - started
-        answers = chain.from_iterable(task.result() for task in tasks)
-        return [next(answers) if query.strip() else [] for query in queries]
+        parsed = parse_service_url(url, "/retrieve")
+        if self._path:
+            parsed = parsed.copy_with(path=f"{parsed.path.rpartition('/')[0]}/{self._path}")
+        self.url = str(parsed)
+        self._service = ServiceClient(
+            partial(make_transport, parse_proxy(proxy)),
+            concurrency=concurrency,
+            rate=rate,
+            deadline=deadline,
+            timeout=timeout,
+            headers={"content-type": "application/json", **authorization_header(token)},
+            secrets=Secrets({} if token is None else {"token": token}),
+        )
+        self.counts = self._service.counts
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; otherwise they are closed when the loop ends."""
         await self._service.aclose()
+
+
+class SearchClient(_ServerClient):
+    """Retriever that queries a server, `batch` queries per request.
+
+    Every query has hits or a SearchUnavailable within `deadline` seconds. An attempt times out after `timeout` seconds
+    (default: half the deadline) and is retried until the deadline.
+    """
+
+    def __init__(self, url: str, *, batch: int = 512, **options: Any) -> None:
+        super().__init__(url, **options)
+        check_positive(batch=batch)
+        self._batch = batch
+
+    async def search(self, queries: Sequence[str], k: int) -> Outcomes:
+        """See Retriever; blank queries have no hits and are not sent, because servers treat them differently."""
+        ends = asyncio.get_running_loop().time() + self._service.deadline
+        sent = [query for query in queries if query.strip()]
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._search_batch(sent[start : start + self._batch], k, ends))
+                for start in range(0, len(sent), self._batch)
+            ]
+        answers = chain.from_iterable(task.result() for task in tasks)
+        return [next(answers) if query.strip() else [] for query in queries]
 
     async def _search_batch(self, queries: list[str], k: int, ends: float) -> Outcomes:
         body = json.dumps({"queries": queries, "topk": k, "return_scores": True}).encode()
@@ -97,27 +86,14 @@ class SearchClient:
             lambda client: client.post(self.url, content=body), partial(_parse_results, len(queries)), ends
         )
         if isinstance(result, RequestFailure):
-            self._unavailable[result.kind] += len(queries)
             return [SearchUnavailable(query, result.cause) for query in queries]
-        self._answered += len(queries)
         return [hits[:k] for hits in result]
 
 
-class PageClient:
+class PageClient(_ServerClient):
     """Pages by URL from a server's /access, with the same deadline and retries as SearchClient."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        concurrency: int = 64,
-        rate: float | None = None,
-        deadline: float = 60.0,
-        token: str | None = None,
-        proxy: str | None = None,
-    ) -> None:
-        self.url = _sibling(url, "access")
-        self._service = _service(token, proxy, concurrency=concurrency, rate=rate, deadline=deadline)
+    _path = "access"
 
     async def access(self, urls: Sequence[str]) -> list[Passage | SearchUnavailable | None]:
         """See Pages."""
@@ -129,9 +105,15 @@ class PageClient:
             return [SearchUnavailable(url, result.cause) for url in urls]
         return [*result]
 
-    async def aclose(self) -> None:
-        """Close the connections of the running event loop; otherwise they are closed when the loop ends."""
-        await self._service.aclose()
+
+class _IdentityClient(_ServerClient):
+    _path = "readyz"
+
+    async def identity(self) -> dict[str, Any] | RequestFailure | None:
+        try:
+            return await self._service.request(lambda client: client.get(self.url), _parse_identity)
+        finally:
+            await self.aclose()
 
 
 def served_index(
@@ -141,46 +123,11 @@ def served_index(
 
     Raises InputError if the server does not answer within `patience` seconds.
     """
-
-    async def ask() -> dict[str, Any] | RequestFailure | None:
-        service = _service(token, proxy, concurrency=1, deadline=patience, timeout=patience)
-        try:
-            return await service.request(lambda client: client.get(_sibling(url, "readyz")), _parse_identity)
-        finally:
-            await service.aclose()
-
-    result = asyncio.run(ask())
-    if not isinstance(result, RequestFailure):
-        return result
-    if result.kind in UNREACHABLE:
+    client = _IdentityClient(url, token=token, proxy=proxy, deadline=patience, timeout=patience)
+    result = asyncio.run(client.identity())
+    if isinstance(result, RequestFailure) and result.kind in UNREACHABLE:
         raise InputError(f"the search server {url} does not answer ({result.cause}); start it, or use another")
-    return None
-
-
-def _service(
-    token: str | None,
-    proxy: str | None,
-    *,
-    concurrency: int,
-    deadline: float,
-    rate: float | None = None,
-    timeout: float | None = None,
-) -> ServiceClient:
-    return ServiceClient(
-        partial(make_transport, parse_proxy(proxy)),
-        concurrency=concurrency,
-        rate=rate,
-        deadline=deadline,
-        timeout=timeout,
-        headers={"content-type": "application/json", **authorization_header(token)},
-        secrets=Secrets({} if token is None else {"token": token}),
-    )
-
-
-def _sibling(url: str, name: str) -> str:
-    """The URL of another path of the server, next to /retrieve."""
-    retrieve = parse_service_url(url, "/retrieve")
-    return str(retrieve.copy_with(path=f"{retrieve.path.rpartition('/')[0]}/{name}"))
+    return None if isinstance(result, RequestFailure) else result
 
 
 def _parse_results(count: int, body: bytes) -> list[list[Hit]]:

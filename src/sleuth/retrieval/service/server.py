@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Protocol
@@ -61,17 +62,12 @@ class RetrievalMetrics(ServerMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queries = Counter("sleuth_queries", "Queries received.", registry=self.registry)
-        self.unavailable = Counter("sleuth_unavailable", "Queries that failed.", registry=self.registry)
-        self.overloaded = Counter(
-            "sleuth_overloaded", "Requests refused because the queue was full or too slow.", registry=self.registry
-        )
-        self._batch = Histogram(
-            "sleuth_batch_queries", "Queries per batch.", buckets=BATCH_SIZES, registry=self.registry
-        )
-        self._searching = Histogram(
-            "sleuth_search_seconds", "Search time of a batch.", buckets=SECONDS, registry=self.registry
-        )
+        counter, histogram = partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
+        self.queries = counter("sleuth_queries", "Queries received.")
+        self.unavailable = counter("sleuth_unavailable", "Queries that failed.")
+        self.overloaded = counter("sleuth_overloaded", "Requests refused because the queue was full or too slow.")
+        self._batch = histogram("sleuth_batch_queries", "Queries per batch.", buckets=BATCH_SIZES)
+        self._searching = histogram("sleuth_search_seconds", "Search time of a batch.", buckets=SECONDS)
 
     def observe_batch(self, queries: int, seconds: float) -> None:
         """Count one batch."""

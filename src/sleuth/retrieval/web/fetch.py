@@ -55,28 +55,12 @@ class Page:
         return decode_html(self.content, self.charset) if self.markup else decode(self.content, self.charset)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRefused:
-    """A page that is not fetched because of its address, type or size."""
-
-    url: str
-    reason: str
+class FetchRefused(SleuthError):
+    """A page that is not fetched because of its address, type or size; returned as a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchFailed:
-    """A page that could not be fetched."""
-
-    url: str
-    reason: str
-
-
-class _Refusal(SleuthError):
-    """Ends a fetch that is not allowed."""
-
-
-class _ServerError(SleuthError):
-    """Ends a fetch that the server failed."""
+class FetchFailed(SleuthError):
+    """A page that could not be fetched; returned as a value."""
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
@@ -129,12 +113,14 @@ class Fetcher:
             client = httpx.AsyncClient(transport=make_transport(self._proxy), headers=HEADERS, timeout=self._deadline)
             async with asyncio.timeout(self._deadline), client:
                 return await self._follow(client, httpx.URL(url))
-        except (_Refusal, httpx.InvalidURL) as refusal:
-            return FetchRefused(url, str(refusal))
+        except (FetchRefused, FetchFailed) as outcome:
+            return outcome
+        except httpx.InvalidURL as error:
+            return FetchRefused(str(error))
         except TimeoutError:
-            return FetchFailed(url, f"not complete within {self._deadline:g} s")
-        except (_ServerError, httpx.HTTPError, OSError, UnicodeError, zlib.error) as error:
-            return FetchFailed(url, str(error) or type(error).__name__)
+            return FetchFailed(f"not complete within {self._deadline:g} s")
+        except (httpx.HTTPError, OSError, UnicodeError, zlib.error) as error:
+            return FetchFailed(str(error) or type(error).__name__)
 
     async def _follow(self, client: httpx.AsyncClient, url: httpx.URL) -> Page:
         for _ in range(MAX_REDIRECTS + 1):
@@ -142,7 +128,7 @@ class Fetcher:
                 if not response.has_redirect_location:
                     return await self._read(url, response)
                 url = url.join(response.headers["location"])
-        raise _Refusal(f"more than {MAX_REDIRECTS} redirects")
+        raise FetchRefused(f"more than {MAX_REDIRECTS} redirects")
 
     @asynccontextmanager
     async def _open(self, client: httpx.AsyncClient, url: httpx.URL) -> AsyncIterator[httpx.Response]:
@@ -156,22 +142,22 @@ class Fetcher:
 
     def _check(self, url: httpx.URL) -> None:
         if url.scheme not in ("http", "https"):
-            raise _Refusal(f"the scheme is {url.scheme!r}, expected http or https")
+            raise FetchRefused(f"the scheme is {url.scheme!r}, expected http or https")
         if url.userinfo:
-            raise _Refusal("the URL contains a user name or password")
+            raise FetchRefused("the URL contains a user name or password")
         if not url.host:
-            raise _Refusal("the URL has no host")
+            raise FetchRefused("the URL has no host")
         if self._ports is not None and _port(url) not in self._ports:
-            raise _Refusal(f"port {_port(url)} is not a web port")
+            raise FetchRefused(f"port {_port(url)} is not a web port")
 
     async def _addresses(self, url: httpx.URL) -> list[Address]:
         """Addresses of the host, IPv4 first; all of them must be permitted."""
         addresses = [ip_address(each) for each in await self._resolve(url.raw_host.decode("ascii"), _port(url))]
         if not addresses:
-            raise _ServerError(f"{url.host} has no address")
+            raise FetchFailed(f"{url.host} has no address")
         for address in addresses:
             if not self._permitted(address):
-                raise _Refusal(f"{url.host} is at {address}, which is not on the public internet")
+                raise FetchRefused(f"{url.host} is at {address}, which is not on the public internet")
         return sorted(addresses, key=lambda address: not isinstance(address, IPv4Address))
 
     async def _connect(self, client: httpx.AsyncClient, url: httpx.URL, addresses: list[Address]) -> httpx.Response:
@@ -186,13 +172,13 @@ class Fetcher:
 
     async def _read(self, url: httpx.URL, response: httpx.Response) -> Page:
         if not response.is_success:
-            raise _ServerError(f"status {response.status_code}")
+            raise FetchFailed(f"status {response.status_code}")
         header = Message()
         header["content-type"] = response.headers.get("content-type", "")
         media_type = header["content-type"].partition(";")[0].strip().lower()
         if media_type not in MEDIA_TYPES:
             expected = ", ".join(sorted(MEDIA_TYPES))
-            raise _Refusal(f"the content type is {media_type or 'missing'}, expected {expected}")
+            raise FetchRefused(f"the content type is {media_type or 'missing'}, expected {expected}")
         body = await self._read_body(response)
         return Page(str(url), body, media_type in HTML_TYPES, header.get_content_charset() or "")
 
@@ -204,9 +190,9 @@ class Fetcher:
             received += len(chunk)
             body += chunk if decompressor is None else decompressor.decompress(chunk, self._limit + 1 - len(body))
             if max(received, len(body)) > self._limit:
-                raise _Refusal(f"larger than {self._limit} bytes")
+                raise FetchRefused(f"larger than {self._limit} bytes")
         if decompressor is not None and body and not decompressor.eof:
-            raise _ServerError("the compressed content is incomplete")
+            raise FetchFailed("the compressed content is incomplete")
         return bytes(body)
 
 
@@ -233,4 +219,4 @@ def _decompressor(encoding: str) -> "zlib._Decompress | None":
         case "gzip" | "x-gzip":
             return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         case other:
-            raise _Refusal(f"the content encoding is {other!r}, expected gzip or none")
+            raise FetchRefused(f"the content encoding is {other!r}, expected gzip or none")

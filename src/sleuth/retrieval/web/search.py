@@ -60,8 +60,7 @@ class WebSearch:
         self._url = url if base_url is None else parse_service_url(base_url, url.path)
         parsed_proxy = parse_proxy(proxy)
         fetcher = Fetcher(proxy=proxy) if pages is True else pages
-        self._reader = PageReader(fetcher) if fetcher else None
-        self._outcomes = Counter[str]()
+        self.reader = PageReader(fetcher) if fetcher else None
         self._service = ServiceClient(
             # Keys are added by the transport, after everything that logs requests.
             lambda: KeyTransport(self._keys, make_transport(parsed_proxy)),
@@ -72,16 +71,10 @@ class WebSearch:
             secrets=self._keys,
             explain=self._explain,
         )
+        self.counts = self._service.counts
 
     def __repr__(self) -> str:
         return f"WebSearch({self._url}, {self._keys!r})"
-
-    @property
-    def counts(self) -> Counter[str]:
-        """How often requests were sent, failed (by kind), and how often pages were read."""
-        failures = {f"failed: {kind}": count for kind, count in self._service.failures.items()}
-        pages = self._reader.counts if self._reader else {}
-        return Counter({"requests": self._service.requests, **failures, **self._outcomes, **pages})
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
         """See Retriever; repeated queries are sent once."""
@@ -103,13 +96,11 @@ class WebSearch:
 
         found = await self._service.request(send, lambda body: self._provider.parse(json.loads(body)), ends)
         if isinstance(found, RequestFailure):
-            self._outcomes["unavailable"] += 1
             return SearchUnavailable(query, found.cause)
-        self._outcomes["answered"] += 1
         results = found[:k]
         texts = [result.snippet for result in results]
-        if self._reader is not None:
-            texts = await asyncio.gather(*(self._reader.read(result, query, ends) for result in results))
+        if self.reader is not None:
+            texts = await asyncio.gather(*(self.reader.read(result, query, ends) for result in results))
         return [_hit(result, text, rank) for rank, (result, text) in enumerate(zip(results, texts, strict=True), 1)]
 
     def _explain(self, failure: RequestFailure) -> RequestFailure:
@@ -121,7 +112,7 @@ class WebSearch:
 
 
 class PageReader:
-    """Reads the pages of search results; `counts` has the outcomes."""
+    """Reads the pages of search results; `counts` has the number of pages read, refused, failed and late."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         page_text("")  # raises MissingExtra now instead of in the middle of a run
@@ -138,14 +129,14 @@ class PageReader:
                     case Page() as page:
                         loop = asyncio.get_running_loop()
                         text = await loop.run_in_executor(self._threads, relevant_text, page, result.snippet, query)
-                        self.counts["pages read"] += 1
+                        self.counts["read"] += 1
                         return text
                     case FetchRefused():
-                        self.counts["pages refused"] += 1
+                        self.counts["refused"] += 1
                     case FetchFailed():
-                        self.counts["pages failed"] += 1
+                        self.counts["failed"] += 1
         except TimeoutError:
-            self.counts["pages late"] += 1
+            self.counts["late"] += 1
         return result.snippet
 
 

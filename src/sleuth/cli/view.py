@@ -14,7 +14,7 @@ from sleuth.cli.printed import say
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
-    from sleuth.view.desk import Desk
+    from sleuth.view.api import Api
 
 DEFAULTS = (Path("runs"), Path("evaluations"))
 
@@ -55,19 +55,19 @@ def view(
     through ssh -L. Ctrl-C ends it.
     """
     given = _given(folders)
-    desk = _desk(given, tokenizer, cache or _cache())
+    api = _api(given, tokenizer, cache or _cache())
 
     from sleuth.http.middleware import LOOPBACK, server_names
     from sleuth.http.server import authority, bind, serve
     from sleuth.view.server import application
 
     listener = bind(host, port)
-    served = application(desk, names=server_names(host, allow_host or ()))
+    served = application(api, names=server_names(host, allow_host or ()))
 
     def ready() -> None:
         address = f"http://{authority(host, listener.getsockname()[1])}/"
-        say(f"viewing {_counted(desk)} at {address}; stop with Ctrl-C")
-        if desk.library.counts() == (0, 0):
+        say(f"viewing {_counted(api)} at {address}; stop with Ctrl-C")
+        if api.library.counts() == (0, 0):
             say(_not_yet(given))
         if host not in LOOPBACK:
             say("whoever can reach this address can read these folders", err=True)
@@ -90,21 +90,22 @@ def _given(folders: list[Path] | None) -> list[Path]:
     return found
 
 
-def _desk(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Desk":
+def _api(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Api":
     from sleuth.evaluate.comparison import compare_folders
     from sleuth.evaluate.results import COUNTS, MEASURES
-    from sleuth.view.comparison import Comparisons
-    from sleuth.view.desk import Desk
+    from sleuth.view.api import Api
+    from sleuth.view.comparison import ComparisonCache
+    from sleuth.view.folders import make_roots
     from sleuth.view.library import Library
-    from sleuth.view.roots import roots_of
-    from sleuth.view.vocabulary import Vocabularies, named
+    from sleuth.view.tokenizer_cache import TokenizerCache, tokenizer_folder
 
-    library = Library(roots_of(folders))
-    broken = library.look()
+    library = Library(make_roots(folders))
+    broken = library.scan()
     if broken and library.counts() == (0, 0):
         raise InputError("; ".join(str(each["detail"]) for each in broken[:3]))
-    comparisons = Comparisons(compare_folders, MEASURES, [name for name in MEASURES if name in COUNTS])
-    return Desk(library, comparisons, Vocabularies(None if tokenizer is None else named(tokenizer)), cache)
+    comparisons = ComparisonCache(compare_folders, MEASURES, [name for name in MEASURES if name in COUNTS])
+    tokenizers = TokenizerCache(None if tokenizer is None else tokenizer_folder(tokenizer))
+    return Api(library, comparisons, tokenizers, cache)
 
 
 def _not_yet(folders: list[Path]) -> str:
@@ -115,8 +116,8 @@ def _not_yet(folders: list[Path]) -> str:
     )
 
 
-def _counted(desk: "Desk") -> str:
-    runs, evaluations = desk.library.counts()
+def _counted(api: "Api") -> str:
+    runs, evaluations = api.library.counts()
     return f"{runs} run{'s' * (runs != 1)} and {evaluations} evaluation{'s' * (evaluations != 1)}"
 
 

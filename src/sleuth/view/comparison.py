@@ -1,4 +1,4 @@
-"""Two evaluations side by side, question by question; how they are compared is given, since that is another room's."""
+"""Comparison of two evaluations, question by question; the function that compares them is passed in."""
 
 import time
 from collections import OrderedDict
@@ -10,88 +10,86 @@ from typing import Any, Literal
 
 from sleuth.errors import InputError
 from sleuth.http.responses import HttpProblem
-from sleuth.view.archive import PATIENCE, Archive, At
-from sleuth.view.line import Tree
-from sleuth.view.roots import Shown
+from sleuth.view.folders import ViewedFolder
+from sleuth.view.jsonl import Tree
+from sleuth.view.trajectory_files import INDEX_TIMEOUT, TrajectoryFiles, TrajectoryId
 
-# Two folders, and whether only the questions that both have are compared; the figures, and `pairs` of questions.
+# Two folders and whether to compare common questions only; returns figures and `pairs` of questions.
 Compare = Callable[[Path, Path, bool], Mapping[str, Any]]
-Show = Literal["all", "won", "lost", "same", "unknown"]
+Change = Literal["all", "won", "lost", "same", "unknown"]
 
-MARKS, RESULTS = "marks.jsonl", "results.json"
-HELD = 4
+CACHED = 4
 FIGURES = ("questions", "left_out", "unusable", "mean", "all", "sets")
 
 
 @dataclass(slots=True)
-class Comparisons:
-    """Comparisons made lately; `measures` names what is measured, of `counts` more is neither better nor worse."""
+class ComparisonCache:
+    """Recent comparisons; `measures` maps measures to labels, `counts` are those where higher is not better."""
 
     compare: Compare
     measures: Mapping[str, str]
     counts: Sequence[str]
-    _held: "OrderedDict[tuple[Any, ...], Mapping[str, Any]]" = field(default_factory=OrderedDict)
+    _cached: "OrderedDict[tuple[Any, ...], Mapping[str, Any]]" = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
 
-    def of(self, first: Shown, second: Shown, common: bool) -> Mapping[str, Any]:
-        """The comparison of two finished evaluations as they are now."""
-        key = (*_stamp(first), *_stamp(second), common)
+    def load(self, first: ViewedFolder, second: ViewedFolder, common: bool) -> Mapping[str, Any]:
+        """Compare two finished evaluations; recomputed when their files change."""
+        key = (*_file_stamps(first), *_file_stamps(second), common)
         with self._lock:
-            if key not in self._held:
-                self._held[key] = self._compared(first, second, common)
-                while len(self._held) > HELD:
-                    self._held.popitem(last=False)
-            self._held.move_to_end(key)
-            return self._held[key]
-
-    def _compared(self, first: Shown, second: Shown, common: bool) -> Mapping[str, Any]:
-        try:
-            return self.compare(first.path, second.path, common)
-        except InputError as error:
-            raise HttpProblem(400, str(error)) from error
+            if key not in self._cached:
+                try:
+                    self._cached[key] = self.compare(first.path, second.path, common)
+                except InputError as error:
+                    raise HttpProblem(400, str(error)) from error
+                while len(self._cached) > CACHED:
+                    self._cached.popitem(last=False)
+            self._cached.move_to_end(key)
+            return self._cached[key]
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """Which rows of a comparison are asked for."""
+class ComparisonPage:
+    """Which questions of a comparison to show."""
 
     measure: str = "em"
-    show: Show = "all"
+    show: Change = "all"
     source: str | None = None
     first: int = 0
     limit: int = 50
 
 
-def page(found: Mapping[str, Any], archives: tuple[Archive, Archive], chosen: Chosen) -> Tree:
-    """The figures of a comparison and a page of its questions."""
-    pairs = [pair for pair in found["pairs"] if chosen.source in (None, pair["data_source"])]
-    changes = [_change(pair, chosen.measure) for pair in pairs]
-    shown = [(pair, change) for pair, change in zip(pairs, changes, strict=True) if chosen.show in ("all", change)]
+def comparison_page(
+    found: Mapping[str, Any], files: tuple[TrajectoryFiles, TrajectoryFiles], page: ComparisonPage
+) -> Tree:
+    """Figures of a comparison and one page of its questions."""
+    pairs = [pair for pair in found["pairs"] if page.source in (None, pair["data_source"])]
+    changes = [_change(pair, page.measure) for pair in pairs]
+    shown = [(pair, change) for pair, change in zip(pairs, changes, strict=True) if page.show in ("all", change)]
+    sides = {
+        side: {"id": each.folder.id, "name": each.folder.path.name}
+        for side, each in zip(("first", "second"), files, strict=True)
+    }
     return {
-        "first": {"id": archives[0].shown.id, "name": archives[0].shown.path.name},
-        "second": {"id": archives[1].shown.id, "name": archives[1].shown.path.name},
-        "measure": chosen.measure,
+        **sides,
+        "measure": page.measure,
         **{name: found[name] for name in FIGURES},
         "tally": {each: changes.count(each) for each in ("won", "lost", "same", "unknown")},
-        "show": chosen.show,
+        "show": page.show,
         "total": len(shown),
-        "rows": [
-            _row(pair, change, archives, chosen.measure)
-            for pair, change in shown[chosen.first : chosen.first + chosen.limit]
-        ],
+        "rows": [_row(pair, change, files, page.measure) for pair, change in shown[page.first :][: page.limit]],
     }
 
 
-def _row(pair: Mapping[str, Any], change: str, archives: tuple[Archive, Archive], measure: str) -> Tree:
+def _row(pair: Mapping[str, Any], change: str, files: tuple[TrajectoryFiles, TrajectoryFiles], measure: str) -> Tree:
     sides = {
         side: {
             "answer": pair[side]["answer"],
             "value": (pair[side]["values"] or {}).get(measure),
             "values": pair[side]["values"],
             "stop": pair[side]["stop"],
-            "at": _at(archive, pair["data_source"], pair["id"]),
+            "at": _find_trajectory(each, pair["data_source"], pair["id"]),
         }
-        for side, archive in zip(("first", "second"), archives, strict=True)
+        for side, each in zip(("first", "second"), files, strict=True)
     }
     about = {name: pair[name] for name in ("id", "data_source", "question", "golden_answers")}
     return {**about, "change": change, **sides}
@@ -104,26 +102,26 @@ def _change(pair: Mapping[str, Any], measure: str) -> str:
     return "won" if second > first else "lost" if second < first else "same"
 
 
-def _at(archive: Archive, source: str, question_id: str) -> str | None:
-    """The trajectory of a question: its last, and where one is usable the last of those."""
-    leaves = archive.leaves()
-    if not leaves:
+def _find_trajectory(files: TrajectoryFiles, source: str, question_id: str) -> str | None:
+    """Id of the trajectory of a question in an evaluation."""
+    every = files.files()
+    if not every:
         return None
-    with archive.lock:
-        catalogue, _ = archive.catalogue(leaves[0], time.monotonic() + PATIENCE)
-        row = catalogue.row_of(source, question_id)
-    return None if row is None else str(At(0, row))
+    with files.lock:
+        index, _ = files.index(every[0], time.monotonic() + INDEX_TIMEOUT)
+        row = index.row_of(source, question_id)
+    return None if row is None else str(TrajectoryId(0, row))
 
 
-def _stamp(shown: Shown) -> tuple[Any, ...]:
-    """What changes when an evaluation does."""
-    stamp: list[Any] = [shown.id]
-    for name in (MARKS, RESULTS):
-        path = shown.there(name)
+def _file_stamps(folder: ViewedFolder) -> tuple[Any, ...]:
+    """Id, inode, size and time of the files a comparison depends on."""
+    stamps: list[Any] = [folder.id]
+    for name in ("marks.jsonl", "results.json"):
+        path = folder.find(name)
         if path is None:
             raise HttpProblem(
-                400, f"{shown.id} is not finished: it has no {name}; finish it with sleuth evaluate first"
+                400, f"{folder.id} is not finished: it has no {name}; finish it with `sleuth evaluate` first"
             )
         stat = path.stat()
-        stamp += [stat.st_ino, stat.st_size, stat.st_mtime_ns]
-    return tuple(stamp)
+        stamps += [stat.st_ino, stat.st_size, stat.st_mtime_ns]
+    return tuple(stamps)

@@ -1,163 +1,277 @@
-"""A page of a list of trajectories: found by the catalogues, read from the files by the places of its rows only."""
+"""Lists of trajectories and questions: rows are found by the indexes and read from the files by offset."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import groupby
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sleuth.http.responses import HttpProblem
+from sleuth.records import Outcome
 from sleuth.runs.trajectory import InvalidRow
-from sleuth.view.archive import Archive, At, Leaf, broken
-from sleuth.view.brief import brief, unread
-from sleuth.view.catalogue import Starts
-from sleuth.view.line import Tree, parsed, says
-from sleuth.view.wanted import Wanted
+from sleuth.view.jsonl import Tree, contains_text, parse_trajectory
+from sleuth.view.trajectory_files import TrajectoryFile, TrajectoryFiles, TrajectoryId, total_rows
+from sleuth.view.trajectory_index import Offsets, TrajectoryFilter, TrajectoryIndex
 
-BUDGET = 0.4  # seconds that one answer spends on reading what is not in a catalogue yet, and again on looking for text
+TIME_BUDGET = 0.4  # seconds per response for indexing, and again for text search
+MAX_ROWS = 500  # trajectories of one question
+MEANS = ("reward", "em", "searches")
 
 Order = Literal["new", "old"]
 
 
+def brief(at: TrajectoryId, row: Mapping[str, Any]) -> Tree:
+    """Entry of a trajectory in a list."""
+    score = row.get("score") or {}
+    parts, turns, ids = score.get("parts"), row.get("turns") or [], row.get("ids") or []
+    last = turns[-1] if turns else {}
+    answer = last.get("answer") if last.get("action") == "answer" else None
+    if ids:
+        sampled: int | None = sum(int(count) for origin, count in row.get("origin") or () if origin == "sampled")
+    else:  # a chat server may have reported its own counts
+        sampled = sum(int(each.get("tokens") or 0) for each in turns) or None
+    return {
+        "at": str(at),
+        "step": at.step,
+        "row": at.row,
+        "group": row.get("group"),
+        "sample": row.get("sample"),
+        "question_id": row.get("question_id"),
+        "data_source": row.get("data_source"),
+        "question": row.get("question"),
+        "golden_answers": row.get("golden_answers") or [],
+        "answer": answer if isinstance(answer, str) else None,
+        "stop": row.get("stop"),
+        "failure": row.get("failure"),
+        "reward": score.get("total"),
+        "em": (parts or {}).get("em"),
+        "parts": parts,
+        "searches": sum(each.get("action") == "search" and each.get("outcome") == Outcome.FOUND for each in turns),
+        "turns": len(turns),
+        "tokens": len(ids),
+        "tokens_sampled": sampled,
+        "broken": None,
+    }
+
+
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The wanted rows of one file, ascending, with the places where they begin; None: those of the offsets file."""
+class RowLine:
+    """A row of a file as read."""
 
-    leaf: Leaf
-    rows: NDArray[np.int64]
-    starts: Starts | None
-
-    def only(self, chosen: slice | NDArray[np.bool_]) -> "Found":
-        return Found(self.leaf, self.rows[chosen], None if self.starts is None else self.starts[chosen])
-
-    def lines(self, archive: Archive) -> Iterator["Line"]:
-        """The lines of the rows."""
-        starts = archive.starts(self.leaf)[self.rows] if self.starts is None else self.starts
-        for row, start, line in zip(self.rows, starts, archive.lines(self.leaf, starts), strict=True):
-            yield Line(self.leaf, int(row), int(start), line)
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A row of a file as it was read."""
-
-    leaf: Leaf
+    file: TrajectoryFile
     row: int
     start: int
-    written: bytes
+    text: bytes
 
     @property
-    def at(self) -> At:
-        return At(self.leaf.step, self.row)
+    def at(self) -> TrajectoryId:
+        return TrajectoryId(self.file.step, self.row)
 
     def brief(self) -> Tree:
-        """What a list shows of it; of one that is no trajectory, that it is none."""
+        """Entry in a list; an invalid row has only its place and the problem in `broken`."""
         try:
-            return brief(self.at, parsed(self.written))
+            return brief(self.at, parse_trajectory(self.text))
         except InvalidRow as error:
-            return unread(self.at, broken(self.leaf, self.row, self.start, error))
+            problem = self.file.describe(self.row, self.start, error)
+            return {"at": str(self.at), "step": self.at.step, "row": self.at.row, "broken": problem}
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """The wanted rows of every file in the order of the list, as far as the catalogues go."""
+class Matches:
+    """Matching rows of one file, ascending; `offsets` is None if they are to be read from the offsets file."""
 
-    found: list[Found]
-    known: int
+    file: TrajectoryFile
+    rows: NDArray[np.int64]
+    offsets: Offsets | None
+
+    def select(self, chosen: slice | NDArray[np.bool_]) -> "Matches":
+        return Matches(self.file, self.rows[chosen], None if self.offsets is None else self.offsets[chosen])
+
+    def lines(self, files: TrajectoryFiles) -> Iterator[RowLine]:
+        offsets = files.offsets(self.file)[self.rows] if self.offsets is None else self.offsets
+        lines = files.lines(self.file.name, offsets)
+        for row, start, line in zip(self.rows, offsets, lines, strict=True):
+            yield RowLine(self.file, int(row), int(start), line)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Matches in list order among the rows indexed so far; `of` is None if the total is unknown."""
+
+    matches: list[Matches]
+    indexed: int
     of: int | None
     complete: bool
 
     @property
     def total(self) -> int:
-        return sum(len(each.rows) for each in self.found)
+        return sum(len(each.rows) for each in self.matches)
 
     @property
     def progress(self) -> Tree:
-        """How much of the files is known; `of` is null where only reading tells."""
-        return {"rows": self.known, "of": self.known if self.complete else self.of}
+        return {"rows": self.indexed, "of": self.indexed if self.complete else self.of}
 
 
-def survey(archive: Archive, wanted: Wanted, order: Order = "new", budget: float = BUDGET) -> Survey:
-    """The rows that are wanted; catalogues are read on for `budget` seconds where they are needed."""
+def search(
+    files: TrajectoryFiles, wanted: TrajectoryFilter, order: Order = "new", budget: float = TIME_BUDGET
+) -> SearchResult:
+    """Find matching rows, extending the indexes for up to `budget` seconds where they are needed."""
     until = time.monotonic() + budget
-    leaves = [leaf for leaf in archive.leaves() if wanted.covers(leaf)]
-    ordered = leaves[::-1] if order == "new" else leaves
-    found, known, complete = [], 0, True
-    for leaf in ordered:
-        if wanted.plain and leaf.rows is not None:
-            found.append(Found(leaf, np.arange(leaf.rows), None))
-            known += leaf.rows
+    included = [file for file in files.files() if wanted.includes_step(file.step)]
+    matches, indexed, complete = [], 0, True
+    for file in included[::-1] if order == "new" else included:
+        if not wanted.needs_index and file.rows is not None:
+            matches.append(Matches(file, np.arange(file.rows), None))
+            indexed += file.rows
             continue
-        with archive.lock:
-            catalogue, whole = archive.catalogue(leaf, until)
-            rows = wanted.rows(catalogue)
+        with files.lock:
+            index, whole = files.index(file, until)
+            rows = wanted.rows(index)
             if len(rows):
-                found.append(Found(leaf, rows, catalogue.columns()["start"][rows]))
-            known, complete = known + catalogue.rows, complete and whole
-    counts = [leaf.rows for leaf in leaves]
-    of = None if None in counts else sum(count or 0 for count in counts)
-    return Survey(found, known, of, complete)
+                matches.append(Matches(file, rows, index.columns()["start"][rows]))
+            indexed, complete = indexed + index.rows, complete and whole
+    return SearchResult(matches, indexed, total_rows(included), complete)
 
 
-def page(archive: Archive, wanted: Wanted, *, order: Order = "new", limit: int = 50, after: At | None = None) -> Tree:
-    """The rows of a list after a trajectory, at most `limit`, and where the next page begins."""
-    seen = survey(archive, wanted, order)
-    remaining = _after(seen.found, after, order)
+def trajectory_page(
+    files: TrajectoryFiles,
+    wanted: TrajectoryFilter,
+    *,
+    order: Order = "new",
+    limit: int = 50,
+    after: TrajectoryId | None = None,
+) -> Tree:
+    """Up to `limit` matching trajectories after a given one, and the cursor of the next page."""
+    found = search(files, wanted, order)
+    remaining = found.matches if after is None else _after(found.matches, after, order)
     if wanted.text is None:
-        taken = _first(remaining, limit)
+        rows = first_rows(files, remaining, limit)
         more = sum(len(each.rows) for each in remaining) > limit
-        rows = list(_read(archive, taken))
         following = rows[-1]["at"] if more and rows else None
     else:
-        rows, following = _searched(archive, remaining, wanted.text.lower(), limit)
+        rows, following = _search_text(files, remaining, wanted.text.lower(), limit)
     return {
-        "total": None if wanted.text is not None else seen.total,
-        "complete": seen.complete,
-        "indexed": seen.progress,
+        "total": None if wanted.text is not None else found.total,
+        "complete": found.complete,
+        "indexed": found.progress,
         "next": following,
         "rows": rows,
     }
 
 
-def rows_of(archive: Archive, found: Sequence[Found], limit: int) -> list[Tree]:
-    """The first rows of what was found, in brief."""
-    return list(_read(archive, _first(found, limit)))
+def first_rows(files: TrajectoryFiles, matches: Iterable[Matches], limit: int) -> list[Tree]:
+    """List entries of the first `limit` matches."""
+    rows: list[Tree] = []
+    for each in matches:
+        if len(rows) >= limit:
+            break
+        rows += [line.brief() for line in each.select(slice(limit - len(rows))).lines(files)]
+    return rows
 
 
-def _after(found: Sequence[Found], after: At | None, order: Order) -> list[Found]:
-    if after is None:
-        return list(found)
+def _after(matches: Sequence[Matches], after: TrajectoryId, order: Order) -> list[Matches]:
     kept = []
-    for each in found:
-        step = each.leaf.step
-        if step == after.step:
-            kept.append(each.only(each.rows > after.row))
-        elif (step < after.step) == (order == "new"):
+    for each in matches:
+        if each.file.step == after.step:
+            kept.append(each.select(each.rows > after.row))
+        elif (each.file.step < after.step) == (order == "new"):
             kept.append(each)
     return kept
 
 
-def _first(found: Sequence[Found], limit: int) -> Iterator[Found]:
-    for each in found:
-        if limit <= 0:
-            return
-        yield each.only(slice(limit))
-        limit -= len(each.rows)
-
-
-def _read(archive: Archive, found: Iterator[Found]) -> Iterator[Tree]:
-    for each in found:
-        yield from (line.brief() for line in each.lines(archive))
-
-
-def _searched(archive: Archive, found: Sequence[Found], needle: str, limit: int) -> tuple[list[Tree], str | None]:
-    """Rows with a text, looked for until the page is full or the time is up; then where to go on."""
-    until, rows = time.monotonic() + BUDGET, list[Tree]()
-    for each in found:
-        for line in each.lines(archive):
-            if says(line.written, needle):
+def _search_text(
+    files: TrajectoryFiles, matches: Sequence[Matches], needle: str, limit: int
+) -> tuple[list[Tree], str | None]:
+    """Rows that contain a text, until the page is full or time is up, and the cursor to continue from."""
+    until, rows = time.monotonic() + TIME_BUDGET, list[Tree]()
+    for each in matches:
+        for line in each.lines(files):
+            if contains_text(line.text, needle):
                 rows.append(line.brief())
             if len(rows) == limit or time.monotonic() > until:
                 return rows, str(line.at)
     return rows, None
+
+
+@dataclass(slots=True)
+class _QuestionCount:
+    """Number of trajectories of a question, and the sum of their known rewards."""
+
+    source: str
+    question_id: str
+    question: str
+    count: int = 0
+    rewarded: int = 0
+    reward: float = 0.0
+
+    def row(self) -> Tree:
+        return {
+            "question_id": self.question_id,
+            "data_source": self.source,
+            "question": self.question,
+            "trajectories": self.count,
+            "reward": self.reward / self.rewarded if self.rewarded else None,
+        }
+
+
+def question_page(files: TrajectoryFiles, text: str | None, first: int, limit: int) -> Tree:
+    """Questions by number of trajectories, optionally those that contain a text."""
+    until, complete, rows = time.monotonic() + TIME_BUDGET, True, 0
+    found: dict[tuple[str, str], _QuestionCount] = {}
+    for file in files.files():
+        with files.lock:
+            index, whole = files.index(file, until)
+            _count_questions(index, found)
+            complete, rows = complete and whole, rows + index.rows
+    needle = (text or "").lower()
+    chosen = [each for each in found.values() if needle in f"{each.question} {each.question_id}".lower()]
+    chosen.sort(key=lambda each: (-each.count, each.source, each.question_id))
+    return {
+        "complete": complete,
+        "indexed": {"rows": rows, "of": rows if complete else files.count()},
+        "total": len(chosen),
+        "rows": [each.row() for each in chosen[first : first + limit]],
+    }
+
+
+def _count_questions(index: TrajectoryIndex, found: dict[tuple[str, str], _QuestionCount]) -> None:
+    columns, size = index.columns(), len(index.questions)
+    numbers, rewards = columns["question"], columns["reward"]
+    known = ~np.isnan(rewards)
+    counts = np.bincount(numbers[numbers >= 0], minlength=size)  # invalid rows have -1
+    rewarded = np.bincount(numbers[known], minlength=size)
+    sums = np.bincount(numbers[known], weights=rewards[known], minlength=size)
+    for number, (source, question_id, question) in enumerate(index.questions):
+        each = found.setdefault((source, question_id), _QuestionCount(source, question_id, question))
+        each.count += int(counts[number])
+        each.rewarded += int(rewarded[number])
+        each.reward += float(sums[number])
+
+
+def question_history(files: TrajectoryFiles, question: str, source: str | None) -> Tree:
+    """Trajectories of one question by step, with the means of each step."""
+    found = search(files, TrajectoryFilter(question=question, source=source), "old")
+    rows = [row for row in first_rows(files, found.matches, MAX_ROWS) if row["broken"] is None]
+    if not found.total and found.complete:
+        raise HttpProblem(404, f"{files.folder.id} has no trajectory of question {question[:200]!r}")
+    first = rows[0] if rows else {}
+    return {
+        "question_id": question,
+        "data_source": first.get("data_source"),
+        "question": first.get("question"),
+        "golden_answers": first.get("golden_answers", []),
+        "complete": found.complete,
+        "indexed": found.progress,
+        "left_out": found.total - len(rows),
+        "steps": [_step_means(step, list(part)) for step, part in groupby(rows, key=lambda row: int(row["step"]))],
+    }
+
+
+def _step_means(step: int, rows: list[Tree]) -> Tree:
+    usable = [row for row in rows if row["reward"] is not None]
+    values = {name: [row[name] for row in usable if row[name] is not None] for name in MEANS}
+    means = {name: sum(each) / len(each) if each else None for name, each in values.items()}
+    return {"step": step, "samples": len(rows), "usable": len(usable), **means, "rows": rows}

@@ -1,43 +1,113 @@
-"""The viewer over HTTP: its page, and what the page asks for; it reads and never writes what it shows."""
+"""HTTP server of the viewer: the page, its static files and the API. It only reads."""
 
 from collections.abc import Callable, Collection
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sleuth import __version__
+from sleuth.errors import InputError
 from sleuth.http.middleware import RequestCheck
 from sleuth.http.responses import HttpProblem, add_problem_handlers, encode_json, problem_response
 from sleuth.page.document import THEME
-from sleuth.view import asked
-from sleuth.view.desk import Desk
-from sleuth.view.door import Door
-from sleuth.view.files import plotly_script, sent, static
-from sleuth.view.library import Tree
+from sleuth.view import api as parameters
+from sleuth.view.api import Api
+from sleuth.view.jsonl import Tree
 
-Wanted = TypeVar("Wanted", bound=asked.Asked)
+STATIC = Path(__file__).with_name("static")
+MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+# Plotly sets inline styles; with images and requests limited to this server, a style cannot leak data.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+Parsed = TypeVar("Parsed", bound=parameters.Parameters)
 
 
-def application(desk: Desk, names: Collection[str] = ()) -> FastAPI:
-    """The server of a desk; `names` are those it may be called by besides localhost and addresses."""
+class SecurityHeaders:
+    """Middleware that adds SECURITY_HEADERS to every response."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *added]}
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+def application(api: Api, names: Collection[str] = ()) -> FastAPI:
+    """Build the server; `names` are host names it answers to besides localhost and IP addresses."""
     app = FastAPI(
         title="Sleuth viewer",
         version=__version__,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # a path is one that is there, or none
+        redirect_slashes=False,
     )
-    script = plotly_script()
+    _add_pages(app)
+
+    @app.get("/healthz")
+    def health() -> Response:
+        return _json({"status": "ok", "version": __version__})
+
+    @app.get("/api/library")
+    def library() -> Response:
+        return _json(api.library.overview())
+
+    _add_path(app, "/api/run", parameters.RunParameters, api.run)
+    _add_path(app, "/api/metrics", parameters.MetricsParameters, api.metrics)
+    _add_path(app, "/api/trajectories", parameters.TrajectoriesParameters, api.trajectories)
+    _add_path(app, "/api/trajectory", parameters.TrajectoryParameters, api.trajectory)
+    _add_path(app, "/api/group", parameters.GroupParameters, api.group)
+    _add_path(app, "/api/question", parameters.QuestionParameters, api.question)
+    _add_path(app, "/api/questions", parameters.QuestionsParameters, api.questions)
+    _add_path(app, "/api/evaluation", parameters.EvaluationParameters, api.evaluation)
+    _add_path(app, "/api/compare", parameters.ComparisonParameters, api.compare)
+    add_problem_handlers(app)
+    app.exception_handler(RequestValidationError)(_invalid_parameters)
+    app.exception_handler(OSError)(_unreadable_file)
+    app.add_middleware(RequestCheck, names=names)
+    app.add_middleware(SecurityHeaders)
+    return app
+
+
+def _add_pages(app: FastAPI) -> None:
+    script = _plotly_script()
 
     @app.get("/")
     def page(request: Request) -> Response:
-        return static(request, "index.html")
+        return _static_file(request, "index.html")
 
     @app.get("/plotly.min.js")
     def plotly(request: Request) -> Response:
-        return sent(request, script)
+        return _file_response(request, script)
 
     @app.get("/theme.css")
     def theme() -> Response:
@@ -45,65 +115,65 @@ def application(desk: Desk, names: Collection[str] = ()) -> FastAPI:
 
     @app.get("/static/{name:path}")
     def file(request: Request, name: str) -> Response:
-        return static(request, name)
-
-    @app.get("/healthz")
-    def alive() -> Response:
-        return _answer({"status": "ok", "version": __version__})
-
-    @app.get("/api/library")
-    def library() -> Response:
-        return _answer(desk.library.overview())
-
-    _serve(app, "/api/run", asked.OfRun, desk.run)
-    _serve(app, "/api/metrics", asked.OfMetrics, desk.metrics)
-    _serve(app, "/api/trajectories", asked.OfTrajectories, desk.trajectories)
-    _serve(app, "/api/trajectory", asked.OfTrajectory, desk.trajectory)
-    _serve(app, "/api/group", asked.OfGroup, desk.group)
-    _serve(app, "/api/question", asked.OfQuestion, desk.question)
-    _serve(app, "/api/questions", asked.OfQuestions, desk.questions)
-    _serve(app, "/api/evaluation", asked.OfEvaluation, desk.evaluation)
-    _serve(app, "/api/compare", asked.OfComparison, desk.compare)
-    add_problem_handlers(app)
-    app.exception_handler(RequestValidationError)(_misunderstood)
-    app.exception_handler(OSError)(_unreadable)
-    app.add_middleware(RequestCheck, names=names)
-    app.add_middleware(Door)
-    return app
+        return _static_file(request, name)
 
 
-def _serve(app: FastAPI, path: str, kind: type[Wanted], answer: Callable[[Wanted], Tree]) -> None:
-    """Puts an answer at a path; it is made in a thread of its own, so that a long one does not hold up the others."""
+def _add_path(app: FastAPI, path: str, kind: type[Parsed], respond: Callable[[Parsed], Tree]) -> None:
+    """Serve a path; being synchronous, the function runs in a thread and does not block other requests."""
 
-    def answered(wanted: Wanted) -> Response:
-        return _answer(answer(wanted))
+    def endpoint(query: Parsed) -> Response:
+        return _json(respond(query))
 
-    # What the framework reads parameters from is known only here.
-    answered.__annotations__["wanted"] = Annotated[kind, Query()]
-    app.get(path)(answered)
-
-
-def _answer(found: Tree) -> Response:
-    return Response(encode_json(found), headers={"Cache-Control": "no-store"}, media_type="application/json")
+    # FastAPI reads the parameters from the annotation.
+    endpoint.__annotations__["query"] = Annotated[kind, Query()]
+    app.get(path)(endpoint)
 
 
-async def _misunderstood(_: Request, error: RequestValidationError) -> Response:
+def _json(content: Tree) -> Response:
+    return Response(encode_json(content), headers={"Cache-Control": "no-store"}, media_type="application/json")
+
+
+def _static_file(request: Request, name: str) -> Response:
+    """A file below `static`, looked up by name and never by path."""
+    known = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.suffix in MEDIA_TYPES}
+    if name not in known:
+        raise HttpProblem(404, f"there is no static file {name[:200]!r}")
+    return _file_response(request, known[name])
+
+
+def _plotly_script() -> Path:
+    """Script of the installed plotly package, without importing it."""
+    found = find_spec("plotly")
+    script = Path(found.origin).parent / "package_data/plotly.min.js" if found and found.origin else None
+    if script is None or not script.is_file():
+        raise InputError("the viewer needs plotly, which is not installed; install it with: pip install plotly")
+    return script
+
+
+def _file_response(request: Request, path: Path) -> Response:
+    stat = path.stat()
+    tag = f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(path.read_bytes(), headers=headers, media_type=MEDIA_TYPES[path.suffix])
+
+
+async def _invalid_parameters(_: Request, error: RequestValidationError) -> Response:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"][1:]) or "the query"
     match first["type"]:
         case "missing":
-            return problem_response(HttpProblem(400, f"the parameter {name} is missing"))
+            detail = f"the parameter {name} is missing"
         case "extra_forbidden":
-            return problem_response(HttpProblem(400, f"there is no parameter {name[:80]!r} here"))
+            detail = f"the parameter {name[:80]!r} is unknown"
         case _:
             message = first["msg"][0].lower() + first["msg"][1:]
-            return problem_response(
-                HttpProblem(400, f"the parameter {name} is {str(first['input'])[:80]!r}: {message}")
-            )
+            detail = f"the parameter {name} is {str(first['input'])[:80]!r}: {message}"
+    return problem_response(HttpProblem(400, detail))
 
 
-async def _unreadable(_: Request, error: OSError) -> Response:
-    """A file that went away while it was read, or that this user may not read."""
-    return problem_response(
-        HttpProblem(503, f"a file of this folder cannot be read ({error.strerror}); look whether it is still there")
-    )
+async def _unreadable_file(_: Request, error: OSError) -> Response:
+    """A file that disappeared while being read, or without permission."""
+    detail = f"a file of this folder cannot be read ({error.strerror}); check that it still exists"
+    return problem_response(HttpProblem(503, detail))

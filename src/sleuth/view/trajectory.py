@@ -1,82 +1,201 @@
-"""One trajectory whole: its turns as a conversation, and its tokens with all that was recorded of them."""
+"""One trajectory in full: its turns as a conversation, and its tokens with everything recorded about them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from sleuth.http.responses import HttpProblem
 from sleuth.runs.trajectory import InvalidRow
-from sleuth.view.archive import FOLDER, Archive, At
-from sleuth.view.brief import brief
-from sleuth.view.conversation import prompt
-from sleuth.view.conversation import turns as turns_of
-from sleuth.view.line import Tree, read
-from sleuth.view.tokens import spans_of
-from sleuth.view.tokens import tokens as tokens_of
+from sleuth.view.jsonl import Tree, parse_json
+from sleuth.view.listing import brief
+from sleuth.view.tokenizer_cache import decode, token_texts
+from sleuth.view.trajectory_files import TrajectoryFiles, TrajectoryId
 
-LEARNED = ".learned"  # before the suffix of the file that holds what a step made of its trajectories
-
+LOG_SUFFIX = ".learned"  # before .jsonl, in the name of the per-token training log
 MISSING = {
-    "text": "the folder holds no tokenizer that can be read; give the folder of one with --tokenizer",
-    "logprob": "logprobs are not recorded: the model was behind an address that gives words alone",
-    "version": "the versions of the weights that sampled the tokens are not recorded",
-    "ratio": "no ratio is recorded: no update of the weights saw this trajectory, or its run did not keep ratios",
-    "advantage": "no advantage is recorded: nothing was learned from this trajectory, or its run did not keep them",
-    "documents": "texts of documents are not recorded here; what the model was shown of them follows its search",
+    "text": "the folder has no readable tokenizer; give the folder of one with --tokenizer",
+    "logprob": "logprobs are not recorded: the model was behind an API that returns text only",
+    "version": "weight versions are not recorded",
+    "ratio": "no ratio is recorded: the trajectory was not trained on, or the run did not log ratios",
+    "advantage": "no advantage is recorded: the trajectory was not trained on, or the run did not log advantages",
+    "documents": "passage texts are not recorded; the text shown to the model follows each search",
 }
+_ACTION_TAG = re.compile(r"<(search|answer|access|tool_call)\b")
+_THOUGHT_TAG = re.compile(r"</?think>")
+
+Row = Mapping[str, Any]
+Spans = list[tuple[int, int]] | None
 
 
-def whole(archive: Archive, at: At, tokenizer: Tokenizer | None, tokens: bool = True) -> Tree:
-    """A trajectory with everything that is known of it; `missing` says what is not, each in a sentence."""
-    row = archive.row(at)
-    learned = _learned(archive, at)
-    spans = spans_of(row)
-    per_token = tokens_of(row, learned, spans, tokenizer)
-    shown = {name: each for name, each in MISSING.items() if per_token.get(name, 0) is None}
-    turns = turns_of(row, spans, tokenizer)
+def full_trajectory(files: TrajectoryFiles, at: TrajectoryId, tokenizer: Tokenizer | None, tokens: bool = True) -> Tree:
+    """Everything known about a trajectory; `missing` explains what is not."""
+    row = files.row(at)
+    log = _token_log(files, at)
+    spans = turn_spans(row)
+    columns = token_columns(row, log, spans, tokenizer)
+    missing = {name: text for name, text in MISSING.items() if columns.get(name, 0) is None}
+    turns = _turns(row, spans, tokenizer)
     if any(hit["text"] is None for turn in turns for hit in turn["hits"]):
-        shown["documents"] = MISSING["documents"]
+        missing["documents"] = MISSING["documents"]
     return {
         **brief(at, row),
         "tokens_all": len(row.get("ids") or ()),
-        "advantage": learned["advantage"] if isinstance(learned.get("advantage"), float | int) else None,
+        "advantage": log["advantage"] if isinstance(log.get("advantage"), float | int) else None,
         "score": row.get("score"),
         "seconds": row.get("seconds"),
-        "prompt": prompt(row, tokenizer),
+        "prompt": _prompt(row, tokenizer),
         "turns": turns,
-        "tokens": per_token if tokens else None,
-        "missing": shown,
+        "tokens": columns if tokens else None,
+        "missing": missing,
     }
 
 
-def neighbours(archive: Archive, at: At) -> Tree:
-    """The trajectories before and after in the files."""
-    leaves = archive.leaves()
-    steps = [leaf.step for leaf in leaves]
-    place = steps.index(at.step)
-    last = len(archive.starts(leaves[place])) - 1
-    before, after = at.row - 1, at.row + 1
-    earlier = At(at.step, before) if before >= 0 else _edge(archive, place - 1, last=True)
-    later = At(at.step, after) if after <= last else _edge(archive, place + 1, last=False)
-    return {"previous": str(earlier) if earlier else None, "next": str(later) if later else None}
+def neighbours(files: TrajectoryFiles, at: TrajectoryId) -> Tree:
+    """Ids of the previous and next trajectory, across steps."""
+    every = files.files()
+    place = [file.step for file in every].index(at.step)
+
+    def edge(number: int, *, last: bool) -> TrajectoryId | None:
+        if not 0 <= number < len(every):
+            return None
+        rows = len(files.offsets(every[number]))
+        return TrajectoryId(every[number].step, rows - 1 if last else 0) if rows else None
+
+    count = len(files.offsets(every[place]))
+    previous = TrajectoryId(at.step, at.row - 1) if at.row > 0 else edge(place - 1, last=True)
+    following = TrajectoryId(at.step, at.row + 1) if at.row + 1 < count else edge(place + 1, last=False)
+    return {"previous": str(previous) if previous else None, "next": str(following) if following else None}
 
 
-def _edge(archive: Archive, place: int, *, last: bool) -> At | None:
-    leaves = archive.leaves()
-    if not 0 <= place < len(leaves):
-        return None
-    rows = len(archive.starts(leaves[place]))
-    return At(leaves[place].step, rows - 1 if last else 0) if rows else None
-
-
-def _learned(archive: Archive, at: At) -> Tree:
-    """What the step made of the trajectory; empty where it made nothing, or kept nothing."""
-    if archive.kind != "run":
+def _token_log(files: TrajectoryFiles, at: TrajectoryId) -> Tree:
+    """Per-token training log of a trajectory; empty if there is none."""
+    if files.kind != "run":
         return {}
-    line = archive.beside(archive.leaf(at.step), LEARNED, at.row)
+    file = files.file(at.step)
+    line = files.sibling_row(file, LOG_SUFFIX, at.row)
     if not line:
         return {}
     try:
-        found = read(line)
+        found = parse_json(line)
     except InvalidRow as error:
-        name = f"{FOLDER}/step-{at.step}{LEARNED}.jsonl"
-        raise HttpProblem(503, f"what was learned of {at} cannot be read ({error}); remove {name}") from error
+        name = file.sibling(f"{LOG_SUFFIX}.jsonl")
+        raise HttpProblem(503, f"the token log of {at} cannot be read ({error}); remove {name}") from error
     return found if isinstance(found, dict) else {}
+
+
+def _origins(row: Row) -> list[str]:
+    """Whether each token was given to the model or sampled from it."""
+    runs = row.get("origin") or ()
+    described, count = sum(int(length) for _, length in runs), len(row.get("ids") or ())
+    if described != count:
+        raise HttpProblem(503, f"the origins of the trajectory cover {described} tokens, but it has {count}")
+    return [str(origin) for origin, length in runs for _ in range(int(length))]
+
+
+def turn_spans(row: Row) -> Spans:
+    """First and end position of each turn's tokens; None if the counts do not add up."""
+    sampled = [place for place, origin in enumerate(_origins(row)) if origin == "sampled"]
+    counts = [int(turn.get("tokens") or 0) for turn in row.get("turns") or ()]
+    if not sampled or sum(counts) != len(sampled):
+        return None
+    spans: list[tuple[int, int]] = []
+    taken = 0
+    for count in counts:
+        places = sampled[taken : taken + count]
+        edge = spans[-1][1] if spans else sampled[0]
+        spans.append((places[0], places[-1] + 1) if places else (edge, edge))
+        taken += count
+    return spans
+
+
+def token_columns(row: Row, log: Tree, spans: Spans, tokenizer: Tokenizer | None) -> Tree:
+    """Lists with one entry per token, null for given tokens; a list that is not recorded is None."""
+    ids, origin = [int(each) for each in row.get("ids") or ()], _origins(row)
+    turn: list[int | None] = [None] * len(ids)
+    for number, (first, end) in enumerate(spans or ()):
+        turn[first:end] = [number if each == "sampled" else None for each in origin[first:end]]
+    return {
+        "ids": ids,
+        "text": token_texts(tokenizer, ids) if tokenizer is not None else None,
+        "origin": origin,
+        "logprob": _aligned(row.get("logprobs"), origin),
+        "version": _aligned(row.get("weights_versions"), origin),
+        "ratio": _aligned(log.get("ratio"), origin),
+        "advantage": _aligned(log.get("advantage"), origin),
+        "weight": _aligned(log.get("weight"), origin),
+        "turn": turn,
+    }
+
+
+def _aligned(recorded: object, origin: Sequence[str]) -> list[float | None] | None:
+    """Spread recorded values over the tokens: one for all, one per sampled token, or one per token after the prompt."""
+    sampled = [place for place, each in enumerate(origin) if each == "sampled"]
+    if not sampled or recorded is None:
+        return None
+    if isinstance(recorded, int | float):
+        recorded = [recorded] * len(sampled)
+    values = list(recorded) if isinstance(recorded, list) else []
+    # If retrieved text is trained on as well, every token after the prompt has a value.
+    places = sampled if len(values) == len(sampled) else list(range(sampled[0], len(origin)))
+    if len(values) != len(places):
+        return None
+    aligned: list[float | None] = [None] * len(origin)
+    for place, value in zip(places, values, strict=True):
+        aligned[place] = value
+    return aligned
+
+
+def _prompt(row: Row, tokenizer: Tokenizer | None) -> str | None:
+    origin, ids = _origins(row), row.get("ids") or []
+    if tokenizer is None or not ids:
+        return None
+    first = origin.index("sampled") if "sampled" in origin else len(ids)
+    return decode(tokenizer, ids[:first])
+
+
+def _turns(row: Row, spans: Spans, tokenizer: Tokenizer | None) -> list[Tree]:
+    turns, ids = row.get("turns") or [], row.get("ids") or []
+    if spans is None:
+        return [_turn(turn, None, None) for turn in turns]
+    ends = [*(first for first, _ in spans[1:]), len(ids)]
+    return [
+        _turn(turn, span, decode(tokenizer, ids[span[1] : end]) if tokenizer is not None and span[1] < end else None)
+        for turn, span, end in zip(turns, spans, ends, strict=True)
+    ]
+
+
+def _turn(turn: Row, span: tuple[int, int] | None, shown: str | None) -> Tree:
+    text = str(turn.get("text") or "")
+    queries = turn.get("queries") or ([turn["query"]] if turn.get("query") is not None else [])
+    tags = list(_ACTION_TAG.finditer(text))
+    thought = _THOUGHT_TAG.sub("", text[: tags[-1].start()] if tags else text).strip()
+    return {
+        "action": turn.get("action"),
+        "thought": thought if turn.get("action") != "malformed" else "",
+        "queries": queries,
+        "urls": turn.get("urls") or [],
+        "answer": turn.get("answer"),
+        "reason": turn.get("reason"),
+        "text": text,
+        "outcome": turn.get("outcome"),
+        "sampled": turn.get("tokens"),
+        "formed": turn.get("formed"),
+        "span": list(span) if span else None,
+        "shown": shown,
+        "hits": _hits(turn, len(queries)),
+    }
+
+
+def _hits(turn: Row, queries: int) -> list[Tree]:
+    """Hits of all queries in order, each with the number of its query."""
+    hits, counts = turn.get("hits") or [], turn.get("counts") or []
+    owners: list[int | None] = [query for query, count in enumerate(counts) for _ in range(int(count))]
+    if len(owners) != len(hits):
+        owners = [0 if queries <= 1 else None for _ in hits]
+    fields = ("id", "score", "gold")
+    return [
+        {**{name: hit.get(name) for name in fields}, "query": owner, "title": hit.get("title"), "text": hit.get("text")}
+        for hit, owner in zip(hits, owners, strict=True)
+    ]

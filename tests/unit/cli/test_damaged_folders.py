@@ -21,12 +21,12 @@ from sleuth.evaluate.results import COUNTS, MEASURES
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
-from sleuth.view.comparison import Comparisons
-from sleuth.view.desk import Desk
+from sleuth.view.api import Api
+from sleuth.view.comparison import ComparisonCache
+from sleuth.view.folders import make_roots
 from sleuth.view.library import Library
-from sleuth.view.roots import roots_of
 from sleuth.view.server import application
-from sleuth.view.vocabulary import Vocabularies
+from sleuth.view.tokenizer_cache import TokenizerCache
 
 RECIPE = """
 name = "own"
@@ -126,8 +126,8 @@ def changes(tree: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def viewer(folder: Path) -> Callable[[], None]:
     """Asks the viewer for everything; whatever is wrong with a file, it says so."""
-    comparisons = Comparisons(compare_folders, MEASURES, [name for name in MEASURES if name in COUNTS])
-    app = application(Desk(Library(roots_of([folder])), comparisons, Vocabularies(None), None))
+    comparisons = ComparisonCache(compare_folders, MEASURES, [name for name in MEASURES if name in COUNTS])
+    app = application(Api(Library(make_roots([folder])), comparisons, TokenizerCache(None), None))
     asked: list[tuple[str, dict[str, str]]] = [("/api/library", {})]
     asked += [(path, {"run": f"{folder.name}/run", **more}) for path, more in OF_RUN]
     asked += [(path, {"evaluation": f"{folder.name}/first", **more}) for path, more in OF_EVALUATION]

@@ -13,8 +13,8 @@ from sleuth.runs.run import Run
     ("folders", "sentence"),
     [
         (None, "there is no folder runs or evaluations here"),
-        ([Path("absent")], "absent is no folder"),
-        ([Path("empty"), Path("file")], "file is no folder"),
+        ([Path("absent")], "absent is not a folder"),
+        ([Path("empty"), Path("file")], "file is not a folder"),
     ],
 )
 def test_what_is_no_folder_is_an_error_of_one_sentence(
@@ -30,7 +30,7 @@ def test_what_is_no_folder_is_an_error_of_one_sentence(
 
 def test_tokenizer_that_is_none_is_refused(tmp_path: Path) -> None:
     Run.create(tmp_path / "runs" / "first", {})
-    with pytest.raises(InputError, match=r"holds no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"has no tokenizer\.json"):
         view([tmp_path / "runs"], port=0, open_page=False, tokenizer=tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(InputError, match=r"tokenizer\.json cannot be read .*; give another folder"):

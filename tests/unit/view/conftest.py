@@ -1,4 +1,4 @@
-"""A run and two evaluations on the disk as the program writes them, and a viewer that shows them."""
+"""A run, evaluations, and a viewer that shows them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -28,12 +28,12 @@ from sleuth.records import (
 )
 from sleuth.runs.run import Run
 from sleuth.runs.trajectory import trajectory_row
-from sleuth.view.comparison import Comparisons
-from sleuth.view.desk import Desk
+from sleuth.view.api import Api
+from sleuth.view.comparison import ComparisonCache
+from sleuth.view.folders import make_roots
 from sleuth.view.library import Library
-from sleuth.view.roots import roots_of
 from sleuth.view.server import application
-from sleuth.view.vocabulary import Vocabularies
+from sleuth.view.tokenizer_cache import TokenizerCache
 
 ALPHABET = {letter: place for place, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 HOSTILE = '<script>alert("x")</script>'
@@ -42,7 +42,7 @@ Asking = Callable[..., httpx.Response]
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    """One token a byte."""
+    """One token per byte."""
     made = Tokenizer(models.BPE(vocab=ALPHABET, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -51,7 +51,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def episode(tokenizer: Tokenizer) -> Callable[..., Trajectory]:
-    """Makes a trajectory that searches once and answers, its tokens those of the text."""
+    """Build a trajectory with one search and an answer."""
 
     def make(number: int = 0, step: int = 1, sample: int = 0, answer: str = "Ada", broken: bool = False) -> Trajectory:
         question = Question(f"q{number}", f"Who wrote book {number}?", ("Ada",), "library", supporting_ids=("p1",))
@@ -92,7 +92,7 @@ def scored(trajectory: Trajectory) -> Score:
 
 @pytest.fixture
 def run(tmp_path: Path, episode: Callable[..., Trajectory], tokenizer: Tokenizer) -> Run:
-    """Three steps of two questions with two samples each; the second sample is wrong, in step 3 it gives no answer."""
+    """Three steps of two questions with two samples each; the second sample is wrong, and in step 3 malformed."""
     made = Run.create(tmp_path / "runs" / "first", {"config": {"train": {"steps": 3}, "model": {"policy": "tiny"}}})
     made.append_metrics(0, {"evaluate/em": 0.25})
     for step in (1, 2, 3):
@@ -111,7 +111,7 @@ def run(tmp_path: Path, episode: Callable[..., Trajectory], tokenizer: Tokenizer
 
 @pytest.fixture
 def evaluate(tmp_path: Path, episode: Callable[..., Trajectory]) -> Callable[..., EvaluationFolder]:
-    """Makes a finished evaluation of questions with these answers."""
+    """Build a finished evaluation with these answers."""
 
     def make(name: str, answers: Sequence[str]) -> EvaluationFolder:
         every = [episode(number, 0, answer=answer) for number, answer in enumerate(answers)]
@@ -129,22 +129,22 @@ def evaluate(tmp_path: Path, episode: Callable[..., Trajectory]) -> Callable[...
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Callable[..., Desk]:
-    """Makes the desk of a viewer of these folders of the test."""
+def api(tmp_path: Path) -> Callable[..., Api]:
+    """Build the API of a viewer of these folders."""
 
-    def make(*names: str, cache: Path | None = None) -> Desk:
-        comparisons = Comparisons(compare_folders, MEASURES, sorted(COUNTS))
-        return Desk(Library(roots_of([tmp_path / name for name in names])), comparisons, Vocabularies(), cache)
+    def make(*names: str, cache: Path | None = None) -> Api:
+        comparisons = ComparisonCache(compare_folders, MEASURES, sorted(COUNTS))
+        return Api(Library(make_roots([tmp_path / name for name in names])), comparisons, TokenizerCache(), cache)
 
     return make
 
 
 @pytest.fixture
-def ask(desk: Callable[..., Desk]) -> Callable[..., Asking]:
-    """Makes what sends requests to a viewer of these folders."""
+def ask(api: Callable[..., Api]) -> Callable[..., Asking]:
+    """Build a function that sends requests to a viewer of these folders."""
 
     def make(*names: str, cache: Path | None = None, host: str = "127.0.0.1:8090") -> Asking:
-        app = application(desk(*names, cache=cache))
+        app = application(api(*names, cache=cache))
 
         def get(path: str, headers: dict[str, str] | None = None, **parameters: Any) -> httpx.Response:
             async def send() -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Evaluations: their figures, and two of them question by question."""
+"""Evaluations and comparisons."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ Evaluate = Callable[..., EvaluationFolder]
 BOTH = {"first": "evaluations/a", "second": "evaluations/b"}
 
 
-def test_figures_of_an_evaluation_have_intervals(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
+def test_evaluation(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
     evaluate("a", ["Ada", "Bob", "Ada", "Ada"])
     found = ask("evaluations")("/api/evaluation", evaluation="evaluations/a").json()
     em = found["results"]["sets"]["library"]["em"]
@@ -21,7 +21,7 @@ def test_figures_of_an_evaluation_have_intervals(evaluate: Evaluate, ask: Callab
     assert next(iter(found["measures"])) == "em"
 
 
-def test_evaluation_that_is_not_finished_has_no_figures(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
+def test_unfinished_evaluation(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
     (evaluate("a", ["Ada"]).path / "results.json").unlink()
     evaluate("b", ["Ada"])
     get = ask("evaluations")
@@ -30,7 +30,7 @@ def test_evaluation_that_is_not_finished_has_no_figures(evaluate: Evaluate, ask:
     assert (refused.status_code, "is not finished" in refused.json()["detail"]) == (400, True)
 
 
-def test_questions_are_compared_one_by_one(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
+def test_comparison(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
     evaluate("a", ["Ada", "Bob", "Ada", "Bob"])
     evaluate("b", ["Ada", "Ada", "Bob", "Ada"])
     get = ask("evaluations")
@@ -46,7 +46,7 @@ def test_questions_are_compared_one_by_one(evaluate: Evaluate, ask: Callable[...
     assert (opened["question_id"], opened["answer"]) == ("q3", "Ada")
 
 
-def test_comparison_follows_what_is_on_the_disk(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
+def test_comparison_is_recomputed_when_files_change(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
     a, _ = evaluate("a", ["Bob"]), evaluate("b", ["Ada"])
     get = ask("evaluations")
     assert get("/api/compare", **BOTH).json()["tally"]["won"] == 1
@@ -55,9 +55,7 @@ def test_comparison_follows_what_is_on_the_disk(evaluate: Evaluate, ask: Callabl
     assert get("/api/compare", **BOTH).json()["tally"]["won"] == 0
 
 
-def test_other_questions_are_refused_unless_the_common_ones_are_wanted(
-    evaluate: Evaluate, ask: Callable[..., Any]
-) -> None:
+def test_different_questions_need_common(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
     evaluate("a", ["Ada", "Ada", "Ada"])
     evaluate("b", ["Ada", "Bob"])
     get = ask("evaluations")
@@ -67,7 +65,7 @@ def test_other_questions_are_refused_unless_the_common_ones_are_wanted(
     assert (found["questions"], found["left_out"], found["tally"]["lost"]) == (2, 1, 1)
 
 
-def test_measure_that_nobody_knows_is_refused(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
+def test_unknown_measure(evaluate: Evaluate, ask: Callable[..., Any]) -> None:
     evaluate("a", ["Ada"])
     evaluate("b", ["Ada"])
     refused = ask("evaluations")("/api/compare", measure="beauty", **BOTH)

@@ -1,4 +1,4 @@
-"""What is found in folders, and what is not."""
+"""The library of runs and evaluations, and incremental metrics."""
 
 import json
 from collections.abc import Callable
@@ -10,15 +10,13 @@ import pytest
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.runs.run import Run
+from sleuth.view.folders import make_roots
 from sleuth.view.library import Library
-from sleuth.view.roots import roots_of
 
 Evaluate = Callable[..., EvaluationFolder]
 
 
-def test_runs_and_evaluations_are_listed_with_where_they_stand(
-    run: Run, evaluate: Evaluate, ask: Callable[..., Any]
-) -> None:
+def test_overview(run: Run, evaluate: Evaluate, ask: Callable[..., Any]) -> None:
     evaluate("e", ["Ada", "Bob"])
     get = ask("runs", "evaluations")
     found = get("/api/library").json()
@@ -31,14 +29,14 @@ def test_runs_and_evaluations_are_listed_with_where_they_stand(
     assert get("/api/library").json()["runs"][0]["state"] == "finished"
 
 
-def test_run_is_told_with_its_settings_and_steps(run: Run, ask: Callable[..., Any]) -> None:
+def test_run(run: Run, ask: Callable[..., Any]) -> None:
     found = ask("runs")("/api/run", run="runs/first").json()
     assert found["manifest"]["config"]["model"] == {"policy": "tiny"}
     assert (found["steps"], found["checkpoints"], found["trajectories"]) == ([1, 2, 3], [2], 12)
     assert (found["summary"], found["tokenizer"]) == (None, True)
 
 
-def test_run_that_appears_later_is_found(run: Run, ask: Callable[..., Any], tmp_path: Path) -> None:
+def test_new_run_is_found(run: Run, ask: Callable[..., Any], tmp_path: Path) -> None:
     get = ask("runs")
     assert get("/api/run", run="runs/deep/second").status_code == 404
     Run.create(tmp_path / "runs" / "deep" / "second", {})
@@ -46,21 +44,19 @@ def test_run_that_appears_later_is_found(run: Run, ask: Callable[..., Any], tmp_
     assert get("/api/metrics", run="runs/deep/second").json()["columns"] == {}
 
 
-def test_folder_of_a_run_itself_is_shown(run: Run, ask: Callable[..., Any]) -> None:
+def test_run_folder_as_root(run: Run, ask: Callable[..., Any]) -> None:
     assert [each["id"] for each in ask("runs/first")("/api/library").json()["runs"]] == ["first"]
 
 
-def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_roots_of_the_same_name(tmp_path: Path) -> None:
     for parent in ("a", "b"):
         Run.create(tmp_path / parent / "runs" / "x", {})
-    roots = roots_of([tmp_path / "a" / "runs", tmp_path / "b" / "runs", tmp_path / "a" / "runs"])
+    roots = make_roots([tmp_path / "a" / "runs", tmp_path / "b" / "runs", tmp_path / "a" / "runs"])
     library = Library(roots)
     assert [each["id"] for each in library.overview()["runs"]] == ["runs/x", "runs~2/x"]
 
 
-def test_other_manifests_are_no_runs_and_broken_ones_are_named(
-    run: Run, ask: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_other_and_broken_manifests(run: Run, ask: Callable[..., Any], tmp_path: Path) -> None:
     for name, text in (("index", '{"kind": "index"}'), ("half", '{"kind'), ("new", '{"kind": "run", "format": 9}')):
         (tmp_path / "runs" / name).mkdir()
         (tmp_path / "runs" / name / "manifest.json").write_text(text)
@@ -70,7 +66,7 @@ def test_other_manifests_are_no_runs_and_broken_ones_are_named(
     assert "format 9" in found["broken"][1]["detail"]
 
 
-def test_folder_without_a_run_is_shown_and_its_first_run_found(ask: Callable[..., Any], tmp_path: Path) -> None:
+def test_empty_root(ask: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     get = ask("runs")
     found = get("/api/library").json()
@@ -80,13 +76,13 @@ def test_folder_without_a_run_is_shown_and_its_first_run_found(ask: Callable[...
 
 
 @pytest.mark.parametrize("name", ["absent", "file"])
-def test_folder_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
+def test_missing_root_raises(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="is no folder"):
-        roots_of([tmp_path / name])
+    with pytest.raises(InputError, match="is not a folder"):
+        make_roots([tmp_path / name])
 
 
-def test_metrics_come_in_increments(run: Run, ask: Callable[..., Any]) -> None:
+def test_incremental_metrics(run: Run, ask: Callable[..., Any]) -> None:
     get = ask("runs")
     first = get("/api/metrics", run="runs/first").json()
     assert (first["reset"], first["more"], first["state"]) == (True, False, "open")
@@ -106,7 +102,7 @@ def test_metrics_come_in_increments(run: Run, ask: Callable[..., Any]) -> None:
     assert last["columns"] == {"step": [5], "reward/mean": [1.0]}
 
 
-def test_run_that_went_back_is_told_anew(run: Run, ask: Callable[..., Any]) -> None:
+def test_metrics_are_reset_after_a_rewind(run: Run, ask: Callable[..., Any]) -> None:
     get = ask("runs")
     first = get("/api/metrics", run="runs/first").json()
     run.rewind(1)
@@ -119,7 +115,7 @@ def test_run_that_went_back_is_told_anew(run: Run, ask: Callable[..., Any]) -> N
     assert (again["reset"], again["columns"]["reward/mean"]) == (True, [None, 0.5, 0.9, 0.9])
 
 
-def test_many_rows_come_in_parts(run: Run, ask: Callable[..., Any]) -> None:
+def test_metrics_are_paged(run: Run, ask: Callable[..., Any]) -> None:
     with (run.path / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps({"step": step}) + "\n" for step in range(4, 2500))
     get = ask("runs")
@@ -130,17 +126,17 @@ def test_many_rows_come_in_parts(run: Run, ask: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "1.2.3", "a.b.c.d", "-1.0.0.0", "1" * 30 + ".0.0.0"])
-def test_cursor_that_is_none_is_refused(cursor: str, run: Run, ask: Callable[..., Any]) -> None:
+def test_invalid_cursor(cursor: str, run: Run, ask: Callable[..., Any]) -> None:
     assert ask("runs")("/api/metrics", run="runs/first", cursor=cursor).status_code == 400
 
 
-def test_broken_line_of_metrics_is_named(run: Run, ask: Callable[..., Any]) -> None:
+def test_broken_line_of_metrics(run: Run, ask: Callable[..., Any]) -> None:
     (run.path / "metrics.jsonl").write_text("nonsense\n")
     found = ask("runs")("/api/metrics", run="runs/first")
     assert (found.status_code, "metrics.jsonl of runs/first" in found.json()["detail"]) == (503, True)
 
 
-def test_file_that_cannot_be_read_is_told_in_a_sentence(run: Run, ask: Callable[..., Any]) -> None:
+def test_unreadable_file(run: Run, ask: Callable[..., Any]) -> None:
     get = ask("runs")
     assert get("/api/run", run="runs/first").status_code == 200
     trajectories = run.trajectories(2)

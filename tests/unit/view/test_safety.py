@@ -1,4 +1,4 @@
-"""What cannot be read, and who may not ask."""
+"""Access control, links, security headers and hostile files."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ import pytest
 from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.runs.json_files import write_rows
 from sleuth.runs.run import Run
-from sleuth.view.files import KINDS, STATIC
-from sleuth.view.line import LONGEST
+from sleuth.view.jsonl import MAX_ROW
+from sleuth.view.server import MEDIA_TYPES, STATIC
 
 Evaluate = Callable[..., EvaluationFolder]
 
@@ -42,7 +42,7 @@ PATHS = ["/api/run", "/api/metrics", "/api/trajectories", "/api/questions"]
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A run beside the folder that is shown."""
+    """A run outside the viewed folder."""
     made = Run.create(tmp_path / "outside", {"secret": SECRET})
     made.append_metrics(1, {"note": SECRET})
     made.write_trajectories(1, [{"question": SECRET}])
@@ -50,8 +50,8 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_names_lead_nowhere_else(path: str, run: Run, outside: Path, ask: Callable[..., Asking]) -> None:
-    """Names are looked up among those that were found, and never become paths."""
+def test_ids_cannot_escape_the_roots(path: str, run: Run, outside: Path, ask: Callable[..., Asking]) -> None:
+    """Ids are looked up and never used as paths."""
     get = ask("runs")
     for name in NAMES:
         for kind in ("run", "evaluation"):
@@ -60,7 +60,7 @@ def test_names_lead_nowhere_else(path: str, run: Run, outside: Path, ask: Callab
             assert SECRET not in found.text
 
 
-def test_files_of_the_page_are_those_of_the_page(run: Run, ask: Callable[..., Asking]) -> None:
+def test_static_files_cannot_escape_their_folder(run: Run, ask: Callable[..., Asking]) -> None:
     get = ask("runs")
     for name in [*NAMES, "../server.py", "%2e%2e/server.py", "pages/../../server.py", "..%5cserver.py"]:
         found = get(f"/static/{name}".replace("\x00", "%00"))
@@ -68,18 +68,18 @@ def test_files_of_the_page_are_those_of_the_page(run: Run, ask: Callable[..., As
         assert "FastAPI" not in found.text
 
 
-def test_every_file_of_the_page_has_a_kind_that_is_known(run: Run, ask: Callable[..., Asking]) -> None:
+def test_all_static_files_have_a_media_type(run: Run, ask: Callable[..., Asking]) -> None:
     get = ask("runs")
     files = [path for path in STATIC.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert files
-    assert {path.suffix for path in files} <= KINDS.keys()
+    assert {path.suffix for path in files} <= MEDIA_TYPES.keys()
     for path in files:
         found = get(f"/static/{path.relative_to(STATIC).as_posix()}")
         assert (found.status_code, found.content) == (200, path.read_bytes())
-        assert found.headers["content-type"] == KINDS[path.suffix]
+        assert found.headers["content-type"] == MEDIA_TYPES[path.suffix]
 
 
-def test_link_to_a_folder_outside_is_not_followed(run: Run, outside: Path, ask: Callable[..., Asking]) -> None:
+def test_links_out_of_the_root_are_reported(run: Run, outside: Path, ask: Callable[..., Asking]) -> None:
     (run.path.parent / "away").symlink_to(outside)
     (run.path.parent / "up").symlink_to(outside.parent)
     get = ask("runs")
@@ -91,14 +91,14 @@ def test_link_to_a_folder_outside_is_not_followed(run: Run, outside: Path, ask: 
     assert get("/api/run", run="runs/up/outside").status_code == 404
 
 
-def test_run_whose_manifest_lies_outside_is_named(run: Run, outside: Path, ask: Callable[..., Asking]) -> None:
+def test_linked_manifest_is_reported(run: Run, outside: Path, ask: Callable[..., Asking]) -> None:
     other = run.path.parent / "other"
     other.mkdir()
     (other / "manifest.json").symlink_to(outside / "manifest.json")
     found = ask("runs")("/api/library").json()
     assert [each["id"] for each in found["runs"]] == ["runs/first"]
     assert [each["id"] for each in found["broken"]] == ["runs/other"]
-    assert "link out of the folder" in found["broken"][0]["detail"]
+    assert "link out of the viewed folder" in found["broken"][0]["detail"]
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,7 @@ def test_run_whose_manifest_lies_outside_is_named(run: Run, outside: Path, ask: 
         "checkpoints/step-2/tokenizer.json",
     ],
 )
-def test_link_inside_a_run_to_a_file_outside_is_not_read(
-    name: str, run: Run, tmp_path: Path, ask: Callable[..., Asking]
-) -> None:
+def test_links_inside_a_run_are_not_followed(name: str, run: Run, tmp_path: Path, ask: Callable[..., Asking]) -> None:
     run.write_token_log(2, [{"advantage": SECRET, "ratio": SECRET}] * 4)
     target, link = tmp_path / "elsewhere", run.path / name
     if link.is_dir():
@@ -155,7 +153,7 @@ def test_link_inside_a_run_to_a_file_outside_is_not_read(
         assert answers[0].json()["tokenizer"] is False
 
 
-def test_link_to_marks_outside_is_not_compared(evaluate: Evaluate, tmp_path: Path, ask: Callable[..., Asking]) -> None:
+def test_linked_results_are_not_compared(evaluate: Evaluate, tmp_path: Path, ask: Callable[..., Asking]) -> None:
     first, _ = evaluate("a", ["Ada"]), evaluate("b", ["Bob"])
     marks = first.path / "marks.jsonl"
     marks.rename(tmp_path / "marks.jsonl")
@@ -165,13 +163,13 @@ def test_link_to_marks_outside_is_not_compared(evaluate: Evaluate, tmp_path: Pat
     assert "marks.jsonl" in found.json()["detail"]
 
 
-def test_pipe_in_the_place_of_a_file_does_not_hold_anyone_up(run: Run, ask: Callable[..., Asking]) -> None:
+def test_a_named_pipe_does_not_block(run: Run, ask: Callable[..., Asking]) -> None:
     (run.path / "summary.json").unlink(missing_ok=True)
     os.mkfifo(run.path / "summary.json")
     assert ask("runs")("/api/run", run="runs/first").json()["summary"] is None
 
 
-def test_text_of_models_is_json_that_no_browser_takes_for_a_page(run: Run, ask: Callable[..., Asking]) -> None:
+def test_responses_are_json_with_nosniff(run: Run, ask: Callable[..., Asking]) -> None:
     write_rows(run.trajectories(5), [{"question_id": "<script>", "stop": "answered", "group": 0, "turns": []}])
     found = ask("runs")("/api/trajectories", run="runs/first", step_from=5)
     assert found.json()["rows"][0]["question_id"] == "<script>"
@@ -179,7 +177,7 @@ def test_text_of_models_is_json_that_no_browser_takes_for_a_page(run: Run, ask: 
     assert found.headers["x-content-type-options"] == "nosniff"
 
 
-def test_every_answer_says_what_a_page_may_do(run: Run, ask: Callable[..., Asking]) -> None:
+def test_content_security_policy(run: Run, ask: Callable[..., Asking]) -> None:
     get = ask("runs")
     for path in ("/", "/plotly.min.js", "/theme.css", "/api/library", "/nowhere", "/static/nothing", "/healthz"):
         policy = get(path).headers["content-security-policy"]
@@ -190,7 +188,7 @@ def test_every_answer_says_what_a_page_may_do(run: Run, ask: Callable[..., Askin
         assert "http" not in policy
 
 
-def test_script_of_plotly_is_that_of_its_package(run: Run, ask: Callable[..., Asking]) -> None:
+def test_plotly_script(run: Run, ask: Callable[..., Asking]) -> None:
     get = ask("runs")
     found = get("/plotly.min.js")
     assert found.headers["content-type"].startswith("text/javascript")
@@ -199,7 +197,7 @@ def test_script_of_plotly_is_that_of_its_package(run: Run, ask: Callable[..., As
     assert (again.status_code, again.content) == (304, b"")
 
 
-def test_foreign_name_is_refused_on_every_path(run: Run, ask: Callable[..., Asking]) -> None:
+def test_unknown_host_is_refused(run: Run, ask: Callable[..., Asking]) -> None:
     get = ask("runs", host="evil.example")
     for path in ("/", "/api/library", "/plotly.min.js", "/healthz"):
         found = get(path)
@@ -210,20 +208,18 @@ def test_foreign_name_is_refused_on_every_path(run: Run, ask: Callable[..., Aski
 @pytest.mark.parametrize(
     ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)]
 )
-def test_pages_of_other_sites_may_not_ask(site: str, status: int, run: Run, ask: Callable[..., Asking]) -> None:
+def test_cross_site_requests_are_refused(site: str, status: int, run: Run, ask: Callable[..., Asking]) -> None:
     assert ask("runs")("/api/library", headers={"sec-fetch-site": site}).status_code == status
 
 
 @pytest.mark.parametrize(
     ("origin", "status"), [("http://evil.example", 403), ("null", 403), ("http://127.0.0.1:8090", 200)]
 )
-def test_origin_of_another_site_is_refused_by_itself(
-    origin: str, status: int, run: Run, ask: Callable[..., Asking]
-) -> None:
+def test_foreign_origin_is_refused(origin: str, status: int, run: Run, ask: Callable[..., Asking]) -> None:
     assert ask("runs")("/api/library", headers={"Origin": origin}).status_code == status
 
 
-def test_nothing_in_the_folder_is_written(run: Run, ask: Callable[..., Asking], tmp_path: Path) -> None:
+def test_viewed_folders_are_not_written(run: Run, ask: Callable[..., Asking], tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
     get = ask("runs", cache=tmp_path / "cache")
     for path in PATHS:
@@ -236,7 +232,7 @@ def deep(levels: int) -> str:
 
 
 def grown(path: Path, size: int) -> Path:
-    """A file with so many zero bytes behind it, which take no room on the disk."""
+    """Append sparse zero bytes to a file."""
     with path.open("ab") as file:
         file.truncate(path.stat().st_size + size)
     return path
@@ -269,7 +265,7 @@ BAD: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("spoil", BAD.values(), ids=BAD)
-def test_one_bad_folder_leaves_the_others_theirs(
+def test_a_bad_folder_does_not_affect_others(
     spoil: Callable[[Path], object], run: Run, ask: Callable[..., Asking]
 ) -> None:
     bad = Run.create(run.path.parent / "bad", {"config": {}})
@@ -283,10 +279,8 @@ def test_one_bad_folder_leaves_the_others_theirs(
         assert get(path, run="runs/bad").status_code in (200, 404, 503)
 
 
-@pytest.mark.parametrize("row", ['{"turns": ' + deep(5_000) + "}", "x" * (LONGEST + 10)], ids=["deep", "long"])
-def test_a_bad_row_is_shown_as_one_and_the_rows_after_it_as_they_are(
-    row: str, run: Run, ask: Callable[..., Asking]
-) -> None:
+@pytest.mark.parametrize("row", ['{"turns": ' + deep(5_000) + "}", "x" * (MAX_ROW + 10)], ids=["deep", "long"])
+def test_a_bad_row_does_not_affect_others(row: str, run: Run, ask: Callable[..., Asking]) -> None:
     path = run.trajectories(1)
     path.with_suffix(".offsets").unlink()
     whole = path.read_bytes()
@@ -299,7 +293,7 @@ def test_a_bad_row_is_shown_as_one_and_the_rows_after_it_as_they_are(
     assert get("/api/trajectory", run=name, at="1.1").status_code == 200
 
 
-def test_credentials_of_an_older_manifest_are_not_shown(run: Run, ask: Callable[..., Asking]) -> None:
+def test_credentials_in_manifests_are_redacted(run: Run, ask: Callable[..., Asking]) -> None:
     manifest = {**run.manifest(), "config": {"retrieval": {"service": {"proxy": "http://ada:secret@host:3128"}}}}
     run.write_json("manifest.json", manifest)
     found = ask("runs")("/api/run", run=f"runs/{run.path.name}")

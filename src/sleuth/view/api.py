@@ -1,0 +1,229 @@
+"""The viewer's API: query parameters of each path, and the responses as plain values."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sleuth.http.responses import HttpProblem
+from sleuth.records import StopReason
+from sleuth.runs.run import STEP
+from sleuth.view import listing
+from sleuth.view.comparison import Change, ComparisonCache, ComparisonPage, comparison_page
+from sleuth.view.folders import MANIFEST, ViewedFolder
+from sleuth.view.jsonl import Tree
+from sleuth.view.library import FINAL, Kind, Library, metrics_since, read_document, status
+from sleuth.view.tokenizer_cache import TokenizerCache
+from sleuth.view.trajectory import full_trajectory, neighbours
+from sleuth.view.trajectory_files import INDEX_TIMEOUT, TrajectoryFiles, TrajectoryId
+from sleuth.view.trajectory_index import TrajectoryFilter
+
+CACHED = 32  # folders whose indexes stay in memory
+MAX_SAMPLES = 256  # of one group
+
+Text = Annotated[str, Field(max_length=2000)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Limit = Annotated[int, Field(ge=1, le=200)]
+
+
+class Parameters(BaseModel):
+    """Query parameters; unknown ones are rejected."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RunParameters(Parameters):
+    run: Text
+
+
+class EvaluationParameters(Parameters):
+    evaluation: Text
+
+
+class FolderParameters(Parameters):
+    """Either a run or an evaluation."""
+
+    run: Text | None = None
+    evaluation: Text | None = None
+
+    @property
+    def folder(self) -> tuple[Kind, str]:
+        match self.run, self.evaluation:
+            case str(run), None:
+                return "run", run
+            case None, str(evaluation):
+                return "evaluation", evaluation
+        raise HttpProblem(400, "give either run or evaluation, with an id from /api/library")
+
+
+class MetricsParameters(RunParameters):
+    cursor: Text | None = None
+
+
+class TrajectoriesParameters(FolderParameters):
+    step_from: Count | None = None
+    step_to: Count | None = None
+    question: Text | None = None
+    source: Text | None = None
+    reward_min: Number | None = None
+    reward_max: Number | None = None
+    stop: list[StopReason] = []
+    group: Count | None = None
+    sample: Count | None = None
+    text: Text | None = None
+    order: Literal["new", "old"] = "new"
+    limit: Limit = 50
+    cursor: Text | None = None
+
+    @property
+    def filter(self) -> TrajectoryFilter:
+        values = self.model_dump(exclude={"run", "evaluation", "order", "limit", "cursor", "stop", "text"})
+        return TrajectoryFilter(**values, stops=tuple(each.value for each in self.stop), text=self.text or None)
+
+
+class TrajectoryParameters(FolderParameters):
+    at: Text
+    tokens: bool = True
+
+
+class GroupParameters(RunParameters):
+    step: Count
+    group: Count
+    tokens: bool = False
+
+
+class QuestionParameters(FolderParameters):
+    question: Text
+    source: Text | None = None
+
+
+class QuestionsParameters(FolderParameters):
+    text: Text | None = None
+    limit: Limit = 50
+    first: Annotated[Count, Field(alias="from")] = 0
+
+
+class ComparisonParameters(Parameters):
+    first: Text
+    second: Text
+    measure: Text = "em"
+    common: bool = False
+    show: Change = "all"
+    source: Text | None = None
+    limit: Limit = 50
+    start: Annotated[Count, Field(alias="from")] = 0
+
+
+@dataclass(slots=True)
+class Api:
+    """Responses about the runs and evaluations of a library; `cache` keeps trajectory indexes between sessions."""
+
+    library: Library
+    comparisons: ComparisonCache
+    tokenizers: TokenizerCache
+    cache: Path | None
+    _files: "OrderedDict[tuple[Kind, str], TrajectoryFiles]" = field(default_factory=OrderedDict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def run(self, query: RunParameters) -> Tree:
+        """Settings, results and checkpoints of a run."""
+        folder = self.library.find("run", query.run)
+        steps = [STEP.fullmatch(each.name) for each in folder.entries("checkpoints")]
+        files = self._trajectory_files("run", folder)
+        return {
+            **status(folder, "run"),
+            "manifest": read_document(folder, MANIFEST),
+            "summary": read_document(folder, FINAL["run"]),
+            "parity": read_document(folder, "parity.json"),
+            "best": read_document(folder, "best.json"),
+            "checkpoints": sorted(int(step[1]) for step in steps if step is not None),
+            "steps": [file.step for file in files.files()],
+            "trajectories": files.count(),
+            "stops": [each.value for each in StopReason],
+            "tokenizer": self.tokenizers.load(folder) is not None,
+        }
+
+    def metrics(self, query: MetricsParameters) -> Tree:
+        """Metrics and events of a run since the cursor."""
+        return metrics_since(self.library.find("run", query.run), query.cursor)
+
+    def trajectories(self, query: TrajectoriesParameters) -> Tree:
+        """One page of a filtered list."""
+        after = None if query.cursor is None else TrajectoryId.parse(query.cursor)
+        files = self._find_files(query)
+        return listing.trajectory_page(files, query.filter, order=query.order, limit=query.limit, after=after)
+
+    def trajectory(self, query: TrajectoryParameters) -> Tree:
+        """One trajectory in full."""
+        files, at = self._find_files(query), TrajectoryId.parse(query.at)
+        found = full_trajectory(files, at, self.tokenizers.load(files.folder), query.tokens)
+        return {**found, "neighbours": neighbours(files, at)}
+
+    def group(self, query: GroupParameters) -> Tree:
+        """All samples of one question in one step."""
+        files = self._trajectory_files("run", self.library.find("run", query.run))
+        wanted = TrajectoryFilter(step_from=query.step, step_to=query.step, group=query.group)
+        matches = listing.search(files, wanted, budget=INDEX_TIMEOUT).matches
+        tokenizer, samples, broken = self.tokenizers.load(files.folder), list[Tree](), list[str]()
+        for row in listing.first_rows(files, matches, MAX_SAMPLES):
+            try:
+                samples.append(full_trajectory(files, TrajectoryId.parse(row["at"]), tokenizer, query.tokens))
+            except HttpProblem as problem:
+                broken.append(str(problem))
+        if not samples:
+            if broken:
+                raise HttpProblem(503, broken[0])
+            raise HttpProblem(404, f"step {query.step} of {query.run} has no group {query.group}")
+        about = {name: samples[0][name] for name in ("question_id", "data_source", "question", "golden_answers")}
+        return {"step": query.step, "group": query.group, **about, "samples": samples, "broken": broken}
+
+    def question(self, query: QuestionParameters) -> Tree:
+        """Trajectories of one question by step."""
+        return listing.question_history(self._find_files(query), query.question, query.source)
+
+    def questions(self, query: QuestionsParameters) -> Tree:
+        """One page of the questions."""
+        return listing.question_page(self._find_files(query), query.text, query.first, query.limit)
+
+    def evaluation(self, query: EvaluationParameters) -> Tree:
+        """Figures of an evaluation."""
+        folder = self.library.find("evaluation", query.evaluation)
+        return {
+            **status(folder, "evaluation"),
+            "manifest": read_document(folder, MANIFEST),
+            "measures": self.comparisons.measures,
+            "counts": self.comparisons.counts,
+            "tokenizer": self.tokenizers.load(folder) is not None,
+            "results": read_document(folder, FINAL["evaluation"]),
+        }
+
+    def compare(self, query: ComparisonParameters) -> Tree:
+        """Two evaluations, question by question."""
+        if query.measure not in self.comparisons.measures:
+            expected = ", ".join(self.comparisons.measures)
+            raise HttpProblem(400, f"measure is {query.measure[:80]!r}; expected one of {expected}")
+        first, second = (self.library.find("evaluation", each) for each in (query.first, query.second))
+        found = self.comparisons.load(first, second, query.common)
+        files = self._trajectory_files("evaluation", first), self._trajectory_files("evaluation", second)
+        page = ComparisonPage(query.measure, query.show, query.source, query.start, query.limit)
+        labels = {"measures": self.comparisons.measures, "counts": self.comparisons.counts}
+        return {**comparison_page(found, files, page), **labels}
+
+    def _find_files(self, query: FolderParameters) -> TrajectoryFiles:
+        kind, name = query.folder
+        return self._trajectory_files(kind, self.library.find(kind, name))
+
+    def _trajectory_files(self, kind: Kind, folder: ViewedFolder) -> TrajectoryFiles:
+        """Trajectory files of a folder, with the indexes of recent requests."""
+        with self._lock:
+            key = kind, folder.id
+            if key not in self._files or self._files[key].folder != folder:
+                self._files[key] = TrajectoryFiles(folder, kind, self.cache)
+                while len(self._files) > CACHED:
+                    self._files.popitem(last=False)
+            self._files.move_to_end(key)
+            return self._files[key]

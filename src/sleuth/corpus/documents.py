@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sleuth.corpus.decoding import clean, decode, decode_html
 from sleuth.corpus.html import page_text, read_markup
@@ -29,8 +30,7 @@ class Document:
     headings: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
+class _Content(NamedTuple):
     """The content of a file; title and url are empty if the file has none."""
 
     title: str

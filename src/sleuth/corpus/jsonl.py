@@ -10,11 +10,11 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader, BytesIO, RawIOBase
+from itertools import count
 from pathlib import Path
 from reprlib import repr as shorten
-from typing import IO, Any, BinaryIO, TextIO, cast
+from typing import IO, Any, BinaryIO, cast
 
-from sleuth.corpus.progress import Progress
 from sleuth.errors import InputError
 
 LONGEST_LINE = 32 * 2**20  # bytes, or characters of a text file
@@ -38,30 +38,26 @@ def line_batches(file: BinaryIO, path: Path, size: int = BLOCK) -> Iterator[list
         yield lines
 
 
-def text_lines(file: TextIO, path: Path) -> Iterator[str]:
-    """Yield the lines of a text file; raise InputError for a line that is too long."""
-    number = 1
-    while line := file.readline(LONGEST_LINE + 1):
-        if len(line) > LONGEST_LINE:
-            raise line_too_long(path, number)
-        yield line
-        number += 1
-
-
 def line_too_long(path: Path, number: int) -> InputError:
     return InputError(f"{path}, line {number} is longer than the limit of {LONGEST_LINE >> 20} MiB; split it")
+
+
+@contextmanager
+def _explain_read_errors(name: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{name} does not exist; {remedy}") from None
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise InputError(f"{name} cannot be read ({error}); {remedy}") from error
 
 
 def corpus_batches(path: Path, name: Path | None = None, size: int = BLOCK) -> Iterator[list[bytes]]:
     """Yield the lines of a corpus, plain or .gz, in batches; errors call it `name`."""
     called = name or path
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield from line_batches(cast(BinaryIO, file), called, size)
-    except FileNotFoundError:
-        raise InputError(f"the corpus {called} does not exist; give a JSONL file of passages") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"the corpus {called} cannot be read ({error}); give a JSONL file of passages") from error
+    opener = gzip.open if path.suffix == ".gz" else open
+    with _explain_read_errors(f"the corpus {called}", "give a JSONL file of passages"), opener(path, "rb") as file:
+        yield from line_batches(cast(BinaryIO, file), called, size)
 
 
 def open_text(path: Path, mode: str) -> IO[str]:
@@ -72,15 +68,16 @@ def open_text(path: Path, mode: str) -> IO[str]:
     return path.open(mode, encoding=encoding)
 
 
-def question_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a question file, plain or .gz; raise InputError if it cannot be read."""
-    try:
-        with open_text(path, "r") as file:
-            yield from text_lines(cast(TextIO, file), path)
-    except FileNotFoundError:
-        raise InputError(f"the question file {path} does not exist; give a JSONL file of questions") from None
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"the question file {path} cannot be read ({error}); give JSONL in UTF-8") from error
+def text_lines(path: Path, noun: str) -> Iterator[str]:
+    """Yield the lines of a text file, plain or .gz, of bounded length; errors call it `noun`."""
+    with _explain_read_errors(f"the {noun} {path}", "give a JSONL file in UTF-8"), open_text(path, "r") as file:
+        for number in count(1):
+            line = file.readline(LONGEST_LINE + 1)
+            if not line:
+                return
+            if len(line) > LONGEST_LINE:
+                raise line_too_long(path, number)
+            yield line
 
 
 def parse_question_line(text: str) -> dict[str, Any]:
@@ -149,10 +146,9 @@ DECODER = json.JSONDecoder(parse_constant=_null)
 
 
 class ConcatenatedFiles(RawIOBase):
-    """Files read end to end, as by `cat`; `done` of `total` bytes are read."""
+    """Files read end to end, as by `cat`; `done` bytes are read."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self.total = sum(path.stat().st_size for path in paths)
         self.done = 0
         self._paths = list(reversed(paths))
         self._file: RawIOBase | None = None
@@ -164,9 +160,9 @@ class ConcatenatedFiles(RawIOBase):
         while self._file or self._paths:
             if self._file is None:
                 self._file = cast(RawIOBase, self._paths.pop().open("rb", buffering=0))
-            if count := self._file.readinto(buffer):
-                self.done += count
-                return count
+            if size := self._file.readinto(buffer):
+                self.done += size
+                return size
             self._file.close()
             self._file = None
         return 0
@@ -177,35 +173,17 @@ class ConcatenatedFiles(RawIOBase):
         super().close()
 
 
-def decompress(paths: Sequence[Path], progress: Progress) -> Iterator[bytes]:
-    """Yield the content of a file, or of its pieces, in blocks; raise InputError for a line that is too long."""
-    number, length = 1, 0
-    with _decompressed(paths) as (files, file):
-        while block := file.read(BLOCK):
-            number += block.count(b"\n")
-            last = block.rfind(b"\n")
-            length = length + len(block) if last < 0 else len(block) - last - 1
-            if length > LONGEST_LINE:
-                raise line_too_long(paths[0], number)
-            yield block
-            progress("unpacking", files.done, files.total)
+def decompressed_batches(paths: Sequence[Path], report: Callable[[int], object]) -> Iterator[list[bytes]]:
+    """Yield the lines of a file, or of its pieces, in batches, and report how many of its bytes are read.
 
-
-def decompress_lines(path: Path, report: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield the lines of a file, and report from time to time how many of its bytes are read."""
-    with _decompressed([path]) as (files, file):
-        for lines in line_batches(file, path):
-            yield from lines
+    It is decompressed if named .gz, or if it has no suffix, as pieces do, and begins like gzip.
+    """
+    first, last = paths[0], paths[-1]
+    name = f"{first}" if len(paths) == 1 else f"{first.parent} ({first.name} to {last.name})"
+    errors = _explain_read_errors(name, "get it again, with every piece")
+    with errors, ConcatenatedFiles(paths) as files, BufferedReader(files, BLOCK) as buffered:
+        packed = first.suffix.lower() == ".gz" or (first.suffix == "" and buffered.peek(2)[:2] == GZIP)
+        file = gzip.GzipFile(fileobj=buffered) if packed else buffered
+        for lines in line_batches(cast(BinaryIO, file), first):
+            yield lines
             report(files.done)
-
-
-@contextmanager
-def _decompressed(paths: Sequence[Path]) -> Iterator[tuple[ConcatenatedFiles, BinaryIO]]:
-    """Open files as one; it is decompressed if named .gz, or if its pieces, which have no suffix, begin like gzip."""
-    try:
-        with ConcatenatedFiles(paths) as files, BufferedReader(files, BLOCK) as buffered:
-            packed = paths[0].suffix.lower() == ".gz" or (paths[0].suffix == "" and buffered.peek(2)[:2] == GZIP)
-            yield files, cast(BinaryIO, gzip.GzipFile(fileobj=buffered) if packed else buffered)
-    except (OSError, EOFError, zlib.error) as error:
-        name = f"{paths[0]}" if len(paths) == 1 else f"{paths[0].parent} ({paths[0].name} to {paths[-1].name})"
-        raise InputError(f"{name} cannot be read ({error}); get it again, with every piece") from error

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,32 +18,47 @@ GROUP = 10_000  # rows written at a time
 
 Schema: TypeAlias = Any  # pyarrow.Schema, which is untyped
 
+_TEXT, _TEXTS = pyarrow.string(), pyarrow.list_(pyarrow.string())
+SEARCH_R1_SCHEMA: Schema = pyarrow.schema(
+    {
+        "id": _TEXT,
+        "question": _TEXT,
+        "golden_answers": _TEXTS,
+        "data_source": _TEXT,
+        "prompt": pyarrow.list_(pyarrow.struct({"role": _TEXT, "content": _TEXT})),
+        "ability": _TEXT,
+        "reward_model": pyarrow.struct({"style": _TEXT, "ground_truth": pyarrow.struct({"target": _TEXTS})}),
+        "extra_info": pyarrow.struct({"split": _TEXT, "index": pyarrow.int64()}),
+    }
+)
+
+
+@contextmanager
+def _explain_read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({_one_line(error)}); give a complete Parquet file") from error
+
 
 def schema(path: Path) -> Schema:
     """Read the schema of a file; raise InputError if it is not Parquet."""
-    try:
+    with _explain_read_errors(path):
         return parquet.read_schema(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
 
 
 def count(path: Path) -> int:
     """Return the number of rows of a file."""
-    try:
+    with _explain_read_errors(path):
         return int(parquet.read_metadata(path).num_rows)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
 
 
 def rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file in order, read in batches."""
-    try:
-        # Without a buffer size, whole columns of a row group are held in memory.
-        with parquet.ParquetFile(path, buffer_size=BUFFER) as table:
-            for batch in table.iter_batches(BATCH, columns=columns):
-                yield from batch.to_pylist()
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
+    # Without a buffer size, whole columns of a row group are held in memory.
+    with _explain_read_errors(path), parquet.ParquetFile(path, buffer_size=BUFFER) as table:
+        for batch in table.iter_batches(BATCH, columns=columns):
+            yield from batch.to_pylist()
 
 
 def text_columns(columns: Schema) -> list[str]:
@@ -93,21 +109,6 @@ def decode_schema(text: str) -> Schema:
         raise ValueError(f"not a schema: {_one_line(error)}") from error
 
 
-def make_schema(**kinds: object) -> Schema:
-    """Make a schema of Python types: `str`, `int`, `[kind]` for a list, `{name: kind}` for a struct."""
-    return pyarrow.schema([(name, _arrow_type(kind)) for name, kind in kinds.items()])
-
-
-def _arrow_type(kind: object) -> Any:
-    match kind:
-        case dict():
-            return pyarrow.struct([(name, _arrow_type(inner)) for name, inner in kind.items()])
-        case [inner]:
-            return pyarrow.list_(_arrow_type(inner))
-        case _:
-            return pyarrow.string() if kind is str else pyarrow.int64()
-
-
 def _map_entries(value: Any, kind: Any) -> Any:
     """Convert the entries of maps to tuples; values of another type are left for pyarrow to refuse."""
     types = pyarrow.types
@@ -145,7 +146,3 @@ def _is_bulk(kind: Any) -> bool:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path} cannot be read ({_one_line(error)}); give a complete Parquet file")

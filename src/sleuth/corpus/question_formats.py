@@ -185,55 +185,54 @@ NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def fold_row(row: Row, question: Question) -> Row:
     """Return a row for keeping, with the fields of its question replaced by references."""
-    own = [(value, {MARK: name}) for name, value in _question_fields(question).items() if value is not None]
-    return {key: _fold(value, own) for key, value in row.items()}
+    fields = [(value, {MARK: name}) for name, value in _question_fields(question).items() if value is not None]
+
+    def fold(value: Any) -> Any:
+        if isinstance(value, str | list):
+            return next((mark for field, mark in fields if field == value), value)
+        if isinstance(value, dict) and value.keys() == {MARK}:
+            return {MARK: [_convert(value[MARK], fold)]}
+        return _mark_number(value)
+
+    return {key: _convert(value, fold) for key, value in row.items()}
 
 
 def unfold_row(row: Row, question: Question) -> Row:
     """Return the original row, with the present fields of the question."""
-    own = {**NUMBERS, **_question_fields(question)}
-    return {key: _unfold(value, own) for key, value in row.items()}
+    fields = {**NUMBERS, **_question_fields(question)}
+
+    def unfold(value: Any) -> Any:
+        match value:
+            case {"$": str(name)} if len(value) == 1 and name in fields:
+                return fields[name]
+            case {"$": [inner]} if len(value) == 1:
+                return {MARK: _convert(inner, unfold)}
+        return value
+
+    return {key: _convert(value, unfold) for key, value in row.items()}
 
 
 def mark_numbers(value: Any) -> Any:
     """Replace numbers that JSON lacks, at any depth."""
-    match value:
-        case float() if not math.isfinite(value):
-            return {MARK: "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
-        case dict():
-            return {key: mark_numbers(inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [mark_numbers(inner) for inner in value]
-        case _:
-            return value
+    return _convert(value, _mark_number)
 
 
-def _fold(value: Any, own: list[tuple[Any, dict[str, str]]]) -> Any:
-    match value:
-        case str() | list() if (mark := next((mark for each, mark in own if each == value), None)) is not None:
-            return mark
-        case {"$": inner} if len(value) == 1:
-            return {MARK: [_fold(inner, own)]}
-        case dict():
-            return {key: _fold(inner, own) for key, inner in value.items()}
-        case list() | tuple():  # entries of a map are tuples
-            return [_fold(inner, own) for inner in value]
-        case _:
-            return mark_numbers(value)
+def _mark_number(value: Any) -> Any:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return {MARK: "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"}
 
 
-def _unfold(value: Any, own: Row) -> Any:
-    match value:
-        case {"$": str(name)} if len(value) == 1 and name in own:
-            return own[name]
-        case {"$": [inner]} if len(value) == 1:
-            return {MARK: _unfold(inner, own)}
-        case dict():
-            return {key: _unfold(inner, own) for key, inner in value.items()}
-        case list():
-            return [_unfold(inner, own) for inner in value]
-        case _:
-            return value
+def _convert(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Apply `convert` to a value and, where it changes nothing, to the values inside; tuples become lists."""
+    converted = convert(value)
+    if converted is not value:
+        return converted
+    if isinstance(value, dict):
+        return {key: _convert(inner, convert) for key, inner in value.items()}
+    if isinstance(value, list | tuple):  # entries of a map are tuples
+        return [_convert(inner, convert) for inner in value]
+    return value
 
 
 def _question_fields(question: Question) -> Row:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sleuth.corpus.jsonl import open_text, parse_question_line, question_lines, replace_surrogates
+from sleuth.corpus.jsonl import open_text, parse_question_line, replace_surrogates, text_lines
 from sleuth.corpus.question_formats import (
     Reader,
     find_reader,
@@ -120,7 +120,7 @@ def _read_values(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if is_parquet(path):
         yield from _read_parquet(path)
         return
-    for number, line in enumerate(question_lines(path), start=1):
+    for number, line in enumerate(text_lines(path, "question file"), start=1):
         if line.strip():
             try:
                 yield f"line {number}", parse_question_line(line)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sleuth.corpus.chunks import WORDS, passages
 from sleuth.corpus.documents import READERS, read_document
-from sleuth.corpus.jsonl import LONGEST_LINE, decompress, decompress_lines, line_too_long
+from sleuth.corpus.jsonl import LONGEST_LINE, decompressed_batches, line_too_long
 from sleuth.corpus.passages import parse_lines
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
@@ -171,7 +171,9 @@ def _write(kind: str, source: Path, files: list[Path], corpus: Path, progress: P
         case "tables":
             content = _parquet_lines(files, progress)
         case _:
-            content = decompress(files, progress)
+            total = sum(path.stat().st_size for path in files)
+            batches = decompressed_batches(files, lambda done: progress("unpacking", done, total))
+            content = (line for lines in batches for line in lines)
     with corpus.open("wb") as file:
         file.writelines(content)
     if kind == "documents" and not corpus.stat().st_size:
@@ -259,7 +261,8 @@ def _merge(files: Sequence[Path], out: Path, progress: Progress) -> None:
             def report(done: int, before: int = before) -> None:
                 progress("merging", before + done, sum(sizes))
 
-            for line, passage in parse_lines(path, decompress_lines(path, report)):
+            lines = (line for batch in decompressed_batches([path], report) for line in batch)
+            for line, passage in parse_lines(path, lines):
                 file.write(line.rstrip(b"\r\n") + b"\n")
                 hashes += _hash(passage)
             ends.append(len(hashes) // HASHES.itemsize)

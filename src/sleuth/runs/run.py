@@ -104,8 +104,7 @@ class Run:
     def metrics(self) -> Iterator[Row]:
         """Yield the recorded steps, oldest first; a line still being written is skipped."""
         path = self.path / "metrics.jsonl"
-        for number, row in enumerate(read_rows(path) if path.exists() else (), 1):
-            _require_step(row, f"{path}, line {number}")
+        for number, row in _numbered_rows(path):
             for name, value in row.items():
                 if not isinstance(value, int | float):
                     raise _damaged(path, f"line {number} has {name} = {value!r}, expected a number", REPEAT)
@@ -131,8 +130,7 @@ class Run:
     def events(self) -> Iterator[Row]:
         """Yield the verdicts of the guards, oldest first."""
         path = self.path / "events.jsonl"
-        for number, row in enumerate(read_rows(path) if path.exists() else (), 1):
-            _require_step(row, f"{path}, line {number}")
+        for number, row in _numbered_rows(path):
             if not isinstance(row.get("action"), str):
                 raise _damaged(path, f"line {number} has no action", "remove that line")
             yield row
@@ -252,6 +250,12 @@ def _parts(manifest: Row) -> list[Row]:
     for part in parts:
         _require_step(part, "a part in the manifest of the run")
     return parts
+
+
+def _numbered_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    for number, row in enumerate(read_rows(path) if path.exists() else (), 1):
+        _require_step(row, f"{path}, line {number}")
+        yield number, row
 
 
 def _require_step(row: Row, place: str) -> None:

@@ -10,11 +10,12 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
+from sleuth.corpus.jsonl import text_lines
 from sleuth.errors import ConfigError, InputError, TrainingStopped
 from sleuth.model.tokens import Tokens
 from sleuth.runs.json_files import read_json
 from sleuth.sft.settings import SFTConfig
-from sleuth.sft.traces import FORMS, Batch, Reader, Reading, lines
+from sleuth.sft.traces import FORMS, Batch, Reader, Reading
 from sleuth.train.observer import RunObserver
 
 SOON = 1000  # traces that are read before a person would look for progress
@@ -56,7 +57,7 @@ def read(
 
 def _count(path: Path) -> int:
     """The lines of a file that hold something; none is an InputError."""
-    count = sum(not line.isspace() for line in lines(path))
+    count = sum(not line.isspace() for line in text_lines(path, "trace file"))
     if not count:
         raise InputError(f"{path} holds no traces; expected on each line {FORMS}")
     return count
@@ -69,7 +70,7 @@ def _vocabulary(source: Path) -> int | None:
 
 
 def _batches(path: Path) -> Iterator[Batch]:
-    numbered = ((number, line) for number, line in enumerate(lines(path), 1) if not line.isspace())
+    numbered = ((number, line) for number, line in enumerate(text_lines(path, "trace file"), 1) if not line.isspace())
     while held := tuple(islice(numbered, BATCH)):
         yield Batch(path, held)
 

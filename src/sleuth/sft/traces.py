@@ -4,21 +4,19 @@ Suffixes: L tokens of a trace.
 """
 
 import gc
-import gzip
 import json
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.agent import protocol
-from sleuth.corpus.jsonl import parse_question_line, text_lines
+from sleuth.corpus.jsonl import open_text, parse_question_line
 from sleuth.errors import InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import run_lengths
@@ -192,26 +190,10 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def lines(path: Path) -> Iterator[str]:
-    """The lines of a file, plain or .gz; one that cannot be read is an InputError."""
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            yield from text_lines(cast(TextIO, file), path)
-    except FileNotFoundError:
-        raise InputError(
-            f"the traces {path} do not exist; give a JSONL file, or write one with: sleuth traces"
-        ) from None
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"the traces {path} cannot be read ({error}); give JSONL in UTF-8") from error
-
-
 def write(path: Path, rows: Iterable[Mapping[str, Any]], done: Callable[[], None] = lambda: None) -> int:
     """Writes a trace file, whole or not at all, compressed where its name ends in .gz; returns how many."""
     count = 0
-    with (
-        atomic_write(path) as temporary,
-        gzip.open(temporary, "wt", encoding="utf-8") if path.suffix == ".gz" else temporary.open("w") as file,
-    ):
+    with atomic_write(path) as temporary, open_text(temporary, "w") as file:
         for each in rows:
             file.write(json.dumps(each, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1

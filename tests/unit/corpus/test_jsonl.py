@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from sleuth.corpus import passages
-from sleuth.corpus.jsonl import LONGEST_LINE, line_batches, question_lines
+from sleuth.corpus.jsonl import LONGEST_LINE, line_batches, text_lines
 from sleuth.corpus.sources import plain_corpus
 from sleuth.errors import InputError
 from sleuth.retrieval.index import build
-from sleuth.sft import traces
 
 ROW = {"id": "1", "contents": "a"}
 
@@ -41,8 +40,7 @@ READERS: dict[str, Callable[[Path, Path], object]] = {
     "index build": lambda path, folder: build(path, folder / "index"),
     "several files": lambda path, folder: plain_corpus(Path(f"{_beside(path, folder)}/*.gz"), folder / "made"),
     "passages": lambda path, _: list(passages.stream(path)),
-    "questions": lambda path, _: list(question_lines(path)),
-    "traces": lambda path, _: list(traces.lines(path)),
+    "questions and traces": lambda path, _: list(text_lines(path, "question file")),
 }
 
 

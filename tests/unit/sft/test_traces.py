@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sleuth.corpus.jsonl import text_lines
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Score, StopReason, Trajectory
@@ -121,7 +122,7 @@ def test_long_observations_are_cut_and_counted(read: Callable[..., Reading]) -> 
         ({"text": "Ada"}, "line 2: unknown form of row, with the keys text; a line looks like"),
         ({}, "line 2: unknown form of row, with the keys none"),
         ({"messages": []}, "line 2: messages must be a list"),
-        ([1], "line 2: a JSON object is expected"),
+        ([1], "line 2: expected a JSON object"),
         ({"ids": [1, 2], "origin": [["given", 1]]}, "line 2: origin must say of 2 tokens"),
         ({"ids": [1, 2], "origin": 7}, "line 2: origin must say of 2 tokens"),
         ({"ids": [1], "origin": [["given", 1]], "version": 2}, "line 2: it has trajectory format 2"),
@@ -148,14 +149,14 @@ def test_bad_files_are_told(text: str, sentence: str, read: Callable[..., Readin
 
 
 def test_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="do not exist"):
-        list(traces.lines(tmp_path / "none.jsonl"))
+    with pytest.raises(InputError, match="does not exist"):
+        list(text_lines(tmp_path / "none.jsonl", "trace file"))
     (tmp_path / "torn.jsonl.gz").write_bytes(gzip.compress(b"{}\n")[:-4])
     with pytest.raises(InputError, match="cannot be read"):
-        list(traces.lines(tmp_path / "torn.jsonl.gz"))
+        list(text_lines(tmp_path / "torn.jsonl.gz", "trace file"))
 
 
 @pytest.mark.parametrize("name", ["traces.jsonl", "traces.jsonl.gz"])
 def test_written_traces_are_read(name: str, tmp_path: Path) -> None:
     assert traces.write(tmp_path / name, [TALK, TALK]) == 2
-    assert [json.loads(line) for line in traces.lines(tmp_path / name)] == [TALK, TALK]
+    assert [json.loads(line) for line in text_lines(tmp_path / name, "trace file")] == [TALK, TALK]

@@ -22,16 +22,6 @@ FORMAT = 1
 KIND = "questions"
 ROWS, TABLE, DROPPED, MANIFEST = "questions.jsonl", "questions.parquet", "dropped.jsonl", "manifest.json"
 ABILITY = "fact-reasoning"
-SEARCH_R1_SCHEMA = parquet.make_schema(
-    id=str,
-    question=str,
-    golden_answers=[str],
-    data_source=str,
-    prompt=[{"role": str, "content": str}],
-    ability=str,
-    reward_model={"style": str, "ground_truth": {"target": [str]}},
-    extra_info={"split": str, "index": int},
-)
 
 MakePrompt = Callable[[Question], Sequence[dict[str, str]]]
 
@@ -143,7 +133,7 @@ def _write_table(
     schema = _original_schema(rows, schemas)
     table = _search_r1_rows(rows, split, prompt) if schema is None else _original_rows(rows)
     try:
-        parquet.write(path, table, SEARCH_R1_SCHEMA if schema is None else schema)
+        parquet.write(path, table, parquet.SEARCH_R1_SCHEMA if schema is None else schema)
     except ValueError as error:
         raise InputError(f"the rows do not fit the columns of the file they came from ({error})") from error
     return schema

@@ -14,10 +14,11 @@ from sleuth.cli.main import app
 from sleuth.config import recipe
 from sleuth.config.retrieval import IndexPlan
 from sleuth.config.tree import Config
+from sleuth.corpus.questions import CORPUS, TEST, TRAIN
 from sleuth.retrieval import index
 from sleuth.runs.run import Run
 from sleuth.sft.quickstart_tokenizer import tokenizer
-from sleuth.synthesis.world.world import CORPUS, TEST, TRAIN, World, write_world
+from sleuth.synthesis.world.world import World, write_world
 
 pytestmark = pytest.mark.e2e
 

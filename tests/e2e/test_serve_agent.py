@@ -21,12 +21,13 @@ import openai
 import pytest
 
 from sleuth.agent.episode import Task
+from sleuth.agent.loading import AgentOptions, describe_agent
 from sleuth.agent.tools import Toolbox
+from sleuth.corpus.questions import CORPUS, TEST
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Question, Trajectory
 from sleuth.retrieval.index import build
-from sleuth.synthesis.world.world import CORPUS, TEST, World, write_world
-from sleuth.train.candidates import Wish, named
+from sleuth.synthesis.world.world import World, write_world
 
 pytestmark = pytest.mark.e2e
 
@@ -81,7 +82,7 @@ def started(home: Path, *words: str, **environment: str) -> Iterator[tuple[Proce
 
 def alone(home: Path, questions: Sequence[str]) -> list[tuple[str | None, int]]:
     """What the agent answers to each question when nobody else asks, and with how many searches."""
-    agent = named("quickstart", Wish(SETTINGS, str(home / "index")), Path("asked.jsonl")).agent(())
+    agent = describe_agent("quickstart", AgentOptions(SETTINGS, str(home / "index")), Path("asked.jsonl")).load()
 
     async def ask() -> list[tuple[str | None, int]]:
         tasks = (Task(Question("asked", question, (), "asked"), temperature=0.0) for question in questions)
@@ -185,7 +186,9 @@ class Slow:
 
 def test_nobody_waits_for_the_search_of_another(home: Path, questions: list[str]) -> None:
     """The engine of a server goes on while an episode searches, on a CPU too."""
-    served = named("quickstart", Wish(SETTINGS, str(home / "index")), Path("asked.jsonl")).agent((), lockstep=False)
+    served = describe_agent("quickstart", AgentOptions(SETTINGS, str(home / "index")), Path("asked.jsonl")).load(
+        lockstep=False
+    )
     searching, guessing = (Question("asked", question, (), "asked") for question in (questions[0], questions[2]))
 
     async def ask() -> Trajectory:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sleuth.model.packing import Row, pack, row
 from sleuth.records import Question
+from sleuth.train.data import QuestionStream
 from sleuth.train.ranks import Alone
-from sleuth.train.rollout import QuestionStream
 from sleuth.train.sharding import assign_rows, rank_packs
 
 QUICK = settings(max_examples=60, deadline=None)

@@ -8,11 +8,12 @@ from tempfile import TemporaryDirectory
 
 from sleuth.config.retrieval import IndexPlan, RetrievalConfig
 from sleuth.corpus import questions
+from sleuth.corpus.questions import CORPUS, TRAIN
 from sleuth.records import Question
 from sleuth.retrieval import index
 from sleuth.retrieval.backends import open_retriever
 from sleuth.retrieval.retriever import Retriever
-from sleuth.synthesis.world.world import CORPUS, TRAIN, World, write_world
+from sleuth.synthesis.world.world import World, write_world
 
 
 @dataclass(frozen=True, slots=True)

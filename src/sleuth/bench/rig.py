@@ -32,7 +32,7 @@ from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, Trajectory
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.publish import Shared
+from sleuth.train.publish import SharedWeights
 from sleuth.train.step import Learner, StepRates
 
 PROMPT = "instruct"
@@ -57,7 +57,7 @@ class Rig:
         require_whole(found, self.plan)
         self._learn(_rewarded(found, self.plan.samples, number))
         with self.learner.timer.time("publish"):
-            Shared(self.engine).publish(number + 1)
+            SharedWeights(self.engine).publish(number + 1)
         return found
 
     def _learn(self, groups: Sequence[Group]) -> None:

@@ -19,8 +19,6 @@ from sleuth.runs.run import Run
 
 if TYPE_CHECKING:
     from sleuth.agent.episode import Runner
-    from sleuth.engines.remote import Endpoint
-    from sleuth.train.candidates import Wish
 
 STYLES = {"think": "dim", "search": "cyan", "information": "green", "answer": "bold"}
 STYLES |= {"tool_call": "cyan", "tool_response": "green"}
@@ -63,32 +61,23 @@ def ask(
         )
     if endpoint is None:
         Run.open(Path(run))  # a folder that is none is told at once, before anything heavy is loaded
+    from sleuth.agent.loading import AgentOptions, describe_remote_agent, load_run_agent
     from sleuth.cli.quiet import quiet
-    from sleuth.train.candidates import Wish
 
     quiet()
-    wish = Wish(tuple(settings or ()), index, method, before)
-    agent = _finished(Run.open(Path(run)), before) if endpoint is None else _served(endpoint, wish)
+    agent: Runner
+    if endpoint is None:
+        agent = load_run_agent(Run.open(Path(run)), before)
+    else:
+        options = AgentOptions(tuple(settings or ()), index, method, before)
+        # The question comes from the command line: the name of this file is never looked for.
+        agent = describe_remote_agent(endpoint, options, Path("asked.jsonl")).load()
     console = Piped(highlight=False)
     trajectory = asyncio.run(_asked(agent, question, temperature, seed, console))
     console.print()
     if endpoint is not None and trajectory.stop is StopReason.ENGINE_FAILED:
         raise InputError(str(trajectory.failure))
     console.print(Text(closing(trajectory), style="bold" if trajectory.answer is not None else "red"))
-
-
-def _finished(run: Run, before: bool) -> "Runner":
-    """The agent of a run."""
-    from sleuth.train import finished
-
-    return finished.agent(run, before)
-
-
-def _served(endpoint: "Endpoint", wish: "Wish") -> "Runner":
-    """The agent of a model behind an address; the question comes from nowhere else."""
-    from sleuth.train import served
-
-    return served.named(endpoint, wish, Path("asked.jsonl")).agent()
 
 
 async def _asked(agent: "Runner", question: str, temperature: float, seed: int, console: Console) -> Trajectory:

@@ -81,8 +81,8 @@ def retrieval(
 def _material(corpus: Path | None, questions: list[Path], passages: int, scratch: Path) -> tuple[Path, list[str]]:
     """What is searched, as a plain corpus, and what is asked: the user's own, or a generated world."""
     from sleuth.corpus import sources
-    from sleuth.corpus.questions import load
-    from sleuth.synthesis.world.world import CORPUS, TEST, World, write_world
+    from sleuth.corpus.questions import CORPUS, TEST, load
+    from sleuth.synthesis.world.world import World, write_world
 
     if corpus is not None:
         asked = [question.question for path in questions for question in load(path)]

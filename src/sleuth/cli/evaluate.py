@@ -21,14 +21,12 @@ from sleuth.errors import ConfigError, InputError, Interrupted, UserError
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
-    from sleuth.engines.remote import Endpoint
+    from sleuth.agent.loading import AgentSpec, RemoteAgentSpec
     from sleuth.evaluate.benchmarks import Benchmark
     from sleuth.evaluate.folder import EvaluationFolder
     from sleuth.evaluate.judge import Judge
     from sleuth.evaluate.results import QuestionResult
     from sleuth.records import Question
-    from sleuth.train.candidates import Candidate, Wish
-    from sleuth.train.served import Served
 
 EVALUATIONS = Path("evaluations")
 PREPARED = Path("data/search-r1/test")
@@ -116,30 +114,35 @@ def evaluate(
             raise ConfigError("--rescore asks nothing, so that only --judge has an effect with it; leave out the rest")
         _rescored(rescore, wanted, console)
         return
+    from sleuth.agent.loading import AgentOptions, describe_agent, describe_remote_agent
     from sleuth.cli.quiet import quiet
     from sleuth.evaluate import benchmarks
     from sleuth.evaluate.benchmarks import SUITES
     from sleuth.runs.atomic import atomic_write
-    from sleuth.train.candidates import Wish
 
     if data != PREPARED and not SUITES.keys() & set(suite or ()):
         raise ConfigError(f"--data has no effect without a suite by name ({', '.join(SUITES)}); leave it out")
     if seed and not (temperature or limit or shots):
         raise ConfigError("--seed has no effect without --temperature, --limit or --shots; leave it out")
     quiet()
-    wish = Wish(tuple(settings or ()), index, method, before)
+    options = AgentOptions(tuple(settings or ()), index, method, before)
     endpoint = endpoint_of(str(model), served, key_env, timeout)
-    candidate = _candidate(str(model), endpoint, wish, Path(suite[0]) if suite else None)
-    for note in candidate.notes:
+    questions = Path(suite[0]) if suite else None
+    spec: AgentSpec | RemoteAgentSpec
+    if endpoint is None:
+        spec = describe_agent(str(model), options, questions)
+    else:
+        spec = describe_remote_agent(endpoint, options, questions)
+    for note in spec.notes:
         console.print(note, soft_wrap=True)
-    benchmark = benchmarks.load_benchmark(suite or [str(candidate.questions)], data, limit, seed)
-    examples = examples_of(shots, candidate, benchmark, seed)
+    benchmark = benchmarks.load_benchmark(suite or [str(path) for path in spec.questions], data, limit, seed)
+    examples = examples_of(shots, spec, benchmark, seed)
     with ExitStack() as stack:
-        stamp = _stamp(candidate, benchmark, examples, temperature, seed)
+        stamp = _stamp(spec, benchmark, examples, temperature, seed)
         home = Path(stack.enter_context(TemporaryDirectory())) / "evaluation" if alone else out
-        folder = _begun(home, candidate, benchmark, stamp, console)
+        folder = _begun(home, spec, benchmark, stamp, console)
         stack.enter_context(folder.lock())
-        _ask(folder, candidate, examples, temperature, seed, console)
+        _ask(folder, spec, examples, temperature, seed, console)
         _finished(folder, wanted, console)
         if alone and out is not None:
             with atomic_write(out) as temporary:
@@ -149,15 +152,8 @@ def evaluate(
             console.print(f"report       {folder.path / 'results.html'}", soft_wrap=True)
 
 
-def _candidate(name: str, endpoint: "Endpoint | None", wish: "Wish", questions: Path | None) -> "Candidate | Served":
-    """What is evaluated: a model behind an address, or one whose weights are here."""
-    from sleuth.train import candidates, served
-
-    return candidates.named(name, wish, questions) if endpoint is None else served.named(endpoint, wish, questions)
-
-
 def _stamp(
-    candidate: "Candidate | Served",
+    spec: "AgentSpec | RemoteAgentSpec",
     benchmark: "Benchmark",
     examples: "tuple[Question, ...]",
     temperature: float,
@@ -168,7 +164,7 @@ def _stamp(
     from sleuth.runs.checksums import code_version
 
     return {
-        **candidate.stamp(),
+        **spec.stamp(),
         "shots": {"count": len(examples), "sha256": hash_questions(examples)} if examples else None,
         "decoding": {"temperature": temperature, "seed": seed if temperature else None},
         "questions": {"count": len(benchmark.questions), "sha256": hash_questions(benchmark.questions)},
@@ -187,23 +183,27 @@ def _require_place(out: Path) -> None:
 
 
 def _begun(
-    out: Path | None, candidate: "Candidate | Served", benchmark: "Benchmark", stamp: dict[str, Any], console: Console
+    out: Path | None,
+    spec: "AgentSpec | RemoteAgentSpec",
+    benchmark: "Benchmark",
+    stamp: dict[str, Any],
+    console: Console,
 ) -> "EvaluationFolder":
     """The folder of this evaluation; one without a name is found again by its stamp."""
     from dataclasses import asdict
 
     from sleuth.evaluate.folder import EvaluationFolder, find_other_version, short_hash
 
-    method = candidate.config.agent.method
+    method = spec.config.agent.method
     sample = benchmark.sample
     manifest = {
-        "title": f"{candidate.name}, {method}, {len(benchmark.questions):,} questions",
-        "name": candidate.name,
+        "title": f"{spec.name}, {method}, {len(benchmark.questions):,} questions",
+        "name": spec.name,
         "stamp": stamp,
         "sample": None if sample is None else {**asdict(sample), "sentence": sample.sentence()},
-        "notes": [*benchmark.notes, *candidate.notes],
+        "notes": [*benchmark.notes, *spec.notes],
     }
-    slug = re.sub(r"[^\w.-]+", "-", f"{candidate.name}-{method}").strip("-.")
+    slug = re.sub(r"[^\w.-]+", "-", f"{spec.name}-{method}").strip("-.")
     path = out or EVALUATIONS / f"{slug}-{short_hash(stamp)}"
     if out is None and not path.exists() and (other := find_other_version(EVALUATIONS, slug, stamp)):
         console.print(
@@ -216,7 +216,7 @@ def _begun(
 
 def _ask(
     folder: "EvaluationFolder",
-    candidate: "Candidate | Served",
+    spec: "AgentSpec | RemoteAgentSpec",
     examples: "tuple[Question, ...]",
     temperature: float,
     seed: int,
@@ -233,7 +233,7 @@ def _ask(
     if there == total:
         return
     try:
-        agent, concurrent = candidate.agent(examples), candidate.concurrency
+        agent, concurrent = spec.load(examples), spec.concurrency
         methods.require_prompts(agent, folder.questions())
         if isinstance(agent, Agent) and (told := methods.describe_overlong(agent, folder.questions(), "questions")):
             console.print(told, soft_wrap=True)

@@ -25,8 +25,8 @@ def export(
     from sleuth.train import export as exporting
 
     quiet()
-    checkpoint = exporting.found(source, step, best)
+    checkpoint = exporting.find_checkpoint(source, step, best)
     exporting.export(checkpoint, out, dtype)
     console = Terminal(stderr=True, markup=False, highlight=False)
-    for sentence in (f"{checkpoint} exported to {out}", *exporting.remarks(source, best)):
+    for sentence in (f"{checkpoint} exported to {out}", *exporting.describe_source(source, best)):
         console.print(sentence, soft_wrap=True)

@@ -13,7 +13,7 @@ from sleuth.credentials import redact, token_from_env
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
-    from sleuth.train.candidates import Candidate
+    from sleuth.agent.loading import AgentSpec
 
 GRACE = 120  # seconds that episodes under way are given to end
 
@@ -77,26 +77,26 @@ def agent(
     """
     token = token_from_env(token_env)
 
+    from sleuth.agent.loading import AgentOptions, describe_agent
     from sleuth.cli.quiet import quiet
     from sleuth.http.middleware import server_names
     from sleuth.http.server import authority, bind, serve
     from sleuth.serve.agent.application import application
     from sleuth.serve.agent.terms import Facts, Terms
-    from sleuth.train import candidates
 
     with bind(host, port) as listener:
         quiet()
         _require_weights(model)
-        wish = candidates.Wish(tuple(settings or ()), index, method, before)
+        options = AgentOptions(tuple(settings or ()), index, method, before)
         # Questions come from clients: the name of this file is never looked for.
-        candidate = candidates.named(model, wish, Path("asked.jsonl"))
-        facts = Facts(name or candidate.name, _searched(candidate), int(time.time()))
-        places = concurrent or candidate.concurrency
+        spec = describe_agent(model, options, Path("asked.jsonl"))
+        facts = Facts(name or spec.name, _searched(spec), int(time.time()))
+        places = concurrent or spec.concurrency
         terms = Terms(places, max_tokens, max_prompt, temperature=temperature, wait=wait)
         names = server_names(host, allow_host or ())
-        app = application(candidate.agent((), lockstep=False), facts, terms, token=token, names=names)
+        app = application(spec.load(lockstep=False), facts, terms, token=token, names=names)
         at = f"http://{authority(host, listener.getsockname()[1])}"
-        said = f"serving {facts.name} at {at} ({candidate.config.agent.method}, {facts.searches}); stop with Ctrl-C"
+        said = f"serving {facts.name} at {at} ({spec.config.agent.method}, {facts.searches}); stop with Ctrl-C"
         serve(app, listener, lambda: say(said), shutdown_seconds=GRACE, lifespan="on")
 
 
@@ -110,15 +110,15 @@ def _require_weights(model: str) -> None:
         )
 
 
-def _searched(candidate: "Candidate") -> str:
+def _searched(spec: "AgentSpec") -> str:
     """What the agent searches, without the folders of this machine."""
     from sleuth.config.agent import UNSEARCHED
 
-    config = candidate.config
+    config = spec.config
     if config.agent.method in UNSEARCHED:
         return "no index"
     if not config.retrieval.local:
         return redact(str(config.retrieval.index))
-    folder = PurePath(candidate.index)
+    folder = PurePath(spec.index)
     # The index of a run has no name of its own.
-    return f"{candidate.name}/{folder.name}" if candidate.index.parent == candidate.recording.parent else folder.name
+    return f"{spec.name}/{folder.name}" if spec.index.parent == spec.recording.parent else folder.name

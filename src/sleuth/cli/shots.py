@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    from sleuth.agent.loading import AgentSpec, RemoteAgentSpec
     from sleuth.evaluate.benchmarks import Benchmark
     from sleuth.records import Question
-    from sleuth.train.candidates import Candidate
-    from sleuth.train.served import Served
 
 SHOTS = 4
 
 
 def examples_of(
-    shots: str | None, candidate: "Candidate | Served", benchmark: "Benchmark", seed: int
+    shots: str | None, spec: "AgentSpec | RemoteAgentSpec", benchmark: "Benchmark", seed: int
 ) -> "tuple[Question, ...]":
     """Questions to show with their answers; none of the suites is among them, asked or not, in whatever spelling."""
     from sleuth.agent import methods
@@ -23,15 +22,16 @@ def examples_of(
     from sleuth.corpus.questions import load
 
     if shots is None:
-        methods.make_method(candidate.config.agent)
+        methods.make_method(spec.config.agent)
         return ()
     file, count = _shots(shots)
-    if file is None and candidate.training is None:
+    if file is None and not spec.training:
         raise InputError(f"--shots {shots} names no file, and a model has no questions of its own; give FILE:{count}")
     kept_out = {question_key(question.question) for question in benchmark.whole}
-    pool = [each for each in load(file or Path(str(candidate.training))) if question_key(each.question) not in kept_out]
+    files = spec.training if file is None else (file,)
+    pool = [each for path in files for each in load(path) if question_key(each.question) not in kept_out]
     chosen = methods.draw_shots(pool, count, seed)
-    methods.make_method(candidate.config.agent, chosen)
+    methods.make_method(spec.config.agent, chosen)
     return chosen
 
 

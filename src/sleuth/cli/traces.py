@@ -194,25 +194,25 @@ def _tokens(model: str | None, protocol: str) -> "Tokens | None":
 
 def _weights(source: str) -> Path:
     """The model folder that a run or a model names."""
+    from sleuth.agent.loading import latest_checkpoint
     from sleuth.config.recipe import resolve_policy
     from sleuth.runs.run import Run
-    from sleuth.train import finished
 
     is_run = (Path(source) / "manifest.json").is_file()
-    return finished.latest(Run.open(Path(source))) if is_run else resolve_policy(source)
+    return latest_checkpoint(Run.open(Path(source))) if is_run else resolve_policy(source)
 
 
 def _agent(source: str, questions: Path, index: str | None, settings: list[str]) -> "tuple[Agent, Config]":
     """The agent of a run as it is, or of a model with an index of its own."""
+    from sleuth.agent.loading import load_model_agent, load_run_agent, run_config
     from sleuth.runs.run import Run
-    from sleuth.train import finished, untrained
 
     if (Path(source) / "manifest.json").is_file():
         if index is not None or settings:
             raise ConfigError(f"{source} is a run, which has its own index and settings; leave out --index and --set")
         run = Run.open(Path(source))
-        return finished.agent(run), finished.config_of(run)
-    return untrained.agent(source, questions, index, settings)
+        return load_run_agent(run), run_config(run)
+    return load_model_agent(source, questions, index, settings)
 
 
 async def _demonstrated(

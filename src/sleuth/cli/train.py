@@ -23,7 +23,7 @@ from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run, next_run_path, step_of
 
 if TYPE_CHECKING:
-    from sleuth.train.assemble import Parts
+    from sleuth.train.parts import Parts
 
 RUNS = Path("runs")
 TABLE = 122  # columns the closing table needs
@@ -96,10 +96,10 @@ def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Pat
 def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Console, started: float) -> None:
     """Continues a run, or makes the one a config asks for; of several processes the first tells how it ended."""
     from sleuth.cli.quiet import quiet
-    from sleuth.train.assemble import proceed, start
+    from sleuth.train.assemble import resume_run, start_run
     from sleuth.train.loop import train as train_parts
     from sleuth.train.ranks import join_ranks
-    from sleuth.train.summary import write
+    from sleuth.train.summary import write_summary
 
     quiet()
     ranks = join_ranks()
@@ -110,15 +110,15 @@ def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Con
         try:
             match begun:
                 case Run():
-                    parts = proceed(begun, live, changes, ranks)
+                    parts = resume_run(begun, live, changes, ranks)
                 case Config():
-                    parts = start(begun, folder, live, ranks)
+                    parts = start_run(begun, folder, live, ranks)
             outcome = train_parts(parts, live, started)
         except Interrupted:
             _say_interrupted(console, folder)
             raise
     if ranks.rank == 0:
-        _end(console, write(parts, outcome), parts.run.path)
+        _end(console, write_summary(parts, outcome), parts.run.path)
     ranks.close()
 
 

@@ -19,6 +19,8 @@ from sleuth.errors import InputError
 from sleuth.records import Question
 from sleuth.runs.atomic import atomic_write
 
+# Files of a data folder: a generated world, or the data of a run.
+CORPUS, TRAIN, TEST = "corpus.jsonl", "questions.train.jsonl", "questions.test.jsonl"
 EXPECTED = '{"id": "q1", "question": "Who ...?", "golden_answers": ["..."]}'
 COLUMNS = "data_source, prompt and reward_model, as Search-R1 has them, or id, question and golden_answers"
 FIELDS = tuple(field.name for field in fields(Question))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sleuth.config.retrieval import IndexPlan
+from sleuth.config.retrieval import BM25Settings, IndexPlan, RetrievalConfig
 from sleuth.corpus.passages import OFFSETS, PassageStore
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, SearchUnavailable
@@ -16,12 +16,19 @@ from sleuth.retrieval.bm25.analyzer import Analyzer
 from sleuth.retrieval.bm25.build import build_index
 from sleuth.retrieval.bm25.search import BM25
 from sleuth.retrieval.dense import ann, faiss_file, vectors
+from sleuth.retrieval.dense.encoder_config import encoder_settings
 from sleuth.retrieval.manifest import Manifest
 from sleuth.retrieval.rankers import Hybrid, Reranker
 from sleuth.retrieval.retriever import Ranker, SearchOutcome
 from sleuth.runs.atomic import require_new
 
 BM25_FOLDER = "bm25"
+
+
+def plan_index(config: RetrievalConfig) -> IndexPlan:
+    """The index that a run builds from its corpus."""
+    bm25 = BM25Settings(k1=config.k1, b=config.b, stemmer=config.stemmer)
+    return IndexPlan.of(config.kind, bm25, None if config.kind == "bm25" else encoder_settings(config.encoder))
 
 
 def build(

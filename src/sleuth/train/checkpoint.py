@@ -1,8 +1,9 @@
-"""Checkpoints: a Hugging Face folder anyone can load, with what the trainer goes on from beside it."""
+"""Checkpoints: a Hugging Face model folder with the trainer's state in a subfolder."""
 
 import json
 import pickle
 import random
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,6 +15,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor, Replicate
 
 from sleuth.errors import InputError
@@ -22,12 +28,11 @@ from sleuth.model.policy import HostBuffers, Policy, Weights
 from sleuth.model.tokens import Tokens
 from sleuth.runs.checksums import CHECKPOINT_FORMAT, CHECKSUMS, TRAINER, file_sha256, list_files, seal
 from sleuth.runs.run import step_of
-from sleuth.train import shards
 from sleuth.train.optimiser import MASTER, Optimiser
 
 PROGRESS = "progress.json"
 POLICY, CRITIC, RANDOM = "policy", "critic", "random"
-UNREADABLE = (
+READ_ERRORS = (
     OSError,
     ValueError,
     TypeError,
@@ -43,10 +48,9 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run has come; which questions and random numbers follow are pure functions of it.
+    """The progress of a run; the questions and random numbers that follow depend only on it.
 
-    `questions_drawn` counts the questions taken from the stream, `kl` is the KL coefficient, `best` the highest
-    held-out score so far, `score` that of this step.
+    `kl` is the KL coefficient, `best` the highest held-out score so far, `score` that of this step.
     """
 
     step: int = 0
@@ -68,7 +72,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A run as it was at a moment, in host memory; the weights are on the first rank only."""
+    """A copy of the training state in host memory; only rank 0 has the weights."""
 
     policy: Policy
     weights: Weights
@@ -85,7 +89,7 @@ def snapshot(
     rank: int = 0,
     critic: Optimiser | None = None,
 ) -> Snapshot:
-    """Copies all that a checkpoint holds; every rank calls it."""
+    """Copy everything that a checkpoint holds; collective."""
     weights = policy.weights(buffers if rank == 0 else None)
     live = {f"{POLICY}.{name}": tensor for name, tensor in optimiser.state().items()}
     if critic is not None:
@@ -95,120 +99,114 @@ def snapshot(
     return Snapshot(policy, weights, {**tensors, **_random_states(rank)}, progress)
 
 
-def write_weights(folder: Path, taken: Snapshot) -> None:
-    """The part that one rank writes, after which every rank adds its own."""
-    taken.policy.write(folder, taken.weights)
+def write_weights(folder: Path, state: Snapshot) -> None:
+    """Write the part of rank 0; every rank adds its shards afterwards."""
+    state.policy.write(folder, state.weights)
     trainer = folder / TRAINER
     trainer.mkdir()
-    (trainer / PROGRESS).write_text(json.dumps(taken.progress.as_json()), encoding="utf-8")
+    (trainer / PROGRESS).write_text(json.dumps(state.progress.as_json()), encoding="utf-8")
 
 
-def write_shards(folder: Path, taken: Snapshot, group: ProcessGroup | None) -> None:
-    shards.write(folder / TRAINER, taken.tensors, group)
+def write_shards(folder: Path, state: Snapshot, group: ProcessGroup | None) -> None:
+    """Write the shards of this rank; every rank of the group calls it, and all fail if one does."""
+    writer = FileSystemWriter(folder / TRAINER, sync_files=False)  # the whole folder is synced before it is renamed
+    with _unwrap_errors():
+        save_shards(dict(state.tensors), storage_writer=writer, process_group=group, no_dist=group is None)
 
 
 def write_checksums(folder: Path) -> None:
-    """Writes the checksums of all other files of the folder, after the last of them."""
-    # One after another: the thread that writes may outlive the interpreter, which then starts no others.
-    found = {name: file_sha256(folder / name) for name in list_files(folder)}
-    (folder / CHECKSUMS).write_bytes(seal({"format": CHECKPOINT_FORMAT, "kind": "checkpoint", "files": found}))
+    """Write the checksums of all other files, as the last file of the folder."""
+    # Sequentially: the writer thread may outlive the interpreter, which then starts no more threads.
+    hashes = {name: file_sha256(folder / name) for name in list_files(folder)}
+    (folder / CHECKSUMS).write_bytes(seal({"format": CHECKPOINT_FORMAT, "kind": "checkpoint", "files": hashes}))
 
 
 def restore(
     folder: Path, policy: Policy, optimiser: Optimiser, *, rank: int = 0, critic: Optimiser | None = None
 ) -> Progress:
-    """Puts weights, optimisers and random states back in place, exactly as they were saved, or changes nothing."""
-    with _readable(folder):
+    """Restore weights, optimisers and random states exactly; if anything does not fit, change nothing."""
+    with _explain_read_errors(folder):
         progress = Progress.from_json(json.loads((folder / TRAINER / PROGRESS).read_text(encoding="utf-8")))
-        weights = _weights(folder, policy)
-        held = shards.sizes(folder / TRAINER)
+        weights = _read_weights(folder, policy)
+        stored = FileSystemReader(folder / TRAINER).read_metadata().state_dict_metadata
     if progress.step != step_of(folder):
-        raise InputError(f"the checkpoint {folder} holds step {progress.step}; it was renamed: give it its name back")
+        raise InputError(f"the checkpoint {folder} is of step {progress.step}; it was renamed: restore its name")
     _require_same_model(folder, policy, weights)
-    if critic is not None and not any(name.startswith(f"{CRITIC}.") for name in held):
-        raise _foreign(folder, "it holds no critic, and this run has one")
+    if critic is not None and not any(name.startswith(f"{CRITIC}.") for name in stored):
+        raise _mismatch(folder, "it has no critic, and this run has one")
     optimisers = {POLICY: optimiser} | ({} if critic is None else {CRITIC: critic})
-    found = _read(folder, held, optimisers, rank)
-    for name in optimiser.apart:
-        # A checkpoint of fp32 weights has no masters apart from them.
-        if f"{MASTER}.{name}" not in found[POLICY]:
-            found[POLICY][f"{MASTER}.{name}"] = _sharded(weights[name].float(), policy, name)
+    sizes = {
+        name: (entry.size, entry.properties.dtype)
+        for name, entry in stored.items()
+        if isinstance(entry, TensorStorageMetadata)
+    }
+    state = _read_state(folder, sizes, optimisers, rank)
+    for name in optimiser.separate_masters:
+        # A checkpoint of fp32 weights has no separate masters.
+        state[POLICY].setdefault(f"{MASTER}.{name}", _shard_like(weights[name].float(), policy, name))
     for owner, each in optimisers.items():
-        with _of_another(folder):
-            each.require(found[owner])
-    _apply(policy, weights)
+        with _explain_mismatch(folder):
+            each.require(state[owner])
+    with torch.no_grad():
+        for name, parameter in policy.parameters():
+            parameter.copy_(_shard_like(weights[name], policy, name))
     for owner, each in optimisers.items():
-        each.load(found[owner])
-    _restore_random(found[RANDOM], rank)
+        each.load(state[owner])
+    _restore_random_states(state[RANDOM], rank)
     return progress
 
 
-def _weights(folder: Path, policy: Policy) -> Weights:
-    """The weights that training changes, by their names in the model; an adapter's are read from beside the others."""
+def _read_weights(folder: Path, policy: Policy) -> Weights:
+    """The trained weights by their names in the model; those of an adapter are in a file of their own."""
     if policy.adapter is not None:
         saved = load_file(folder / lora.FOLDER / lora.FILE)
         ours = {lora.file_name(name): name for name, _ in policy.parameters()}
         return {ours.get(name, name): tensor for name, tensor in saved.items()}
-    files = sorted(folder.glob("*.safetensors"))
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+    return {name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()}
 
 
 def _require_same_model(folder: Path, policy: Policy, weights: Weights) -> None:
-    expected = {name: parameter.shape for name, parameter in policy.parameters()}
-    for name, shape in expected.items():
+    for name, parameter in policy.parameters():
         if name not in weights:
-            raise _foreign(folder, f"it holds no {name}")
-        if weights[name].shape != shape:
-            raise _foreign(folder, f"{name} has the shape {tuple(weights[name].shape)}, expected {tuple(shape)}")
-    known = policy.model.state_dict().keys()
-    if strange := sorted(weights.keys() - known):
-        raise _foreign(folder, f"it holds {strange[0]}, which the policy has not")
+            raise _mismatch(folder, f"it has no {name}")
+        if weights[name].shape != parameter.shape:
+            shapes = f"{tuple(weights[name].shape)}, expected {tuple(parameter.shape)}"
+            raise _mismatch(folder, f"{name} has the shape {shapes}")
+    if unknown := sorted(weights.keys() - policy.model.state_dict().keys()):
+        raise _mismatch(folder, f"it has {unknown[0]}, which the policy does not have")
     vocabulary = Tokens.load(folder).tokenizer.get_vocab()
     if vocabulary != policy.tokens.tokenizer.get_vocab():
-        raise _foreign(folder, f"its tokenizer has other tokens, {len(vocabulary):,} in all")
+        raise _mismatch(folder, f"its tokenizer has a different vocabulary of {len(vocabulary):,} tokens")
 
 
-def _foreign(folder: Path, difference: str) -> InputError:
-    return InputError(
-        f"the checkpoint {folder} is of another model or optimiser: {difference}; "
-        "resume it with the model, adapter and optimiser it was begun with"
-    )
-
-
-def _read(
+def _read_state(
     folder: Path,
-    held: Mapping[str, tuple[torch.Size, torch.dtype]],
+    sizes: Mapping[str, tuple[torch.Size, torch.dtype]],
     optimisers: Mapping[str, Optimiser],
     rank: int,
 ) -> dict[str, dict[str, Tensor]]:
     """The state of each optimiser by its own names, and the random states of this rank."""
     blanks: dict[str, Tensor] = {}
-    for name, (shape, dtype) in held.items():
+    for name, (shape, dtype) in sizes.items():
         owner, _, own_name = name.partition(".")
         if owner in optimisers:
-            with _of_another(folder):
+            with _explain_mismatch(folder):
                 blanks[name] = optimisers[owner].blank(own_name, shape, dtype)
         elif owner == RANDOM and own_name.startswith(f"{rank}."):
             blanks[name] = torch.empty(shape, dtype=dtype)
         elif owner == CRITIC:
-            raise _foreign(folder, "it holds a critic, and this run has none")
-    with _readable(folder):
-        shards.read(folder / TRAINER, blanks)
-    found: dict[str, dict[str, Tensor]] = {owner: {} for owner in (*optimisers, RANDOM)}
+            raise _mismatch(folder, "it has a critic, and this run has none")
+    with _explain_read_errors(folder), _unwrap_errors():
+        load_shards(blanks, storage_reader=FileSystemReader(folder / TRAINER), no_dist=True)
+    state: dict[str, dict[str, Tensor]] = {owner: {} for owner in (*optimisers, RANDOM)}
     for name, tensor in blanks.items():
         owner, _, own_name = name.partition(".")
-        found[owner][own_name] = tensor
-    return found
+        state[owner][own_name] = tensor
+    return state
 
 
-@torch.no_grad()
-def _apply(policy: Policy, weights: Weights) -> None:
-    for name, parameter in policy.parameters():
-        parameter.copy_(_sharded(weights[name], policy, name))
-
-
-def _sharded(weight: Tensor, policy: Policy, name: str) -> Tensor:
-    """This rank's part of a weight whose parameter is sharded; another is as it is."""
+def _shard_like(weight: Tensor, policy: Policy, name: str) -> Tensor:
+    """This rank's shard of a weight whose parameter is sharded; otherwise the weight itself."""
     parameter = policy.model.get_parameter(name)
     if not isinstance(parameter, DTensor):
         return weight
@@ -218,40 +216,58 @@ def _sharded(weight: Tensor, policy: Policy, name: str) -> Tensor:
 
 
 def _random_states(rank: int) -> dict[str, Tensor]:
-    """Of this process: Python's, and torch's on each kind of device."""
-    words = json.dumps(random.getstate()).encode()
-    states = {"python": torch.tensor(list(words), dtype=torch.uint8), "cpu": torch.get_rng_state()}
+    """The random states of Python and torch in this process."""
+    text = json.dumps(random.getstate()).encode()
+    states = {"python": torch.tensor(list(text), dtype=torch.uint8), "cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
     return {f"{RANDOM}.{rank}.{name}": state for name, state in states.items()}
 
 
-def _restore_random(states: Mapping[str, Tensor], rank: int) -> None:
-    """A rank that had no predecessor goes on with the numbers it began with."""
-    known = {name.removeprefix(f"{rank}."): state for name, state in states.items()}
-    if "python" in known:
-        version, inner, following = json.loads(bytes(known["python"].tolist()))
+def _restore_random_states(states: Mapping[str, Tensor], rank: int) -> None:
+    """A rank that the saved run did not have keeps its own states."""
+    mine = {name.removeprefix(f"{rank}."): state for name, state in states.items()}
+    if "python" in mine:
+        version, inner, following = json.loads(bytes(mine["python"].tolist()))
         random.setstate((version, tuple(inner), following))
-    if "cpu" in known:
-        torch.set_rng_state(known["cpu"])
-    if "cuda" in known and torch.cuda.is_available():
-        torch.cuda.set_rng_state(known["cuda"])
+    if "cpu" in mine:
+        torch.set_rng_state(mine["cpu"])
+    if "cuda" in mine and torch.cuda.is_available():
+        torch.cuda.set_rng_state(mine["cuda"])
 
 
 @contextmanager
-def _readable(folder: Path) -> Iterator[None]:
+def _unwrap_errors() -> Iterator[None]:
+    """Raise the error of the rank that failed instead of torch's wrapper."""
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
     try:
         yield
-    except UNREADABLE as error:
+    except CheckpointException as error:
+        cause, _ = next(iter(error.failures.values()))
+        raise cause from error
+
+
+@contextmanager
+def _explain_read_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except READ_ERRORS as error:
         raise InputError(
-            f"the checkpoint {folder} cannot be read ({error}); remove it to resume from the one before"
+            f"the checkpoint {folder} cannot be read ({error}); remove it to resume from the previous one"
         ) from error
 
 
 @contextmanager
-def _of_another(folder: Path) -> Iterator[None]:
-    """The optimiser names what does not fit; the sentence around it names the checkpoint."""
+def _explain_mismatch(folder: Path) -> Iterator[None]:
+    """Add the checkpoint to an error of the optimiser."""
     try:
         yield
     except InputError as error:
-        raise _foreign(folder, str(error)) from error
+        raise _mismatch(folder, str(error)) from error
+
+
+def _mismatch(folder: Path, difference: str) -> InputError:
+    return InputError(
+        f"the checkpoint {folder} belongs to another model or optimiser: {difference}; "
+        "resume it with the model, adapter and optimiser of its run"
+    )

@@ -1,4 +1,4 @@
-"""A checkpoint as a model folder for others: weights, settings and tokenizer, nothing of the trainer."""
+"""Export a checkpoint as a plain Hugging Face model folder, without the trainer's state."""
 
 import json
 import shutil
@@ -11,9 +11,8 @@ from torch import Tensor
 
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.lora import FOLDER as ADAPTER
-from sleuth.runs import checksums
 from sleuth.runs.atomic import atomic_write, require_new
-from sleuth.runs.checksums import TRAINER
+from sleuth.runs.checksums import TRAINER, verify_checkpoint
 from sleuth.runs.json_files import read_json
 from sleuth.runs.run import BEST, Run
 
@@ -21,21 +20,24 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 INDEX = "model.safetensors.index.json"
 
 
-def found(path: Path, step: int | None, best: bool) -> Path:
-    """The checkpoint meant by a run folder, its newest unless told, or by the folder of a checkpoint itself."""
+def find_checkpoint(path: Path, step: int | None, best: bool) -> Path:
+    """The checkpoint of a run folder (the newest by default), or the checkpoint folder itself."""
     if step is not None and best:
-        raise ConfigError("--step and --best name two checkpoints; leave one of them out")
+        raise ConfigError("--step and --best select different checkpoints; leave one of them out")
     if (path / TRAINER).is_dir():
         if step is not None or best:
-            raise ConfigError(f"{path} is one checkpoint, so --step and --best choose nothing; leave them out")
+            raise ConfigError(f"{path} is a single checkpoint, so --step and --best have no effect; leave them out")
         return path
     run = Run.open(path)
     if step is not None:
-        return _of_step(run, step)
+        if not run.checkpoint(step).is_dir():
+            steps = ", ".join(each.name.removeprefix("step-") for each in run.checkpoints()) or "none"
+            raise InputError(f"{run.path} has no checkpoint of step {step}; it has: {steps}")
+        return run.checkpoint(step)
     chosen = run.best() if best else run.latest()
     if chosen is None and best:
         raise InputError(
-            f"{path} has no checkpoint with a held-out score; leave --best out to take its newest, "
+            f"{path} has no checkpoint with a held-out score; leave --best out to export the newest, "
             "or train with train.keep_best and evaluate.every"
         )
     if chosen is None:
@@ -43,47 +45,40 @@ def found(path: Path, step: int | None, best: bool) -> Path:
     return chosen
 
 
-def remarks(path: Path, best: bool) -> list[str]:
-    """What there is to know of a checkpoint that was taken from a run: a sentence each."""
+def describe_source(path: Path, best: bool) -> list[str]:
+    """Remarks about a checkpoint taken from a run, one sentence each."""
     if (path / TRAINER).is_dir():
         return []
-    run, said = Run.open(path), []
+    run, remarks = Run.open(path), []
     if best:
         chosen = read_json(run.path / BEST)
-        said.append(f"step {chosen['step']} was the best by its held-out score, {chosen['score']:.3f}")
+        remarks.append(f"step {chosen['step']} has the best held-out score, {chosen['score']:.3f}")
         if chosen["step"] == 0:
-            said.append("that is the policy the run began with: no later one did better")
+            remarks.append("this is the initial policy: no later step scored higher")
     if run.summary() is None:
-        said.append(f"the run is not finished; continue it with: sleuth train --resume {path}")
-    return said
-
-
-def _of_step(run: Run, step: int) -> Path:
-    if not run.checkpoint(step).is_dir():
-        there = ", ".join(each.name.removeprefix("step-") for each in run.checkpoints()) or "none"
-        raise InputError(f"{run.path} has no checkpoint of step {step}; those it has: {there}")
-    return run.checkpoint(step)
+        remarks.append(f"the run is not finished; continue it with: sleuth train --resume {path}")
+    return remarks
 
 
 def export(checkpoint: Path, out: Path, dtype: str | None) -> None:
-    """Writes the folder whole or not at all; weights are rounded to `dtype` where one is given."""
+    """Write the folder atomically; round the weights to `dtype` if given."""
     require_new(out)
     if checkpoint.absolute() in out.absolute().parents:
-        raise InputError(f"{out} is inside the checkpoint {checkpoint}, which stays as it is; choose a folder outside")
+        raise InputError(f"{out} is inside the checkpoint {checkpoint}; choose a folder outside of it")
     if not any(checkpoint.glob("*.safetensors")):
-        raise InputError(f"{checkpoint} holds no weights (*.safetensors); export another checkpoint")
+        raise InputError(f"{checkpoint} has no weights (*.safetensors); export another checkpoint")
     if dtype is not None and dtype not in DTYPES:
-        raise ConfigError(f"--dtype {dtype} is not known; choose among {', '.join(DTYPES)}")
-    checksums.verify_checkpoint(checkpoint)
+        raise ConfigError(f"--dtype {dtype} is unknown; choose one of {', '.join(DTYPES)}")
+    verify_checkpoint(checkpoint)
     with atomic_write(out) as folder:
         shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns(TRAINER, ADAPTER, "*.safetensors"))
         size = sum(_copy_weights(file, folder / file.name, dtype) for file in sorted(checkpoint.glob("*.safetensors")))
         if dtype is not None:
-            _retype(folder, dtype, size)
+            _update_metadata(folder, dtype, size)
 
 
 def _copy_weights(source: Path, target: Path, dtype: str | None) -> int:
-    """Copies one file of weights, each rounded where that is asked; returns how many bytes they take."""
+    """Copy one file of weights, rounded to `dtype` if given; return their size in bytes."""
     try:
         with safe_open(source, framework="pt") as file:
             metadata = file.metadata()
@@ -91,17 +86,14 @@ def _copy_weights(source: Path, target: Path, dtype: str | None) -> int:
     except SafetensorError as error:
         raise InputError(f"{source} cannot be read ({error}); export another checkpoint") from error
     if dtype is not None:
-        weights = {name: _cast(weight, DTYPES[dtype]) for name, weight in weights.items()}
+        wanted = DTYPES[dtype]
+        weights = {name: each.to(wanted) if each.is_floating_point() else each for name, each in weights.items()}
     save_file(weights, target, metadata=metadata)
     return sum(weight.nbytes for weight in weights.values())
 
 
-def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    return weight.to(dtype) if weight.is_floating_point() else weight
-
-
-def _retype(folder: Path, dtype: str, size: int) -> None:
-    """Corrects what the files beside the weights say about them."""
+def _update_metadata(folder: Path, dtype: str, size: int) -> None:
+    """Write the new dtype and size into config.json and the weights index."""
     settings = read_json(folder / "config.json")
     (folder / "config.json").write_text(json.dumps({**settings, "dtype": dtype}, indent=2) + "\n", encoding="utf-8")
     if (folder / INDEX).exists():

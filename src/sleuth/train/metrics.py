@@ -6,7 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 
 import torch
@@ -158,12 +158,8 @@ def has_spread(group: Group) -> bool:
 class RolloutCounters:
     """Snapshot of the counters of the search tool and the engine."""
 
-    waits: Usage
-    tally: EngineStats
-
-    @classmethod
-    def read(cls, waits: Usage, tally: EngineStats) -> "RolloutCounters":
-        return cls(replace(waits), replace(tally))
+    searches: Usage
+    stats: EngineStats
 
     def metrics_since(self, before: "RolloutCounters", reward_seconds: float, ranks: Ranks) -> Metrics:
         """Metrics of all ranks since an earlier snapshot."""
@@ -183,5 +179,5 @@ class RolloutCounters:
         return metrics
 
     def _counts(self) -> tuple[float, ...]:
-        waits, tally = self.waits, self.tally
-        return (waits.calls, waits.seconds, waits.busy, tally.reused, tally.prefilled, tally.preempted)
+        searches, stats = self.searches, self.stats
+        return (searches.calls, searches.seconds, searches.busy, stats.reused, stats.prefilled, stats.preempted)

@@ -1,14 +1,14 @@
-"""What a run tells whoever watches it."""
+"""Observer of a run: receives its stages, steps and messages, for example to show progress."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 
 class RunObserver(Protocol):
-    """Hears of stages and steps as they happen."""
+    """Receives the events of a run as they happen."""
 
     def begin(self, stage: str, total: int) -> None:
-        """A stage of `total` parts begins; the one before has ended."""
+        """A stage of `total` parts begins; the previous one has ended."""
         ...
 
     def advance(self, parts: int = 1) -> None:
@@ -16,25 +16,25 @@ class RunObserver(Protocol):
         ...
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step is recorded."""
+        """A training step was recorded."""
         ...
 
     def log(self, line: str) -> None:
-        """Something was found that a person should read."""
+        """A message for the user."""
         ...
 
 
 class SilentObserver:
-    """Tells nobody."""
+    """Ignores all events."""
 
     def begin(self, stage: str, total: int) -> None:
-        """Not told."""
+        pass
 
     def advance(self, parts: int = 1) -> None:
-        """Not told."""
+        pass
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Not told."""
+        pass
 
     def log(self, line: str) -> None:
-        """Not told."""
+        pass

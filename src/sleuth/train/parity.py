@@ -1,41 +1,49 @@
-"""Parity: the engine's logprobs of its own samples beside those of the training forward.
+"""Parity: compare the engine's log-probabilities of its own samples with those of the training forward pass.
 
-Every prompt is asked by a group, whose samples share its cached pages; every other sample goes on to a second turn
-after an observation, over the pages of its first. What the engine keeps and shares is thereby part of what is compared.
+Each prompt is sampled by a group, whose samples share its cached pages. Every other sample continues with a second turn
+after an observation, on the pages of its first turn. So the comparison covers what the engine caches and shares.
 
 Suffix: T scored tokens.
 """
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from sleuth.agent import prompts as prompt_templates
 from sleuth.agent.ledger import Ledger
 from sleuth.config.algorithm import AlgorithmConfig, CorrectionConfig
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine, Sampling
-from sleuth.errors import UserError
+from sleuth.errors import EngineFailure, UserError
 from sleuth.model.packing import Pack, Row, pack, row
 from sleuth.model.policy import Policy
+from sleuth.runs.interruption import INTERRUPTION
+from sleuth.train.guards import stop_for_engine
+from sleuth.train.observer import RunObserver
 from sleuth.train.ranks import ALONE, Ranks
+
+if TYPE_CHECKING:
+    from sleuth.train.parts import Parts
+    from sleuth.train.rollout_schedule import RolloutSchedule
 
 FILE = "parity.json"
 PROMPTS = 6
-SAMPLES = 4  # of each prompt
-TOKENS = 16  # sampled in a turn
-OBSERVATION = 40  # tokens given before a second turn, and as many more from one to the next
-PACK = 4096
-SAME = 0.005  # apart in the mean, the engine's logprobs stand for the trainer's own
+SAMPLES = 4  # per prompt
+TOKENS = 16  # sampled per turn
+OBSERVATION = 40  # tokens of the observation of the first prompt; each further prompt has as many more
+PACK_TOKENS = 4096
+EQUAL = 0.005  # mean difference up to which the engine's logprobs can replace the trainer's
 
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far apart the logprobs of engine and trainer are, in mean and at most; k3 estimates the KL between them."""
+    """Mean and maximum difference of the logprobs of engine and trainer; k3 estimates the KL between them."""
 
     tokens: int
     mean: float
@@ -46,55 +54,96 @@ class Parity:
     temperature: float
 
     def line(self) -> str:
-        """The whole of it in one line."""
         return (
-            f"logprobs of engine and trainer differ by {self.mean:.2g} in the mean and {self.maximum:.2g} at most "
+            f"logprobs of engine and trainer differ by {self.mean:.2g} on average and {self.maximum:.2g} at most "
             f"(k3 {self.k3:.2g}, {self.tokens:,} tokens, {self.dtype}, {self.device})"
         )
 
     def metrics(self) -> dict[str, float]:
-        """The figures by the names they are recorded under."""
         return {"parity/mean": self.mean, "parity/max": self.maximum, "parity/k3": self.k3}
 
     def as_json(self) -> dict[str, Any]:
-        """What is saved; a figure that is no number has none in JSON."""
+        """All fields; values that are not finite become None."""
         return {
             name: None if isinstance(value, float) and not isfinite(value) else value
             for name, value in asdict(self).items()
         }
 
     def within(self, limit: float) -> bool:
-        """Whether the mean is at most `limit`; a mean that is no number is not."""
+        """Whether the mean difference is at most `limit`; NaN is not."""
         return self.mean <= limit
 
 
-@dataclass(frozen=True, slots=True)
-class Talk:
-    """One sample of a prompt: what is given before each of its turns, and what its seeds are counted from."""
+def check_engine(parts: "Parts", rollouts: "RolloutSchedule", observer: RunObserver, step: int) -> Parity:
+    """Measure the parity of a run, record it, and refuse an engine that differs too much."""
+    observer.begin("checking the engine against the trainer", 1)
+    parts.publisher.publish(step)
+    try:
+        found = rollouts.run(INTERRUPTION.cancel_on_signal(_measure_run(parts)))
+    except EngineFailure as failure:
+        stop_for_engine(failure)
+    parts.publisher.publish(step)
+    if parts.is_first_rank:
+        parts.run.write_json(FILE, {"step": step, **found.as_json()})
+    observer.log(found.line())
+    require(found, parts.config.engine.parity_limit, parts.config.model.policy)
+    return found
 
-    given: tuple[Sequence[int], ...]
-    seed: int
+
+async def _measure_run(parts: "Parts") -> Parity:
+    """Measured on the prompts of the run's own questions."""
+    agent, config = parts.agent, parts.config
+    questions = parts.sampler.stream.questions[:PROMPTS]
+    return await measure(
+        parts.engine,
+        parts.learner.policy,
+        [prompt_templates.render(each, agent.config.template, agent.protocol, agent.tokens) for each in questions],
+        context=agent.config.context_tokens,
+        concurrent=config.engine.slots,
+        temperature=config.train.temperature,
+        seed=config.train.seed,
+        ranks=parts.ranks,
+    )
 
 
 def require(found: Parity, limit: float, model: str) -> None:
-    """Refuses to train on logprobs that are not the trainer's own."""
+    """Refuse to train with an engine whose logprobs are too far from the trainer's."""
     if not found.within(limit):
         raise UserError(
-            f"{found.line()}, expected at most engine.parity = {limit:g} in the mean: see what `sleuth doctor {model}` "
-            "says, or begin a new run with a higher engine.parity"
+            f"{found.line()}, more than engine.parity = {limit:g} on average: run `sleuth doctor {model}`, or start a "
+            "new run with a higher engine.parity"
         )
 
 
-def corrected(config: Config, found: Parity) -> AlgorithmConfig:
-    """The algorithm of a run, with a correction where a server is apart from the trainer and none was chosen.
+def with_correction(parts: "Parts", found: Parity, observer: RunObserver) -> "Parts":
+    """The parts with an importance-sampling correction, if the settings leave that choice to the measured parity."""
+    algorithm = corrected(parts.config, found)
+    if algorithm is parts.config.algorithm:
+        return parts
+    settings = algorithm.correction
+    observer.log(
+        f"correction: each token is weighted by the ratio of trainer to engine, at most {settings.high:g}, because "
+        f"their logprobs differ by more than {EQUAL:g} (algorithm.correction.level = {settings.level})"
+    )
+    config = parts.config.model_copy(update={"algorithm": algorithm})
+    return replace(parts, config=config, learner=replace(parts.learner, algorithm=algorithm))
 
-    It is TIS, truncated importance sampling: the ratio of each token, held below 2.
-    """
+
+def corrected(config: Config, found: Parity) -> AlgorithmConfig:
+    """The algorithm with truncated importance sampling (TIS), if a server differs and no correction was chosen."""
     algorithm = config.algorithm
     decided = algorithm.correction.level != "auto" or algorithm.old == "engine" or not algorithm.origin_mask
-    if decided or config.engine.kind == "paged" or found.within(SAME):
+    if decided or config.engine.kind == "paged" or found.within(EQUAL):
         return algorithm
     return algorithm.model_copy(update={"correction": CorrectionConfig(level="token")})
+
+
+def recomputes_old_logprobs(parts: "Parts", found: Parity, observer: RunObserver) -> bool:
+    """Whether the trainer recomputes the old logprobs instead of using the engine's."""
+    algorithm = parts.config.algorithm
+    recompute = algorithm.recomputes or (algorithm.old == "auto" and not found.within(EQUAL))
+    observer.log(f"old logprobs: {'recomputed by the trainer' if recompute else 'from the engine'}")
+    return recompute
 
 
 async def measure(
@@ -109,25 +158,29 @@ async def measure(
     seed: int = 0,
     ranks: Ranks = ALONE,
 ) -> Parity:
-    """Lets the engine sample after the prompts and scores the same tokens by the policy; `context` bounds each row.
+    """Sample from the engine and score the same tokens with the policy; `context` bounds each row.
 
-    The engine keeps what it has seen: publish to it afterwards.
+    The engine caches what it has seen: publish afterwards.
     """
-    rows = await _sampled(engine, list(_talks(prompts, seed)), context, concurrent, Sampling(tokens, temperature))
-    # The samples of every rank's engine: the ranks score together, so they must score the same, and find the same.
+    rows = await _sample_rows(
+        engine, list(_dialogues(prompts, seed)), context, concurrent, Sampling(tokens, temperature)
+    )
+    # Ranks score together, so all of them score the samples of every rank's engine.
     every = ranks.gather(rows, "the samples of the engines")
     found = compare(policy, [each for theirs in every for each in theirs], temperature)
     return ranks.gather([found], "the parity of the engines")[0][0]
 
 
 def compare(policy: Policy, rows: Sequence[Row], temperature: float) -> Parity:
-    """The logprobs that rows bring with them beside those of the policy."""
-    apart_T = torch.cat([_apart(policy, each, temperature) for each in pack(rows, PACK, policy.device)])
+    """Compare the column "old" of the rows with the logprobs of the policy."""
+    difference_T = torch.cat(
+        [_difference(policy, each, temperature) for each in pack(rows, PACK_TOKENS, policy.device)]
+    )
     return Parity(
-        tokens=len(apart_T),
-        mean=float(apart_T.abs().mean()),
-        maximum=float(apart_T.abs().max()),
-        k3=float((apart_T.expm1() - apart_T).mean()),
+        tokens=len(difference_T),
+        mean=float(difference_T.abs().mean()),
+        maximum=float(difference_T.abs().max()),
+        k3=float((difference_T.expm1() - difference_T).mean()),
         dtype=str(next(policy.model.parameters()).dtype).removeprefix("torch."),
         device=policy.device.type,
         temperature=temperature,
@@ -135,57 +188,64 @@ def compare(policy: Policy, rows: Sequence[Row], temperature: float) -> Parity:
 
 
 @torch.no_grad()
-def _apart(policy: Policy, packed: Pack, temperature: float) -> Tensor:
+def _difference(policy: Policy, packed: Pack, temperature: float) -> Tensor:
     """Trainer minus engine; greedy samples carry their logprob at temperature 1."""
     logprob_T, _ = policy.score(packed, temperature or 1.0)
     return logprob_T.double() - packed.columns["old"].double()
 
 
-def _talks(prompts: Sequence[Sequence[int]], seed: int) -> Iterator[Talk]:
-    """The samples of each prompt one after the other; observations are text of the prompts themselves."""
+@dataclass(frozen=True, slots=True)
+class _Dialogue:
+    """One sample of a prompt: the tokens given before each turn, and the seed of its first turn."""
+
+    given: tuple[Sequence[int], ...]
+    seed: int
+
+
+def _dialogues(prompts: Sequence[Sequence[int]], seed: int) -> Iterator[_Dialogue]:
+    """The samples of each prompt; observations are made of the prompts' own text."""
     text = [token for prompt in prompts for token in prompt]
     for place, prompt in enumerate(prompts):
         for sample in range(SAMPLES):
             length = OBSERVATION * (place + 1)
             repeated = text * (length // len(text) + 1)
             number = place * SAMPLES + sample
-            yield Talk((prompt, repeated[:length]) if sample % 2 else (prompt,), seed + 2 * number)
+            yield _Dialogue((prompt, repeated[:length]) if sample % 2 else (prompt,), seed + 2 * number)
 
 
-async def _sampled(
-    engine: Engine, talks: Sequence[Talk], context: int, concurrent: int, sampling: Sampling
+async def _sample_rows(
+    engine: Engine, dialogues: Sequence[_Dialogue], context: int, concurrent: int, sampling: Sampling
 ) -> list[Row]:
-    """The talks as rows, at most `concurrent` at a time, admitted in their order."""
-    waiting = iter(enumerate(talks))
+    """Run the dialogues, at most `concurrent` at a time, admitted in order."""
+    waiting = iter(enumerate(dialogues))
     rows: dict[int, Row] = {}
 
     async def worker() -> None:
-        for number, talk in waiting:
-            rows[number] = await _held(engine, talk, number, context, sampling)
+        for number, dialogue in waiting:
+            rows[number] = await _sample_row(engine, dialogue, number, context, sampling)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(concurrent, len(talks))):
+            for _ in range(min(concurrent, len(dialogues))):
                 group.create_task(worker())
     except BaseExceptionGroup as several:
-        # The first ended the others; alone, it is what callers know how to catch.
-        raise several.exceptions[0] from several
-    return [rows[number] for number in range(len(talks))]
+        raise several.exceptions[0] from several  # the first error cancelled the others
+    return [rows[number] for number in range(len(dialogues))]
 
 
-async def _held(engine: Engine, talk: Talk, number: int, context: int, sampling: Sampling) -> Row:
-    """One talk, each part of it cut to leave room for tokens sampled after it."""
+async def _sample_row(engine: Engine, dialogue: _Dialogue, number: int, context: int, sampling: Sampling) -> Row:
+    """Run one dialogue, with each given part truncated to leave room for sampled tokens."""
     ledger = Ledger()
     with engine.session(number) as session:
-        for turn, given in enumerate(talk.given):
+        for turn, given in enumerate(dialogue.given):
             room = context - len(ledger) - sampling.max_tokens
             if turn and room < 1:
                 break
             ledger.given(given[: max(1, room)])
-            drawn = Sampling(
+            limited = Sampling(
                 max_tokens=max(1, min(sampling.max_tokens, context - len(ledger))),
                 temperature=sampling.temperature,
-                seed=talk.seed + turn,
+                seed=dialogue.seed + turn,
             )
-            ledger.sampled(await engine.generate(ledger.ids, drawn, session))
+            ledger.sampled(await engine.generate(ledger.ids, limited, session))
     return row(ledger.ids, tuple(map(float, ledger.origin)), old=ledger.logprobs)

@@ -1,25 +1,39 @@
-"""New weights for the engine: none to send where it generates on the trainer's own parameters, else a copy."""
+"""Publishing: bring new weights to the engine, without a copy if it shares the trainer's parameters."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
+from sleuth.config import recipe
+from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
+from sleuth.engines.build import connect_servers, embed_policy
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.errors import EngineFailure, TrainingStopped
+from sleuth.engines.vllm.engine import VllmEngine
+from sleuth.engines.vllm.weight_sync import CudaIpcTransport, DiskTransport, WeightTransport
+from sleuth.errors import EngineFailure, InputError, TrainingStopped
+from sleuth.model.policy import Policy
+from sleuth.train.guards import RESUME
+from sleuth.train.models import load_policy
+from sleuth.train.step import Learner
+
+EXCHANGE = "weights"  # folder of a run through which weights travel by default
+
+Weights = Callable[[], Mapping[str, Tensor]]
 
 
 class Publisher(Protocol):
-    """Lets the engine go on with the newest weights, under their version."""
+    """Switches the engine to the trainer's newest weights."""
 
     def publish(self, version: int, *, keep_cache: bool = False) -> None:
-        """Swaps the weights; keys and values of older ones are dropped unless `keep_cache`, which is not exact."""
+        """Swap the weights; `keep_cache` keeps keys and values of older weights, which is not exact."""
         ...
 
 
-class Shared:
-    """Engine and trainer have the same parameters."""
+class SharedWeights:
+    """The engine generates with the trainer's own parameters."""
 
     def __init__(self, engine: PagedEngine) -> None:
         self._engine = engine
@@ -28,22 +42,22 @@ class Shared:
         self._engine.publish(None, version, keep_cache=keep_cache)
 
 
-class Copied:
-    """The engine has parameters of its own, into which the trainer's are copied."""
+class CopiedWeights:
+    """The embedded engine has its own parameters, which are overwritten with the trainer's."""
 
-    def __init__(self, engine: PagedEngine, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+    def __init__(self, engine: PagedEngine, weights: Weights) -> None:
         self._engine, self._weights = engine, weights
 
     def publish(self, version: int, *, keep_cache: bool = False) -> None:
         self._engine.publish(self._weights(), version, keep_cache=keep_cache)
 
 
-class Sent:
-    """The engine is elsewhere: weights go there once for a version, which names them."""
+class SentWeights:
+    """The engine runs elsewhere; each version is sent once."""
 
-    def __init__(self, engine: Engine, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+    def __init__(self, engine: Engine, weights: Weights) -> None:
         self._engine, self._weights = engine, weights
-        self._version: int | None = None  # that the engine has; whatever it had before the first is not known
+        self._version: int | None = None  # of the engine, unknown before the first publish
 
     def publish(self, version: int, *, keep_cache: bool = False) -> None:  # noqa: ARG002  servers always drop it
         if version == self._version:
@@ -51,5 +65,44 @@ class Sent:
         try:
             self._engine.publish(self._weights(), version)
         except EngineFailure as failure:
-            raise TrainingStopped(f"{failure}; mend what failed and resume the run") from failure
+            raise TrainingStopped(f"{failure}; {RESUME}") from failure
         self._version = version
+
+
+def build_engine(config: Config, learner: Learner, folder: Path) -> tuple[Engine, Publisher]:
+    """The rollout engine of a run with its publisher; `folder` is the run folder."""
+
+    def weights() -> Mapping[str, Tensor]:
+        return dict(learner.policy.parameters())
+
+    if config.engine.kind == "paged":
+        policy = engine_policy(config, learner)
+        engine = embed_policy(config, policy)
+        return engine, SharedWeights(engine) if policy is learner.policy else CopiedWeights(engine, weights)
+    exchange = Path(config.engine.exchange) if config.engine.exchange is not None else folder / EXCHANGE
+    transport: WeightTransport = CudaIpcTransport() if config.engine.weights == "device" else DiskTransport(exchange)
+    model = recipe.resolve_policy(config.model.policy)
+    try:
+        servers = connect_servers(config, learner.policy.tokens, model, folder, transport)
+    except EngineFailure as failure:
+        raise TrainingStopped(f"{failure}; {RESUME}") from failure
+    _require_tied_head(servers, learner.policy)
+    return servers, SentWeights(servers, weights)
+
+
+def engine_policy(config: Config, learner: Learner) -> Policy:
+    """The learner's policy itself, or a copy if rollouts overlap with training or the weights are sharded."""
+    if config.train.mode == "sync" and learner.ranks.world == 1:
+        return learner.policy
+    return load_policy(config, learner.policy.device)
+
+
+def _require_tied_head(servers: VllmEngine, policy: Policy) -> None:
+    """A head that is tied to the embedding must be updated with it."""
+    if not policy.model.config.tie_word_embeddings:
+        return
+    weights, embedding = dict(policy.parameters()), policy.model.get_input_embeddings().weight
+    try:
+        servers.require_tied_head(weights, next(name for name, weight in weights.items() if weight is embedding))
+    except EngineFailure as failure:
+        raise InputError(str(failure)) from failure

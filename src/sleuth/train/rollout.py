@@ -4,59 +4,22 @@ Each rank runs its share of the questions and scores those episodes; the results
 A reward may be random or come from a judge: computed on two ranks, it could differ, and they would keep other groups.
 """
 
-import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sleuth.agent.episode import Agent, Task, run_batch
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
-from sleuth.corpus.datasets.merge import question_key
+from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.schedule import EngineStats
 from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.records import Group, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.train import guards
+from sleuth.train.data import QuestionStream
 from sleuth.train.metrics import RolloutCounters, Timer, episode_metrics, has_spread, stop_metrics
 from sleuth.train.ranks import ALONE, Ranks, cancel_together
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionStream:
-    """The training questions, each once per epoch; the order depends only on the seed and the epoch."""
-
-    questions: Sequence[Question]
-    seed: int
-    shuffle: bool
-
-    def take(self, first: int, count: int) -> list[Question]:
-        """Questions `first` to `first + count - 1` of the stream, across epochs."""
-        return [self._at(position) for position in range(first, first + count)]
-
-    def _at(self, position: int) -> Question:
-        epoch, within = divmod(position, len(self.questions))
-        return self.questions[_order(len(self.questions), self.seed, epoch)[within] if self.shuffle else within]
-
-
-@lru_cache(maxsize=2)
-def _order(count: int, seed: int, epoch: int) -> list[int]:
-    order = list(range(count))
-    random.Random(f"{seed}/{epoch}").shuffle(order)
-    return order
-
-
-def overlap_warning(training: Sequence[Question], held_out: Sequence[Question]) -> str | None:
-    """A warning if held-out questions are also in the training set."""
-    keys = {question_key(question.question) for question in training}
-    count = sum(question_key(question.question) in keys for question in held_out)
-    if not count:
-        return None
-    return (
-        f"{count:,} of the {len(held_out):,} held-out questions are also in the training set, so they measure "
-        "memorization; remove them from data.train with: sleuth data prepare --test"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +50,13 @@ class RolloutBatch:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSampler:
-    """Collects the rollouts of a run; `tally` reads the work counters of the engine."""
+    """Collects the rollouts of a run."""
 
     agent: Agent
     rubric: Rubric
     stream: QuestionStream
     config: Config
     ranks: Ranks = ALONE
-    tally: Callable[[], EngineStats] = EngineStats
 
     async def collect(self, step: int, questions_drawn: int) -> RolloutBatch:
         """Run and score the episodes of a step, starting at this position of the question stream."""
@@ -118,7 +80,9 @@ class RolloutSampler:
         return RolloutBatch(trajectories, groups, kept, questions_drawn + drawn, rounds, seconds, cost)
 
     def _counters(self) -> RolloutCounters:
-        return RolloutCounters.read(self.agent.tools.searches, self.tally())
+        engine = self.agent.engine
+        stats = engine.stats if isinstance(engine, PagedEngine) else EngineStats()
+        return RolloutCounters(replace(self.agent.tools.searches), replace(stats))
 
     def _has_signal(self, group: Group) -> bool:
         """A group baseline needs two samples, and with `train.resample` rewards that differ."""

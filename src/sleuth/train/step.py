@@ -18,15 +18,16 @@ from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
 from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
+from sleuth.config.tree import Config
 from sleuth.model.packing import WEIGHT, Pack, Row
 from sleuth.model.policy import Policy, Reference
 from sleuth.records import Group, Trajectory
 from sleuth.train import objective
 from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
-from sleuth.train.critic import Critic
 from sleuth.train.metrics import Metrics, Timer
+from sleuth.train.models import Critic, load_critic, load_reference, load_trained_policy
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.ranks import ALONE, Ranks
+from sleuth.train.ranks import ALONE, Ranks, require_supported
 from sleuth.train.sharding import rank_packs, score_rows
 from sleuth.train.token_log import TokenLog
 
@@ -84,6 +85,21 @@ class Learner:
 
     def __post_init__(self) -> None:
         objective.require(self.algorithm)  # reject a wrong name before the first episode
+
+    @classmethod
+    def build(cls, config: Config, ranks: Ranks) -> "Learner":
+        """Load the models of a run and create the optimiser."""
+        require_supported(config, ranks.world)
+        policy = load_trained_policy(config, ranks)
+        reference = load_reference(config, policy, ranks)
+        critic = load_critic(config, policy, ranks)
+        optimiser = Optimiser.build(policy.model.named_parameters(), config.train, config.train.learning_rate)
+        context = config.agent.context_tokens
+        return cls(policy, optimiser, config.algorithm, config.train, context, reference, critic, ranks)
+
+    @property
+    def critic_optimiser(self) -> Optimiser | None:
+        return None if self.critic is None else self.critic.optimiser
 
     def learn(self, groups: Sequence[Group], rates: StepRates, allow_update: AllowUpdate, recompute: bool) -> Metrics:
         """Update the weights on the groups and return metrics.

@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: summary.json for programs, report.html for people."""
+"""The results of a finished run: summary.json and report.html."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,31 +14,32 @@ from sleuth.page.run_report import run_page
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.run import Run
 from sleuth.train import ceiling, parity
-from sleuth.train.assemble import Parts
-from sleuth.train.examine import Measured
+from sleuth.train.held_out import HeldOutResults
 from sleuth.train.loop import Outcome
 from sleuth.train.metrics import peak_memory_gib
+from sleuth.train.parts import Parts
 
 TRANSCRIPTS = 10
 
 
-def write(parts: Parts, outcome: Outcome) -> Mapping[str, Any]:
-    """Writes report and summary into the run folder, the summary last, for it ends the run; returns the summary."""
+def write_summary(parts: Parts, outcome: Outcome) -> Mapping[str, Any]:
+    """Write report.html and then summary.json, which marks the run as finished; return the summary."""
     policy = recipe.resolve_policy(parts.config.model.policy)
-    found = summary(outcome, ceiling.known(policy, parts.config))
-    _write_report(parts.run, found, outcome.after.greedy if outcome.after else Evaluation(()))
-    parts.run.write_summary(found)
-    return found
+    summary = summarise(outcome, ceiling.load(policy, parts.config))
+    _write_report(parts.run, summary, outcome.after.greedy if outcome.after else Evaluation(()))
+    parts.run.write_summary(summary)
+    return summary
 
 
-def summary(outcome: Outcome, top: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Before and after with intervals, by kind of question, as far as they were asked, and what it took."""
+def summarise(outcome: Outcome, expert_ceiling: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Exact match before and after with intervals and by kind of question, and the cost of the run."""
+    before, after = outcome.before, outcome.after
     return {
-        **_alone("before", outcome.before),
-        **_alone("after", outcome.after),
-        **(_compared(outcome.before, outcome.after) if outcome.before and outcome.after else {}),
-        **_held_out(outcome),
-        "ceiling": top,
+        **_exact_match("before", before),
+        **_exact_match("after", after),
+        **(_comparison(before, after) if before and after else {}),
+        **_held_out(before, after),
+        "ceiling": expert_ceiling,
         "steps": outcome.progress.step,
         "tokens": outcome.progress.tokens,
         "seconds": outcome.progress.seconds,
@@ -46,35 +47,32 @@ def summary(outcome: Outcome, top: Mapping[str, Any] | None) -> Mapping[str, Any
     }
 
 
-def _alone(when: str, found: Measured | None) -> dict[str, Any]:
-    if found is None:
+def _exact_match(when: str, results: HeldOutResults | None) -> dict[str, Any]:
+    if results is None:
         return {}
-    return {f"em_{when}": asdict(found.greedy.em), f"em_sampled_{when}": asdict(found.sampled.em)}
+    return {f"em_{when}": asdict(results.greedy.em), f"em_sampled_{when}": asdict(results.sampled.em)}
 
 
-def _held_out(outcome: Outcome) -> dict[str, Any]:
-    """How many questions were asked, and which evaluation lost how many of them to what; they are in no figure."""
-    asked = {
+def _held_out(before: HeldOutResults | None, after: HeldOutResults | None) -> dict[str, Any]:
+    """The number of questions, and those that each evaluation lost to failures."""
+    evaluations = {
         f"{sampling}{when}": evaluation
-        for when, found in (("before", outcome.before), ("after", outcome.after))
-        if found is not None
-        for sampling, evaluation in (("", found.greedy), ("sampled_", found.sampled))
+        for when, results in (("before", before), ("after", after))
+        if results is not None
+        for sampling, evaluation in (("", results.greedy), ("sampled_", results.sampled))
     }
-    if not asked:
+    if not evaluations:
         return {}
-    lost = {name: evaluation.failures() for name, evaluation in asked.items() if evaluation.unusable}
-    questions = len(next(iter(asked.values())).results)
-    unpaired = _unpaired(outcome.before.greedy, outcome.after.greedy) if outcome.before and outcome.after else []
+    lost = {name: evaluation.failures() for name, evaluation in evaluations.items() if evaluation.unusable}
+    unpaired: list[str] = []
+    if before and after:
+        compared = compare_by_kind(before.greedy, after.greedy)
+        unpaired = [kind for kind in before.greedy.by_kind() if kind not in compared]
+    questions = len(next(iter(evaluations.values())).results)
     return {"held_out": {"questions": questions, "lost": lost, "kinds_without_pairs": unpaired}}
 
 
-def _unpaired(before: Evaluation, after: Evaluation) -> list[str]:
-    """Kinds without a question that is usable in both evaluations."""
-    compared = compare_by_kind(before, after)
-    return [kind for kind in before.by_kind() if kind not in compared]
-
-
-def _compared(before: Measured, after: Measured) -> dict[str, Any]:
+def _comparison(before: HeldOutResults, after: HeldOutResults) -> dict[str, Any]:
     comparison = compare(before.greedy.results, after.greedy.results)
     first, second = before.greedy.by_kind(), after.greedy.by_kind()
     kinds = compare_by_kind(before.greedy, after.greedy)
@@ -98,12 +96,12 @@ def _searches(before: Evaluation, after: Evaluation) -> dict[str, float]:
     return {"before": before.mean("searches").value, "after": after.mean("searches").value}
 
 
-def _write_report(run: Run, found: Mapping[str, Any], after: Evaluation) -> None:
+def _write_report(run: Run, summary: Mapping[str, Any], after: Evaluation) -> None:
     page = run_page(
         title=run.path.name,
         manifest=run.manifest(),
         metrics=list(run.metrics()),
-        summary=found,
+        summary=summary,
         transcripts=[_transcript(result) for result in select_transcripts(after)],
         events=list(run.events()),
         parity=run.read_json(parity.FILE),

@@ -1,116 +1,256 @@
-"""Trackers: the metrics of a run go to others too, and whatever happens there, the run goes on.
+"""Trackers: send the metrics of a run to TensorBoard, W&B, MLflow or trackio without ever blocking the run.
 
-Each tracker works in a thread of its own, so that a server that does not answer keeps nobody waiting.
+Each tracker works in its own thread; one that fails is reported once and dropped. Libraries are imported on use.
 """
 
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from queue import SimpleQueue
 from threading import Thread
-from typing import Self
+from typing import Any, Protocol, Self
+from uuid import uuid4
 
 from sleuth.config.train import TrackConfig
 from sleuth.errors import MissingExtra
+from sleuth.evaluate.folder import flatten
 from sleuth.runs.run import Run
 from sleuth.train.observer import RunObserver
-from sleuth.train.tracking.session import Session, Tracker
 
-PATIENCE = 90.0  # seconds that a tracker may take to send what is left when a run ends
+FOLDER = "tracking"
+FINISH_SECONDS = 90.0  # for a tracker to send what is left at the end of a run
+WANDB_INIT_SECONDS, WANDB_FINISH_SECONDS = 30.0, 60.0
+MLFLOW_PARAMS = 100  # per request
 
-Open = Callable[[Session], Tracker]
-Row = tuple[int, dict[str, float]]
+
+class Tracker(Protocol):
+    """Shows the metrics of a run in another system; an exception ends the tracker, never the run."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send the metrics of a step; after a rollback, steps are repeated."""
+        ...
+
+    def close(self) -> None:
+        """Send what is left."""
+        ...
 
 
-class Courier:
-    """Carries rows to a tracker that is opened, used and closed in a thread of its own; `fault` says why it ended."""
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A run as trackers see it: its project, its settings, and the ids under which they know it."""
 
-    def __init__(self, name: str, opening: Callable[[], Tracker]) -> None:
+    run: Run
+    project: str
+
+    @property
+    def name(self) -> str:
+        return self.run.path.name
+
+    def saved_id(self, tracker: str) -> str | None:
+        """The id that a tracker has already given to this run."""
+        saved = self.run.read_json(f"{FOLDER}/{tracker}.json")
+        return None if saved is None else str(saved["id"])
+
+    def save_id(self, tracker: str, given: str) -> str:
+        """Store the id in the run folder, so that a resumed run continues under it."""
+        self.run.write_json(f"{FOLDER}/{tracker}.json", {"id": given})
+        return given
+
+    def id_for(self, tracker: str) -> str:
+        """The saved id, or a new one."""
+        return self.saved_id(tracker) or self.save_id(tracker, uuid4().hex[:12])
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the run by dotted name."""
+        return flatten(self.run.manifest().get("config") or {})
+
+
+class TensorBoardTracker:
+    """Event files in the run folder; a repeated step replaces the steps from there on."""
+
+    def __init__(self, session: Session) -> None:
+        self._folder = session.run.path / FOLDER / "tensorboard"
+        self._writer: Any = None
+        self._last = 0
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        if self._writer is None or step <= self._last:
+            self.close()
+            self._writer = SummaryWriter(str(self._folder), purge_step=step)
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+        self._last = step
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class MlflowTracker:
+    """An MLflow run at MLFLOW_TRACKING_URI; uses the client only, so the user's active run is not changed."""
+
+    def __init__(self, session: Session) -> None:
+        from mlflow.tracking import MlflowClient
+
+        self._client = MlflowClient()
+        self._id = session.saved_id("mlflow") or session.save_id("mlflow", self._create(session))
+
+    def _create(self, session: Session) -> str:
+        from mlflow.entities import Param
+
+        found = self._client.get_experiment_by_name(session.project)
+        experiment = self._client.create_experiment(session.project) if found is None else found.experiment_id
+        created: str = self._client.create_run(experiment, run_name=session.name).info.run_id
+        params = [Param(name, str(value)) for name, value in session.settings().items()]
+        for first in range(0, len(params), MLFLOW_PARAMS):
+            self._client.log_batch(created, params=params[first : first + MLFLOW_PARAMS])
+        return created
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = round(time.time() * 1000)
+        self._client.log_batch(self._id, metrics=[Metric(name, value, now, step) for name, value in metrics.items()])
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id)
+
+
+class TrackioTracker:
+    """A trackio run with a unique name, because trackio identifies runs by name."""
+
+    def __init__(self, session: Session) -> None:
+        import trackio
+
+        with redirect_stdout(sys.stderr):  # stdout is reserved for our own output
+            self._run = trackio.init(
+                project=session.project,
+                name=f"{session.name}-{session.id_for('trackio')}",
+                config=session.settings(),
+                resume="allow",
+                embed=False,
+                auto_log_cpu=False,
+                auto_log_gpu=False,
+            )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        with redirect_stdout(sys.stderr):
+            self._run.finish()
+
+
+class WandbTracker:
+    """A W&B run; the step is a metric of its own, because W&B drops rows that step backwards after a rollback."""
+
+    def __init__(self, session: Session) -> None:
+        import wandb
+
+        # wandb would otherwise prompt for a key and wait.
+        if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False):
+            raise ConnectionError("there is no API key: run wandb login, or set WANDB_MODE=offline")
+        self._run = wandb.init(
+            project=session.project,
+            name=session.name,
+            id=session.id_for("wandb"),
+            resume="allow",
+            dir=session.run.path,
+            config=session.settings(),
+            settings=wandb.Settings(
+                silent=True, console="off", init_timeout=WANDB_INIT_SECONDS, finish_timeout=WANDB_FINISH_SECONDS
+            ),
+        )
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({**metrics, "step": step})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+TRACKERS: dict[str, Callable[[Session], Tracker]] = {
+    "wandb": WandbTracker,
+    "tensorboard": TensorBoardTracker,
+    "trackio": TrackioTracker,
+    "mlflow": MlflowTracker,
+}
+
+
+class TrackerThread:
+    """Opens, feeds and closes a tracker in a thread; `error` says why it ended."""
+
+    def __init__(self, name: str, opener: Callable[[], Tracker]) -> None:
         self.name = name
-        self.fault: str | None = None
-        self._rows: SimpleQueue[Row | None] = SimpleQueue()
-        # A daemon: a tracker that hangs does not keep the process from ending.
-        self._thread = Thread(target=self._work, args=(opening,), name=f"tracker {name}", daemon=True)
+        self.error: str | None = None
+        self._rows: SimpleQueue[tuple[int, dict[str, float]] | None] = SimpleQueue()
+        # A daemon: a tracker that hangs must not keep the process alive.
+        self._thread = Thread(target=self._work, args=(opener,), name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def send(self, step: int, metrics: Mapping[str, float]) -> None:
         self._rows.put((step, dict(metrics)))
 
-    def finish(self, patience: float) -> None:
-        """Waits until everything is delivered, but not longer than `patience` seconds."""
+    def finish(self, timeout: float) -> None:
+        """Wait until everything is sent, at most `timeout` seconds."""
         self._rows.put(None)
-        self._thread.join(patience)
+        self._thread.join(timeout)
         if self._thread.is_alive():
-            self.fault = f"it had not taken everything {patience:g} s after the end"
+            self.error = f"it had not accepted all metrics {timeout:g} s after the end"
 
-    def _work(self, opening: Callable[[], Tracker]) -> None:
+    def _work(self, opener: Callable[[], Tracker]) -> None:
         try:
-            tracker = opening()
+            tracker = opener()
             while (row := self._rows.get()) is not None:
                 tracker.log(*row)
             tracker.close()
-        except Exception as error:  # libraries and networks fail in ways of their own
-            self.fault = " ".join(str(error).split()) or type(error).__name__
+        except Exception as error:  # libraries and networks raise anything
+            self.error = " ".join(str(error).split()) or type(error).__name__
 
 
 class Trackers:
-    """All trackers of a run; one that fails is told of once, and dropped."""
+    """All trackers of a run; one that fails is reported once and dropped."""
 
-    def __init__(self, couriers: Sequence[Courier], observer: RunObserver, patience: float = PATIENCE) -> None:
-        self._couriers = list(couriers)
-        self._watch = observer
-        self._patience = patience
+    def __init__(
+        self, threads: Sequence[TrackerThread], observer: RunObserver, timeout: float = FINISH_SECONDS
+    ) -> None:
+        self._threads = list(threads)
+        self._observer = observer
+        self._timeout = timeout
 
     @classmethod
-    def of(cls, config: TrackConfig, run: Run, observer: RunObserver) -> Self:
-        """The trackers asked for; a library that is not installed is told before anything begins."""
-        for name in config.trackers:
+    def build(cls, config: TrackConfig, run: Run, observer: RunObserver, *, enabled: bool = True) -> Self:
+        """Start the trackers of the settings; a missing library is reported before the run starts."""
+        names = config.trackers if enabled else ()
+        for name in names:
             if find_spec(name) is None:
                 raise MissingExtra(name, name)
         session = Session(run, config.project)
-        return cls([Courier(name, partial(OPEN[name], session)) for name in config.trackers], observer)
+        return cls([TrackerThread(name, partial(TRACKERS[name], session)) for name in names], observer)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Sends the metrics of a step on their way."""
+        """Queue the metrics of a step."""
         self._drop_failed()
-        for courier in self._couriers:
-            courier.send(step, metrics)
+        for thread in self._threads:
+            thread.send(step, metrics)
 
     def close(self) -> None:
-        """Delivers what is left."""
-        for courier in self._couriers:
-            courier.finish(self._patience)
+        """Send what is left."""
+        for thread in self._threads:
+            thread.finish(self._timeout)
         self._drop_failed()
-        self._couriers.clear()
+        self._threads.clear()
 
     def _drop_failed(self) -> None:
-        for courier in [each for each in self._couriers if each.fault is not None]:
-            self._watch.log(f"{courier.name} is no longer told of this run: {courier.fault}; metrics.jsonl has it all")
-            self._couriers.remove(courier)
-
-
-def _wandb(session: Session) -> Tracker:
-    from sleuth.train.tracking.weights_and_biases import WandbTracker
-
-    return WandbTracker(session)
-
-
-def _tensorboard(session: Session) -> Tracker:
-    from sleuth.train.tracking.event_file import TensorBoardTracker
-
-    return TensorBoardTracker(session)
-
-
-def _trackio(session: Session) -> Tracker:
-    from sleuth.train.tracking.trackio_run import TrackioTracker
-
-    return TrackioTracker(session)
-
-
-def _mlflow(session: Session) -> Tracker:
-    from sleuth.train.tracking.mlflow_run import MlflowTracker
-
-    return MlflowTracker(session)
-
-
-OPEN: dict[str, Open] = {"wandb": _wandb, "tensorboard": _tensorboard, "trackio": _trackio, "mlflow": _mlflow}
+        for thread in [each for each in self._threads if each.error is not None]:
+            self._observer.log(f"{thread.name} no longer receives metrics: {thread.error}; metrics.jsonl is complete")
+            self._threads.remove(thread)

@@ -17,7 +17,7 @@ from sleuth.config.recipe import load, with_absolute_paths
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
-from sleuth.train.assemble import begin
+from sleuth.train.manifest import create_run
 
 QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
 RECIPE = """
@@ -98,7 +98,7 @@ def test_a_retrieval_server_that_is_not_there_is_found_before_training(
     dead = 'retrieval = { index = "http://127.0.0.1:1", service.deadline = 0.2 }'
     Path("served.toml").write_text(RECIPE.replace('corpus = "corpus.jsonl", ', "") + dead)
     if resumed:
-        begin(with_absolute_paths(load("served.toml")), Path("run"))
+        create_run(with_absolute_paths(load("served.toml")), Path("run"))
     before = sorted(home.rglob("*"))
     words = ["--resume", "run"] if resumed else ["served.toml", "--out", "run"]
     last = refused(*words, monkeypatch=monkeypatch, capsys=capsys)
@@ -171,7 +171,7 @@ def test_manifest_that_is_damaged_is_refused(
 def test_run_that_goes_on_does_not_become_another(
     change: str, sentence: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = begin(with_absolute_paths(load("own.toml")), home / "run")
+    run = create_run(with_absolute_paths(load("own.toml")), home / "run")
     before = run.manifest()
     last = refused("--resume", "run", "--set", change, monkeypatch=monkeypatch, capsys=capsys)
     assert last.startswith(f"sleuth: {sentence}")

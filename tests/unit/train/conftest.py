@@ -22,12 +22,13 @@ from sleuth.retrieval import index
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
-from sleuth.train.assemble import Parts
-from sleuth.train.critic import Critic
+from sleuth.train.data import QuestionStream
+from sleuth.train.models import Critic
 from sleuth.train.observer import SilentObserver
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.publish import Copied, Shared
-from sleuth.train.rollout import QuestionStream, RolloutSampler
+from sleuth.train.parts import Parts
+from sleuth.train.publish import CopiedWeights, SharedWeights
+from sleuth.train.rollout import RolloutSampler
 from sleuth.train.saver import Saver
 from sleuth.train.step import Learner
 from sleuth.train.trackers import Trackers
@@ -132,8 +133,8 @@ def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Pa
             run=run,
             learner=Learner(learned, optimiser, config.algorithm, config.train, context, reference, critic),
             engine=engine,
-            publisher=Shared(engine) if together else Copied(engine, lambda: _beside(learned, apart)),
-            sampler=RolloutSampler(agent, Rubric(config.reward), stream, config, tally=lambda: engine.stats),
+            publisher=SharedWeights(engine) if together else CopiedWeights(engine, lambda: _beside(learned, apart)),
+            sampler=RolloutSampler(agent, Rubric(config.reward), stream, config),
             held_out=QUESTIONS[:3],
             saver=Saver(run, config.train.keep, always=(0,)),
             trackers=Trackers([], SilentObserver()),

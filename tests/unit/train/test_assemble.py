@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 import torch
 
+from sleuth.agent.loading import load_run_agent
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
-from sleuth.model.policy import Policy
+from sleuth.model.policy import Policy, select_dtype
 from sleuth.runs.run import Run
-from sleuth.train import finished
-from sleuth.train.assemble import Parts, proceed, start
+from sleuth.train.assemble import resume_run, start_run
 from sleuth.train.checkpoint import Progress
-from sleuth.train.learners import dtype_of, engine_policy
 from sleuth.train.loop import train
+from sleuth.train.manifest import record_resume
 from sleuth.train.observer import SilentObserver
-from sleuth.train.publish import Copied, Shared
+from sleuth.train.parts import Parts
+from sleuth.train.publish import CopiedWeights, SharedWeights, engine_policy
 from sleuth.train.saver import save
 
 QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
@@ -69,14 +70,14 @@ def generated(**world: int) -> Config:
 
 
 def begun(made: Config | None = None, observer: Stages | None = None) -> Parts:
-    return start(made or config(), Path("run"), observer or SilentObserver())
+    return start_run(made or config(), Path("run"), observer or SilentObserver())
 
 
 def test_run_on_files_indexes_them_once(home: Path) -> None:
     stages = Stages()
     made = begun(observer=stages)
     assert [question.id for question in made.held_out] == ["q1"]
-    again = proceed(Run.open(made.run.path), stages)
+    again = resume_run(Run.open(made.run.path), stages)
     assert stages.begun == ["indexing"]
     assert again.config == made.config
 
@@ -105,7 +106,7 @@ def test_run_in_a_world_generates_it_once(home: Path) -> None:
     made = begun(generated(), stages)
     assert len(made.held_out) == 3
     assert len(made.sampler.stream.questions) == 5
-    proceed(Run.open(made.run.path), stages)
+    resume_run(Run.open(made.run.path), stages)
     assert stages.begun == ["generating the world", "indexing"]
 
 
@@ -113,7 +114,7 @@ def test_run_with_an_index_of_its_own_builds_none(home: Path) -> None:
     built = begun().run.path / "index"
     stages = Stages()
     own = config(data={"train": "train.jsonl", "test": "test.jsonl"}, retrieval={"index": str(built.relative_to("."))})
-    start(own, Path("second"), stages)
+    start_run(own, Path("second"), stages)
     assert stages.begun == []
     assert not Path("second/index").exists()
 
@@ -122,7 +123,7 @@ def test_run_with_an_index_of_its_own_builds_none(home: Path) -> None:
 def test_run_killed_before_its_first_checkpoint_starts_over(left: str, home: Path) -> None:
     made = begun(generated())
     (made.run.path / left).mkdir()
-    with proceed(Run.open(made.run.path), SilentObserver()).run.lock():
+    with resume_run(Run.open(made.run.path), SilentObserver()).run.lock():
         assert not (made.run.path / left).exists()
 
 
@@ -130,16 +131,16 @@ def test_run_is_continued_and_asked_from_another_folder(home: Path, monkeypatch:
     made = begun()
     save(made.run, made.learner.policy, made.learner.optimiser, Progress(1, 0.0, 0), keep=1)
     monkeypatch.chdir("/")
-    again = proceed(Run.open(home / "run"), SilentObserver())
+    again = resume_run(Run.open(home / "run"), SilentObserver())
     assert again.config.model.policy == str(home / "model")
     for initial in (True, False):
-        assert finished.agent(Run.open(home / "run"), initial).config == made.config.agent
+        assert load_run_agent(Run.open(home / "run"), initial).config == made.config.agent
 
 
 def test_run_without_checkpoint_has_nothing_to_ask(home: Path) -> None:
     made = begun()
     with pytest.raises(InputError, match="has no checkpoint yet; continue it with: sleuth train --resume run"):
-        finished.agent(made.run)
+        load_run_agent(made.run)
 
 
 def test_manifest_names_the_inputs_by_content(home: Path) -> None:
@@ -158,16 +159,16 @@ def test_changed_input_is_not_continued(path: str, knob: str, home: Path) -> Non
     with Path(path).open("a") as file:
         file.write("\n")
     with pytest.raises(InputError, match=rf"{knob} = .* changed after run was begun with it; put it back, or begin"):
-        proceed(Run.open(made.run.path), SilentObserver())
+        resume_run(Run.open(made.run.path), SilentObserver())
 
 
 def test_engine_generates_on_the_parameters_that_learn_unless_it_is_ahead(home: Path) -> None:
-    together = start(config(), Path("together"), SilentObserver())
+    together = start_run(config(), Path("together"), SilentObserver())
     train, algorithm = {"mode": "ahead"}, {"correction": {"level": "token"}}
-    apart = start(config(train=train, algorithm=algorithm), Path("apart"), SilentObserver())
-    assert (type(together.publisher), type(apart.publisher)) == (Shared, Copied)
-    assert engine_policy(together.config, together.learner)[0] is together.learner.policy
-    learning, (generating, _) = apart.learner.policy, engine_policy(apart.config, apart.learner)
+    apart = start_run(config(train=train, algorithm=algorithm), Path("apart"), SilentObserver())
+    assert (type(together.publisher), type(apart.publisher)) == (SharedWeights, CopiedWeights)
+    assert engine_policy(together.config, together.learner) is together.learner.policy
+    learning, generating = apart.learner.policy, engine_policy(apart.config, apart.learner)
     pairs = zip(learning.model.parameters(), generating.model.parameters(), strict=True)
     assert all(torch.equal(ours, theirs) and ours.data_ptr() != theirs.data_ptr() for ours, theirs in pairs)
 
@@ -177,39 +178,39 @@ def test_critic_begins_as_the_policy_or_another_model(home: Path, policy: Callab
     models = {"model": {}, "other": {"policy": "other"}}
     for number, (folder, critic) in enumerate(models.items()):
         settings = {"advantage": "gae", "critic": critic}
-        made = start(config(algorithm=settings), Path(f"run-{number}"), SilentObserver()).learner.critic
+        made = start_run(config(algorithm=settings), Path(f"run-{number}"), SilentObserver()).learner.critic
         assert made is not None
         expected = Policy.load(home / folder, torch.device("cpu")).model.base_model.state_dict()
         found = made.body.model.base_model.state_dict()
         assert all(torch.equal(found[name], each) for name, each in expected.items())
-    assert start(config(), Path("without"), SilentObserver()).learner.critic is None
+    assert start_run(config(), Path("without"), SilentObserver()).learner.critic is None
 
 
 def test_half_precision_is_for_gpus(home: Path) -> None:
     asked = config(model={"policy": "model", "dtype": "bfloat16"})
     with pytest.raises(ConfigError, match=r"model\.dtype = bfloat16 needs a GPU, and there is none; remove it"):
-        dtype_of(asked, torch.device("cpu"))
-    assert dtype_of(asked, torch.device("cuda")) is torch.bfloat16
-    assert dtype_of(config(), torch.device("cpu")) is torch.float32
-    assert dtype_of(config(), torch.device("cuda")) is torch.bfloat16
+        select_dtype(asked.model, torch.device("cpu"))
+    assert select_dtype(asked.model, torch.device("cuda")) is torch.bfloat16
+    assert select_dtype(config().model, torch.device("cpu")) is torch.float32
+    assert select_dtype(config().model, torch.device("cuda")) is torch.bfloat16
 
 
 def test_run_goes_on_with_what_may_change_and_remembers_it(home: Path) -> None:
     made = begun()
     made.run.write_summary({"steps": 3})
-    longer = proceed(Run.open(made.run.path), SilentObserver(), ["train.steps=7"])
+    longer = resume_run(Run.open(made.run.path), SilentObserver(), ["train.steps=7"])
     assert "changes" not in made.run.manifest(), "nothing changes before the run is held"
-    with longer.held():
-        longer.go_on(0)
+    with longer.open():
+        record_resume(longer.run, longer.config, 0, longer.changes, longer.versions)
         assert made.run.summary() is None, "a run that goes on is not finished"
-    again = proceed(Run.open(made.run.path), SilentObserver(), ["guards.non_finite=stop"])
-    with again.held():
-        again.go_on(0)
+    again = resume_run(Run.open(made.run.path), SilentObserver(), ["guards.non_finite=stop"])
+    with again.open():
+        record_resume(again.run, again.config, 0, again.changes, again.versions)
     assert (again.config.train.steps, again.config.guards.non_finite) == (7, "stop")
     assert made.run.manifest()["changes"] == ["train.steps=7", "guards.non_finite=stop"]
-    assert proceed(Run.open(made.run.path), SilentObserver()).config == again.config
+    assert resume_run(Run.open(made.run.path), SilentObserver()).config == again.config
     with pytest.raises(ConfigError, match=r"train\.samples cannot change after a run was begun"):
-        proceed(Run.open(made.run.path), SilentObserver(), ["train.samples=2"])
+        resume_run(Run.open(made.run.path), SilentObserver(), ["train.samples=2"])
 
 
 def test_parts_of_a_run_made_by_other_versions_are_recorded_and_told(
@@ -222,18 +223,18 @@ def test_parts_of_a_run_made_by_other_versions_are_recorded_and_told(
     (first,) = made.run.manifest()["parts"]
     assert (first["step"], first["torch"], list(first["functions"])) == (0, torch.__version__, ["reward.answer"])
     same = Stages()
-    assert proceed(Run.open(made.run.path), same).versions is None
+    assert resume_run(Run.open(made.run.path), same).versions is None
     assert not any("other versions" in line for line in same.told)
     # The run was begun by another torch, and the function was edited since.
     made.run.record_versions(0, {**first, "torch": "2.0"})
     function.write_text("def paid(question, trajectory):\n    return 0.5\n")
     save(made.run, made.learner.policy, made.learner.optimiser, Progress(4), keep=1)
     stages = Stages()
-    again = proceed(Run.open(made.run.path), stages)
+    again = resume_run(Run.open(made.run.path), stages)
     told = next(line for line in stages.told if "other versions" in line)
-    assert f"from step 4 on this run is made by other versions: torch 2.0 is now {torch.__version__}" in told
+    assert f"from step 4 on this run uses other versions: torch 2.0 is now {torch.__version__}" in told
     assert "the function of reward.answer changed" in told
-    again.go_on(4)
+    record_resume(again.run, again.config, 4, again.changes, again.versions)
     parts = made.run.manifest()["parts"]
     assert [(each["step"], each["torch"]) for each in parts] == [(0, "2.0"), (4, torch.__version__)]
     made.run.rewind(2)

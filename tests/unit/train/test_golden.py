@@ -33,7 +33,7 @@ from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
 from sleuth.sft.quickstart_tokenizer import tokenizer
-from sleuth.train.critic import Critic
+from sleuth.train.models import Critic
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.step import Learner, StepRates
 

@@ -28,10 +28,10 @@ from sleuth.records import Hit, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.json_files import read_json, read_rows
 from sleuth.runs.run import Run
-from sleuth.train.assemble import Parts
-from sleuth.train.examine import ask
+from sleuth.train.held_out import evaluate_held_out
 from sleuth.train.loop import Outcome, train
 from sleuth.train.observer import SilentObserver
+from sleuth.train.parts import Parts
 from sleuth.train.rollout import group_by_question
 
 Making = Callable[..., Parts]
@@ -125,7 +125,7 @@ def test_run_records_every_step_and_saves_on_time(parts: Making, tmp_path: Path,
     assert outcome.progress.tokens == sum(row["episode/tokens_all"] for row in rows[1:])
     assert outcome.before is not None
     assert outcome.after is not None
-    assert len(outcome.before.greedy.asked) == len(outcome.after.sampled.asked) == 3
+    assert len(outcome.before.greedy.results) == len(outcome.after.sampled.results) == 3
 
 
 @pytest.fixture
@@ -749,8 +749,8 @@ def test_evaluations_of_a_run_that_keeps_its_cache_begin_clean(parts: Making, tm
     after = trained(made).after
     assert after is not None
     fresh = parts(tmp_path / "fresh", learning=made.learner.policy, **tables)
-    scored = asyncio.run(ask(fresh, 0.0, 3))
-    logprobs = [[each.trajectory.logprobs for each in found.asked] for found in (after.greedy, scored)]
+    scored = asyncio.run(evaluate_held_out(fresh, 0.0, 3))
+    logprobs = [[each.logprobs for each in found.trajectories] for found in (after.greedy, scored)]
     assert logprobs[0] == logprobs[1]
 
 

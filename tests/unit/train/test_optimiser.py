@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sleuth.errors import InputError, MissingExtra
-from sleuth.train.optimiser import Optimiser, not_finite
+from sleuth.train.optimiser import Optimiser, find_non_finite
 
 RATE, DECAY, CLIP = 1e-2, 0.1, 1.0
 SHAPES = {"wide": (4, 6), "flat": (5,), "one": (1, 1)}
@@ -255,6 +255,6 @@ def test_one_number_that_is_not_finite_is_found_by_name(dtype: torch.dtype, valu
         "large": torch.full((7,), 3e38, dtype=dtype), "empty": torch.empty(0), "count": torch.tensor(3),
         "wide": torch.ones(3, 5, dtype=dtype),
     }  # fmt: skip
-    assert not_finite(tensors) is None
+    assert find_non_finite(tensors) is None
     tensors["wide"][1, 2] = value
-    assert not_finite(tensors) == "wide"
+    assert find_non_finite(tensors) == "wide"

@@ -17,10 +17,10 @@ from sleuth.errors import EngineFailure, UserError
 from sleuth.model.packing import row
 from sleuth.model.policy import Policy
 from sleuth.train import parity
-from sleuth.train.assemble import Parts
 from sleuth.train.loop import train
 from sleuth.train.observer import SilentObserver
 from sleuth.train.parity import Parity, compare, measure, require
+from sleuth.train.parts import Parts
 
 Making = Callable[..., Policy]
 LIMIT = 0.02

@@ -12,7 +12,7 @@ from sleuth.config.reward import RewardConfig
 from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.records import StopReason, ToolCall, Trajectory
 from sleuth.reward.rubric import Rubric
-from sleuth.train.assemble import Parts
+from sleuth.train.parts import Parts
 from sleuth.train.ranks import Alone
 from sleuth.train.rollout import RolloutBatch, group_by_question
 from sleuth.train.step import StepRates

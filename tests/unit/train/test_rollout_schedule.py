@@ -16,9 +16,9 @@ from sleuth.model.tokens import Tokens
 from sleuth.records import Hit
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
-from sleuth.train.assemble import Parts
 from sleuth.train.loop import train
 from sleuth.train.observer import SilentObserver
+from sleuth.train.parts import Parts
 from sleuth.train.rollout import RolloutBatch
 from sleuth.train.rollout_schedule import OneStepAhead, Synchronous
 

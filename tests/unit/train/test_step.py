@@ -18,7 +18,7 @@ from sleuth.errors import ConfigError
 from sleuth.model.policy import Policy, Reference
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, StopReason, Trajectory
-from sleuth.train.critic import Critic
+from sleuth.train.models import Critic
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.ranks import ALONE
 from sleuth.train.sharding import score_rows

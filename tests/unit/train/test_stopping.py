@@ -16,10 +16,11 @@ from sleuth.errors import Interrupted
 from sleuth.records import Trajectory
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run
-from sleuth.train.assemble import Parts
-from sleuth.train.loop import newest_checkpoint, train
+from sleuth.train.loop import train
 from sleuth.train.observer import SilentObserver
+from sleuth.train.parts import Parts
 from sleuth.train.ranks import cancel_together
+from sleuth.train.recovery import newest_checkpoint
 
 Making = Callable[..., Parts]
 Item = TypeVar("Item")

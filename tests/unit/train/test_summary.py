@@ -15,14 +15,14 @@ from sleuth.model.policy import Policy
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
 from sleuth.train import ceiling
-from sleuth.train.assemble import Parts
 from sleuth.train.checkpoint import Progress
-from sleuth.train.examine import Measured
+from sleuth.train.held_out import HeldOutResults
 from sleuth.train.loop import Outcome as Finished
 from sleuth.train.loop import train
 from sleuth.train.metrics import peak_memory_gib
 from sleuth.train.observer import SilentObserver
-from sleuth.train.summary import select_transcripts, summary, write
+from sleuth.train.parts import Parts
+from sleuth.train.summary import select_transcripts, summarise, write_summary
 
 
 def evaluation(*answers: tuple[int, str | None]) -> Evaluation:
@@ -42,8 +42,8 @@ def evaluation(*answers: tuple[int, str | None]) -> Evaluation:
 def test_summary_names_what_changed_and_what_it_took() -> None:
     before = evaluation((1, "rome"), (1, "oslo"), (2, "rome"), (3, None))
     after = evaluation((1, "oslo"), (1, "oslo"), (2, "rome"), (3, "oslo"))
-    finished = Finished(Measured(before, before), Measured(after, after), Progress(7, 12.5, 900))
-    found = summary(finished, None)
+    finished = Finished(HeldOutResults(before, before), HeldOutResults(after, after), Progress(7, 12.5, 900))
+    found = summarise(finished, None)
     assert found["em_before"]["value"] == pytest.approx(1 / 3)
     assert found["em_after"]["value"] == pytest.approx(3 / 4)
     assert found["em_after"]["low"] < 0.75 < found["em_after"]["high"]
@@ -61,7 +61,7 @@ def test_summary_counts_the_questions_that_were_lost() -> None:
     before = evaluation((1, "rome"), (1, "oslo"), (2, "rome"), (3, None))
     after = evaluation((1, "oslo"), (1, None), (2, "rome"), (3, "oslo"))
     whole = evaluation((1, "oslo"), (1, "oslo"), (2, "rome"), (3, "oslo"))
-    found = summary(Finished(Measured(before, whole), Measured(after, whole), Progress(7)), None)
+    found = summarise(Finished(HeldOutResults(before, whole), HeldOutResults(after, whole), Progress(7)), None)
     assert found["held_out"] == {
         "questions": 4,
         "lost": {"before": {"search_unavailable": 1}, "after": {"search_unavailable": 1}},
@@ -69,9 +69,9 @@ def test_summary_counts_the_questions_that_were_lost() -> None:
     }
     assert (found["em_before"]["count"], found["em_after"]["count"], found["em_gain"]["count"]) == (3, 3, 2)
     assert {kind: entry["questions"] for kind, entry in found["em_by_hops"].items()} == {"1 hop": 2, "2 hops": 1}
-    alone = summary(Finished(None, Measured(whole, after), Progress(7)), None)
+    alone = summarise(Finished(None, HeldOutResults(whole, after), Progress(7)), None)
     assert alone["held_out"]["lost"] == {"sampled_after": {"search_unavailable": 1}}
-    assert "held_out" not in summary(Finished(None, None, Progress(7)), None)
+    assert "held_out" not in summarise(Finished(None, None, Progress(7)), None)
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_summary_counts_the_questions_that_were_lost() -> None:
 )
 def test_ceiling_stands_only_beside_what_it_was_measured_on(change: str, tmp_path: Path) -> None:
     shipped, quickstart = recipe.resolve_policy("quickstart"), recipe.load("quickstart")
-    known = ceiling.known(shipped, quickstart)
+    known = ceiling.load(shipped, quickstart)
     assert known is not None
     assert known["em"]["count"] == quickstart.evaluate.questions
-    assert ceiling.known(shipped, recipe.load("quickstart", ["train.seed=7", "retrieval.cache=9"])) == known
-    assert ceiling.known(shipped, recipe.load("quickstart", [change])) is None
-    assert ceiling.known(tmp_path, quickstart) is None
+    assert ceiling.load(shipped, recipe.load("quickstart", ["train.seed=7", "retrieval.cache=9"])) == known
+    assert ceiling.load(shipped, recipe.load("quickstart", [change])) is None
+    assert ceiling.load(tmp_path, quickstart) is None
 
 
 def test_transcripts_are_of_every_kind_wrong_before_right() -> None:
@@ -118,7 +118,7 @@ def test_finished_run_has_summary_and_report(
 ) -> None:
     policy().save(tmp_path / "model")
     made = parts(tmp_path / "run", reward={"answer": judged}, model={"policy": str(tmp_path / "model")})
-    found = write(made, train(made, SilentObserver(), 0.0))
+    found = write_summary(made, train(made, SilentObserver(), 0.0))
     assert json.loads((made.run.path / "summary.json").read_text()) == found
     assert found["steps"] == 3
     page = (made.run.path / "report.html").read_text()
@@ -136,7 +136,7 @@ def test_run_whose_report_could_not_be_written_is_not_finished(
     outcome = train(made, SilentObserver(), 0.0)
     (made.run.path / "events.jsonl").write_text("broken\n")
     with pytest.raises(InputError, match=r"events\.jsonl"):
-        write(made, outcome)
+        write_summary(made, outcome)
     assert made.run.summary() is None
 
 
@@ -148,7 +148,7 @@ def test_summary_holds_what_was_asked(
     evaluate = {"before": asked == "before", "after": asked == "after"}
     tables = {"model": {"policy": str(tmp_path / "model")}, "evaluate": evaluate, "train": {"steps": 1}}
     made = parts(tmp_path / "run", reward={"answer": judged}, **tables)
-    found = write(made, train(made, SilentObserver(), 0.0))
+    found = write_summary(made, train(made, SilentObserver(), 0.0))
     assert {name for name in found if name.startswith("em_")} == (
         {f"em_{asked}", f"em_sampled_{asked}"} if asked else set()
     )

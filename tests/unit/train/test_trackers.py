@@ -13,8 +13,8 @@ from sleuth.errors import MissingExtra
 from sleuth.runs.json_files import read_json
 from sleuth.runs.run import Run
 from sleuth.train.observer import SilentObserver
-from sleuth.train.trackers import OPEN, Courier, Trackers
-from sleuth.train.tracking.session import Session, Tracker
+from sleuth.train.trackers import TRACKERS as TABLE
+from sleuth.train.trackers import Session, Tracker, Trackers, TrackerThread
 
 
 class Listening(SilentObserver):
@@ -50,12 +50,14 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_every_tracker_of_the_settings_is_in_the_table() -> None:
-    assert set(OPEN) == set(TRACKERS)
+    assert set(TABLE) == set(TRACKERS)
 
 
 def test_rows_arrive_in_order_and_all_of_them() -> None:
     books = [Notebook(), Notebook()]
-    trackers = Trackers([Courier("one", lambda: books[0]), Courier("two", lambda: books[1])], observer := Listening())
+    trackers = Trackers(
+        [TrackerThread("one", lambda: books[0]), TrackerThread("two", lambda: books[1])], observer := Listening()
+    )
     for step in (1, 2, 1):
         trackers.log(step, {"reward/mean": step / 2})
     trackers.close()
@@ -66,7 +68,9 @@ def test_rows_arrive_in_order_and_all_of_them() -> None:
 
 def test_one_that_fails_is_told_of_once_and_the_others_go_on() -> None:
     broken, sound = Notebook(fails_at=2), Notebook()
-    trackers = Trackers([Courier("broken", lambda: broken), Courier("sound", lambda: sound)], observer := Listening())
+    trackers = Trackers(
+        [TrackerThread("broken", lambda: broken), TrackerThread("sound", lambda: sound)], observer := Listening()
+    )
     for step in (1, 2, 3, 4):
         trackers.log(step, {})
     trackers.close()
@@ -81,7 +85,7 @@ def test_one_that_cannot_be_opened_is_dropped() -> None:
     def opening() -> Tracker:
         raise OSError
 
-    trackers = Trackers([Courier("closed", opening)], observer := Listening())
+    trackers = Trackers([TrackerThread("closed", opening)], observer := Listening())
     trackers.log(1, {})
     trackers.close()
     assert observer.lines == ["closed is no longer told of this run: OSError; metrics.jsonl has it all"]
@@ -89,7 +93,9 @@ def test_one_that_cannot_be_opened_is_dropped() -> None:
 
 def test_one_that_hangs_keeps_nobody_waiting() -> None:
     hung = Event()
-    trackers = Trackers([Courier("slow", lambda: Notebook(waits_for=hung))], observer := Listening(), patience=0.05)
+    trackers = Trackers(
+        [TrackerThread("slow", lambda: Notebook(waits_for=hung))], observer := Listening(), timeout=0.05
+    )
     trackers.log(1, {})
     trackers.close()
     assert observer.lines == [
@@ -102,12 +108,12 @@ def test_one_that_hangs_keeps_nobody_waiting() -> None:
 def test_a_library_that_is_not_installed_is_told_first(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match=rf"{name} is not installed; it comes with: pip install 'sleuth\[{name}\]'"):
-        Trackers.of(TrackConfig(to=name), run, SilentObserver())
+        Trackers.build(TrackConfig(to=name), run, SilentObserver())
 
 
 def test_a_run_is_known_by_one_id(run: Run) -> None:
     session = Session(run, "sleuth")
-    assert session.known("wandb") is None
+    assert session.saved_id("wandb") is None
     given = session.id_for("wandb")
     assert Session(Run.open(run.path), "sleuth").id_for("wandb") == given
     assert session.id_for("trackio") != given
@@ -116,7 +122,7 @@ def test_a_run_is_known_by_one_id(run: Run) -> None:
 
 def shown(name: str, run: Run, *rows: tuple[int, float]) -> None:
     """The rows go to a tracker of a run that is begun, or resumed."""
-    trackers = Trackers.of(TrackConfig(to=name), run, observer := Listening())
+    trackers = Trackers.build(TrackConfig(to=name), run, observer := Listening())
     for step, value in rows:
         trackers.log(step, {"reward/mean": value, "time/step": 1.0})
     trackers.close()
@@ -167,7 +173,7 @@ def test_wandb_without_a_key_asks_nobody(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    trackers = Trackers.of(TrackConfig(to="wandb"), run, observer := Listening())
+    trackers = Trackers.build(TrackConfig(to="wandb"), run, observer := Listening())
     trackers.close()
     (line,) = observer.lines
     assert "there is no API key: run wandb login, or set WANDB_MODE=offline" in line

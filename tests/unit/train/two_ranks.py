@@ -34,9 +34,10 @@ from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
 from sleuth.train.credit import RewardBatch
-from sleuth.train.learners import engine_policy, learner_of
+from sleuth.train.data import QuestionStream
+from sleuth.train.publish import CopiedWeights, SharedWeights, engine_policy
 from sleuth.train.ranks import Ranks, describe_disconnect, join_ranks
-from sleuth.train.rollout import QuestionStream, RolloutSampler
+from sleuth.train.rollout import RolloutSampler
 from sleuth.train.saver import Saver
 from sleuth.train.sharding import rank_packs
 from sleuth.train.step import Learner, StepRates, _row, _split
@@ -57,7 +58,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 def learner(folder: Path, ranks: Ranks, algorithm: dict[str, Any], **model: Any) -> Learner:
     train = {"questions": 2, "updates": 2, "pack_tokens": PACK_TOKENS, "learning_rate": 1e-4, "recompute": 0.5}
     tables = {"world": {}, "agent": {"context_tokens": 90}, "algorithm": algorithm, "train": train}
-    return learner_of(Config.model_validate({**tables, "model": {"policy": str(folder / "model"), **model}}), ranks)
+    return Learner.build(Config.model_validate({**tables, "model": {"policy": str(folder / "model"), **model}}), ranks)
 
 
 def learn(made: Learner, groups: list[Group], times: int = 2) -> list[dict[str, float]]:
@@ -115,9 +116,10 @@ def published(folder: Path, ranks: Ranks, groups: list[Group]) -> bool:
             "train": {"questions": 2, "mode": "ahead"},
         }
     )
-    copy, publisher = engine_policy(config, made)
+    copy = engine_policy(config, made)
     learn(made, groups)
-    publisher(PagedEngine(copy.model, copy.tokens, slots=2, context=90)).publish(1)
+    engine = PagedEngine(copy.model, copy.tokens, slots=2, context=90)
+    CopiedWeights(engine, lambda: dict(made.policy.parameters())).publish(1)
     expected = made.policy.weights(HostBuffers())
     return all(torch.equal(each, expected[name]) for name, each in copy.model.state_dict().items())
 
@@ -156,9 +158,12 @@ def asked(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
             "train": {"questions": 4, "samples": 3, "resample": 2},
         }
     )
-    copy, publisher = engine_policy(config, made)
+    copy = engine_policy(config, made)
     engine = PagedEngine(copy.model, copy.tokens, slots=4, context=91, lockstep=True)
-    publisher(engine).publish(0)
+    publisher = (
+        SharedWeights(engine) if copy is made.policy else CopiedWeights(engine, lambda: dict(made.policy.parameters()))
+    )
+    publisher.publish(0)
     agent = Agent(engine, copy.tokens, Tags(), Toolbox(NullRetriever(), 1), config.agent)
     questions = [Question(f"q{n}", f"Who wrote book {n}?", ("Ada",), "library") for n in range(12)]
     sampler = RolloutSampler(agent, Rubric(config.reward), QuestionStream(questions, 0, shuffle=False), config, ranks)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from sleuth import __version__
 from sleuth.corpus import questions
+from sleuth.corpus.questions import CORPUS, TEST, TRAIN
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Passage, Question
 from sleuth.runs.atomic import atomic_write
@@ -23,7 +24,6 @@ MIXTURE: Mapping[str, float] = MappingProxyType(
     {"one_hop": 0.25, "two_hop": 0.30, "three_hop": 0.15, "comparison": 0.15, "yes_no": 0.15}
 )
 FORMAT = 1  # of the world folder
-CORPUS, TRAIN, TEST = "corpus.jsonl", "questions.train.jsonl", "questions.test.jsonl"
 _MAX_ATTEMPTS = 2000  # failed or repeated drafts in a row before a question type counts as exhausted
 _COMPARABLE = tuple(relation for relation in RELATIONS.values() if relation.compare)
 _SHARED = tuple(relation for relation in RELATIONS.values() if relation.same)

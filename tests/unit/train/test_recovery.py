@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from sleuth.agent.loading import latest_checkpoint
 from sleuth.cli.train import train as command
 from sleuth.errors import InputError
 from sleuth.runs.run import Run
-from sleuth.train import finished
-from sleuth.train.assemble import Parts, proceed
+from sleuth.train.assemble import resume_run
 from sleuth.train.loop import train
 from sleuth.train.observer import SilentObserver
+from sleuth.train.parts import Parts
 
 Making = Callable[..., Parts]
 UNASKED = {"before": False, "after": False}
@@ -97,13 +98,13 @@ def test_folders_that_are_missing_are_made_again(run: Path, parts: Making) -> No
     shutil.rmtree(run / "checkpoints")
     assert Run.open(run).checkpoints() == []
     with pytest.raises(InputError, match="has no checkpoint yet"):
-        finished.latest(Run.open(run))
+        latest_checkpoint(Run.open(run))
 
 
 @pytest.mark.parametrize("missing", ["config", "inputs"])
 def test_manifest_without_its_tables_is_one_sentence(missing: str, run: Path) -> None:
     tables: dict[str, object] = {"config": {}, "inputs": {}}
     rewritten(run / "manifest.json", lambda row: row.update({**tables, missing: None}))
-    for attempt in (lambda: command(resume=run), lambda: proceed(Run.open(run), SilentObserver())):
+    for attempt in (lambda: command(resume=run), lambda: resume_run(Run.open(run), SilentObserver())):
         with pytest.raises(InputError, match=f"manifest.json is damaged: it has no {missing}"):
             attempt()

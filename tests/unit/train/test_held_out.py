@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from sleuth.evaluate.results import Evaluation
 from sleuth.evaluate.runner import evaluate
-from sleuth.train.assemble import Parts
-from sleuth.train.examine import ask, measure
+from sleuth.train.held_out import evaluate_held_out, evaluate_twice
 from sleuth.train.observer import SilentObserver
+from sleuth.train.parts import Parts
 from sleuth.train.ranks import Alone
 from sleuth.train.rollout_schedule import Synchronous
 
@@ -40,7 +40,7 @@ def test_questions_are_asked_at_the_temperature_named(parts: Making, tmp_path: P
         return await evaluate(made.agent, made.held_out, made.rubric, temperature=temperature, step=3, concurrent=4)
 
     with asyncio.Runner() as runner:
-        greedy, hot = (said(runner.run(ask(made, temperature, 3))) for temperature in (0.0, 2.0))
+        greedy, hot = (said(runner.run(evaluate_held_out(made, temperature, 3))) for temperature in (0.0, 2.0))
         assert greedy == said(runner.run(expected(0.0)))
         assert hot == said(runner.run(expected(2.0)))
     assert greedy != hot
@@ -49,8 +49,8 @@ def test_questions_are_asked_at_the_temperature_named(parts: Making, tmp_path: P
 def test_a_measurement_is_greedy_and_sampled(parts: Making, tmp_path: Path) -> None:
     made = parts(tmp_path / "run")
     with Synchronous(made.sampler.collect) as rollouts:
-        found = measure(made, SilentObserver(), rollouts, 0, "asking")
-        greedy, sampled = (said(rollouts.run(ask(made, temperature, 0))) for temperature in (0.0, 1.0))
+        found = evaluate_twice(made, rollouts, SilentObserver(), 0, "asking")
+        greedy, sampled = (said(rollouts.run(evaluate_held_out(made, temperature, 0))) for temperature in (0.0, 1.0))
     assert (said(found.greedy), said(found.sampled)) == (greedy, sampled)
     assert greedy != sampled
 
@@ -59,5 +59,5 @@ def test_a_rank_asks_its_share_of_the_held_out_questions(parts: Making, tmp_path
     made = parts(tmp_path / "run")
     second = replace(made, learner=replace(made.learner, ranks=Second()))
     with asyncio.Runner() as runner:
-        found = runner.run(ask(second, 0.0, 0))
+        found = runner.run(evaluate_held_out(second, 0.0, 0))
     assert [each.question for each in found.results] == made.held_out[1::2]

@@ -9,18 +9,15 @@ from typing import Any
 import pytest
 
 from sleuth.agent import methods
+from sleuth.agent.loading import AgentOptions, AgentSpec, describe_agent, load_run_agent
 from sleuth.config import recipe
 from sleuth.config.engine import EngineConfig
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.evaluate.folder import flatten
-from sleuth.model.policy import Policy
+from sleuth.model.policy import Policy, select_device
 from sleuth.retrieval import index
 from sleuth.runs.run import Run
-from sleuth.train import finished
-from sleuth.train.candidates import Candidate, Wish, named
-from sleuth.train.learners import device_of
-from sleuth.train.ranks import ALONE
 
 QUESTION = {"id": "q1", "question": "Who?", "golden_answers": ["Ada"]}
 
@@ -45,15 +42,15 @@ def home(tmp_path: Path, policy: Callable[..., Policy]) -> Path:
     return tmp_path
 
 
-def candidate(home: Path, name: str, *settings: str, **wish: Any) -> Candidate:
-    return named(str(home / name), Wish(settings, **wish), home / "asked.jsonl")
+def candidate(home: Path, name: str, *settings: str, **wish: Any) -> AgentSpec:
+    return describe_agent(str(home / name), AgentOptions(settings, **wish), home / "asked.jsonl")
 
 
 def test_a_run_is_its_newest_checkpoint_with_its_own_settings(home: Path) -> None:
     found = candidate(home, "run")
     assert (found.name, found.weights.name, found.index) == ("run", "step-4", home / "index")
     assert (found.config.agent.template, found.config.agent.searches, found.config.retrieval.k) == ("brief", 3, 2)
-    assert found.questions == home / "asked.jsonl"
+    assert found.questions == (home / "asked.jsonl",)
     before = candidate(home, "run", before=True)
     assert (before.name, before.weights) == ("run before training", home / "model")
 
@@ -112,9 +109,9 @@ def test_a_run_is_not_asked_at_the_servers_it_was_trained_with(
     manifest.write_text(json.dumps(begun))
     found = candidate(home, "run", *settings)
     assert found.config.engine == EngineConfig(**expected)
-    assert found.stamp()["model"]["on"] == ("vllm" if "kind" in expected else device_of(ALONE).type)
+    assert found.stamp()["model"]["on"] == ("vllm" if "kind" in expected else select_device().type)
     # A single question is answered here.
-    assert isinstance(finished.agent(Run.open(home / "run")).engine, PagedEngine)
+    assert isinstance(load_run_agent(Run.open(home / "run")).engine, PagedEngine)
 
 
 def test_a_model_with_an_index_is_a_candidate(home: Path) -> None:
@@ -124,7 +121,7 @@ def test_a_model_with_an_index_is_a_candidate(home: Path) -> None:
 
 
 def test_an_agent_is_ready_to_ask(home: Path) -> None:
-    agent = candidate(home, "run", "engine.slots=2", method="rag").agent(())
+    agent = candidate(home, "run", "engine.slots=2", method="rag").load()
     assert agent.config.method == "rag"
     assert agent.tools.k == 2
 
@@ -228,7 +225,7 @@ def test_the_stamp_holds_the_pages_and_the_web(home: Path, monkeypatch: pytest.M
         ("model", (), {"method": "cot", "before": True}, "--before has no effect with a model"),
         ("model", ("agent.searches=2",), {"method": "direct"}, "searches has no effect with agent.method = direct"),
         ("run", ("train.steps=3",), {}, "--set train.steps=3 has no effect here"),
-        ("index", (), {}, "is not a run folder"),
+        ("index", (), {}, "is neither a run folder"),
         ("nowhere", (), {"index": "index"}, "no model folder at"),
     ],
 )
@@ -240,8 +237,8 @@ def test_bad_wishes_are_one_sentence(
 
 
 def test_a_model_without_a_tokenizer_or_questions_is_refused(home: Path) -> None:
-    with pytest.raises(InputError, match="which has no questions of its own; name some with --suite"):
-        named(str(home / "model"), Wish(method="direct"), None)
+    with pytest.raises(InputError, match=r"model is a model without questions.*--suite"):
+        describe_agent(str(home / "model"), AgentOptions(method="direct"), None)
     (home / "model" / "tokenizer.json").unlink()
     with pytest.raises(InputError, match="model folder without tokenizer"):
         candidate(home, "model", method="direct")
@@ -249,7 +246,7 @@ def test_a_model_without_a_tokenizer_or_questions_is_refused(home: Path) -> None
 
 def test_an_address_has_no_weights() -> None:
     with pytest.raises(ConfigError, match="http://host/v1 is an address, which gives no logprobs of its own tokens"):
-        named("http://host/v1", Wish(), None)
+        describe_agent("http://host/v1", AgentOptions(), None)
 
 
 def test_a_setting_without_a_value_is_taken_out() -> None:

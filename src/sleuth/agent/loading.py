@@ -1,0 +1,340 @@
+"""From a run folder, a model or an endpoint to an agent that can be asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sleuth.agent import methods, protocol
+from sleuth.agent.episode import Agent
+from sleuth.agent.remote import RemoteAgent, make_message_protocol
+from sleuth.agent.stamp import stamp_settings, stamp_weights
+from sleuth.agent.tools import Toolbox
+from sleuth.agent.user_tools import load_tools
+from sleuth.config import recipe
+from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
+from sleuth.config.engine import OWN_SERVER_SETTINGS, EngineConfig
+from sleuth.config.tree import Config
+from sleuth.corpus.questions import CORPUS, TEST, TRAIN
+from sleuth.credentials import redact
+from sleuth.engines.base import Engine
+from sleuth.engines.build import load_engine
+from sleuth.engines.remote import Endpoint, served_model
+from sleuth.errors import ConfigError, InputError
+from sleuth.model.policy import select_device, select_dtype
+from sleuth.model.tokens import Tokens
+from sleuth.records import Question
+from sleuth.retrieval.backends import open_pages, open_retriever, require_ready
+from sleuth.retrieval.retriever import NullRetriever
+from sleuth.runs.run import Run
+
+SEARCHES = "searches.jsonl"  # recorded searches of a run
+LOCAL_SETTINGS = ("agent.", "engine.", "retrieval.", "model.dtype")
+REMOTE_SETTINGS = ("agent.", "retrieval.", "engine.slots")
+INDEX_SETTINGS = ("kind", "k1", "b", "stemmer", "encoder", "record")  # fixed when an index is built
+
+
+def build_agent(config: Config, engine: Engine, tokens: Tokens, index: Path, recording: Path) -> Agent:
+    """An agent from an engine and the search tool that the config describes."""
+    toolbox = build_toolbox(config, index, recording)
+    grammar = protocol.make_protocol(config.agent.protocol, tokens, toolbox.tools)
+    return Agent(engine, tokens, grammar, toolbox, config.agent, methods.make_method(config.agent))
+
+
+def build_toolbox(config: Config, index: Path, recording: Path) -> Toolbox:
+    """The tools of the agent; searches are written to `recording` if `retrieval.record` is set."""
+    searches = config.agent.method not in UNSEARCHED
+    retriever = open_retriever(config.retrieval, index, recording) if searches else NullRetriever()
+    opens_pages = "access" in config.agent.tools or config.retrieval.pages is not None
+    pages = open_pages(config.retrieval) if opens_pages else None
+    return Toolbox(retriever, config.retrieval.k, pages=pages, tools=load_tools(config.agent))
+
+
+def require_search(config: Config) -> None:
+    """Raise InputError if the search server does not answer; cheaper than loading a model first."""
+    if config.agent.method not in UNSEARCHED and config.retrieval.replay is None:
+        require_ready(config.retrieval.index, config.retrieval.service)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSources:
+    """Paths of the corpus, the question files and the index of a run; an index of the user needs no corpus."""
+
+    corpus: Path | None
+    train: tuple[Path, ...]
+    test: tuple[Path, ...]
+    index: Path
+
+    @classmethod
+    def of(cls, config: Config, run: Run) -> "RunSources":
+        if config.world is not None:
+            world = run.path / "world"
+            return cls(world / CORPUS, (world / TRAIN,), (world / TEST,), run.path / "index")
+        corpus = None if config.data.corpus is None else Path(config.data.corpus)
+        train, test = (tuple(map(Path, config.data.files(name))) for name in ("train", "test"))
+        index = config.retrieval.index if config.retrieval.local else None
+        return cls(corpus, train, test, Path(index or run.path / "index"))
+
+
+def run_config(run: Run) -> Config:
+    """The settings a run was started with."""
+    return recipe.restore(run.config_and_inputs()[0])
+
+
+def latest_checkpoint(run: Run) -> Path:
+    newest = run.latest()
+    if newest is None:
+        raise InputError(f"{run.path} has no checkpoint yet; continue it with: sleuth train --resume {run.path}")
+    return newest
+
+
+def load_run_agent(run: Run, before: bool = False) -> Agent:
+    """The agent of a run in the embedded engine, with its newest weights or those before training."""
+    config = run_config(run)
+    weights = recipe.resolve_policy(config.model.policy) if before else latest_checkpoint(run)
+    # Questions to a finished run are not recorded, and the servers it was trained with may be gone.
+    engine = config.engine if config.engine.kind == "paged" else EngineConfig(slots=config.engine.slots)
+    retrieval = config.retrieval.model_copy(update={"record": False})
+    spec = AgentSpec(
+        run.path.name,
+        config.model_copy(update={"retrieval": retrieval, "engine": engine}),
+        weights,
+        RunSources.of(config, run).index,
+        run.path / SEARCHES,
+    )
+    return spec.load()
+
+
+def load_model_agent(model: str, questions: Path, index: str | None, settings: Sequence[str]) -> tuple[Agent, Config]:
+    """The agent of an untrained model with an index, and its config."""
+    require_effective(settings, ("agent.", "engine.", "retrieval.", "reward."))
+    spec = _model_spec(model, AgentOptions(tuple(settings), index), questions)
+    return spec.load(), spec.config
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """Command-line options for an agent: settings, another index, a method, the policy before training."""
+
+    settings: tuple[str, ...] = ()
+    index: str | None = None
+    method: str | None = None
+    before: bool = False
+
+    @property
+    def chosen_method(self) -> str | None:
+        """The method given by `--method` or by `--set agent.method=...`."""
+        pairs = (each.partition("=") for each in self.settings)
+        given = [value.strip(" '\"") for key, _, value in pairs if key.strip() == "agent.method"]
+        return self.method or (given[-1] if given else None)
+
+    def sets(self, name: str) -> bool:
+        return any(each.partition("=")[0].strip() == name for each in self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """A local agent before its weights are loaded; `questions` and `training` are the question files of a run."""
+
+    name: str
+    config: Config
+    weights: Path
+    index: Path
+    recording: Path
+    questions: tuple[Path, ...] = ()
+    training: tuple[Path, ...] = ()
+    trained_prompt: str | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for readers of the results: a prompt that differs from the one used in training."""
+        prompt = self.config.agent.template
+        if self.trained_prompt in (None, prompt):
+            return ()
+        return (f"The prompt is {prompt!r}; the run was trained with {self.trained_prompt!r}.",)
+
+    @property
+    def concurrency(self) -> int:
+        return self.config.concurrency
+
+    def load(self, shots: Sequence[Question] = (), *, lockstep: bool | None = None) -> Agent:
+        """Load the weights; `shots` are examples for the prompt, `lockstep` overrides the settings."""
+        method = methods.make_method(self.config.agent, shots)
+        require_search(self.config)
+        engine, tokens = load_engine(self.config, self.weights, lockstep=lockstep)
+        return replace(build_agent(self.config, engine, tokens, self.index, self.recording), method=method)
+
+    def stamp(self) -> Mapping[str, Any]:
+        """Everything that answers depend on except the questions."""
+        device, name = select_device(), self.config.agent.protocol
+        tokens = None if name in ("tags", "rlinf") else Tokens.load(self.weights)
+        return {
+            "model": {
+                "sha256": stamp_weights(self.weights),
+                "dtype": str(select_dtype(self.config.model, device)).removeprefix("torch."),
+                "on": device.type if self.config.engine.kind == "paged" else self.config.engine.kind,
+            },
+            **stamp_settings(
+                self.config, self.index, protocol.make_protocol(name, tokens, load_tools(self.config.agent))
+            ),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAgentSpec:
+    """An agent whose model is behind an endpoint; `served` is the server's description of the model."""
+
+    name: str
+    config: Config
+    endpoint: Endpoint
+    index: Path
+    served: Mapping[str, Any] | None
+    questions: tuple[Path, ...] = ()
+    training: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def concurrency(self) -> int:
+        """At most as many questions in flight as the server has slots."""
+        return self.config.agent.concurrency or self.config.engine.slots
+
+    def load(self, shots: Sequence[Question] = ()) -> RemoteAgent:
+        require_search(self.config)
+        return RemoteAgent.of(
+            self.endpoint, build_toolbox(self.config, self.index, Path(SEARCHES)), self.config.agent, shots
+        )
+
+    def stamp(self) -> Mapping[str, Any]:
+        """Everything that answers depend on except the questions, as far as the server tells."""
+        model = {"url": redact(self.endpoint.base), "name": self.endpoint.model, "served": self.served}
+        grammar = make_message_protocol(self.config.agent.protocol, load_tools(self.config.agent))
+        return {"model": model, **stamp_settings(self.config, self.index, grammar)}
+
+
+def describe_agent(name: str, options: AgentOptions, questions: Path | None) -> AgentSpec:
+    """The agent of a run folder, or of a model by folder or hub name."""
+    require_effective(options.settings, LOCAL_SETTINGS)
+    folder = Path(name)
+    if (folder / "manifest.json").is_file():
+        return _run_spec(Run.open(folder), options, questions)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise InputError(
+            f"{name} is neither a run folder (no manifest.json) nor a model folder (no config.json); give one of them"
+        )
+    return _model_spec(name, options, questions)
+
+
+def describe_remote_agent(endpoint: Endpoint, options: AgentOptions, questions: Path | None) -> RemoteAgentSpec:
+    """The agent of a served model; InputError if the server does not answer or does not serve it."""
+    require_effective(options.settings, REMOTE_SETTINGS)
+    if options.before:
+        raise ConfigError("--before has no effect with an address, whose model is served as it is; leave it out")
+    tree = _external_tree(endpoint.url, "an address", options, questions)
+    config = _compose(tree, options)
+    model = served_model(endpoint)
+    limit = (model or {}).get("max_model_len")
+    if isinstance(limit, int) and config.agent.context_tokens > limit:
+        raise ConfigError(
+            f"agent.context_tokens = {config.agent.context_tokens} exceeds the limit of {endpoint.model} at this "
+            f"server; give --set agent.context_tokens={limit}"
+        )
+    return RemoteAgentSpec(endpoint.model, config, endpoint, Path(options.index or "index"), model)
+
+
+def require_effective(settings: Sequence[str], prefixes: tuple[str, ...]) -> None:
+    """Refuse settings outside these groups, because they would have no effect."""
+    for setting in settings:
+        if not setting.strip().startswith(prefixes):
+            raise ConfigError(f"--set {setting} has no effect here; only settings of {', '.join(prefixes)} have one")
+
+
+def _run_spec(run: Run, options: AgentOptions, questions: Path | None) -> AgentSpec:
+    config = _without_training_servers(run_config(run), options)
+    trained_prompt = config.agent.template
+    sources = RunSources.of(config, run)
+    index = str(sources.index) if config.retrieval.local else str(config.retrieval.index)
+    if options != AgentOptions(before=options.before):
+        config = _apply_options(config, options, index, (questions,) if questions else sources.test)
+    # Questions to a finished run are not recorded.
+    config = config.model_copy(update={"retrieval": config.retrieval.model_copy(update={"record": False})})
+    return AgentSpec(
+        name=run.path.resolve().name + (" before training" if options.before else ""),
+        config=config,
+        weights=recipe.resolve_policy(config.model.policy) if options.before else latest_checkpoint(run),
+        index=Path(options.index or index),
+        recording=run.path / SEARCHES,
+        questions=sources.test,
+        training=sources.train,
+        trained_prompt=trained_prompt,
+    )
+
+
+def _model_spec(name: str, options: AgentOptions, questions: Path | None) -> AgentSpec:
+    weights = recipe.resolve_policy(name)
+    if options.before:
+        raise ConfigError("--before has no effect with a model, which was not trained here; leave it out")
+    tree = {"model": {"policy": name}, **_external_tree(name, "a model", options, questions)}
+    label = weights.resolve().name if Path(name).exists() else name
+    return AgentSpec(label, _compose(tree, options), weights, Path(options.index or "index"), Path(SEARCHES))
+
+
+def _external_tree(name: str, kind: str, options: AgentOptions, questions: Path | None) -> dict[str, Any]:
+    """The data and retrieval settings of a model without a run."""
+    if questions is None:
+        raise InputError(f"{name} is {kind} without questions; name a question file with --suite")
+    if options.index is None and options.chosen_method not in UNSEARCHED:
+        raise ConfigError(f"{name} is {kind} without an index; name one with --index")
+    return {
+        "data": {"train": str(questions), "test": str(questions)},
+        "retrieval": {} if options.index is None else {"index": options.index},
+    }
+
+
+def _without_training_servers(config: Config, options: AgentOptions) -> Config:
+    """Drop the addresses of the servers a run was trained with: they may serve another run by now."""
+    if config.engine.kind == "paged":
+        return config
+    dropped = {"url", "weights", "exchange", "in_flight"}
+    if options.sets("engine.kind"):
+        dropped |= {"kind", "command"}
+    if options.sets("engine.url"):
+        dropped |= set(OWN_SERVER_SETTINGS)
+    kept = config.engine.model_dump(exclude_defaults=True, exclude=dropped)
+    return config.model_copy(update={"engine": EngineConfig(**kept)})
+
+
+def _apply_options(config: Config, options: AgentOptions, index: str, questions: Sequence[Path]) -> Config:
+    """The settings of a run with those of the command; its index exists and is not built again."""
+    tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    tree.pop("world", None)
+    paths = [str(path) for path in questions]
+    files = paths if len(paths) > 1 else paths[0]
+    tree["data"] = {"train": files, "test": files}
+    retrieval = {name: value for name, value in tree.get("retrieval", {}).items() if name not in INDEX_SETTINGS}
+    if options.index is not None:
+        retrieval.pop("replay", None)
+    tree["retrieval"] = retrieval | ({} if "replay" in retrieval else {"index": options.index or index})
+    return _compose(tree, options)
+
+
+def _compose(tree: dict[str, Any], options: AgentOptions) -> Config:
+    """Apply the options; a run's prompt is kept unless the chosen method has a default prompt of its own."""
+    method = options.chosen_method
+    if method in UNSEARCHED and options.index is not None:
+        raise ConfigError(f"--index has no effect with the method {method}, which does not search; leave it out")
+    if method is not None:
+        agent = tree.get("agent", {})
+        unused = ["searches"] if method in SINGLE else []
+        unused += ["observation_tokens"] if method in UNSEARCHED else []
+        if _default_prompt(agent.pop("method", None)) != _default_prompt(method):
+            unused.append("prompt")
+        for name in unused:
+            agent.pop(name, None)
+    if method in UNSEARCHED:
+        tree["retrieval"] = {}
+    override = [] if options.method is None else [f'agent.method="{options.method}"']
+    return recipe.compose(tree, [*options.settings, *override])
+
+
+def _default_prompt(method: str | None) -> str:
+    return AgentConfig(method=method or "search").template

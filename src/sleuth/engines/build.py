@@ -1,0 +1,131 @@
+"""Builds the engine that a config describes: embedded in this process, or vLLM servers."""
+
+import asyncio
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+from sleuth.config.hooks import IMPORT
+from sleuth.config.tree import Config
+from sleuth.engines.base import Engine
+from sleuth.engines.paged.engine import PagedEngine
+from sleuth.engines.vllm import server_process
+from sleuth.engines.vllm.engine import VllmEngine
+from sleuth.engines.vllm.server_process import ServerProcess
+from sleuth.engines.vllm.weight_sync import IPC_ENVIRONMENT, IPC_OPTIONS, WeightTransport
+from sleuth.errors import EngineFailure, InputError
+from sleuth.model.policy import Policy, select_device, select_dtype
+from sleuth.model.tokens import Tokens
+from sleuth.runs import checksums
+
+SERVER_LOG = "vllm.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Lockstep:
+    """Whether the engine waits for every episode before each decode step, and why."""
+
+    enabled: bool
+    reason: str
+    repeatable: bool
+
+    @classmethod
+    def resolve(cls, config: Config, device: str) -> "Lockstep":
+        """Resolve `engine.lockstep` for an engine on this type of device."""
+        if config.engine.kind != "paged":
+            return cls(False, f"engine.kind = {config.engine.kind}", False)
+        obstacle = _lockstep_obstacle(config, device)
+        if config.engine.lockstep == "auto":
+            return cls(obstacle is None, obstacle or "every tool answers in this process", obstacle is None)
+        enabled = config.engine.lockstep == "on"
+        return cls(enabled, f"engine.lockstep = {config.engine.lockstep}", enabled and obstacle is None)
+
+    def line(self, concurrency: int) -> str:
+        bits = "is repeatable bit for bit on this machine" if self.repeatable else "may not be repeatable bit for bit"
+        return (
+            f"lockstep {'on' if self.enabled else 'off'} ({self.reason}), at most {concurrency:,} episodes in flight: "
+            f"with the same seed this run {bits}"
+        )
+
+
+def _lockstep_obstacle(config: Config, device: str) -> str | None:
+    if device != "cpu":
+        return f"the engine runs on {device}, where sums differ from run to run"
+    if config.agent.method.startswith(IMPORT):
+        return f"agent.method = {config.agent.method} may use fewer workers than there are episodes"
+    if config.agent.remote_tools:
+        return f"tools run outside this process: {', '.join(config.agent.remote_tools)}"
+    if config.remote_tools:
+        return f"searches leave this process: retrieval.index = {config.retrieval.index}"
+    return None
+
+
+def embed_policy(config: Config, policy: Policy, *, lockstep: bool | None = None) -> PagedEngine:
+    """The embedded engine on the weights of a policy; `lockstep` overrides the settings."""
+    return PagedEngine(
+        policy.model,
+        policy.tokens,
+        slots=config.engine.slots,
+        context=config.agent.context_tokens + 1,
+        memory=config.engine.memory,
+        prefill_tokens=config.engine.prefill_tokens,
+        lockstep=Lockstep.resolve(config, policy.device.type).enabled if lockstep is None else lockstep,
+    )
+
+
+def load_engine(config: Config, weights: Path, *, lockstep: bool | None = None) -> tuple[Engine, Tokens]:
+    """An engine with the weights of a model folder, for inference only; `lockstep` overrides the settings."""
+    if config.engine.kind == "paged":
+        device = select_device()
+        policy = Policy.load(weights, device, select_dtype(config.model, device))
+        return embed_policy(config, policy, lockstep=lockstep), policy.tokens
+    checksums.verify_checkpoint(weights)
+    tokens = Tokens.load(weights)
+    try:
+        servers = connect_servers(config, tokens, weights, Path(mkdtemp(prefix="sleuth-vllm-")), None)
+        if config.engine.url:
+            servers.load(weights)  # the servers may hold other weights
+    except EngineFailure as failure:
+        raise InputError(str(failure)) from failure
+    return servers, tokens
+
+
+def connect_servers(
+    config: Config, tokens: Tokens, model: Path, log_folder: Path, transport: WeightTransport | None
+) -> VllmEngine:
+    """Connect to the vLLM servers at `engine.url`, or start one; raises EngineFailure if that server does not start."""
+    process = None if config.engine.url else _start_server(config, model, log_folder)
+    connecting = VllmEngine.connect(
+        config.engine.addresses if process is None else [process.address],
+        tokens,
+        context=config.agent.context_tokens,
+        slots=config.engine.slots,
+        eos_ids=[] if tokens.eos_id is None else [tokens.eos_id],
+        transport=transport,
+        in_flight=config.engine.in_flight,
+        process=process,
+    )
+    try:
+        return asyncio.run(connecting)
+    except EngineFailure as failure:
+        raise InputError(str(failure)) from failure
+
+
+def _start_server(config: Config, model: Path, log_folder: Path) -> ServerProcess:
+    by_device = config.engine.weights == "device"
+    prefill = config.engine.prefill_tokens
+    return server_process.start(
+        shlex.split(config.engine.command),
+        model,
+        log_folder / SERVER_LOG,
+        context=config.agent.context_tokens,
+        slots=config.engine.slots,
+        dtype=str(select_dtype(config.model, select_device())).removeprefix("torch."),
+        options=[
+            *("--gpu-memory-utilization", str(config.engine.memory)),
+            *(() if prefill is None else ("--max-num-batched-tokens", str(prefill))),
+            *(IPC_OPTIONS if by_device else ()),
+        ],
+        environment=IPC_ENVIRONMENT if by_device else {},
+    )

@@ -1,0 +1,113 @@
+"""The models of a run, loaded from its config: the policy, the reference of the KL penalty, and PPO's critic.
+
+Suffixes: T scored tokens, W model width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from sleuth.config import recipe
+from sleuth.config.algorithm import CriticConfig
+from sleuth.config.train import TrainConfig
+from sleuth.config.tree import Config
+from sleuth.errors import ConfigError
+from sleuth.model.lora import LoRA
+from sleuth.model.packing import Pack
+from sleuth.model.policy import Policy, Reference, WithoutAdapter, select_device, select_dtype
+from sleuth.model.recompute import recompute_layers
+from sleuth.train.optimiser import Optimiser
+from sleuth.train.ranks import ALONE, Ranks
+from sleuth.train.sharding import shard, shard_policy
+
+
+def load_policy(config: Config, device: torch.device) -> Policy:
+    """The policy of `model.policy`, with a fresh adapter if LoRA is on."""
+    lora = config.model.lora
+    adapter = LoRA(lora.rank, lora.alpha, lora.targets, config.train.seed) if lora.rank else None
+    return Policy.load(recipe.resolve_policy(config.model.policy), device, select_dtype(config.model, device), adapter)
+
+
+def load_trained_policy(config: Config, ranks: Ranks) -> Policy:
+    """The policy to train: with activation recomputation, and sharded over the ranks."""
+    policy = load_policy(config, select_device(ranks.rank))
+    _require_context(policy, config, "the model", "lower it")
+    recompute_layers(policy.model, config.train.recompute)
+    return shard_policy(policy, ranks)
+
+
+def load_reference(config: Config, policy: Policy, ranks: Ranks) -> Reference | None:
+    """The reference, if there is a KL penalty: the policy without its adapter, or a frozen copy."""
+    if config.algorithm.kl.place == "none":
+        return None
+    if config.model.lora.rank:
+        return WithoutAdapter(policy)
+    device = select_device(ranks.rank)
+    frozen = Policy.load(recipe.resolve_policy(config.model.policy), device, select_dtype(config.model, device))
+    frozen.model.requires_grad_(False)
+    return shard_policy(frozen, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Critic:
+    """A model body with a value head; `values` predicts the return before each scored token of a pack."""
+
+    body: Policy
+    head: nn.Linear
+    optimiser: Optimiser
+    values: Callable[[Pack], Tensor]
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        settings: CriticConfig,
+        train: TrainConfig,
+        ranks: Ranks = ALONE,
+    ) -> "Critic":
+        """A critic that starts from the model in a folder and predicts zero."""
+        body = Policy.load(folder, device, dtype)
+        body.model.set_output_embeddings(nn.Identity())  # frees the unused language-model head
+        head = nn.Linear(body.model.config.hidden_size, 1, bias=True, device=device, dtype=torch.float32)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        values: Callable[[Pack], Tensor] = partial(_values, body, head)
+        if ranks.world > 1:
+            values = shard(values, [body.model.base_model, head], ranks)
+        named = [*body.model.base_model.named_parameters(prefix="body"), *head.named_parameters(prefix="head")]
+        return cls(body, head, Optimiser.build(named, train, settings.learning_rate), values)
+
+
+def load_critic(config: Config, policy: Policy, ranks: Ranks) -> Critic | None:
+    """The critic, if advantages are estimated with GAE; its tokenizer must be the policy's."""
+    if config.algorithm.advantage != "gae":
+        return None
+    settings, device = config.algorithm.critic, select_device(ranks.rank)
+    folder = recipe.resolve_policy(settings.policy or config.model.policy)
+    critic = Critic.load(folder, device, select_dtype(config.model, device), settings, config.train, ranks)
+    _require_context(critic.body, config, f"algorithm.critic.policy = {folder}", "choose another critic")
+    recompute_layers(critic.body.model, config.train.recompute)
+    if critic.body.tokens.tokenizer.get_vocab() != policy.tokens.tokenizer.get_vocab():
+        raise ConfigError(
+            f"algorithm.critic.policy = {settings.policy} has another vocabulary than model.policy; "
+            "choose a critic with the same tokenizer"
+        )
+    return critic
+
+
+def _values(body: Policy, head: nn.Linear, pack: Pack) -> Tensor:
+    states_TW = body.states(pack)[pack.before_T]
+    values_T: Tensor = head(states_TW.float())[:, 0]
+    return values_T
+
+
+def _require_context(policy: Policy, config: Config, name: str, remedy: str) -> None:
+    positions, context = policy.model.config.max_position_embeddings, config.agent.context_tokens
+    if context > positions:
+        raise ConfigError(f"agent.context_tokens = {context} exceeds the {positions} positions of {name}; {remedy}")

@@ -1,4 +1,4 @@
-"""What holds of corpora whatever is in them: the store is the stream, ids have their order, no word is lost."""
+"""Properties of any corpus: the store equals the stream, ids are ordered, and chunking loses no word."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ markup = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(rows=st.dictionaries(names, text, min_size=1, max_size=8), blanks=st.integers(1, 3), wide=st.booleans())
-def test_the_store_equals_the_stream(rows: dict[str, str], blanks: int, wide: bool) -> None:
+def test_store_equals_stream(rows: dict[str, str], blanks: int, wide: bool) -> None:
     with TemporaryDirectory() as name:
         corpus = Path(name, "corpus.jsonl")
         lines = (json.dumps({"id": key, "contents": value}, ensure_ascii=wide) for key, value in rows.items())
@@ -73,7 +73,7 @@ def test_chunking_loses_nothing_and_keeps_the_order(pieces: str, words: int) -> 
     lines=st.lists(st.sampled_from(["Heading", "", "Short one.", "Two here. And four more words.", "no stop " * 9])),
     words=st.integers(2, 30),
 )
-def test_no_passage_ends_with_the_heading_of_the_next(lines: list[str], words: int) -> None:
+def test_no_chunk_ends_with_the_heading_of_the_next(lines: list[str], words: int) -> None:
     headings = {number for number, line in enumerate(lines) if line == "Heading"}
     found = list(chunks("\n".join(lines), words, headings))
     assert " ".join(found).split() == " ".join(lines).split()
@@ -96,27 +96,27 @@ def test_headings_are_lines_of_the_text(source: list[str]) -> None:
 
 @QUICK
 @given(pieces=st.one_of(prose.map(" ".join), text))
-def test_sentences_put_together_are_the_text(pieces: str) -> None:
+def test_joined_sentences_are_the_text(pieces: str) -> None:
     assert "".join(sentences(pieces)) == pieces
     assert all(sentences(pieces))
 
 
 @QUICK
 @given(source=st.one_of(text, markup.map("".join)))
-def test_any_text_can_be_read_as_a_page_or_as_markdown(source: str) -> None:
+def test_any_text_is_valid_html_and_markdown(source: str) -> None:
     for found in (read_markup(source).text, plain_markdown(source)[1], page_text(source)[1]):
         assert found.encode().decode() == found
 
 
 @QUICK
 @given(content=st.binary())
-def test_any_bytes_are_text(content: bytes) -> None:
+def test_any_bytes_can_be_decoded(content: bytes) -> None:
     for found in (decode(content), decode_html(b"<meta charset=utf-16>" + content)):
         assert found.encode().decode() == found
 
 
 @QUICK
 @given(words=text)
-def test_utf8_is_read_as_it_is(words: str) -> None:
+def test_utf8_is_unchanged(words: str) -> None:
     kept = words.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").removeprefix("\ufeff")
     assert decode(words.encode()) == kept

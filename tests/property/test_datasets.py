@@ -1,4 +1,4 @@
-"""What Search-R1's Parquet holds comes back whatever it says."""
+"""Any Parquet file of Search-R1 survives the conversion to JSONL and back."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ MAPS = {
 
 
 def typed(drawn: list[dict[str, Any]]) -> Any:
-    """A table with maps, which cannot be told from lists by their values."""
+    """Write a table with maps, whose values look like lists."""
     plain = [{name: value for name, value in row.items() if name not in MAPS} for row in drawn]
     table = pyarrow.Table.from_pylist(plain)
     for name, kind in MAPS.items():
@@ -55,7 +55,7 @@ def typed(drawn: list[dict[str, Any]]) -> Any:
 
 
 def strictly(path: Path) -> None:
-    """Other readers of JSON know no NaN."""
+    """Refuse NaN, as other JSON readers do."""
     for line in path.read_text(encoding="utf-8").split("\n"):
         json.loads(line or "{}", parse_constant=refuse)
 
@@ -66,7 +66,7 @@ def refuse(question: object) -> list[dict[str, str]]:
 
 @PATIENCE
 @given(st.lists(rows(), min_size=1, max_size=5))
-def test_parquet_ours_parquet(drawn: list[dict[str, Any]]) -> None:
+def test_parquet_round_trip(drawn: list[dict[str, Any]]) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         parquet.write_table(typed(drawn), folder / "before.parquet")
@@ -84,5 +84,5 @@ def test_parquet_ours_parquet(drawn: list[dict[str, Any]]) -> None:
 
 @PATIENCE
 @given(said)
-def test_the_same_question_in_capitals_and_with_a_mark_is_the_same(asked: str) -> None:
+def test_case_and_punctuation_do_not_change_the_key(asked: str) -> None:
     assert question_key(f" {asked}  ? ") == question_key(asked) or not any(letter.isalnum() for letter in asked)

@@ -1,4 +1,4 @@
-"""Models by name: from a cache that is whole without a network, and one sentence where there is neither."""
+"""Models by name: from a complete cache without network, otherwise a one-line error."""
 
 import json
 from pathlib import Path
@@ -12,19 +12,19 @@ from sleuth.config.recipe import compose, resolve_policy, with_absolute_paths
 from sleuth.errors import InputError
 
 MODEL = "somebody/small-model"
-WHOLE = ("config.json", "tokenizer.json", "model.safetensors")
+COMPLETE = ("config.json", "tokenizer.json", "model.safetensors")
 
 
 @pytest.fixture(autouse=True)
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No network, as HF_HUB_OFFLINE=1 says it, and an empty cache."""
+    """Disable the network like HF_HUB_OFFLINE=1, with an empty cache."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    """The folder in which the hub's library keeps the files of the model's newest commit."""
+    """Make the cache folder of the model's newest commit."""
     kept = tmp_path / "cache" / "models--somebody--small-model"
     (kept / "refs").mkdir(parents=True)
     (kept / "refs" / "main").write_text("c0ffee")
@@ -39,28 +39,28 @@ def write(folder: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-3B", "meta-llama/Llama-3.2-3B-Instruct", MODEL])
-def test_owner_and_model_is_a_name(name: str) -> None:
+def test_owner_and_model_is_a_hub_name(name: str) -> None:
     assert hub.is_hub_name(name)
 
 
 @pytest.mark.parametrize("path", ["model", "./a/b", "a/b/c", "/a/b", "../b", "~/b", "a/", ""])
-def test_what_looks_otherwise_is_a_path(path: str) -> None:
+def test_other_forms_are_paths(path: str) -> None:
     assert not hub.is_hub_name(path)
 
 
-def test_folder_of_that_name_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_folder_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert hub.is_hub_name(MODEL)
     (tmp_path / MODEL).mkdir(parents=True)
     assert not hub.is_hub_name(MODEL)
 
 
-def test_whole_model_of_the_cache_needs_no_network(snapshot: Path) -> None:
-    write(snapshot, *WHOLE)
+def test_complete_cached_model_needs_no_network(snapshot: Path) -> None:
+    write(snapshot, *COMPLETE)
     assert resolve_policy(MODEL) == snapshot
 
 
-def test_every_part_of_the_weights_must_be_there(snapshot: Path) -> None:
+def test_all_weight_shards_are_required(snapshot: Path) -> None:
     write(snapshot, "config.json", "tokenizer.json", "model-1.safetensors")
     index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
     (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -70,25 +70,25 @@ def test_every_part_of_the_weights_must_be_there(snapshot: Path) -> None:
     assert resolve_policy(MODEL) == snapshot
 
 
-@pytest.mark.parametrize("missing", WHOLE)
-def test_model_of_which_a_file_is_missing_is_one_sentence(snapshot: Path, missing: str) -> None:
-    write(snapshot, *(name for name in WHOLE if name != missing))
+@pytest.mark.parametrize("missing", COMPLETE)
+def test_incomplete_model_is_a_one_line_error(snapshot: Path, missing: str) -> None:
+    write(snapshot, *(name for name in COMPLETE if name != missing))
     with pytest.raises(InputError, match=f"'{MODEL}' is incomplete in .*; download it on") as caught:
         resolve_policy(MODEL)
     assert "\n" not in str(caught.value)
 
 
-def test_model_that_is_nowhere_is_one_sentence() -> None:
+def test_missing_model_is_a_one_line_error() -> None:
     with pytest.raises(InputError) as caught:
         resolve_policy(MODEL)
-    said = str(caught.value)
-    assert said.startswith(f"the model '{MODEL}' is not a local folder and cannot be downloaded from the Hub (")
-    assert f"hf download {MODEL}" in said
-    assert said.endswith("or give a local folder")
-    assert "\n" not in said
+    message = str(caught.value)
+    assert message.startswith(f"the model '{MODEL}' is not a local folder and cannot be downloaded from the Hub (")
+    assert f"hf download {MODEL}" in message
+    assert message.endswith("or give a local folder")
+    assert "\n" not in message
 
 
-def test_name_stays_a_name_in_the_saved_tree() -> None:
+def test_hub_name_is_saved_as_given() -> None:
     tree: recipe.Tree = {"model": {"policy": MODEL}, "algorithm": {"advantage": "gae", "critic": {"policy": MODEL}}}
     config = with_absolute_paths(compose({**tree, "world": {}}))
     assert config.model.policy == MODEL

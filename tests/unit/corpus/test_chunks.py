@@ -1,4 +1,4 @@
-"""Sentences and passages: where text is cut, and where not."""
+"""Splitting text into sentences, chunks and passages."""
 
 import pytest
 
@@ -28,35 +28,35 @@ CUT = {
 
 
 @pytest.mark.parametrize("text", WHOLE)
-def test_a_full_stop_is_not_always_an_end(text: str) -> None:
+def test_abbreviations_do_not_end_sentences(text: str) -> None:
     assert sentences(text) == [text]
 
 
 @pytest.mark.parametrize(("text", "pieces"), CUT.items())
-def test_sentences_end_where_readers_stop(text: str, pieces: list[str]) -> None:
+def test_sentences_are_split(text: str, pieces: list[str]) -> None:
     assert sentences(text) == pieces
 
 
-def test_a_passage_ends_where_a_sentence_does() -> None:
+def test_chunks_end_at_sentences() -> None:
     text = "One two three. Four five six seven. Eight nine. Ten."
     assert list(chunks(text, 8)) == ["One two three. Four five six seven.", "Eight nine. Ten."]
 
 
-def test_a_long_sentence_is_cut_between_words() -> None:
+def test_long_sentence_is_cut_between_words() -> None:
     text = "a b c d e f g. H i."
     assert list(chunks(text, 3)) == ["a b c", "d e f", "g. H i."]
 
 
-def test_characters_of_scripts_without_spaces_are_words() -> None:
+def test_characters_of_unspaced_scripts_count_as_words() -> None:
     assert list(chunks("今天天气很好。我们去公园！他说好。", 6)) == ["今天天气很好。", "我们去公园！", "他说好。"]
     assert list(chunks("春眠不覚暁、処処聞啼鳥", 4)) == ["春眠不覚", "暁、処処聞", "啼鳥"]
 
 
-def test_what_has_no_spaces_is_bounded_too() -> None:
+def test_text_without_spaces_is_bounded() -> None:
     assert [len(piece) for piece in chunks("x" * 12_345, 100)] == [5000, 5000, 2345]
 
 
-def test_a_paragraph_begins_a_passage_where_the_last_is_half_full() -> None:
+def test_paragraph_starts_a_chunk_if_the_last_is_half_full() -> None:
     filled = list(chunks("Here are five words now.\nThen come three. And three more.", 8))
     assert filled == ["Here are five words now.", "Then come three. And three more."]
     assert list(chunks("Only two.\nThen come three. And four more words.", 8)) == [
@@ -66,24 +66,24 @@ def test_a_paragraph_begins_a_passage_where_the_last_is_half_full() -> None:
     assert list(chunks("Only two.\n\nThen come three.", 8)) == ["Only two.\nThen come three."]
 
 
-def test_a_heading_goes_with_the_text_below_it() -> None:
+def test_heading_stays_with_the_text_below() -> None:
     text = "Here are three.\nHead\nThen come four words. And the rest."
     assert list(chunks(text, 7, {1})) == ["Here are three.", "Head\nThen come four words.", "And the rest."]
     assert list(chunks("One two three.\nPart\nSection\nFour.", 8, {1, 2})) == ["One two three.\nPart\nSection\nFour."]
     assert list(chunks("One two.\nPart\nSection\nFour.", 4, {1, 2})) == ["One two.", "Part\nSection\nFour."]
 
 
-def test_a_section_begins_a_passage_where_the_last_is_half_full() -> None:
+def test_section_starts_a_chunk_if_the_last_is_half_full() -> None:
     assert list(chunks("One two three.\nHead\nFour.", 6, {1})) == ["One two three.", "Head\nFour."]
     assert list(chunks("One two.\nHead\nFour.", 6, {1})) == ["One two.\nHead\nFour."]
 
 
-def test_a_heading_takes_the_first_words_of_a_sentence_that_is_too_long_for_both() -> None:
+def test_heading_with_a_long_sentence_shares_the_first_chunk() -> None:
     assert list(chunks("Head\na b c d e.", 4, {0})) == ["Head\na b c", "d e."]
     assert list(chunks("Head\na b c d.", 4, {0})) == ["Head\na b c", "d."]
 
 
-def test_a_heading_with_nothing_below_it_is_kept() -> None:
+def test_heading_without_text_is_kept() -> None:
     assert list(chunks("One two.\nHead", 6, {1})) == ["One two.\nHead"]
     assert list(chunks("A heading that is too long\n \nOne.", 4, {0})) == ["A heading that is", "too long\nOne."]
 
@@ -92,19 +92,19 @@ def titles(text: str, words: int, headings: set[int]) -> list[str]:
     return [passage.title for passage in passages(Document("a.md", "Doc", "a.md", text, frozenset(headings)), words)]
 
 
-def test_a_passage_inside_a_section_is_titled_by_it() -> None:
+def test_passage_in_one_section_has_its_heading_in_the_title() -> None:
     text = "Doc\nOne two three.\nFirst\nFour five. Six seven.\nSecond\nEight nine.\nThird\nTen."
     assert titles(text, 3, {0, 2, 4, 6}) == ["Doc", "Doc", "Doc: First", "Doc: First", "Doc: Second", "Doc: Third"]
     assert titles("First\nOne.\nSecond\nTwo.", 9, {0, 2}) == ["Doc"]
     assert titles("One.\nFirst\nTwo.", 9, {1}) == ["Doc"]
 
 
-def test_a_paragraph_marked_as_a_heading_is_no_title() -> None:
+def test_long_heading_is_not_used_in_the_title() -> None:
     assert titles(f"{'word ' * 21}\nOne.", 99, {0}) == ["Doc"]
     assert titles(f"{'word ' * 20}\nOne.", 99, {0}) == [f"Doc: {'word ' * 20}".strip()]
 
 
-def test_a_passage_of_sections_begins_with_a_heading_and_keeps_its_place() -> None:
+def test_sections_become_titled_passages_in_order() -> None:
     sections = "".join(f"## Sec {number}\n\n{f'Words of {number} here. ' * 15}\n\n" for number in range(20))
     title, text, headings = plain_markdown(f"# Guide\n\n{sections}")
     found = list(passages(Document("a.md", title, "https://x.org", text, headings)))
@@ -113,11 +113,11 @@ def test_a_passage_of_sections_begins_with_a_heading_and_keeps_its_place() -> No
     assert [passage.id for passage in found] == [f"a.md#{position}" for position in range(20)]
 
 
-def test_no_text_is_no_passage() -> None:
+def test_blank_text_has_no_chunks() -> None:
     assert list(chunks(" \n\n \t\n")) == []
 
 
-def test_a_passage_knows_where_it_comes_from() -> None:
+def test_passage_records_its_source() -> None:
     document = Document("notes/a.txt", "A title", "https://x.org/a", "One two. Three four.")
     rest = {"title": "A title", "url": "https://x.org/a", "source": "notes/a.txt"}
     assert list(passages(document, 2)) == [
@@ -126,7 +126,7 @@ def test_a_passage_knows_where_it_comes_from() -> None:
     ]
 
 
-def test_a_passage_has_about_a_hundred_words() -> None:
+def test_chunks_have_about_a_hundred_words() -> None:
     text = " ".join(f"This is sentence number {number} of a long text." for number in range(1000))
     sizes = [len(piece.split()) for piece in chunks(text)]
     assert sum(sizes) == len(text.split())

@@ -1,4 +1,4 @@
-"""Files of a folder as title and text, and those that cannot be read."""
+"""Documents of every kind as title and text, and unreadable ones."""
 
 import subprocess
 import sys
@@ -57,7 +57,7 @@ https://x.org/auto *as is*"""
 
 
 def pdf(*pages: str, title: str = "") -> bytes:
-    """A small PDF with one line of text a page, written out by hand."""
+    """Build a small PDF by hand, one text per page."""
     kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     parts = [
         "<< /Type /Catalog /Pages 2 0 R >>",
@@ -89,14 +89,14 @@ def read(folder: Path, name: str, content: bytes | str) -> Document:
     return read_document(path, f"sub/{name}")
 
 
-def test_a_text_has_its_name_for_a_title(tmp_path: Path) -> None:
+def test_title_of_a_text_file_is_its_name(tmp_path: Path) -> None:
     found = read(tmp_path, "my_old-notes.v2.TXT", "First line\nof a paragraph.\n \n\nSecond.\n")
     assert found == Document(
         "sub/my_old-notes.v2.TXT", "My old notes v2", "sub/my_old-notes.v2.TXT", "First line of a paragraph.\nSecond."
     )
 
 
-def test_markdown_loses_its_syntax(tmp_path: Path) -> None:
+def test_markdown_becomes_plain_text(tmp_path: Path) -> None:
     found = read(tmp_path, "a.md", MARKDOWN)
     assert found.title == "The first heading"
     assert found.text == PLAIN
@@ -114,32 +114,32 @@ def test_markdown_loses_its_syntax(tmp_path: Path) -> None:
         ("# C#\nwords", "C#"),
     ],
 )
-def test_the_title_of_markdown(tmp_path: Path, text: str, title: str) -> None:
+def test_title_of_markdown(tmp_path: Path, text: str, title: str) -> None:
     assert read(tmp_path, "some-file.markdown", text).title == title
 
 
-def test_a_rule_is_no_front_matter() -> None:
+def test_thematic_break_is_not_front_matter() -> None:
     assert plain_markdown("---\nwords\n---\nmore") == ("words", "words\nmore", frozenset({0}))
 
 
-def test_headings_of_every_kind_are_known_and_comments_in_code_are_none() -> None:
+def test_headings_are_found_but_not_in_code() -> None:
     source = "One\n===\na\n\nTwo\n---\n# Three #\n###### Four\n# \n```\n# code\n```\n#no heading\n> ## Five"
     _, text, headings = plain_markdown(source)
     assert [text.splitlines()[line] for line in sorted(headings)] == ["One", "Two", "Three", "Four", "Five"]
 
 
-def test_code_that_does_not_end_is_kept() -> None:
+def test_unclosed_code_block_is_kept() -> None:
     assert plain_markdown("a\n~~~\nb *c*\n```\nd")[1] == "a\nb *c*\n```\nd"
 
 
-def test_a_page_has_its_own_address(tmp_path: Path) -> None:
+def test_html_has_a_canonical_url(tmp_path: Path) -> None:
     head = '<head><title>A page</title><link rel="canonical" href="https://x.org/a"></head>'
     found = read(tmp_path, "a.html", f"<html>{head}<body><p>Some words of a page.</p></body></html>")
     assert found == Document("sub/a.html", "A page", "https://x.org/a", "Some words of a page.")
     assert read(tmp_path, "b.htm", "<p>Some words of a page.</p>").url == "sub/b.htm"
 
 
-def test_a_pdf_is_its_pages(tmp_path: Path) -> None:
+def test_pdf_pages_are_joined(tmp_path: Path) -> None:
     found = read(tmp_path, "a.pdf", pdf("One exam-\nple of", "two pages.", title="A paper"))
     assert found == Document("sub/a.pdf", "A paper", "sub/a.pdf", "One example of two pages.")
     assert read(tmp_path, "the_file.pdf", pdf("Words.")).title == "The file"
@@ -153,14 +153,14 @@ def encrypted(folder: Path, password: str) -> bytes:
     return (folder / "closed.pdf").read_bytes()
 
 
-def test_an_encrypted_pdf_is_named(tmp_path: Path) -> None:
+def test_encrypted_pdf_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^it is encrypted$"):
         read(tmp_path, "a.pdf", encrypted(tmp_path, "user"))
     assert read(tmp_path, "b.pdf", encrypted(tmp_path, "")).text == "Secret words."
 
 
 @pytest.mark.parametrize("content", [b"", b"no pdf at all", pdf("Words.")[:100], b"%PDF-1.4\n%%EOF"])
-def test_a_broken_pdf_is_named(tmp_path: Path, content: bytes) -> None:
+def test_damaged_pdf_is_reported(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ValueError, match=r"PDF"):
         read(tmp_path, "a.pdf", content)
 
@@ -168,18 +168,18 @@ def test_a_broken_pdf_is_named(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("name", "content"), [("a.txt", " \n"), ("a.md", "---\n"), ("a.html", "<p>"), ("a.pdf", pdf(""))]
 )
-def test_a_document_without_text_is_named(tmp_path: Path, name: str, content: bytes | str) -> None:
+def test_document_without_text_is_reported(tmp_path: Path, name: str, content: bytes | str) -> None:
     with pytest.raises(ValueError, match=r"^it holds no text$"):
         read(tmp_path, name, content)
 
 
-def test_a_file_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No such file"):
         read_document(tmp_path / "a.txt", "a.txt")
 
 
 @pytest.mark.parametrize(("library", "name"), [("pypdf", "a.pdf"), ("trafilatura", "a.html")])
-def test_the_file_that_needs_an_extra_is_named(tmp_path: Path, library: str, name: str) -> None:
+def test_missing_extra_is_reported_with_the_file(tmp_path: Path, library: str, name: str) -> None:
     (tmp_path / name).write_bytes(pdf("Words."))
     script = (
         f"import sys; sys.modules['{library}'] = None\n"
@@ -191,5 +191,7 @@ def test_the_file_that_needs_an_extra_is_named(tmp_path: Path, library: str, nam
     )
     command = [sys.executable, "-c", script, str(tmp_path / name)]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    told = f"docs/{name} cannot be read: {library} is not installed; install it with: pip install 'sleuth[documents]'"
-    assert ended.stdout == f"{told}\n"
+    expected = (
+        f"docs/{name} cannot be read: {library} is not installed; install it with: pip install 'sleuth[documents]'"
+    )
+    assert ended.stdout == f"{expected}\n"

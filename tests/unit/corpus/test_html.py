@@ -1,4 +1,4 @@
-"""Pages of the web: main text, title, own address, encodings, and pages meant to hurt."""
+"""Web pages: main text, title, canonical address, encodings, and hostile input."""
 
 import subprocess
 import sys
@@ -18,32 +18,32 @@ ARTICLE = f"""<!doctype html><html><head><title>Oslo &amp; its\n harbour</title>
 </article><footer>Imprint and privacy</footer></body></html>"""
 
 
-def test_a_page_is_its_title_and_main_text() -> None:
+def test_title_and_main_text() -> None:
     title, text = page_text(ARTICLE, "https://x.org/oslo")
     assert title == "Oslo & its harbour"
     assert text.splitlines() == ["Oslo", PROSE, f"{PROSE} Twice."]
 
 
-def test_a_paragraph_is_a_line_however_its_source_is_wrapped() -> None:
+def test_wrapped_paragraph_becomes_one_line() -> None:
     wrapped = ARTICLE.replace(" was frozen", "\n   was frozen").replace("<p>The", "<pre>a = 1\nb = 2</pre><p>The", 1)
     assert page_text(wrapped)[1].splitlines() == ["Oslo", "a = 1", "b = 2", PROSE, f"{PROSE} Twice."]
 
 
-def test_bytes_read_like_text() -> None:
+def test_bytes_are_decoded() -> None:
     assert page_text(ARTICLE.encode("utf-16")) == page_text(ARTICLE.encode()) == page_text(ARTICLE)
 
 
-def test_a_page_without_main_text_gives_what_is_visible() -> None:
+def test_page_without_main_text_returns_visible_text() -> None:
     assert page_text("<title>Empty</title>Hello <b>wor</b>ld") == ("Empty", "Hello world")
     assert page_text("just words") == ("", "just words")
     assert page_text("") == ("", "")
 
 
-def test_a_heading_stands_for_a_missing_title() -> None:
+def test_heading_replaces_a_missing_title() -> None:
     assert page_text(f"<html><body><h1> </h1><h1>Real <i>one</i></h1><p>{PROSE}</p></body></html>")[0] == "Real one"
 
 
-def test_only_what_readers_see_is_visible() -> None:
+def test_invisible_elements_are_skipped() -> None:
     html = (
         "a<br>b <!-- <p>hidden</p> --><i>c</i><script>x<p>y</script>d<svg><title>no</title></svg>e<svg/>f 1 < 2 &lt;3"
     )
@@ -61,20 +61,20 @@ def test_only_what_readers_see_is_visible() -> None:
         ('<!-- <link rel="canonical" href="https://x.org/a"> -->', ""),
     ],
 )
-def test_a_page_may_name_its_own_address(link: str, address: str) -> None:
+def test_canonical_address(link: str, address: str) -> None:
     assert read_markup(link).canonical == address
 
 
 @pytest.mark.parametrize(
     "piece", ["<", "<a", "</", "<!--", "<![", "&", '<a b="', "<a b='", "<h1>", "<title>", "<link rel=", "<svg>", "-->"]
 )
-def test_a_hostile_page_costs_no_more_than_its_length(piece: str) -> None:
+def test_hostile_page_takes_linear_time(piece: str) -> None:
     start = process_time()
     read_markup(piece * (200_000 // len(piece)))
     assert process_time() - start < 2
 
 
-def test_a_page_of_too_many_tags_is_read_without_the_extractor() -> None:
+def test_page_with_too_many_tags_skips_the_extractor() -> None:
     start = process_time()
     assert page_text(f"<title>Many</title><nav>Menu</nav>{'<p>a' * 400_000}") == (
         "Many",
@@ -83,7 +83,7 @@ def test_a_page_of_too_many_tags_is_read_without_the_extractor() -> None:
     assert process_time() - start < 4
 
 
-def test_odd_characters_are_no_fault() -> None:
+def test_odd_characters_are_accepted() -> None:
     odd = "<p>a\0b \ud800 &#0; &#xD800; &#" + "9" * 5000 + "; c"
     title, text = page_text(odd)
     assert title == ""
@@ -102,7 +102,7 @@ def test_odd_characters_are_no_fault() -> None:
         (b"a\0b", "ab"),
     ],
 )
-def test_text_is_read_in_its_encoding(content: bytes, text: str) -> None:
+def test_text_is_decoded(content: bytes, text: str) -> None:
     assert decode(content) == text
 
 
@@ -121,20 +121,20 @@ def test_text_is_read_in_its_encoding(content: bytes, text: str) -> None:
         ("unicode_escape", "utf-8", "\\x41"),
     ],
 )
-def test_a_page_names_its_encoding(declared: str, encoding: str, letter: str) -> None:
+def test_declared_encoding_is_used(declared: str, encoding: str, letter: str) -> None:
     page = f'<meta charset="{declared}"><p>{letter}</p>'
     assert decode_html(page.encode(encoding)) == page
 
 
 @pytest.mark.parametrize("declared", ["punycode", "idna", "utf-7", "bz2"])
-def test_a_page_names_no_encoding_that_takes_minutes(declared: str) -> None:
+def test_slow_codecs_are_ignored(declared: str) -> None:
     page = f"<meta charset={declared}>a-" + "b9" * 500_000
     start = process_time()
     assert decode_html(page.encode()) == page
     assert process_time() - start < 2
 
 
-def test_the_extractor_is_an_extra() -> None:
+def test_missing_extractor_is_reported() -> None:
     script = (
         "import sys; sys.modules['trafilatura'] = None\n"
         "from sleuth.corpus.html import page_text\n"

@@ -1,4 +1,4 @@
-"""Lines that are too long, in small compressed files, wherever lines are read."""
+"""Overlong lines in small compressed files are refused by every reader."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ ROW = {"id": "1", "contents": "a"}
 
 @pytest.fixture(scope="module")
 def bomb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fine row, and one of 100 MiB, in a tenth of a megabyte."""
+    """Write a good row and one of 100 MiB into a small compressed file."""
     path = tmp_path_factory.mktemp("bomb") / "corpus.jsonl.gz"
     with gzip.open(path, "wb") as file:
         file.write(json.dumps(ROW).encode() + b'\n{"id": "2", "contents": "')
@@ -45,7 +45,7 @@ READERS: dict[str, Callable[[Path, Path], object]] = {
 
 
 def _beside(path: Path, folder: Path) -> Path:
-    """A folder with the file and another."""
+    """Make a folder with the file and another."""
     (folder / "several").mkdir()
     (folder / "several" / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps({**ROW, "id": "0"}).encode() + b"\n"))
     (folder / "several" / "b.jsonl.gz").write_bytes(path.read_bytes())
@@ -53,7 +53,7 @@ def _beside(path: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_a_line_that_is_too_long_is_refused_by_its_number(
+def test_overlong_line_is_refused_with_its_number(
     read: Callable[[Path, Path], object], bomb: Path, tmp_path: Path
 ) -> None:
     tracemalloc.start()
@@ -65,7 +65,7 @@ def test_a_line_that_is_too_long_is_refused_by_its_number(
         tracemalloc.stop()
 
 
-def test_a_cell_that_is_too_long_is_refused_by_its_row(tmp_path: Path) -> None:
+def test_overlong_parquet_cell_is_refused_with_its_row(tmp_path: Path) -> None:
     table = pyarrow.table({"id": ["1", "2"], "contents": ["a", "a" * (LONGEST_LINE + 1)]})
     parquet.write_table(table, tmp_path / "corpus.parquet")
     with pytest.raises(InputError, match=r"corpus\.parquet, line 2 is longer than .*32 MiB"):
@@ -73,6 +73,6 @@ def test_a_cell_that_is_too_long_is_refused_by_its_row(tmp_path: Path) -> None:
 
 
 @given(content=st.binary(max_size=200).map(lambda drawn: drawn.replace(b"a", b"\n")), size=st.integers(1, 50))
-def test_lines_are_those_of_the_file(content: bytes, size: int) -> None:
+def test_batches_hold_the_lines_of_the_file(content: bytes, size: int) -> None:
     batches: Iterator[list[bytes]] = line_batches(BytesIO(content), Path("x"), size)
     assert list(chain.from_iterable(batches)) == BytesIO(content).readlines()

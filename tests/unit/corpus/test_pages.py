@@ -1,4 +1,4 @@
-"""Pages by url, without loading them."""
+"""Pages by URL, without loading the file."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def write(path: Path, *pages: dict[str, Any]) -> Path:
     return path
 
 
-def test_a_page_is_found_by_its_url(tmp_path: Path) -> None:
+def test_page_is_found_by_url(tmp_path: Path) -> None:
     pages = [page(f"https://x.org/{number}", title="é", number=number) for number in range(300)]
     store = PageStore(write(tmp_path / "pages.jsonl", *pages))
     assert len(store) == 300
@@ -29,12 +29,12 @@ def test_a_page_is_found_by_its_url(tmp_path: Path) -> None:
     assert [store.get(url) for url in ("https://x.org/300", "", "\ud800")] == [None, None, None]
 
 
-def test_the_last_page_of_a_url_counts(tmp_path: Path) -> None:
+def test_last_page_of_a_url_counts(tmp_path: Path) -> None:
     store = PageStore(write(tmp_path / "pages.jsonl", page("a", n=1), page("b"), page("a", n=2)))
     assert store.get("a") == page("a", n=2)
 
 
-def test_a_title_in_the_path_is_read_as_a_query(tmp_path: Path) -> None:
+def test_title_in_the_path_matches_the_query_form(tmp_path: Path) -> None:
     wiki = "https://en.wikipedia.org/w/index.php"
     store = PageStore(write(tmp_path / "pages.jsonl", page(f"{wiki}?title=Oslo"), page(f"{wiki}/Bergen")))
     assert store.get(f"{wiki}/Oslo") == store.get(f"{wiki}?title=Oslo") == page(f"{wiki}?title=Oslo")
@@ -42,7 +42,7 @@ def test_a_title_in_the_path_is_read_as_a_query(tmp_path: Path) -> None:
     assert store.get(f"{wiki}?title=Bergen") is None
 
 
-def test_places_are_written_once_beside_the_pages(tmp_path: Path) -> None:
+def test_positions_are_cached_beside_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "pages.jsonl", page("a"), page("b"))
     heard: list[tuple[str, int, int]] = []
     PageStore(path, lambda *report: heard.append(report))
@@ -52,7 +52,7 @@ def test_places_are_written_once_beside_the_pages(tmp_path: Path) -> None:
     assert heard == []
 
 
-def test_changed_pages_are_read_again(tmp_path: Path) -> None:
+def test_changed_file_is_read_again(tmp_path: Path) -> None:
     path = write(tmp_path / "pages.jsonl", page("a"), page("b"))
     PageStore(path)
     changed = path.stat().st_mtime_ns
@@ -64,7 +64,7 @@ def test_changed_pages_are_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"cut"])
-def test_a_damaged_table_is_made_again(tmp_path: Path, content: bytes) -> None:
+def test_damaged_cache_is_rebuilt(tmp_path: Path, content: bytes) -> None:
     path = write(tmp_path / "pages.jsonl", page("a"))
     PageStore(path)
     beside = tmp_path / "pages.jsonl.urls.npy"
@@ -74,13 +74,13 @@ def test_a_damaged_table_is_made_again(tmp_path: Path, content: bytes) -> None:
     assert PageStore(path).get("a") == page("a")
 
 
-def test_places_stay_in_memory_where_they_cannot_be_written(tmp_path: Path) -> None:
+def test_positions_stay_in_memory_in_a_read_only_folder(tmp_path: Path) -> None:
     path = write(tmp_path / ("p" * 250), page("a"))
     assert PageStore(path).get("a") == page("a")
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_urls_with_one_digest_are_told_apart(tmp_path: Path) -> None:
+def test_urls_with_equal_digests_are_distinguished(tmp_path: Path) -> None:
     path = write(tmp_path / "pages.jsonl", page("a"), page("b"))
     PageStore(path)
     beside = tmp_path / "pages.jsonl.urls.npy"
@@ -102,14 +102,14 @@ def test_urls_with_one_digest_are_told_apart(tmp_path: Path) -> None:
         ('{"url": "a", "contents": "\\ud800"}', ".*surrogates not allowed"),
     ],
 )
-def test_a_bad_page_is_named(tmp_path: Path, line: str, problem: str) -> None:
+def test_bad_page_is_reported_with_its_line(tmp_path: Path, line: str, problem: str) -> None:
     path = tmp_path / "pages.jsonl"
     path.write_text(f"\n{line}\n")
     with pytest.raises(InputError, match=rf'line 2: {problem}.*expected a JSON object with the strings "url"'):
         PageStore(path)
 
 
-def test_what_holds_no_pages_is_refused(tmp_path: Path) -> None:
+def test_file_without_pages_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(InputError, match="are empty"):
         PageStore(tmp_path / "empty.jsonl")
@@ -120,7 +120,7 @@ def test_what_holds_no_pages_is_refused(tmp_path: Path) -> None:
         PageStore(tmp_path / "pages.jsonl.gz")
 
 
-def test_pages_cut_while_in_use_are_an_error(tmp_path: Path) -> None:
+def test_file_truncated_in_use_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "pages.jsonl", page("a"))
     store = PageStore(path)
     path.write_text("")

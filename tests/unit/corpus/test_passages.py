@@ -1,4 +1,4 @@
-"""Passages streamed and by row; every kind of bad corpus in one sentence."""
+"""Passages streamed, surveyed and read by row; bad corpora are one-line errors."""
 
 import codecs
 import gzip
@@ -35,7 +35,7 @@ BAD_LINES = {
 }
 
 
-def test_streams_rows_and_keeps_what_else_they_hold(tmp_path: Path) -> None:
+def test_stream_keeps_extra_fields(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(GOOD + b'\n{"id": 7, "contents": "x\\u2028y", "url": "u", "position": 3}')
     assert list(stream(path)) == [Passage("a", '"A"\nfirst'), Passage("7", "x\u2028y", {"url": "u", "position": 3})]
@@ -48,7 +48,7 @@ def test_streams_gzip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("line", "problem"), BAD_LINES.values(), ids=BAD_LINES)
-def test_a_bad_line_is_named(tmp_path: Path, line: bytes, problem: str) -> None:
+def test_bad_line_is_reported_with_its_number(tmp_path: Path, line: bytes, problem: str) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(GOOD + b"\n" + line)
     with pytest.raises(InputError) as refusal:
@@ -60,59 +60,59 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, problem: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_an_empty_corpus_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_empty_corpus_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(content)
     with pytest.raises(InputError, match="is empty; expected on each line"):
         list(stream(path))
 
 
-def test_a_missing_corpus_is_refused(tmp_path: Path) -> None:
+def test_missing_corpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.jsonl does not exist"):
         list(stream(tmp_path / "nowhere.jsonl"))
 
 
-def test_a_folder_is_no_corpus(tmp_path: Path) -> None:
+def test_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot be read .*directory"):
         list(stream(tmp_path))
 
 
 @pytest.mark.parametrize("content", [gzip.compress(GOOD * 100)[:-20], GOOD], ids=["cut short", "not compressed"])
-def test_a_bad_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_damaged_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "corpus.jsonl.gz"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"corpus\.jsonl\.gz cannot be read"):
         list(stream(path))
 
 
-def test_numbers_that_json_does_not_know_are_nothing(tmp_path: Path) -> None:
+def test_nan_and_infinity_become_null(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b'{"id": "a", "contents": "x", "score": NaN, "most": -Infinity}')
     assert list(stream(path)) == [Passage("a", "x", {"score": None, "most": None})]
 
 
-def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+def test_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(codecs.BOM_UTF8 + b'  {"id": "a", "contents": "x"} \r\n')
     assert list(stream(path)) == [Passage("a", "x")]
 
 
 @pytest.mark.parametrize("blank", [b"\n", b" \t\r\n", b"\x0c\n", b"\x0b"])
-def test_the_store_reads_a_row_before_a_blank_line(tmp_path: Path, blank: bytes) -> None:
+def test_store_reads_a_row_before_a_blank_line(tmp_path: Path, blank: bytes) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_bytes(b'{"id": "a", "contents": "b"}\n' + blank)
     survey(corpus, tmp_path)
     assert PassageStore(corpus, tmp_path)[0] == Passage("a", "b")
 
 
-def test_the_store_reads_any_row(tmp_path: Path) -> None:
+def test_store_reads_any_row(tmp_path: Path) -> None:
     rows = [json.dumps({"id": str(row), "contents": "é" * row}, ensure_ascii=False) for row in range(10)]
     store = _store(tmp_path, ("\n" + "\n\n".join(rows)).encode())
     assert len(store) == 10
     assert [store[row] for row in range(10)] == list(stream(tmp_path / "corpus.jsonl"))
 
 
-def test_the_store_finds_passages_by_id(tmp_path: Path) -> None:
+def test_store_finds_passages_by_id(tmp_path: Path) -> None:
     names = ["b", "10", "9", "é", "\U0001f600", "\uffee", "B", "a b"]
     rows = [json.dumps({"id": name, "contents": name * 2}) + "\n" for name in names]
     store = _store(tmp_path, "".join(rows).encode())
@@ -123,27 +123,27 @@ def test_the_store_finds_passages_by_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", [-1, 1])
-def test_the_store_knows_its_rows(tmp_path: Path, row: int) -> None:
+def test_store_rejects_rows_out_of_range(tmp_path: Path, row: int) -> None:
     store = _store(tmp_path)
     with pytest.raises(IndexError, match=f"row {row} of a corpus of 1 passages"):
         store[row]
 
 
-def test_the_store_refuses_another_corpus(tmp_path: Path) -> None:
+def test_store_refuses_another_corpus(tmp_path: Path) -> None:
     _store(tmp_path)
     (tmp_path / "corpus.jsonl").write_bytes(GOOD + GOOD)
     with pytest.raises(InputError, match="sizes differ; build the index again"):
         PassageStore(tmp_path / "corpus.jsonl", tmp_path)
 
 
-def test_the_store_refuses_a_missing_corpus(tmp_path: Path) -> None:
+def test_store_refuses_a_missing_corpus(tmp_path: Path) -> None:
     _store(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         PassageStore(tmp_path / "other.jsonl", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["offsets.npy", "ranks.npy", "order.npy"])
-def test_the_store_refuses_arrays_that_are_not_whole(tmp_path: Path, name: str) -> None:
+def test_store_refuses_truncated_arrays(tmp_path: Path, name: str) -> None:
     _store(tmp_path)
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[:-2])
@@ -154,7 +154,7 @@ def test_the_store_refuses_arrays_that_are_not_whole(tmp_path: Path, name: str) 
         PassageStore(tmp_path / "corpus.jsonl", tmp_path)
 
 
-def test_a_corpus_cut_while_in_use_is_an_error(tmp_path: Path) -> None:
+def test_corpus_truncated_in_use_is_an_error(tmp_path: Path) -> None:
     store = _store(tmp_path)
     (tmp_path / "corpus.jsonl").write_bytes(GOOD[:10])
     with pytest.raises(InputError, match="changed after indexing: row 0 is unreadable"):
@@ -163,7 +163,7 @@ def test_a_corpus_cut_while_in_use_is_an_error(tmp_path: Path) -> None:
         store.find("a")
 
 
-def test_many_threads_read_one_store(tmp_path: Path) -> None:
+def test_many_threads_can_read_one_store(tmp_path: Path) -> None:
     rows = [json.dumps({"id": str(row), "contents": "x" * row}) + "\n" for row in range(500)]
     store = _store(tmp_path, "".join(rows).encode())
     with ThreadPoolExecutor(8) as pool:
@@ -185,7 +185,7 @@ def write_corpus(folder: Path, content: bytes) -> Path:
     return folder / "corpus.jsonl"
 
 
-def test_offsets_ranks_and_order_are_plain_arrays(tmp_path: Path) -> None:
+def test_survey_writes_offsets_ranks_and_order(tmp_path: Path) -> None:
     lines = [b'{"id": "b", "contents": "x"}\n', b"\n", b'{"id": 10, "contents": "y"}\n', b'{"id": "9", "contents": ""}']
     content = b"".join(lines)
     found = survey(write_corpus(tmp_path, content), tmp_path / "new" / "index")
@@ -202,18 +202,18 @@ def test_offsets_ranks_and_order_are_plain_arrays(tmp_path: Path) -> None:
     }
 
 
-def test_a_corpus_of_many_batches_reports_its_bytes(tmp_path: Path) -> None:
+def test_survey_reports_progress_in_bytes(tmp_path: Path) -> None:
     rows = [json.dumps({"id": str(row), "contents": "x" * 5000}) + "\n" for row in range(2000)]
     corpus = write_corpus(tmp_path, "".join(rows).encode())
-    heard: list[tuple[str, int, int]] = []
-    assert survey(corpus, tmp_path, lambda *report: heard.append(report)).passages == 2000
-    assert len(heard) > corpus.stat().st_size // BATCH
-    assert heard[-1] == ("reading", corpus.stat().st_size, corpus.stat().st_size)
+    reports: list[tuple[str, int, int]] = []
+    assert survey(corpus, tmp_path, lambda *report: reports.append(report)).passages == 2000
+    assert len(reports) > corpus.stat().st_size // BATCH
+    assert reports[-1] == ("reading", corpus.stat().st_size, corpus.stat().st_size)
     assert np.array_equal(np.load(tmp_path / "offsets.npy"), np.cumsum([0, *map(len, rows)]))
 
 
 @pytest.mark.parametrize("name", ["same", "same\0", "é" * 40, "x" * 5000])
-def test_an_id_that_comes_twice_is_refused(tmp_path: Path, name: str) -> None:
+def test_survey_refuses_repeated_ids(tmp_path: Path, name: str) -> None:
     names = ["other", name, "s", name + "!", name, name[:-1] or "z"]
     rows = [json.dumps({"id": each, "contents": "x"}) + "\n" for each in names]
     corpus = write_corpus(tmp_path, "\n".join(rows).encode())
@@ -223,7 +223,7 @@ def test_an_id_that_comes_twice_is_refused(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "order.npy").exists()
 
 
-def test_a_bad_line_is_named_as_the_user_knows_it(tmp_path: Path) -> None:
+def test_survey_reports_a_bad_line_under_the_source_name(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path, SURVEYED + b"\n" + b'{"id": "b"}\n')
     expected = r'line 3: "contents" is missing; expected a JSON object with the strings "id" and "contents"'
     with pytest.raises(InputError, match=rf"corpus\.jsonl, {expected}"):
@@ -239,7 +239,7 @@ def test_survey_refuses_an_empty_corpus(tmp_path: Path, content: bytes) -> None:
         survey(write_corpus(tmp_path, content), tmp_path)
 
 
-def test_a_corpus_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_survey_refuses_an_unreadable_corpus(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.jsonl does not exist"):
         survey(tmp_path / "nowhere.jsonl", tmp_path)
     with pytest.raises(InputError, match=r"cannot be read .*directory"):

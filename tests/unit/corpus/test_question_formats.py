@@ -1,4 +1,4 @@
-"""Rows as other projects publish them."""
+"""Question formats of other projects."""
 
 import gzip
 import json
@@ -81,7 +81,7 @@ def test_search_r1_and_verl(tmp_path: Path) -> None:
     assert [message["role"] for message in verl.prompt or ()] == ["system", "user"]
 
 
-def test_an_index_that_restarts_is_no_key(tmp_path: Path) -> None:
+def test_restarting_index_is_qualified_by_the_set(tmp_path: Path) -> None:
     other = {**SEARCH_R1, "data_source": "hotpotqa"}
     named = {**SEARCH_R1, "id": "train_7"}
     without = {key: value for key, value in SEARCH_R1.items() if key != "extra_info"}
@@ -121,7 +121,7 @@ def test_rlinf(tmp_path: Path) -> None:
     assert first.id != second.id
 
 
-def test_what_a_line_of_ours_says_besides_is_kept(tmp_path: Path) -> None:
+def test_extra_entries_are_kept(tmp_path: Path) -> None:
     ours = {"id": "q1", "question": "Who?", "golden_answers": ["Ada"], "data_source": "mine", "weak_ids": ["p1"]}
     [row] = read_rows(lines(tmp_path / "q.jsonl", ours))
     assert row.extra == {"weak_ids": ["p1"]}
@@ -141,18 +141,18 @@ def test_what_a_line_of_ours_says_besides_is_kept(tmp_path: Path) -> None:
         ({"prompt": "", "answer": "Ada"}, "prompt must be a list of messages"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, row: dict[str, Any], complaint: str) -> None:
+def test_bad_row_is_reported(tmp_path: Path, row: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=rf"q\.jsonl, line 1: .*{complaint}"):
         questions.load(lines(tmp_path / "q.jsonl", row))
 
 
-def test_a_bad_row_of_a_table_is_named(tmp_path: Path) -> None:
+def test_bad_parquet_row_is_reported(tmp_path: Path) -> None:
     bad = {**SEARCH_R1, "reward_model": {"style": "rule", "ground_truth": {"target": []}}}
     with pytest.raises(InputError, match=r"q\.parquet, row 2: .*target is .*; expected the columns"):
         questions.load(table(tmp_path / "q.parquet", SEARCH_R1, bad))
 
 
-def test_tables_that_are_none(tmp_path: Path) -> None:
+def test_unreadable_parquet_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"other\.parquet has the columns a, b; expected data_source, prompt and"):
         questions.load(table(tmp_path / "other.parquet", {"a": 1, "b": 2}))
     whole = table(tmp_path / "q.parquet", SEARCH_R1).read_bytes()

@@ -28,7 +28,7 @@ def rows(path: Path, *values: object) -> Path:
     return path
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_written_questions_are_read_back(tmp_path: Path) -> None:
     written = [FULL, Question("q1", "Who?", ("Mira",), "mine")]
     for name in ("q.jsonl", "q.jsonl.gz"):
         assert questions.write(tmp_path / name, written) == 2
@@ -37,18 +37,18 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         assert file.read() == (tmp_path / "q.jsonl").read_text(encoding="utf-8")
 
 
-def test_unknown_keys_blank_lines_and_blank_answers_are_passed_over(tmp_path: Path) -> None:
+def test_unknown_keys_blank_lines_and_blank_answers_are_ignored(tmp_path: Path) -> None:
     path = rows(tmp_path / "q.jsonl", {**GOOD, "weak_ids": ["p1"], "golden_answers": [" ", "Mira"]})
     path.write_text("\n" + path.read_text() + "  \n")
     assert questions.load(path) == [Question("q1", "Who wrote it?", ("Mira",), "mine")]
 
 
-def test_a_file_without_data_source_is_its_own_source(tmp_path: Path) -> None:
+def test_missing_data_source_is_the_file_name(tmp_path: Path) -> None:
     row = {key: value for key, value in GOOD.items() if key != "data_source"}
     assert questions.load(rows(tmp_path / "nq.questions.jsonl", row))[0].data_source == "nq"
 
 
-def test_it_streams_up_to_the_first_bad_line(tmp_path: Path) -> None:
+def test_stream_stops_at_the_first_bad_line(tmp_path: Path) -> None:
     stream = questions.stream(rows(tmp_path / "q.jsonl", GOOD, {"id": "q2"}))
     assert next(stream).id == "q1"
     with pytest.raises(InputError, match="line 2: question must be a text, and it is missing"):
@@ -79,31 +79,31 @@ def test_it_streams_up_to_the_first_bad_line(tmp_path: Path) -> None:
         ([GOOD], "JSON object"),
     ],
 )
-def test_a_bad_line_is_named_with_what_is_wrong(tmp_path: Path, row: object, complaint: str) -> None:
+def test_bad_line_is_reported_with_the_problem(tmp_path: Path, row: object, complaint: str) -> None:
     with pytest.raises(InputError, match=rf"q\.jsonl, line 1: .*{complaint}.*; a line looks like "):
         questions.load(rows(tmp_path / "q.jsonl", row))
 
 
-def test_a_line_that_is_not_json(tmp_path: Path) -> None:
+def test_line_that_is_not_json(tmp_path: Path) -> None:
     path = rows(tmp_path / "q.jsonl", GOOD)
     path.write_text(path.read_text() + "{oops\n")
     with pytest.raises(InputError, match=r"line 2: not JSON: '\{oops'"):
         questions.load(path)
 
 
-def test_the_same_id_twice(tmp_path: Path) -> None:
+def test_repeated_id_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 2: the id 'q1'"):
         questions.load(rows(tmp_path / "q.jsonl", GOOD, GOOD))
 
 
-def test_an_empty_file_and_a_missing_one(tmp_path: Path) -> None:
+def test_empty_and_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no questions"):
         questions.load(rows(tmp_path / "q.jsonl"))
     with pytest.raises(InputError, match=r"none\.jsonl does not exist"):
         questions.load(tmp_path / "none.jsonl")
 
 
-def test_half_a_surrogate_pair_is_a_question_mark(tmp_path: Path) -> None:
+def test_half_a_surrogate_pair_becomes_a_question_mark(tmp_path: Path) -> None:
     halved = Question("q\ud800", "Who is \udc00 \U0001f9ed?", ("Mira\ud83e",), "mine\ud800")
     clean = Question("q?", "Who is ? \U0001f9ed?", ("Mira?",), "mine?")
     row = {"id": halved.id, "question": halved.question, "golden_answers": list(halved.golden_answers)}
@@ -114,20 +114,20 @@ def test_half_a_surrogate_pair_is_a_question_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["q.jsonl", "q.jsonl.gz"])
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path, name: str) -> None:
+def test_byte_order_mark_is_skipped(tmp_path: Path, name: str) -> None:
     content = b"\xef\xbb\xbf" + json.dumps(GOOD).encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     assert [question.id for question in questions.load(tmp_path / name)] == ["q1"]
 
 
 @pytest.mark.parametrize(("name", "content"), [("q.jsonl.gz", b"not gzip"), ("q.jsonl", b"\xff\xfe{}")])
-def test_a_file_that_cannot_be_read(tmp_path: Path, name: str, content: bytes) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match="cannot be read"):
         questions.load(tmp_path / name)
 
 
-def test_nothing_is_written_when_a_question_has_no_answer(tmp_path: Path) -> None:
+def test_question_without_answer_leaves_no_file(tmp_path: Path) -> None:
     def some() -> Iterator[Question]:
         yield FULL
         yield Question("q3", "Who?", (), "mine")

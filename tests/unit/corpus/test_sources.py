@@ -1,4 +1,4 @@
-"""Every kind of source becomes one plain corpus; what makes none is refused in one sentence."""
+"""Every kind of source is converted to one JSONL corpus; others are one-line errors."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ def read(source: Path, folder: Path) -> list[Passage]:
     return list(stream(plain_corpus(source, folder / "out").path))
 
 
-def test_a_plain_corpus_is_used_as_it_is(tmp_path: Path) -> None:
+def test_uncompressed_jsonl_is_used_directly(tmp_path: Path) -> None:
     corpus = tmp_path / "in" / "wiki.jsonl"
     corpus.parent.mkdir()
     corpus.write_bytes(LINES)
@@ -33,7 +33,7 @@ def test_a_plain_corpus_is_used_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["wiki.jsonl.gz", "wiki.json.gz", "wiki.gz"])
-def test_a_compressed_corpus_is_unpacked(tmp_path: Path, name: str) -> None:
+def test_compressed_corpus_is_decompressed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(LINES[:500]) + gzip.compress(LINES[500:]))
     heard: list[tuple[str, int, int]] = []
     found = plain_corpus(tmp_path / name, tmp_path / "out", lambda *report: heard.append(report))
@@ -46,9 +46,7 @@ def test_a_compressed_corpus_is_unpacked(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("names", [["part_aa", "part_ab", "part_ac"], ["part_2", "part_9", "part_10"]])
 @pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "compressed"])
 @pytest.mark.parametrize("given", ["", "part_*", "FIRST"])
-def test_pieces_are_put_together(
-    tmp_path: Path, names: list[str], packed: Callable[[bytes], bytes], given: str
-) -> None:
+def test_pieces_are_joined(tmp_path: Path, names: list[str], packed: Callable[[bytes], bytes], given: str) -> None:
     whole, folder = packed(LINES), tmp_path / "pieces"
     folder.mkdir()
     for place, name in enumerate(names):
@@ -67,7 +65,7 @@ def test_several_files_are_merged_by_id(tmp_path: Path) -> None:
     assert read(folder / "[ab].jsonl*", tmp_path / "again") == first + [each for each in PASSAGES if each.id != "7"]
 
 
-def test_one_id_for_different_contents_is_refused(tmp_path: Path) -> None:
+def test_same_id_with_different_contents_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(LINES)
@@ -78,7 +76,7 @@ def test_one_id_for_different_contents_is_refused(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_parquet_is_read_with_all_its_columns(tmp_path: Path) -> None:
+def test_parquet_columns_are_kept(tmp_path: Path) -> None:
     table = pa.table(
         {
             "id": pa.array([1, 2]),
@@ -97,7 +95,7 @@ def test_parquet_is_read_with_all_its_columns(tmp_path: Path) -> None:
     ]
 
 
-def test_title_and_text_are_contents(tmp_path: Path) -> None:
+def test_title_and_text_become_contents(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(2):
@@ -124,20 +122,20 @@ def test_title_and_text_are_contents(tmp_path: Path) -> None:
         ({"id": ["a"], "title": [b"t"], "text": ["b"]}, "has the columns id, title, text; expected"),
     ],
 )
-def test_a_bad_table_is_refused(tmp_path: Path, columns: dict[str, list[object]], problem: str) -> None:
+def test_bad_parquet_is_refused(tmp_path: Path, columns: dict[str, list[object]], problem: str) -> None:
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=rf'a\.parquet,? {problem}.* the columns "id" and "contents"'):
         plain_corpus(tmp_path / "a.parquet", tmp_path / "out")
 
 
-def test_a_time_that_python_cannot_hold_is_refused(tmp_path: Path) -> None:
+def test_time_out_of_range_is_refused(tmp_path: Path) -> None:
     times = pa.array([1], pa.timestamp("ns"))
     parquet.write_table(pa.table({"id": ["a"], "contents": ["b"], "time": times}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a\.parquet cannot be read \(Nanosecond"):
         plain_corpus(tmp_path / "a.parquet", tmp_path / "out")
 
 
-def test_a_folder_of_documents_is_cut_into_passages(tmp_path: Path) -> None:
+def test_documents_are_cut_into_passages(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     (folder / "b" / "deep").mkdir(parents=True)
     (folder / ".git").mkdir()
@@ -165,20 +163,20 @@ def test_a_folder_of_documents_is_cut_into_passages(tmp_path: Path) -> None:
     assert heard[-1] == ("reading documents", 4, 4)
 
 
-def test_one_document_is_a_source(tmp_path: Path) -> None:
+def test_single_document_is_a_source(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Words.")
     (tmp_path / "b.txt").write_text("Others.")
     assert [passage.id for passage in read(tmp_path / "a.txt", tmp_path)] == ["a.txt#0"]
 
 
-def test_a_name_that_is_no_text_is_spelled_out(tmp_path: Path) -> None:
+def test_name_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     Path(os.fsdecode(os.fsencode(folder) + b"/a\xff.txt")).write_text("Words.")
     assert [passage.id for passage in read(folder, tmp_path)] == ["a\\xff.txt#0"]
 
 
-def test_documents_of_which_none_can_be_read_are_refused(tmp_path: Path) -> None:
+def test_unreadable_documents_are_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.pdf").write_text("broken")
     with pytest.raises(InputError, match=r"in can be read \(a\.pdf: "):
@@ -196,7 +194,7 @@ def test_documents_of_which_none_can_be_read_are_refused(tmp_path: Path) -> None
         (["LICENSE", "gz"], r"2 no suffix"),
     ],
 )
-def test_what_does_not_go_together_is_refused(tmp_path: Path, names: list[str], found: str) -> None:
+def test_mixed_kinds_are_refused(tmp_path: Path, names: list[str], found: str) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for name in names:
@@ -214,18 +212,18 @@ def test_pieces_of_two_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing.jsonl", "nothing", "*.jsonl", "nowhere/*", "a**", ".hidden*"])
-def test_a_missing_source_is_refused(tmp_path: Path, name: str) -> None:
+def test_missing_source_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"does not exist; give JSONL \(\.jsonl"):
         plain_corpus(tmp_path / name, tmp_path / "out")
 
 
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+def test_empty_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with pytest.raises(InputError, match=r"in holds no files; give JSONL"):
         plain_corpus(tmp_path / "in", tmp_path / "out")
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_special_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(InputError, match=r"pipe\.jsonl is neither a file nor a folder"):
         plain_corpus(tmp_path / "pipe.jsonl", tmp_path / "out")
@@ -242,14 +240,14 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     ],
     ids=["cut off", "not compressed", "part cut off", "no table", "empty"],
 )
-def test_a_damaged_source_leaves_nothing_behind(tmp_path: Path, name: str, content: bytes) -> None:
+def test_damaged_source_leaves_nothing_behind(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=rf"{name} cannot be read \("):
         plain_corpus(tmp_path / name, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_bad_line_of_a_merged_file_is_named(tmp_path: Path) -> None:
+def test_bad_line_of_a_merged_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_bytes(LINES)
     (tmp_path / "in" / "b.jsonl").write_bytes(b'\n{"id": "x"}\n')
@@ -257,7 +255,7 @@ def test_a_bad_line_of_a_merged_file_is_named(tmp_path: Path) -> None:
         plain_corpus(tmp_path / "in", tmp_path / "out")
 
 
-def test_a_corpus_made_before_is_used_again_until_its_source_changes(tmp_path: Path) -> None:
+def test_finished_corpus_is_reused_until_the_source_changes(tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     (source / "a.txt").write_text("Words.")
@@ -276,8 +274,8 @@ def test_a_corpus_made_before_is_used_again_until_its_source_changes(tmp_path: P
 
 
 @pytest.mark.parametrize("named", ["folder", "pattern"])
-def test_links_out_of_a_folder_are_refused_by_name(tmp_path: Path, named: str) -> None:
-    """A folder from elsewhere must not put a private file into an index, which may be served."""
+def test_links_out_of_a_folder_are_refused(tmp_path: Path, named: str) -> None:
+    """A downloaded folder must not put a private file into an index that may be served."""
     folder = tmp_path / "docs"
     folder.mkdir()
     (folder / "a.txt").write_text("public")
@@ -294,7 +292,7 @@ def test_links_out_of_a_folder_are_refused_by_name(tmp_path: Path, named: str) -
     assert "secret" in plain_corpus(tmp_path / "link.txt", tmp_path / "other").path.read_text()
 
 
-def test_the_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
+def test_links_of_the_hub_cache_are_followed(tmp_path: Path) -> None:
     snapshot, blobs = tmp_path / "datasets--a--b" / "snapshots" / "0123" / "data", tmp_path / "datasets--a--b" / "blobs"
     snapshot.mkdir(parents=True)
     blobs.mkdir()

@@ -1,4 +1,4 @@
-"""The checksums of a checkpoint: every file is refused with a bit flipped, and a newer format by its number."""
+"""Checksums of checkpoints, files, folders and the code."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def sign(folder: Path, version: int) -> None:
     (folder / CHECKSUMS).write_bytes(seal({"format": version, "files": files_sha256(folder, list_files(folder))}))
 
 
-def test_every_bit_of_every_file_counts(folder: Path) -> None:
+def test_every_flipped_bit_is_detected(folder: Path) -> None:
     assert verify_checkpoint(folder, resuming=True)
     for name in list_files(folder):
         path = folder / name
@@ -48,7 +48,7 @@ def test_every_bit_of_every_file_counts(folder: Path) -> None:
     assert verify_checkpoint(folder, resuming=True)
 
 
-def test_who_only_loads_the_model_does_not_read_what_the_trainer_left(folder: Path) -> None:
+def test_trainer_state_is_checked_only_when_resuming(folder: Path) -> None:
     (folder / "trainer" / "progress.json").write_text("other")
     assert verify_checkpoint(folder)
     with pytest.raises(InputError, match=r"progress\.json does not match its checksum"):
@@ -58,7 +58,7 @@ def test_who_only_loads_the_model_does_not_read_what_the_trainer_left(folder: Pa
         verify_checkpoint(folder)
 
 
-def test_a_newer_format_is_refused_by_its_number_and_none_is_the_first(folder: Path) -> None:
+def test_newer_format_is_refused_and_format_1_has_no_checksums(folder: Path) -> None:
     sign(folder, CHECKPOINT_FORMAT + 1)
     with pytest.raises(InputError, match=f"has checkpoint format {CHECKPOINT_FORMAT + 1}.* update Sleuth"):
         verify_checkpoint(folder)
@@ -71,7 +71,7 @@ def test_fingerprint_of_a_file_is_its_sha256(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_fingerprint_of_a_folder_follows_names_and_contents(tmp_path: Path) -> None:
+def test_fingerprint_of_a_folder_depends_on_names_and_contents(tmp_path: Path) -> None:
     seen = set()
     for name, content in (("a", "1"), ("b", "1"), ("b", "2")):
         folder = tmp_path / f"{name}{content}"
@@ -82,7 +82,7 @@ def test_fingerprint_of_a_folder_follows_names_and_contents(tmp_path: Path) -> N
     assert len(seen) == 3
 
 
-def test_fingerprint_of_nothing_is_refused(tmp_path: Path) -> None:
+def test_fingerprint_of_a_missing_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         fingerprint(tmp_path / "missing")
 

@@ -1,4 +1,4 @@
-"""Signals: the first stops work where it can be resumed, the second ends the process at once."""
+"""Signals: the first stops work where it can be resumed, the second exits at once."""
 
 import asyncio
 import signal
@@ -11,7 +11,7 @@ from sleuth.errors import Interrupted
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-# Work that never looks for the first signal.
+# Work that never checks for the first signal.
 STUBBORN = """
 import signal, time
 from sleuth.runs.interruption import INTERRUPTION
@@ -24,7 +24,7 @@ with INTERRUPTION.handle_signals(), INTERRUPTION.defer():
 
 
 @BOTH
-def test_signal_raises_with_its_exit_code_and_handlers_are_put_back(number: signal.Signals) -> None:
+def test_signal_raises_with_its_exit_code_and_handlers_are_restored(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(Interrupted) as interrupted, INTERRUPTION.handle_signals():
         signal.raise_signal(number)
@@ -33,7 +33,7 @@ def test_signal_raises_with_its_exit_code_and_handlers_are_put_back(number: sign
 
 
 @BOTH
-def test_deferred_signal_is_only_noted(number: signal.Signals, capfd: pytest.CaptureFixture[str]) -> None:
+def test_deferred_signal_is_only_recorded(number: signal.Signals, capfd: pytest.CaptureFixture[str]) -> None:
     with INTERRUPTION.handle_signals(), INTERRUPTION.defer():
         INTERRUPTION.raise_if_interrupted()
         signal.raise_signal(number)
@@ -43,7 +43,7 @@ def test_deferred_signal_is_only_noted(number: signal.Signals, capfd: pytest.Cap
     assert "press Ctrl-C again" in capfd.readouterr().err
 
 
-def test_signal_cancels_what_runs_in_an_event_loop() -> None:
+def test_signal_cancels_a_running_coroutine() -> None:
     ended: list[str] = []
 
     async def work() -> None:
@@ -59,7 +59,7 @@ def test_signal_cancels_what_runs_in_an_event_loop() -> None:
     assert ended == ["in order"]
 
 
-def test_work_is_not_begun_after_a_signal() -> None:
+def test_no_work_starts_after_a_signal() -> None:
     async def work() -> None:
         raise AssertionError("begun")
 
@@ -69,7 +69,7 @@ def test_work_is_not_begun_after_a_signal() -> None:
             run_interruptible(work())
 
 
-def test_second_signal_ends_the_process_at_once() -> None:
+def test_second_signal_exits_at_once() -> None:
     ended = subprocess.run([sys.executable, "-c", STUBBORN], capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout) == (130, "going on\n")
 

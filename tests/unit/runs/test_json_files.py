@@ -1,4 +1,4 @@
-"""JSON rows in files."""
+"""JSONL files with offsets."""
 
 import json
 from collections.abc import Iterator
@@ -33,14 +33,14 @@ def test_row_out_of_range_is_refused(tmp_path: Path, n: int) -> None:
 
 
 @pytest.mark.parametrize(("line", "problem"), [("{", "line 2 is not valid JSON"), ("[]", "line 2 holds a list")])
-def test_broken_row_is_named(tmp_path: Path, line: str, problem: str) -> None:
+def test_bad_row_is_reported_with_its_line(tmp_path: Path, line: str, problem: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{{}}\n{line}\n")
     with pytest.raises(InputError, match=problem):
         list(read_rows(path))
 
 
-def test_failure_among_the_rows_leaves_the_earlier_file(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_earlier_file(tmp_path: Path) -> None:
     def breaking() -> Iterator[Row]:
         yield {"n": 1}
         raise RuntimeError("broke off")

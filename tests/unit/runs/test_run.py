@@ -26,20 +26,20 @@ def test_create_writes_a_manifest_with_the_format(run: Run) -> None:
     assert Run.open(run.path).manifest() == {"format": FORMAT, "kind": "run", "config": {"name": "first"}}
 
 
-def test_create_leaves_an_existing_path_alone(tmp_path: Path) -> None:
+def test_create_refuses_an_existing_path(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(InputError, match=f"already exists .* sleuth train --resume {tmp_path}"):
         Run.create(tmp_path, {})
     assert names(tmp_path) == ["mine.txt"]
 
 
-def test_create_below_a_file_is_one_sentence(tmp_path: Path) -> None:
+def test_create_below_a_file_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written: "):
         Run.create(tmp_path / "file" / "run", {})
 
 
-def test_open_refuses_what_is_no_run(tmp_path: Path) -> None:
+def test_open_refuses_other_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a run folder"):
         Run.open(tmp_path)
 
@@ -50,26 +50,26 @@ def test_open_refuses_another_format(run: Run) -> None:
         Run.open(run.path)
 
 
-def test_open_refuses_the_folder_of_something_else(run: Run) -> None:
+def test_open_refuses_another_kind(run: Run) -> None:
     run.write_json("manifest.json", {"format": FORMAT, "kind": "bm25"})
     with pytest.raises(InputError, match="bm25"):
         Run.open(run.path)
 
 
-def test_metrics_come_back_in_order(run: Run) -> None:
+def test_metrics_are_read_in_order(run: Run) -> None:
     assert list(run.metrics()) == []
     for step in (1, 2):
         run.append_metrics(step, {"reward/mean": step / 3})
     assert list(run.metrics()) == [{"step": 1, "reward/mean": 1 / 3}, {"step": 2, "reward/mean": 2 / 3}]
 
 
-def test_metrics_refuse_what_json_cannot_hold(run: Run) -> None:
+def test_metrics_refuse_nan(run: Run) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         run.append_metrics(1, {"loss/value": float("nan")})
     assert list(run.metrics()) == []
 
 
-def test_rewind_drops_what_came_after_a_step(run: Run) -> None:
+def test_rewind_removes_later_records(run: Run) -> None:
     for step in (1, 2, 3, 10):
         run.append_metrics(step, {})
         run.write_trajectories(step, [{"step": step}])
@@ -85,30 +85,30 @@ def test_rewind_drops_what_came_after_a_step(run: Run) -> None:
     assert [step_of(path) for path in run.checkpoints()] == [1, 2, 3, 10]
 
 
-def test_rewind_drops_later_events_but_no_rollback(run: Run) -> None:
+def test_rewind_removes_later_events_but_not_rollbacks(run: Run) -> None:
     assert list(run.events()) == []
-    said = [(2, "warn"), (5, "rollback"), (5, "warn"), (7, "skip")]
-    for step, action in said:
+    events = [(2, "warn"), (5, "rollback"), (5, "warn"), (7, "skip")]
+    for step, action in events:
         run.append_event(step, {"guard": "answerless", "action": action, "value": 0.9, "limit": None})
     run.rewind(4)
     assert [(each["step"], each["action"]) for each in run.events()] == [(2, "warn"), (5, "rollback")]
     assert next(run.events()) == {"step": 2, "guard": "answerless", "action": "warn", "value": 0.9, "limit": None}
 
 
-def test_forget_removes_the_checkpoints_after_a_step(run: Run) -> None:
+def test_later_checkpoints_are_removed(run: Run) -> None:
     for step in (2, 4, 10):
         run.checkpoint(step).mkdir()
     run.remove_checkpoints_after(4)
     assert names(run.path / "checkpoints") == ["step-2", "step-4"]
 
 
-def test_rewind_to_the_start_empties_the_record(run: Run) -> None:
+def test_rewind_to_the_start_removes_all_metrics(run: Run) -> None:
     run.append_metrics(1, {})
     run.rewind(0)
     assert list(run.metrics()) == []
 
 
-def test_only_complete_checkpoints_are_listed_and_training_removes_the_rest(run: Run) -> None:
+def test_only_complete_checkpoints_are_listed_and_locking_removes_the_rest(run: Run) -> None:
     assert run.latest() is None
     for name in ("step-2", "step-10", ".tmp-step-12", "notes"):
         (run.path / "checkpoints" / name).mkdir()
@@ -119,8 +119,8 @@ def test_only_complete_checkpoints_are_listed_and_training_removes_the_rest(run:
     assert not (run.path / "checkpoints" / ".tmp-step-12").exists()
 
 
-def test_checkpoint_that_stepped_aside_for_one_that_never_came_gets_its_name_back(run: Run) -> None:
-    """As a process leaves it that was killed between the two renames of a replacement."""
+def test_checkpoint_moved_aside_is_restored(run: Run) -> None:
+    """The state after a process was killed between the two renames of a replacement."""
     for name in ("old-step-3", "step-3", "old-step-5"):
         temporary_path(run.path / "checkpoints" / name).mkdir()
     run.checkpoint(5).mkdir()
@@ -128,7 +128,7 @@ def test_checkpoint_that_stepped_aside_for_one_that_never_came_gets_its_name_bac
         assert names(run.path / "checkpoints") == ["step-3", "step-5"]
 
 
-def test_open_for_reading_removes_nothing(run: Run) -> None:
+def test_open_removes_nothing(run: Run) -> None:
     (run.path / "checkpoints" / ".tmp-step-12").mkdir()
     Run.open(run.path)
     assert (run.path / "checkpoints" / ".tmp-step-12").exists()
@@ -141,7 +141,7 @@ def test_prune_keeps_the_newest(run: Run) -> None:
     assert names(run.path / "checkpoints") == ["step-10", "step-20"]
 
 
-def test_prune_keeps_the_best_and_what_is_asked_for(run: Run) -> None:
+def test_prune_keeps_the_best_and_given_steps(run: Run) -> None:
     for step in (0, 1, 2, 10, 20):
         run.checkpoint(step).mkdir()
     run.record_score(1, 0.4)
@@ -151,7 +151,7 @@ def test_prune_keeps_the_best_and_what_is_asked_for(run: Run) -> None:
     assert run.best() == run.checkpoint(1)
 
 
-def test_best_that_is_gone_gives_way_to_a_lower_score(run: Run) -> None:
+def test_removed_best_is_replaced_by_a_lower_score(run: Run) -> None:
     assert run.best() is None
     for step, score in ((1, 0.5), (2, 0.25)):
         run.checkpoint(step).mkdir()
@@ -163,13 +163,13 @@ def test_best_that_is_gone_gives_way_to_a_lower_score(run: Run) -> None:
     assert run.best() == run.checkpoint(2)
 
 
-def test_summary_is_replaced_as_a_whole(run: Run) -> None:
+def test_summary_is_replaced(run: Run) -> None:
     for em in (0.5, 0.75):
         path = run.write_summary({"em_after": em})
     assert read_json(path) == {"em_after": 0.75}
 
 
-def test_refused_write_of_metrics_is_one_sentence_and_the_half_line_is_dropped(run: Run) -> None:
+def test_failed_write_of_metrics_is_a_one_line_error_and_the_partial_line_is_ignored(run: Run) -> None:
     run.append_metrics(1, {})
     script = (
         "import pathlib, resource, sys\n"
@@ -184,7 +184,7 @@ def test_refused_write_of_metrics_is_one_sentence_and_the_half_line_is_dropped(r
     assert list(run.metrics()) == [{"step": 1}]
 
 
-def test_fresh_path_follows_the_runs_there_are(tmp_path: Path) -> None:
+def test_next_run_path_is_unused(tmp_path: Path) -> None:
     assert next_run_path(tmp_path / "runs", "quickstart") == tmp_path / "runs" / "quickstart-1"
     (tmp_path / "quickstart-1").mkdir()
     assert next_run_path(tmp_path, "quickstart") == tmp_path / "quickstart-2"

@@ -39,7 +39,7 @@ def trajectory(supporting_ids: tuple[str, ...] = ("p1",), stop: StopReason = Sto
     )
 
 
-def test_row_has_the_published_fields() -> None:
+def test_row_has_the_documented_fields() -> None:
     assert trajectory_row(trajectory(), Score(1.0, {"em": 1.0})) == {
         "version": 1,
         "question_id": "q1",
@@ -91,8 +91,8 @@ def test_row_has_the_published_fields() -> None:
     }
 
 
-def test_a_row_tells_several_queries_and_pages_apart() -> None:
-    """One query is written as it always was: who reads `query` alone still can."""
+def test_row_with_several_queries_and_pages() -> None:
+    """A single query keeps its own key, for older readers."""
     oslo, rome = (Hit(Passage(name, name), 1.0) for name in ("oslo", "rome"))
     turns = (
         Turn("x", ToolCall.search("a", "b", "c"), Outcome.FOUND, 2, (oslo, rome), (0, 1, 1), formed=False),
@@ -107,13 +107,13 @@ def test_a_row_tells_several_queries_and_pages_apart() -> None:
     assert ("shown" in first, second["shown"]) == (False, "os")
 
 
-def test_unusable_trajectory_has_no_score_and_unknown_gold_is_not_told() -> None:
+def test_unusable_trajectory_has_no_score_and_unknown_gold_is_left_out() -> None:
     unusable = trajectory_row(trajectory(supporting_ids=(), stop=StopReason.SEARCH_UNAVAILABLE), None)
     assert unusable["score"] is None
     assert [sorted(hit) for hit in unusable["turns"][0]["hits"]] == [["id", "score", "title"]] * 2
 
 
-def test_a_trajectory_of_a_newer_format_is_told_by_its_number() -> None:
+def test_newer_format_is_unsupported() -> None:
     assert unsupported_version({}) is None
     assert unsupported_version({"version": 1}) is None
     assert "format 2, and this version of Sleuth reads up to 1" in str(

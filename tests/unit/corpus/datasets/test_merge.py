@@ -1,4 +1,4 @@
-"""Merging: what is dropped, why, and what the rest looks like."""
+"""Merging question sets: what is dropped and why, order and ids of the rest."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def ids(rows: tuple[QuestionRow, ...]) -> list[str]:
         ("What´s a “quote”？", "what's a ``quote''"),
     ],
 )
-def test_questions_that_are_the_same(one: str, other: str) -> None:
+def test_equal_questions(one: str, other: str) -> None:
     assert question_key(one) == question_key(other)
 
 
@@ -47,7 +47,7 @@ def test_questions_that_are_the_same(one: str, other: str) -> None:
         ("किला कहाँ है?", "कीला कहाँ है?"),
     ],
 )
-def test_questions_that_are_not(one: str, other: str) -> None:
+def test_different_questions(one: str, other: str) -> None:
     assert question_key(one) != question_key(other)
 
 
@@ -73,7 +73,7 @@ def test_each_question_is_dropped_for_one_reason_and_counted() -> None:
     }
 
 
-def test_the_order_is_that_of_the_files_without_a_seed_and_the_seed_s_with_one() -> None:
+def test_order_of_the_files_or_of_the_seed() -> None:
     assert ids(merge(MANY, MergeRules()).rows) == ids(tuple(MANY))
     shuffled = ids(merge(MANY, MergeRules(seed=1)).rows)
     assert shuffled != ids(tuple(MANY))
@@ -82,7 +82,7 @@ def test_the_order_is_that_of_the_files_without_a_seed_and_the_seed_s_with_one()
     assert shuffled != ids(merge(MANY, MergeRules(seed=2)).rows)
 
 
-def test_a_limit_draws_from_all() -> None:
+def test_limit_samples_from_all_files() -> None:
     merged = merge(MANY, MergeRules(limit=20))
     kept = ids(merged.rows)
     assert kept == sorted(kept, key=lambda name: int(name[1:]))
@@ -93,11 +93,11 @@ def test_a_limit_draws_from_all() -> None:
     assert len(merge(MANY, MergeRules(limit=200)).rows) == 100
 
 
-def test_repeated_questions_can_stay_and_ids_that_clash_get_numbers() -> None:
+def test_repeated_questions_can_be_kept_and_conflicting_ids_get_suffixes() -> None:
     merged = merge([row("a", "Who?"), row("a", "who"), row("a", "Where?")], MergeRules(repeated=False))
     assert ids(merged.rows) == ["a", "a_2", "a_3"]
 
 
-def test_a_filter_without_effect_is_refused() -> None:
+def test_filter_without_effect_is_refused() -> None:
     with pytest.raises(InputError, match="no question says whether it is answerable"):
         merge(MANY, MergeRules(answerable=True))

@@ -167,7 +167,7 @@ def test_answers_of_the_hub(hub: Any, tmp_path: Path) -> None:
         download(tmp_path, "four.bin")
 
 
-def test_a_token_is_sent(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_sent(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     hub.files = {"one.bin": b"1"}
     download(tmp_path, "one.bin")

@@ -32,7 +32,7 @@ def begun_with_a_proxy() -> Config:
         ("plain ?token=x", "plain ?token=x"),
     ],
 )
-def test_addresses_lose_their_credentials(text: str, shown: str) -> None:
+def test_credentials_are_masked(text: str, shown: str) -> None:
     assert redact(text) == shown
     assert redact_tree({"a": [text, 1, None]}) == {"a": [shown, 1, None]}
     assert is_redacted(shown) == ("***" in shown)
@@ -44,7 +44,7 @@ def test_a_saved_recipe_holds_no_password() -> None:
     assert MASKED in json.dumps(tree)
 
 
-def test_a_run_goes_on_with_the_credentials_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_resumes_with_credentials_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = begun_with_a_proxy()
     tree = recipe.resolved(begun)
     with pytest.raises(ConfigError, match=r"SLEUTH_RETRIEVAL_SERVICE_PROXY, or .* --set retrieval.service.proxy="):

@@ -21,6 +21,7 @@ from sleuth.http.connections import ConnectionPool, RateLimiter
 RETRYABLE_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 MAX_MESSAGE = 300  # characters of a server's error message
 MESSAGE_FIELDS = ("message", "msg", "detail", "error")
+NO_SECRETS = Secrets({})
 
 Result = TypeVar("Result")
 Send = Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]
@@ -29,7 +30,7 @@ Parse = Callable[[bytes], Result]
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """Why a request failed: `kind` is counted, `cause` is shown; `retry_after` is the wait the server asked for."""
+    """Why a request failed: `kind` is counted, `cause` is shown; `retry_after` is the requested wait in seconds."""
 
     kind: str
     cause: str
@@ -111,7 +112,7 @@ class ServiceClient:
         rate: float | None = None,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
-        secrets: Secrets | None = None,
+        secrets: Secrets = NO_SECRETS,
         explain: Callable[[RequestFailure], RequestFailure] = lambda failure: failure,
     ) -> None:
         self.deadline, self._timeout = deadline, deadline / 2 if timeout is None else timeout
@@ -121,8 +122,7 @@ class ServiceClient:
             raise ConfigError(f"timeout is {timeout}, longer than the deadline of {deadline}; use a shorter one")
         self._connections = ConnectionPool(concurrency, connect, headers or {})
         self._limiter = RateLimiter(rate)
-        self._secrets = secrets or Secrets({})
-        self._explain = explain
+        self._secrets, self._explain = secrets, explain
         self.counts = RequestCounts()
 
     async def request(self, send: Send, parse: Parse[Result], ends: float | None = None) -> Result | RequestFailure:
@@ -193,12 +193,12 @@ def parse_retry_after(value: str, now: datetime) -> float:
     return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - now).total_seconds())
 
 
-def error_message(body: bytes, secrets: Secrets) -> str:
+def error_message(body: bytes | str, secrets: Secrets = NO_SECRETS) -> str:
     """The message in the body of an error response, on one line and without secrets."""
     try:
         message = _message(json.loads(body))
     except (ValueError, RecursionError):
-        message = body.decode("utf-8", "replace")
+        message = body if isinstance(body, str) else body.decode("utf-8", "replace")
     return _one_line(message, secrets)
 
 

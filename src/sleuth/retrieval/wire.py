@@ -33,7 +33,7 @@ class Limits:
 
 
 class RetrieveRequest(BaseModel):
-    """A search for one or many queries; `topk` absent, null or 0 means the server's own default."""
+    """A search for one or many queries; `topk` absent, null or 0 means the server's default."""
 
     # Existing clients send additional fields, so unknown fields are ignored.
     model_config = ConfigDict(
@@ -51,8 +51,8 @@ class RetrieveRequest(BaseModel):
     queries: Annotated[list[str], FailFast()]
     topk: Annotated[int | None, Field(ge=0)] = None
     return_scores: bool | None = None
-    topk_retrieval: Annotated[int | None, Field(ge=0, description="candidates, for a server that reranks")] = None
-    topk_rerank: Annotated[int | None, Field(ge=0, description="hits left of them")] = None
+    topk_retrieval: Annotated[int | None, Field(ge=0, description="candidates to rerank")] = None
+    topk_rerank: Annotated[int | None, Field(ge=0, description="hits after reranking")] = None
 
     @property
     def reranks(self) -> bool:
@@ -61,16 +61,16 @@ class RetrieveRequest(BaseModel):
 
 
 class RetrieveAnswer(BaseModel):
-    """One list a query, best first: bare rows, or `{"document": row, "score": number}` where scores were asked for.
+    """One list per query, best first: bare rows, or `{"document": row, "score": number}` with `return_scores`.
 
-    In the rerank variant a document is a string, with scores and without.
+    In the rerank variant a document is a string.
     """
 
     result: list[list[Row | str]]
 
 
 class AccessRequest(BaseModel):
-    """Pages wanted, by url."""
+    """A request for pages by URL."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -81,7 +81,7 @@ class AccessRequest(BaseModel):
 
 
 class AccessAnswer(BaseModel):
-    """One page a url, null where there is none."""
+    """One page per URL, null for an unknown one."""
 
     result: list[Row | None]
 

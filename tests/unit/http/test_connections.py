@@ -1,4 +1,4 @@
-"""The rate limit, on a clock of the test's own."""
+"""Rate limiter, on a simulated clock."""
 
 import asyncio
 
@@ -44,12 +44,12 @@ def throttle(rate: float | None, clock: Clock) -> RateLimiter:
 
 
 @pytest.mark.parametrize("rate", [0.5, 3, 10, 20])
-def test_callers_pass_one_by_one_in_their_order(rate: float) -> None:
+def test_callers_are_admitted_in_order(rate: float) -> None:
     clock = Clock()
     assert passed(throttle(rate, clock), clock, 30) == pytest.approx([n / rate for n in range(30)])
 
 
-def test_without_a_rate_everyone_passes() -> None:
+def test_no_rate_means_no_limit() -> None:
     clock = Clock()
     assert passed(throttle(None, clock), clock, 1000) == [0] * 1000
 
@@ -61,7 +61,7 @@ def test_late_timers_do_not_lower_a_high_rate() -> None:
 
 @given(st.sampled_from([2.0, 10.0, 100.0, 1000.0]), st.lists(st.floats(0, 0.3), min_size=2, max_size=60))
 @settings(max_examples=50, deadline=None)
-def test_no_stretch_of_time_sees_more_than_the_rate(rate: float, gaps: list[float]) -> None:
+def test_rate_holds_in_every_interval(rate: float, gaps: list[float]) -> None:
     clock = Clock()
     limited = throttle(rate, clock)
     times: list[float] = []
@@ -75,7 +75,7 @@ def test_no_stretch_of_time_sees_more_than_the_rate(rate: float, gaps: list[floa
             assert last - first + 1 <= allowed + 1e-6
 
 
-def test_time_without_callers_is_not_saved_up() -> None:
+def test_idle_time_is_not_accumulated() -> None:
     clock = Clock()
     limited = throttle(10, clock)
     passed(limited, clock, 1)
@@ -83,14 +83,14 @@ def test_time_without_callers_is_not_saved_up() -> None:
     assert passed(limited, clock, 4) == pytest.approx([0, 0.1, 0.2, 0.3])
 
 
-def test_the_rate_holds_from_one_event_loop_to_the_next() -> None:
+def test_rate_holds_from_one_event_loop_to_the_next() -> None:
     clock = Clock()
     limited = throttle(10, clock)
     assert passed(limited, clock, 5) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
     assert passed(limited, clock, 3) == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_a_caller_who_leaves_takes_nothing() -> None:
+def test_cancelled_caller_takes_no_token() -> None:
     async def scene() -> float:
         limited = RateLimiter(10)
         await limited.acquire()

@@ -1,4 +1,4 @@
-"""The check that all servers share: which Host, Origin and Content-Type they accept."""
+"""Host, Origin and Content-Type checks of every server."""
 
 import asyncio
 from typing import Any
@@ -51,14 +51,14 @@ def status(check: RequestCheck, method: str = "GET", **headers: str) -> int:
         (":8090", False),
     ],
 )
-def test_only_known_names_are_answered(host: str, known: bool) -> None:
+def test_only_known_hosts_are_accepted(host: str, known: bool) -> None:
     async def inner(*_: object) -> None:
         raise AssertionError
 
     assert RequestCheck(inner, names=["Box.lan", ""]).accepts_host(host) is known
 
 
-def test_behind_a_token_every_name_is_known() -> None:
+def test_any_host_is_accepted_behind_a_token() -> None:
     assert status(RequestCheck(APP, None), host="search.example") == 200
     assert status(RequestCheck(APP, ()), host="search.example") == 421
 
@@ -74,7 +74,7 @@ def test_behind_a_token_every_name_is_known() -> None:
         ("", False),
     ],
 )
-def test_a_body_is_json(kind: str, accepted: bool) -> None:
+def test_body_must_be_json(kind: str, accepted: bool) -> None:
     headers = {"content_type": kind} if kind else {}
     assert status(RequestCheck(APP, ()), "POST", **headers) == (200 if accepted else 415)
 
@@ -98,11 +98,11 @@ def test_pages_of_other_sites_are_refused(headers: dict[str, str], accepted: boo
     assert status(RequestCheck(APP, (), origins=["tool.lan"]), **headers) == (200 if accepted else 403)
 
 
-def test_a_followed_link_cannot_post() -> None:
+def test_navigation_cannot_post() -> None:
     sent = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "content_type": "application/json"}
     assert status(RequestCheck(APP, ()), "POST", **sent) == 403
 
 
-def test_the_names_of_this_machine_hold_only_where_others_get_in() -> None:
+def test_machine_names_are_accepted_only_if_not_bound_to_loopback() -> None:
     assert server_names("127.0.0.1", ["box.lan"]) == ["127.0.0.1", "box.lan"]
     assert len(server_names("0.0.0.0", ["box.lan"])) == 4  # noqa: S104  nothing is bound

@@ -1,6 +1,8 @@
-"""Heads of requests that are too large or too slow, over real sockets, beside a client that behaves."""
+"""Servers: bounded request heads, ports and addresses."""
 
 import asyncio
+import ipaddress
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -12,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from sleuth.http.server import MAX_HEAD_BYTES, BoundedHeadProtocol, bind
+from sleuth.errors import InputError
+from sleuth.http.server import MAX_HEAD_BYTES, BoundedHeadProtocol, authority, bind, reachable_host
 
 
 class Hasty(BoundedHeadProtocol):
@@ -67,25 +70,8 @@ async def said(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
         writer.close()
 
 
-def test_a_head_that_is_too_large_is_refused_before_it_is_parsed() -> None:
-    async def run() -> tuple[bytes, list[bytes], str]:
-        async with serving() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-            start, value = b"GET / HTTP/1.1\r\nhost: localhost\r\nx: ", b"a" * 10_000
-            at_once = await said(port, start + value * 50)
-            # Piece by piece, and with many fields instead of a long one.
-            others = [await said(port, start, *[value] * 50, pause=0.001)]
-            others.append(await said(port, start, *[b"".join(b"x-%d: 1\r\n" % number for number in range(2000))] * 10))
-            return at_once, others, (await client.get("/")).text
-
-    at_once, others, well = asyncio.run(run())
-    assert at_once.startswith(b"HTTP/1.1 431 ")
-    assert f"{MAX_HEAD_BYTES:,} bytes".encode() in at_once
-    assert all(answer.startswith(b"HTTP/1.1 431 ") for answer in others)
-    assert well == "0"
-
-
 @pytest.mark.parametrize("cut", [0, 1, 30, -3, -2, -1])
-def test_a_large_body_is_no_head_wherever_the_pieces_are_cut(cut: int) -> None:
+def test_large_body_does_not_count_as_head(cut: int) -> None:
     body = b"b" * 300_000
     head = b"POST / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 300000\r\n\r\n"
     place = cut if cut >= 0 else len(head) + cut
@@ -98,7 +84,7 @@ def test_a_large_body_is_no_head_wherever_the_pieces_are_cut(cut: int) -> None:
     assert asyncio.run(run()).endswith(b"\r\n\r\n300000")
 
 
-def test_one_connection_has_many_requests_with_bodies_larger_than_a_head() -> None:
+def test_one_connection_serves_many_requests_with_bodies_larger_than_a_head() -> None:
     async def run() -> list[str]:
         async with serving() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             return [(await client.post("/", content=b"b" * 200_000)).text for _ in range(5)]
@@ -106,7 +92,7 @@ def test_one_connection_has_many_requests_with_bodies_larger_than_a_head() -> No
     assert asyncio.run(run()) == ["200000"] * 5
 
 
-def test_a_head_that_does_not_end_is_answered_with_408_and_its_connection_closed() -> None:
+def test_endless_head_gets_408() -> None:
     async def run() -> tuple[bytes, bytes, bytes]:
         async with serving(Hasty) as port:
             begun = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
@@ -122,7 +108,7 @@ def test_a_head_that_does_not_end_is_answered_with_408_and_its_connection_closed
     assert b"did not arrive within 0.2 s" in second
 
 
-def test_an_idle_connection_is_kept_between_two_requests() -> None:
+def test_idle_connection_is_kept_between_two_requests() -> None:
     async def run() -> bytes:
         async with serving(Hasty) as port:
             whole = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
@@ -143,7 +129,7 @@ CHUNKED = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n
         pytest.param([CHUNKED, b"2;x="], id="an extension of a chunk"),
     ],
 )
-def test_fields_are_bounded_wherever_they_stand(begun: list[bytes]) -> None:
+def test_trailers_and_chunk_extensions_are_bounded(begun: list[bytes]) -> None:
     async def run() -> bytes:
         async with serving() as port:
             return await asyncio.wait_for(said(port, *begun, *[b"a" * 10_000] * 50, pause=0.002), 20)
@@ -151,7 +137,7 @@ def test_fields_are_bounded_wherever_they_stand(begun: list[bytes]) -> None:
     assert b"HTTP/1.1 431 " in asyncio.run(run())
 
 
-def test_many_small_chunks_are_no_head() -> None:
+def test_many_small_chunks_do_not_count_as_head() -> None:
     async def run() -> bytes:
         async with serving() as port:
             return await said(port, CHUNKED, *[b"1\r\na\r\n" * 10_000] * 10, b"0\r\nx: 1\r\n\r\n" + last)
@@ -161,7 +147,7 @@ def test_many_small_chunks_are_no_head() -> None:
     assert b"\r\n\r\n100002HTTP/1.1 200" in answer
 
 
-def test_a_body_that_nobody_reads_does_not_hold_its_connection() -> None:
+def test_unread_body_does_not_keep_the_connection() -> None:
     async def run() -> bytes:
         async with serving(Hasty) as port:
             return await asyncio.wait_for(said(port, UNREAD, *[b"b"] * 19, pause=0.1), 20)
@@ -169,7 +155,7 @@ def test_a_body_that_nobody_reads_does_not_hold_its_connection() -> None:
     assert asyncio.run(run()).startswith(b"HTTP/1.1 404 ")
 
 
-def test_an_answer_that_takes_longer_than_a_head_may_is_still_given() -> None:
+def test_response_may_take_longer_than_the_head_limit() -> None:
     async def run() -> bytes:
         async with serving(Hasty) as port:
             # A line break after the request, which some clients send.
@@ -178,3 +164,56 @@ def test_an_answer_that_takes_longer_than_a_head_may_is_still_given() -> None:
     answer = asyncio.run(run())
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"late" in answer
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.1.2.3", "localhost", "::1"])
+def test_specific_host_is_the_address(host: str) -> None:
+    assert reachable_host(host) == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])  # noqa: S104
+def test_wildcard_host_becomes_the_address_of_this_machine(host: str) -> None:
+    address = ipaddress.ip_address(reachable_host(host))
+    assert not address.is_unspecified
+    bind(str(address), 0).close()
+
+
+def test_ipv6_address_is_bracketed() -> None:
+    assert authority("::1", 80) == "[::1]:80"
+    assert authority("127.0.0.1", 80) == "127.0.0.1:80"
+
+
+def test_port_0_picks_a_free_port() -> None:
+    with bind("127.0.0.1", 0) as first, bind("127.0.0.1", 0) as second:
+        assert 0 < first.getsockname()[1] != second.getsockname()[1] > 0
+
+
+def test_port_in_use_is_an_input_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1"):
+            bind("127.0.0.1", port)
+
+
+def test_host_of_another_machine_is_an_input_error() -> None:
+    with pytest.raises(InputError, match=r"198\.51\.100\.1"):
+        bind("198.51.100.1", 0)
+    with pytest.raises(InputError, match="'no such host'"):
+        bind("no such host", 0)
+
+
+def test_head_that_is_too_large_is_refused_before_it_is_parsed() -> None:
+    async def run() -> tuple[bytes, list[bytes], str]:
+        async with serving() as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            start, value = b"GET / HTTP/1.1\r\nhost: localhost\r\nx: ", b"a" * 10_000
+            at_once = await said(port, start + value * 50)
+            # Piece by piece, and with many fields instead of a long one.
+            others = [await said(port, start, *[value] * 50, pause=0.001)]
+            others.append(await said(port, start, *[b"".join(b"x-%d: 1\r\n" % number for number in range(2000))] * 10))
+            return at_once, others, (await client.get("/")).text
+
+    at_once, others, well = asyncio.run(run())
+    assert at_once.startswith(b"HTTP/1.1 431 ")
+    assert f"{MAX_HEAD_BYTES:,} bytes".encode() in at_once
+    assert all(answer.startswith(b"HTTP/1.1 431 ") for answer in others)
+    assert well == "0"

@@ -2,12 +2,9 @@
 
 import asyncio
 import heapq
-import json
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import httpx
@@ -21,6 +18,8 @@ from sleuth.engines.vllm.completions import (
     score_body,
 )
 from sleuth.errors import EngineFailure
+from sleuth.http.client import error_message
+from sleuth.http.connections import make_transport
 
 CONNECT_TIMEOUT = 5.0  # seconds
 
@@ -97,7 +96,7 @@ class VllmClient:
                     if line.startswith("data: ") and (message := line.removeprefix("data: ")) != "[DONE]":
                         # An error can arrive mid-stream, after a status of 200.
                         if message.startswith('{"error"'):
-                            raise ServerLost(_error_message(message))
+                            raise ServerLost(error_message(message))
                         yield parse_chunk(message)
         except (httpx.TransportError, httpx.StreamError) as error:
             raise ServerLost(f"{self.address}: {type(error).__name__} {error}".rstrip()) from error
@@ -147,26 +146,11 @@ class VllmClient:
         await client.aclose()
 
     def _new_client(self) -> httpx.AsyncClient:
-        limits = httpx.Limits(max_connections=None, keepalive_expiry=4.0)
-        return httpx.AsyncClient(
-            base_url=self.address, timeout=self._timeout, limits=limits, trust_env=False, verify=_ssl_context()
-        )
+        return httpx.AsyncClient(base_url=self.address, timeout=self._timeout, transport=make_transport(None))
 
     def _raise_for_status(self, response: httpx.Response) -> None:
         """A server error may be retried elsewhere; a client error fails its own request only."""
-        problem = f"{self.address} answered {response.status_code}: {_error_message(response.text)}"
+        problem = f"{self.address} answered {response.status_code}: {error_message(response.text)}"
         if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise ServerLost(problem)
         raise EngineFailure(problem)
-
-
-@lru_cache(maxsize=1)
-def _ssl_context() -> ssl.SSLContext:
-    return httpx.create_ssl_context()
-
-
-def _error_message(text: str) -> str:
-    try:
-        return str(json.loads(text)["error"]["message"])[:200]
-    except (ValueError, TypeError, LookupError):
-        return text[:200]

@@ -160,12 +160,12 @@ class _Api:
 
     async def retrieve(self, request: Request) -> Response:
         """Passages for queries."""
-        wanted = parse_body(await self._body(request), RetrieveRequest, openapi.RETRIEVE_EXAMPLE)
-        self._check_texts(wanted.queries, "queries", self.limits.queries)
-        self.metrics.queries.inc(len(wanted.queries))
+        params = parse_body(await self._body(request), RetrieveRequest, openapi.RETRIEVE_EXAMPLE)
+        self._check_texts(params.queries, "queries", self.limits.queries)
+        self.metrics.queries.inc(len(params.queries))
         try:
             async with CancelOnDisconnect(request.receive):
-                body = await (self._reranked(wanted) if wanted.reranks else self._plain(wanted))
+                body = await (self._reranked(params) if params.reranks else self._plain(params))
         except Overloaded as error:
             self.metrics.overloaded.inc()
             # Not 429: most clients of this API retry a 503 only.
@@ -177,9 +177,9 @@ class _Api:
         pages = self.pages
         if pages is None:
             raise HttpProblem(404, "this server has no pages; start it with --pages FILE (JSONL of url and contents)")
-        wanted = parse_body(await self._body(request), AccessRequest, openapi.ACCESS_EXAMPLE)
-        self._check_texts(wanted.urls, "urls", self.limits.urls)
-        body = await asyncio.to_thread(lambda: encode_json({"result": [pages.get(url) for url in wanted.urls]}))
+        params = parse_body(await self._body(request), AccessRequest, openapi.ACCESS_EXAMPLE)
+        self._check_texts(params.urls, "urls", self.limits.urls)
+        body = await asyncio.to_thread(lambda: encode_json({"result": [pages.get(url) for url in params.urls]}))
         return Response(body, media_type=JSON)
 
     async def healthz(self) -> openapi.Alive:
@@ -203,16 +203,16 @@ class _Api:
             request.scope, request.receive, max_bytes=limits.body, seconds=limits.body_seconds, remedy=remedy
         )
 
-    async def _plain(self, wanted: RetrieveRequest) -> bytes:
-        results = await self._search(wanted.queries, wanted.topk or self.k, "topk")
-        return await encode_results(results, scored_row if wanted.return_scores else _bare_row)
+    async def _plain(self, params: RetrieveRequest) -> bytes:
+        results = await self._search(params.queries, params.topk or self.k, "topk")
+        return await encode_results(results, scored_row if params.return_scores else _bare_row)
 
-    async def _reranked(self, wanted: RetrieveRequest) -> bytes:
-        k = wanted.topk_rerank or self.k
+    async def _reranked(self, params: RetrieveRequest) -> bytes:
+        k = params.topk_rerank or self.k
         # A retriever with a cross-encoder returns its candidates reranked, others in the order of the index.
-        candidates = max(k, wanted.topk_retrieval or RERANK_CANDIDATES)
-        results = await self._search(wanted.queries, candidates, "topk_retrieval")
-        row = _scored_contents if wanted.return_scores else _contents
+        candidates = max(k, params.topk_retrieval or RERANK_CANDIDATES)
+        results = await self._search(params.queries, candidates, "topk_retrieval")
+        row = _scored_contents if params.return_scores else _contents
         return await encode_results((hits[:k] for hits in results), row)
 
     async def _search(self, queries: list[str], k: int, name: str) -> list[list[Hit]]:

@@ -20,7 +20,7 @@ LINK = re.compile(r"https?://", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class WebQuery:
-    """A query with the number of results wanted; `language` and `country` are codes like de and at."""
+    """A query with the number of results; `language` and `country` are codes like de and at."""
 
     query: str
     count: int
@@ -49,11 +49,11 @@ class Provider:
     key_headers: Mapping[str, str] = field(default_factory=dict)
     key_params: Mapping[str, str] = field(default_factory=dict)
 
-    def request_fields(self, wanted: WebQuery) -> Fields:
+    def request_fields(self, search: WebQuery) -> Fields:
         """Fields of a request, within the limits of the provider."""
-        query = " ".join(clean(wanted.query).split()[:MAX_WORDS])[:MAX_CHARACTERS]
-        count = min(self.max_results, max(wanted.count, MIN_RESULTS))
-        fields = self.fields(replace(wanted, query=query, count=count))
+        query = " ".join(clean(search.query).split()[:MAX_WORDS])[:MAX_CHARACTERS]
+        count = min(self.max_results, max(search.count, MIN_RESULTS))
+        fields = self.fields(replace(search, query=query, count=count))
         return {name: value for name, value in fields.items() if value is not None}
 
     def parse(self, answer: object) -> list[WebResult]:
@@ -112,15 +112,15 @@ def _read_key(variable: str, environment: Mapping[str, str]) -> str:
     return value
 
 
-def _google_fields(wanted: WebQuery) -> dict[str, str | int | None]:
-    country = wanted.country and wanted.country.lower()
-    return {"q": wanted.query, "num": wanted.count, "gl": country, "hl": wanted.language}
+def _google_fields(search: WebQuery) -> dict[str, str | int | None]:
+    country = search.country and search.country.lower()
+    return {"q": search.query, "num": search.count, "gl": country, "hl": search.language}
 
 
-def _brave_fields(wanted: WebQuery) -> dict[str, str | int | None]:
-    country = wanted.country and wanted.country.upper()
-    texts = {"q": wanted.query, "country": country, "search_lang": wanted.language}
-    return {**texts, "count": wanted.count, "text_decorations": "false", "result_filter": "web"}
+def _brave_fields(search: WebQuery) -> dict[str, str | int | None]:
+    country = search.country and search.country.upper()
+    texts = {"q": search.query, "country": country, "search_lang": search.language}
+    return {**texts, "count": search.count, "text_decorations": "false", "result_filter": "web"}
 
 
 def _serper_results(answer: dict[str, Any]) -> list[WebResult]:
@@ -195,7 +195,7 @@ PROVIDERS: dict[str, Provider] = {
         method="GET",
         url="https://serpapi.com/search",
         max_results=100,
-        fields=lambda wanted: {"engine": "google", **_google_fields(wanted)},
+        fields=lambda search: {"engine": "google", **_google_fields(search)},
         results=_serpapi_results,
         key_params={"api_key": "SERPAPI_API_KEY"},
     ),

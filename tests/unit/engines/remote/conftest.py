@@ -1,4 +1,4 @@
-"""A server on this machine that speaks as OpenAI's do and says what a test tells it to."""
+"""Scripted OpenAI-compatible server."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""evaluate, ask and train with an address: figures, resuming, comparing, and refusals in one sentence."""
+"""evaluate, ask and train with the URL of a model server."""
 
 import json
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_no_more_are_asked_where_all_fail(stage: Stage, tmp_path: Path) -> None:
         ({"suite": ["x.jsonl"], "method": "direct", "key_env": "NOT_SET"}, "NOT_SET of --key-env is empty"),
     ],
 )
-def test_what_cannot_be_asked_is_one_sentence(stage: Stage, options: dict[str, Any], sentence: str) -> None:
+def test_invalid_options_are_user_errors(stage: Stage, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         evaluate(stage.url, **options)
 
@@ -123,7 +123,7 @@ def test_context_longer_than_the_servers_is_refused(stage: Stage, asked: Path) -
         evaluate(stage.url, suite=[str(asked)], method="direct", served="wise")
 
 
-def test_nobody_there_is_one_sentence(asked: Path) -> None:
+def test_unreachable_server_is_an_input_error(asked: Path) -> None:
     with pytest.raises(InputError, match=r"127\.0\.0\.1:9/v1"):
         evaluate("http://127.0.0.1:9/v1", suite=[str(asked)], method="direct", served="wise")
 
@@ -149,7 +149,7 @@ def test_asking_shows_the_whole_conversation(stage: Stage, library: Path, capsys
     assert printed.endswith("Answer: Oslo (1 search)\n")
 
 
-def test_asking_a_server_that_fails_is_one_sentence(stage: Stage) -> None:
+def test_ask_with_a_failing_server(stage: Stage) -> None:
     stage.play = lambda _: stage.scene({"error": "out of credit"}, 402)
     with pytest.raises(InputError, match=r"402 .*out of credit"):
         ask(stage.url, "Where?", method="direct", served="wise")

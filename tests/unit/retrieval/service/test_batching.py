@@ -1,4 +1,4 @@
-"""Requests gathered: together as alone, never two searches at once, in order, and failures kept to themselves."""
+"""Batching: same results as single searches, no overlapping searches, fair turns, isolated failures."""
 
 import asyncio
 from collections.abc import Sequence
@@ -45,13 +45,13 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_alone_it_goes_at_once() -> None:
+def test_single_request_starts_immediately() -> None:
     inner = Counting()
     assert asyncio.run(BatchingRetriever(inner).search(["a", "b"], 2)) == [found("a", 2), found("b", 2)]
     assert inner.calls == [(["a", "b"], 2)]
 
 
-def test_no_queries_ask_nobody() -> None:
+def test_no_queries_search_nothing() -> None:
     inner = Counting()
     assert asyncio.run(BatchingRetriever(inner).search([], 2)) == []
     assert inner.calls == []
@@ -70,7 +70,9 @@ requests_of_many = st.lists(
 
 @given(requests=requests_of_many, batch=st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
-def test_together_as_alone_and_never_two_at_once(requests: list[tuple[list[str], int]], batch: int) -> None:
+def test_batched_results_equal_single_results_and_searches_never_overlap(
+    requests: list[tuple[list[str], int]], batch: int
+) -> None:
     async def run() -> Counting:
         inner = Counting()
         gathered = BatchingRetriever(inner, batch=batch)
@@ -84,7 +86,7 @@ def test_together_as_alone_and_never_two_at_once(requests: list[tuple[list[str],
     assert all(len(queries) <= batch and len(set(queries)) == len(queries) for queries, _ in inner.calls)
 
 
-def test_what_comes_during_a_search_is_searched_together() -> None:
+def test_requests_during_a_search_form_one_batch() -> None:
     async def run() -> Counting:
         inner = Counting()
         inner.open.clear()
@@ -101,7 +103,7 @@ def test_what_comes_during_a_search_is_searched_together() -> None:
     assert asyncio.run(run()).calls == [(["first"], 1), (["a", "same", "b", "c"], 1)]
 
 
-def test_each_k_has_its_batch_and_the_oldest_goes_first() -> None:
+def test_batches_have_one_k_and_the_oldest_request_first() -> None:
     async def run() -> Counting:
         inner = Counting()
         gathered = BatchingRetriever(inner)
@@ -111,7 +113,7 @@ def test_each_k_has_its_batch_and_the_oldest_goes_first() -> None:
     assert asyncio.run(run()).calls == [(["a", "c"], 1), (["b", "d"], 2)]
 
 
-def test_a_long_request_is_served_in_order_over_several_batches() -> None:
+def test_long_request_is_served_in_order_over_several_batches() -> None:
     async def run() -> Counting:
         inner = Counting()
         gathered = BatchingRetriever(inner, batch=4, waiting=5)
@@ -123,7 +125,7 @@ def test_a_long_request_is_served_in_order_over_several_batches() -> None:
     assert [len(queries) for queries, _ in asyncio.run(run()).calls] == [4, 4, 2]
 
 
-def test_a_request_given_up_is_not_searched() -> None:
+def test_cancelled_request_is_not_searched() -> None:
     async def run() -> Counting:
         inner = Counting()
         inner.open.clear()
@@ -147,7 +149,7 @@ def test_a_request_given_up_is_not_searched() -> None:
     assert asyncio.run(run()).calls == [(["a", "b"], 1), (["e"], 1)]
 
 
-def test_a_full_queue_refuses_and_says_how_long() -> None:
+def test_full_queue_raises_overloaded_with_an_estimate() -> None:
     async def run() -> None:
         inner = Counting()
         gathered = BatchingRetriever(inner, batch=2, waiting=3)
@@ -179,7 +181,7 @@ class Timed(Counting):
         return answers
 
 
-def test_a_long_request_takes_turns_with_short_ones() -> None:
+def test_long_request_takes_turns_with_short_ones() -> None:
     """It has 50 ms of every batch: a short one is in the next batch, and the long one goes on beside it."""
 
     async def run() -> Timed:
@@ -213,7 +215,7 @@ def test_turns_go_round_between_two_long_requests_of_different_k() -> None:
     assert all(first != second for first, second in pairwise(depths[:8]))
 
 
-def test_a_request_that_has_no_turn_in_time_ends_with_how_long_it_would_take() -> None:
+def test_request_that_waits_too_long_raises_overloaded() -> None:
     async def run() -> None:
         inner = Counting()
         gathered = BatchingRetriever(inner, batch=2, patience=0.05)
@@ -232,7 +234,7 @@ def test_a_request_that_has_no_turn_in_time_ends_with_how_long_it_would_take() -
     asyncio.run(run())
 
 
-def test_the_line_has_room_for_so_many_characters() -> None:
+def test_queue_limits_characters() -> None:
     async def run() -> None:
         inner = Counting()
         gathered = BatchingRetriever(inner, batch=1, characters=100)
@@ -250,7 +252,7 @@ def test_the_line_has_room_for_so_many_characters() -> None:
     asyncio.run(run())
 
 
-def test_a_failure_stays_in_its_batch() -> None:
+def test_failure_affects_only_its_batch() -> None:
     async def run() -> tuple[list[list[SearchResult]], list[SearchResult]]:
         gathered = BatchingRetriever(Counting(), batch=2)
         together = await asyncio.gather(*(gathered.search([query], 1) for query in ("a", "b!", "c", "d")))
@@ -280,19 +282,19 @@ class Cancelling:
 @pytest.mark.parametrize(
     ("inner", "cause"), [(Short(), "1 results for 2 queries"), (Cancelling(), "the search was cancelled")]
 )
-def test_a_retriever_that_breaks_its_word_is_unavailable(inner: Short | Cancelling, cause: str) -> None:
+def test_retriever_that_breaks_its_contract_is_unavailable(inner: Short | Cancelling, cause: str) -> None:
     for answer in asyncio.run(BatchingRetriever(inner).search(["a", "b"], 1)):
         assert isinstance(answer, SearchUnavailable)
         assert cause in answer.cause
 
 
-def test_it_outlives_its_event_loop() -> None:
+def test_works_in_consecutive_event_loops() -> None:
     gathered = BatchingRetriever(Counting())
     for query in "abc":
         assert asyncio.run(gathered.search([query], 1)) == [found(query, 1)]
 
 
-def test_a_loop_that_was_taken_down_leaves_nothing_behind() -> None:
+def test_cancelled_loop_leaves_no_requests() -> None:
     class Endless:
         calls = 0
 
@@ -314,7 +316,7 @@ def test_a_loop_that_was_taken_down_leaves_nothing_behind() -> None:
     assert asyncio.run(gathered.search(["d"], 1)) == [found("d", 1)]
 
 
-def test_two_loops_at_once_are_refused() -> None:
+def test_two_concurrent_loops_are_refused() -> None:
     async def run() -> None:
         inner = Counting()
         inner.open.clear()
@@ -329,7 +331,7 @@ def test_two_loops_at_once_are_refused() -> None:
     asyncio.run(run())
 
 
-def test_an_observer_hears_of_every_batch() -> None:
+def test_observer_is_called_for_every_batch() -> None:
     heard: list[tuple[int, float]] = []
     gathered = BatchingRetriever(Counting(), batch=2, observer=lambda count, seconds: heard.append((count, seconds)))
     asyncio.run(gathered.search(["a", "a", "b"], 1))

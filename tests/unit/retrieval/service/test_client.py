@@ -1,24 +1,28 @@
-"""The client against loopback servers that answer as they are told."""
+"""Retrieval clients against scripted loopback servers."""
 
 import asyncio
 import gzip
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socket import create_server
+from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
 
-from sleuth.credentials import Secrets
-from sleuth.errors import ConfigError, SearchUnavailable
-from sleuth.http.client import RetryPolicy, error_message, parse_retry_after
+from sleuth.config.retrieval import ServiceConfig
+from sleuth.errors import ConfigError, InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.service.client import SearchClient
+from sleuth.retrieval.backends import require_ready
+from sleuth.retrieval.service.client import SearchClient, served_index
 
 SECRET = "s3cr3t-token"
 
@@ -167,7 +171,7 @@ def expected(query: str, k: int) -> list[Hit]:
     return [Hit(Passage(f"{query}/{n}", f'"{query}"\n{n}'), -float(n)) for n in range(k)]
 
 
-def test_queries_go_out_in_the_shape_of_search_r1() -> None:
+def test_request_has_the_search_r1_format() -> None:
     played = scene(found, queries=("Łódź 東京", "two\nlines", "\ud800"), k=3)
     (request,) = played.server.requests
     assert request.target == "/retrieve"
@@ -181,7 +185,7 @@ def test_queries_go_out_in_the_shape_of_search_r1() -> None:
     ("path", "target"),
     [("", "/retrieve"), ("/", "/retrieve"), ("/retrieve", "/retrieve"), ("/v1/find?x=1", "/v1/find?x=1")],
 )
-def test_the_url_is_the_root_or_the_endpoint(path: str, target: str) -> None:
+def test_url_is_the_root_or_the_endpoint(path: str, target: str) -> None:
     assert scene(found, path=path).server.requests[0].target == target
 
 
@@ -200,35 +204,35 @@ PASSAGE = Passage("7", '"T"\ntext', {"url": "https://example.org"})
     ],
     ids=["scored", "bare", "wrapped", "rerank", "google"],
 )
-def test_every_known_shape_is_read(items: list[Any], passage: Passage | None, score: float) -> None:
+def test_every_known_format_is_parsed(items: list[Any], passage: Passage | None, score: float) -> None:
     (hit,) = scene(saying("200 OK", json.dumps({"result": [items]}))).hits
     assert hit.score == score
     assert hit.passage.contents == '"T"\ntext'
     assert passage is None or hit.passage == passage
 
 
-def test_hits_beyond_k_are_cut_and_the_order_is_the_servers() -> None:
+def test_hits_are_truncated_to_k_in_server_order() -> None:
     items = [{"document": {"id": str(n), "contents": "c"}, "score": score} for n, score in enumerate([0.1, 0.9, 0.5])]
     hits = scene(saying("200 OK", json.dumps({"result": [items]})), k=2).hits
     assert [(hit.passage.id, hit.score) for hit in hits] == [("0", 0.1), ("1", 0.9)]
 
 
-def test_nothing_found_is_an_answer() -> None:
+def test_empty_result_is_valid() -> None:
     assert scene(saying("200 OK", '{"result": [[]]}')).hits == []
 
 
-def test_a_compressed_answer_is_read() -> None:
+def test_compressed_response_is_read() -> None:
     body = gzip.compress(json.dumps({"result": [[ROW]]}).encode())
     assert scene(saying("200 OK", body, content_encoding="gzip")).hits == [Hit(PASSAGE, 1.0)]
 
 
-def test_blank_queries_are_answered_without_the_server() -> None:
+def test_blank_queries_are_not_sent() -> None:
     played = scene(found, queries=("", "a", " \n"))
     assert played.outcomes == [[], expected("a", 2), []]
     assert played.server.requests[0].body["queries"] == ["a"]
 
 
-def test_no_queries_no_request() -> None:
+def test_no_queries_send_no_request() -> None:
     played = scene(found, queries=())
     assert played.outcomes == []
     assert played.client.counts.requests == 0
@@ -259,7 +263,7 @@ def test_no_queries_no_request() -> None:
         (saying("200 OK", '{"result": [[{"document": "d", "score": 1%s}]]}' % ("0" * 400)), "not an answer"),
     ],
 )
-def test_passing_faults_are_tried_again(reply: Reply, kind: str) -> None:
+def test_transient_failures_are_retried(reply: Reply, kind: str) -> None:
     played = scene(reply, reply, found, timeout=0.15)
     assert played.hits == expected("q", 2)
     counts = played.client.counts
@@ -268,7 +272,7 @@ def test_passing_faults_are_tried_again(reply: Reply, kind: str) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 403, 404, 405, 413, 422, 501])
-def test_a_refusal_is_final_and_says_what_the_server_says(status: int) -> None:
+def test_client_errors_are_not_retried_and_show_the_server_message(status: int) -> None:
     played = scene(saying(f"{status} X", '{"detail": "only ten queries, please"}'), found)
     assert played.cause.startswith(f"status {status} ")
     assert played.cause.endswith(": only ten queries, please")
@@ -276,24 +280,7 @@ def test_a_refusal_is_final_and_says_what_the_server_says(status: int) -> None:
     assert played.client.counts.failures == {f"status {status}": 1}
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b'{"error": {"message": "no  such\\nindex"}}', "no such index"),
-        (b'{"detail": [{"loc": ["body"], "msg": "Field required"}, {"msg": "Too long"}]}', "Field required; Too long"),
-        (b'{"status": 3}', '{"status": 3}'),
-        (b"plain words", "plain words"),
-        (b"\xff" * 9, "\ufffd" * 9),
-        (b"[" * 100_000, "[" * 300 + "…"),
-        (b"x" * 400, "x" * 300 + "…"),
-        (b"", ""),
-    ],
-)
-def test_what_a_server_says_is_put_on_one_line(body: bytes, said: str) -> None:
-    assert error_message(body, Secrets({})) == said
-
-
-def test_nobody_at_the_address() -> None:
+def test_connection_refused() -> None:
     async def play() -> tuple[SearchClient, list[list[Hit] | SearchUnavailable]]:
         async with loopback(found) as server:
             url = server.url
@@ -317,7 +304,7 @@ def test_retry_after_is_honoured(value: Callable[[], str]) -> None:
     assert 0.95 <= second - first <= 2.5
 
 
-def test_a_wait_past_the_deadline_is_not_waited_for() -> None:
+def test_retry_after_beyond_the_deadline_fails_at_once() -> None:
     played = scene(saying("503 Service Unavailable", "closed", retry_after="120"), found)
     assert played.cause.startswith("status 503 Service Unavailable: closed; the next retry, in 120 s")
     assert played.seconds < 1.0
@@ -325,50 +312,21 @@ def test_a_wait_past_the_deadline_is_not_waited_for() -> None:
     assert played.client.counts.failures == {"status 503": 1}
 
 
-NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("", 0.0),
-        ("7", 7.0),
-        (" 0.5 ", 0.5),
-        ("-3", 0.0),
-        ("soon", 0.0),
-        ("٣", 0.0),
-        ("9" * 400, float("inf")),
-        ("Sun, 01 Mar 2026 12:00:30 GMT", 30.0),
-        ("Sun, 01 Mar 2026 12:00:30 -0000", 30.0),
-        ("Sun, 01 Mar 2026 11:00:00 GMT", 0.0),
-        ("Sun, 99 Mar 2026 11:00:00 GMT", 0.0),
-    ],
-)
-def test_retry_after_is_read(value: str, seconds: float) -> None:
-    assert parse_retry_after(value, NOW) == seconds
-
-
-def test_pauses_double_up_to_a_ceiling_and_are_spread_over_all_of_it() -> None:
-    for failures, ceiling in [(1, 0.1), (2, 0.2), (5, 1.6), (7, 6.4), (8, 8.0), (5000, 8.0)]:
-        drawn = [RetryPolicy(60.0).pause(failures) for _ in range(500)]
-        assert 0 <= min(drawn) < 0.05 * ceiling < 0.95 * ceiling < max(drawn) <= ceiling
-
-
-def test_no_call_outlives_its_deadline() -> None:
+def test_call_ends_at_the_deadline() -> None:
     played = scene(slowly(3.0), deadline=0.5, timeout=0.3)
     assert 0.45 <= played.seconds <= 0.9
     assert "0.5 s; last of 1 failed attempts: no response within 0.3 s" in played.cause
     assert played.client.counts.failures == {"time-out": 1, "cut off": 1}
 
 
-def test_no_call_waits_for_an_attempt_it_has_no_time_for() -> None:
+def test_no_retry_starts_after_the_deadline() -> None:
     played = scene(saying("503 Service Unavailable", "busy"), deadline=1.5)
     assert played.seconds <= 2.5
     assert played.cause.endswith("deadline of 1.5 s")
     assert played.client.counts.requests == sum(played.client.counts.failures.values()) > 1
 
 
-def test_the_deadline_holds_while_waiting_for_a_slot_and_for_the_rate() -> None:
+def test_deadline_holds_while_waiting_for_a_slot_and_for_the_rate() -> None:
     async def play(**options: Any) -> tuple[int, float, list[list[Hit] | SearchUnavailable]]:
         async with loopback(slowly(0.05)) as server:
             client = SearchClient(server.url, deadline=0.3, **options)
@@ -384,7 +342,7 @@ def test_the_deadline_holds_while_waiting_for_a_slot_and_for_the_rate() -> None:
         assert all("deadline" in outcome.cause for outcome in outcomes if isinstance(outcome, SearchUnavailable))
 
 
-def test_requests_in_flight_are_capped() -> None:
+def test_concurrency_is_limited() -> None:
     async def play() -> tuple[Loopback, list[list[list[Hit] | SearchUnavailable]]]:
         async with loopback(slowly(0.02)) as server:
             client = SearchClient(server.url, concurrency=3)
@@ -395,14 +353,14 @@ def test_requests_in_flight_are_capped() -> None:
     assert outcomes == [[expected(f"q{n}", 1)] for n in range(15)]
 
 
-def test_requests_are_sent_at_the_rate() -> None:
+def test_rate_is_limited() -> None:
     played = scene(found, queries=tuple(f"q{n}" for n in range(11)), batch=1, rate=50.0)
     assert all(not isinstance(outcome, SearchUnavailable) for outcome in played.outcomes)
     # The first goes at once, the others 20 ms apart, less the 30 ms that a full bucket is ahead.
     assert 0.169 <= played.seconds <= 1.0
 
 
-def test_a_long_list_goes_out_in_parts_that_fail_alone() -> None:
+def test_long_lists_are_split_into_independent_batches() -> None:
     async def reply(request: Request) -> bytes:
         return raw("422 X", "bad") if "q3" in request.body["queries"] else await found(request)
 
@@ -422,7 +380,7 @@ def test_a_long_list_goes_out_in_parts_that_fail_alone() -> None:
             assert outcome == expected(query, 2)
 
 
-def test_a_caller_who_leaves_frees_its_slot() -> None:
+def test_cancelled_call_frees_its_slot() -> None:
     async def play() -> tuple[list[list[Hit] | SearchUnavailable], SearchClient]:
         async with loopback(slowly(30.0), found) as server:
             client = SearchClient(server.url, concurrency=1)
@@ -438,7 +396,7 @@ def test_a_caller_who_leaves_frees_its_slot() -> None:
     assert (client.counts.requests, client.counts.failures) == (2, {"cut off": 1})
 
 
-def test_connections_are_kept_and_event_loops_may_follow_each_other() -> None:
+def test_connections_are_reused_across_consecutive_event_loops() -> None:
     connections: list[int] = []
 
     async def play(client: SearchClient | None) -> SearchClient:
@@ -464,7 +422,7 @@ def test_connections_are_kept_and_event_loops_may_follow_each_other() -> None:
     assert client.counts.requests == 36
 
 
-def test_closed_it_opens_again() -> None:
+def test_client_works_after_close() -> None:
     async def play() -> list[list[list[Hit] | SearchUnavailable]]:
         async with loopback(found) as server:
             client = SearchClient(server.url)
@@ -492,7 +450,7 @@ def test_requests_go_through_the_proxy_given(monkeypatch: pytest.MonkeyPatch) ->
     assert scene(found).hits == expected("q", 2)
 
 
-def test_the_token_is_sent_and_nowhere_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_token_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     async def echo(request: Request) -> bytes:
         return raw("401 Unauthorized", f"who is {request.headers['authorization']}?")
 
@@ -503,32 +461,12 @@ def test_the_token_is_sent_and_nowhere_else(caplog: pytest.LogCaptureFixture) ->
     assert SECRET not in caplog.text + repr(played.client) + repr(played.outcomes) + repr(played.client.counts)
 
 
-def quoted(message: str) -> str:
-    return json.dumps({"detail": message})
-
-
-def nested(message: str) -> str:
-    return json.dumps({"code": 7, "seen": [message]})
-
-
-@pytest.mark.parametrize("token", [SECRET, 's3cr3t"to/ken\\', "s3cr3t  token+"])
-@pytest.mark.parametrize("before", ["", "x" * 250, "x" * 280, "x" * 290, "x" * 298, " " * 795])
-@pytest.mark.parametrize("form", [str, quoted, nested])
-def test_no_part_of_the_token_is_left_where_a_long_message_is_cut(
-    token: str, before: str, form: Callable[[str], str]
-) -> None:
-    body = form(f"{before}{token}{' and more' * 100}").encode()
-    said = error_message(body, Secrets({"token": token}))
-    assert len(said) == 301
-    assert "s3c" not in said
-
-
-def test_a_refusal_that_repeats_the_token_far_down_is_cut_without_it() -> None:
+def test_token_is_redacted_before_truncation() -> None:
     played = scene(saying("400 Bad Request", "x" * 295 + SECRET), token=SECRET)
     assert played.cause == f"status 400 Bad Request: {'x' * 295}[toke…"
 
 
-def test_what_an_answer_shows_of_the_token_is_hidden_before_it_is_cut() -> None:
+def test_token_in_an_invalid_response_is_redacted() -> None:
     score = "x" * 260 + SECRET + "y" * 100_000
     body = json.dumps({"result": [[{"document": "d", "score": score}]]})
     said = scene(saying("200 OK", body), token=SECRET, deadline=0.05).cause
@@ -537,7 +475,7 @@ def test_what_an_answer_shows_of_the_token_is_hidden_before_it_is_cut() -> None:
     assert len(said) < 400
 
 
-def test_no_cookie_is_sent_back() -> None:
+def test_cookies_are_not_kept() -> None:
     async def play() -> Loopback:
         async with loopback(saying("200 OK", '{"result": [[]]}', set_cookie="seen=a")) as server:
             client = SearchClient(server.url, concurrency=1)
@@ -574,8 +512,105 @@ def test_no_cookie_is_sent_back() -> None:
         ({"proxy": "http://xn--a"}, "the proxy"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         SearchClient(**{"url": "http://localhost:8000", **options})
     assert words in str(refused.value)
     assert "hidden" not in str(refused.value)
+
+
+READY = {"status": "ready", "index": "/somewhere/wiki18", "kind": "bm25", "passages": 7, "version": "1"}
+DEAD = "http://127.0.0.1:1"
+
+
+@contextmanager
+def serving_identity(status: int, body: str, searched: int = 501) -> Iterator[str]:
+    class Desk(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path == "/readyz" and self.headers["authorization"] == "Bearer t"
+            content = body.encode() if known else b"{}"
+            self.send_response(status if known else 401)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def do_POST(self) -> None:
+            """Only a search finds out whether a server of others works."""
+            self.rfile.read(int(self.headers["content-length"]))
+            content = b'{"result": [[]]}' if self.path == "/retrieve" and searched == 200 else b"{}"
+            self.send_response(searched)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Desk) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("path", ["", "/retrieve"])
+def test_identity_of_a_server(path: str) -> None:
+    with serving_identity(200, json.dumps(READY)) as url:
+        assert served_index(url + path, token="t", patience=9) == {"name": "wiki18", "kind": "bm25", "passages": 7}
+        assert served_index(url + path, patience=9) is None
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, "{}"), (200, "ready"), (200, '{"index": 3}')])
+def test_server_without_identity(status: int, body: str) -> None:
+    with serving_identity(status, body) as url:
+        assert served_index(url, token="t", patience=9) is None
+
+
+def test_unreachable_server_is_an_input_error() -> None:
+    with pytest.raises(InputError, match=r"the search server http://127.0.0.1:1 does not answer .*; start it"):
+        served_index(DEAD, patience=0.2)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "searched"), [(200, json.dumps(READY), 501), (404, "{}", 200), (200, "welcome", 200)]
+)
+def test_ready_by_readyz_or_by_a_search(status: int, body: str, searched: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "t")
+    with serving_identity(status, body, searched) as url:
+        require_ready(url, ServiceConfig(token_env="TOKEN"))
+
+
+def test_server_without_search_is_not_ready() -> None:
+    with (
+        serving_identity(404, "{}", 404) as url,
+        pytest.raises(InputError, match=rf"{url} does not answer \(status 404"),
+    ):
+        require_ready(url)
+
+
+def test_other_backends_are_not_contacted() -> None:
+    for name in (None, "index", "web:serper", "import:a.b"):
+        require_ready(name)
+
+
+def test_starting_server_is_waited_for() -> None:
+    with serving_identity(200, json.dumps(READY)) as url:
+        port = int(url.rpartition(":")[2])
+    late = Thread(target=_serve_once, args=(port,))
+    late.start()
+    require_ready(f"http://127.0.0.1:{port}")
+    late.join()
+
+
+def _serve_once(port: int) -> None:
+    """Listens only after the first attempt has had the time to fail."""
+    sleep(0.2)
+    body = json.dumps(READY).encode()
+    with create_server(("127.0.0.1", port)) as listener:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))

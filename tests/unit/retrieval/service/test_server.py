@@ -1,4 +1,4 @@
-"""The server by its answers: every shape, every limit, every refusal, in process and over a socket."""
+"""Retrieval server: formats, limits, errors, pages, metrics and the docs page."""
 
 import asyncio
 import base64
@@ -9,6 +9,7 @@ import math
 import re
 import shlex
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +20,7 @@ from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.service.batching import SearchResult
 from sleuth.retrieval.service.openapi import ANSWERS, PAGE, DocsPage
-from sleuth.retrieval.service.server import Facts, application, encode_results
+from sleuth.retrieval.service.server import Facts, advertise, application, encode_results
 from sleuth.retrieval.wire import AccessRequest, Limits, RetrieveRequest, Row, parse_hits, scored_row
 
 FACTS = Facts("wiki", "bm25", 4)
@@ -93,7 +94,7 @@ def refusal(app: FastAPI, status: int, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 40])
-def test_any_number_of_queries_has_as_many_answers(count: int) -> None:
+def test_one_result_per_query(count: int) -> None:
     rows = [{"id": each.id, "contents": each.contents, **each.extra} for each in PASSAGES[:3]]
     for scores in (True, False):
         answers = result(served(), {"queries": ["q"] * count, "topk": 3, "return_scores": scores})
@@ -101,17 +102,17 @@ def test_any_number_of_queries_has_as_many_answers(count: int) -> None:
         assert answers == [expected] * count
 
 
-def test_without_a_word_about_scores_rows_are_bare() -> None:
+def test_rows_are_bare_without_return_scores() -> None:
     ((row,),) = result(served(k=1), {"queries": ["q"]})
     assert row == {"id": "0", "contents": '"Title 0"\ntext 0', "url": "u/0"}
 
 
 @pytest.mark.parametrize("topk", [{}, {"topk": None}, {"topk": 0}])
-def test_no_topk_is_the_default_of_the_server(topk: dict[str, Any]) -> None:
+def test_missing_topk_is_the_default(topk: dict[str, Any]) -> None:
     assert [len(hits) for hits in result(served(k=5), {"queries": ["q"], **topk})] == [5]
 
 
-def test_nothing_found_is_an_answer() -> None:
+def test_empty_result_is_valid() -> None:
     assert result(served(), {"queries": ["none", "q", "none"], "topk": 1})[::2] == [[], []]
 
 
@@ -119,7 +120,7 @@ def test_unknown_fields_are_ignored() -> None:
     assert len(result(served(), {"queries": ["q"], "topk": 1, "batch_mode": True, "model": {"x": 1}})) == 1
 
 
-def test_every_shape_reads_as_the_same_passages() -> None:
+def test_every_format_parses_to_the_same_passages() -> None:
     for extra in ({"return_scores": True}, {"return_scores": False}, {"topk_rerank": 2, "return_scores": True}):
         (items,) = result(served(), {"queries": ["q"], "topk": 2, **extra})
         assert [hit.passage.contents for hit in parse_hits(items)] == [each.contents for each in PASSAGES[:2]]
@@ -135,7 +136,7 @@ RERANKED: dict[str, tuple[dict[str, Any], int, int]] = {
 
 
 @pytest.mark.parametrize(("fields", "candidates", "hits"), RERANKED.values(), ids=RERANKED)
-def test_the_rerank_variant_answers_with_strings(fields: dict[str, Any], candidates: int, hits: int) -> None:
+def test_rerank_variant_returns_strings(fields: dict[str, Any], candidates: int, hits: int) -> None:
     shelf = Shelf()
     app = served(shelf)
     texts = [each.contents for each in PASSAGES[:hits]]
@@ -170,7 +171,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("body", "word"), WRONG.values(), ids=WRONG)
-def test_a_body_of_another_shape_is_refused_in_a_sentence(body: bytes, word: str) -> None:
+def test_invalid_body_is_a_422_with_the_reason(body: bytes, word: str) -> None:
     sentence = refusal(served(), 422, content=body)
     assert word in sentence
     assert sentence.endswith('expected {"queries": ["..."], "topk": 3, "return_scores": true}')
@@ -191,19 +192,19 @@ TOO_MUCH: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("body", "words"), TOO_MUCH.values(), ids=TOO_MUCH)
-def test_more_than_the_limits_is_refused(body: dict[str, Any], words: str) -> None:
+def test_requests_above_the_limits_are_refused(body: dict[str, Any], words: str) -> None:
     shelf = Shelf()
     assert words in refusal(served(shelf, limits=LIMITS), 422, json=body)
     assert shelf.asked == []
 
 
-def test_the_limits_themselves_are_served() -> None:
+def test_requests_at_the_limits_are_served() -> None:
     app = served(limits=LIMITS)
     assert len(result(app, {"queries": ["q" * 100] * 10, "topk": 5})) == 10
     assert len(result(app, {"queries": ["q"], "topk": 20})[0]) == 20
 
 
-def test_a_query_of_ten_megabytes_is_refused_and_one_of_ten_thousand_characters_is_not() -> None:
+def test_query_of_ten_megabytes_is_refused_and_one_of_ten_thousand_characters_is_not() -> None:
     assert "10,000,000 characters" in refusal(served(), 422, json={"queries": ["x" * 10_000_000]})
     assert len(result(served(), {"queries": ["x" * 10_000]})) == 1
 
@@ -213,14 +214,14 @@ async def pieces(count: int) -> AsyncIterator[bytes]:
         yield b" " * 1000
 
 
-def test_a_body_too_large_is_refused_announced_or_not() -> None:
+def test_large_body_is_refused_with_and_without_content_length() -> None:
     app = served(limits=LIMITS)
     assert "5,000 bytes" in refusal(app, 413, content=b" " * 5001)
     assert "5,000 bytes" in refusal(app, 413, content=pieces(6))
     assert "not valid JSON" in refusal(app, 422, content=pieces(5))
 
 
-def test_a_body_too_large_is_not_read_to_its_end() -> None:
+def test_body_too_large_is_not_read_to_its_end() -> None:
     read = []
 
     async def endless() -> AsyncIterator[bytes]:
@@ -232,7 +233,7 @@ def test_a_body_too_large_is_not_read_to_its_end() -> None:
     assert len(read) == 6
 
 
-def test_a_body_that_does_not_come_is_refused() -> None:
+def test_slow_body_is_refused() -> None:
     async def stuck() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.Event().wait()
@@ -240,13 +241,13 @@ def test_a_body_that_does_not_come_is_refused() -> None:
     assert "0.05 s" in refusal(served(limits=Limits(body_seconds=0.05)), 408, content=stuck())
 
 
-def test_one_query_without_an_answer_is_a_503_with_the_cause() -> None:
+def test_failed_query_is_a_503_with_the_cause() -> None:
     assert refusal(served(), 503, json={"queries": ["q", "broken", "q"]}) == (
         "1 of 3 queries failed: the index is being moved"
     )
 
 
-def test_a_full_queue_is_a_503_that_says_when_to_come_back() -> None:
+def test_full_queue_is_a_503_with_retry_after() -> None:
     async def run() -> httpx.Response:
         shelf = Shelf()
         shelf.open.clear()
@@ -268,7 +269,7 @@ def test_a_full_queue_is_a_503_that_says_when_to_come_back() -> None:
     assert "2 queries are queued" in refused.json()["detail"]
 
 
-def test_requests_beside_one_of_ten_thousand_queries_wait_and_are_answered() -> None:
+def test_small_requests_are_served_during_a_large_one() -> None:
     """Clients that do not know 429 see none, also where more queries wait than a batch has room for."""
 
     async def run() -> list[int]:
@@ -293,7 +294,7 @@ def test_requests_beside_one_of_ten_thousand_queries_wait_and_are_answered() -> 
     assert asyncio.run(run()) == [200] * 10
 
 
-def test_half_a_surrogate_pair_harms_nobody() -> None:
+def test_lone_surrogates_are_accepted() -> None:
     shelf = Shelf([Passage("\ud800", "half \udfff", {"x": math.nan})])
     answer = asked(served(shelf), "POST", "/retrieve", content=rb'{"queries": ["who \ud83d wrote?", "\ud83d\ude00"]}')
     assert answer.json()["result"] == [[{"id": "\ud800", "contents": "half \udfff", "x": None}]] * 2
@@ -301,7 +302,7 @@ def test_half_a_surrogate_pair_harms_nobody() -> None:
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
-def test_no_number_that_json_has_not_is_written(score: float) -> None:
+def test_nan_and_infinity_become_null(score: float) -> None:
     shelf = Shelf([Passage("1", "text", {"deep": [{"x": score}]})], score)
     answer = asked(served(shelf), "POST", "/retrieve", json={"queries": ["q"], "return_scores": True})
 
@@ -312,7 +313,7 @@ def test_no_number_that_json_has_not_is_written(score: float) -> None:
     assert found == {"result": [[{"document": {"id": "1", "contents": "text", "deep": [{"x": None}]}, "score": None}]]}
 
 
-def test_a_large_answer_is_written_in_turns() -> None:
+def test_large_response_is_encoded_in_steps() -> None:
     async def run() -> int:
         turns, done = 0, False
 
@@ -333,7 +334,7 @@ def test_a_large_answer_is_written_in_turns() -> None:
     assert asyncio.run(run()) >= 30
 
 
-def test_a_token_guards_everything_but_the_sign_of_life() -> None:
+def test_token_protects_all_paths_but_healthz() -> None:
     app = served(token="secret")
     assert asked(app, "GET", "/healthz").json() == {"status": "ok"}
     for method, path in (
@@ -353,7 +354,7 @@ def test_a_token_guards_everything_but_the_sign_of_life() -> None:
     assert asked(app, "POST", "/retrieve", headers=allowed, json={"queries": ["q"]}).status_code == 200
 
 
-def test_pages_come_by_url() -> None:
+def test_pages_by_url() -> None:
     answer = asked(served(pages=Pages()), "POST", "/access", json={"urls": ["b", "x", "a", "b"]})
     page = {"contents": "text"}
     assert answer.json() == {"result": [page | {"url": "b"}, None, page | {"url": "a"}, page | {"url": "b"}]}
@@ -363,13 +364,13 @@ def test_pages_come_by_url() -> None:
     ("options", "status"),
     [({"json": {"urls": "a"}}, 422), ({"content": b"{"}, 422), ({"json": {"urls": ["a"] * 11}}, 422)],
 )
-def test_other_requests_for_pages_are_refused(options: dict[str, Any], status: int) -> None:
+def test_invalid_page_requests_are_refused(options: dict[str, Any], status: int) -> None:
     answer = asked(served(pages=Pages(), limits=LIMITS), "POST", "/access", **options)
     assert answer.status_code == status
     assert "urls" in answer.json()["detail"]
 
 
-def test_a_server_without_pages_says_so() -> None:
+def test_server_without_pages() -> None:
     answer = asked(served(), "POST", "/access", json={"urls": ["a"]})
     assert answer.status_code == 404
     assert "--pages" in answer.json()["detail"]
@@ -384,14 +385,14 @@ def test_a_server_without_pages_says_so() -> None:
         ("GET", "/nowhere", 404, "/nowhere"),
     ],
 )
-def test_a_wrong_method_or_path_is_refused_in_a_sentence(method: str, path: str, status: int, word: str) -> None:
+def test_wrong_method_or_path(method: str, path: str, status: int, word: str) -> None:
     answer = asked(served(), method, path)
     assert answer.status_code == status
     assert word in answer.json()["detail"]
     assert status != 405 or answer.headers["allow"] == word
 
 
-def test_ready_says_what_is_served() -> None:
+def test_readyz_names_the_index() -> None:
     ready = asked(served(), "GET", "/readyz").json()
     assert (ready["status"], ready["index"], ready["kind"], ready["passages"]) == ("ready", "wiki", "bm25", 4)
     assert ready["version"]
@@ -404,7 +405,7 @@ def manual(app: FastAPI, **options: Any) -> str:
     return answer.text
 
 
-def test_the_manual_names_every_path_field_status_and_limit() -> None:
+def test_docs_page_lists_every_path_field_status_and_limit() -> None:
     app = served(k=5, limits=LIMITS)
     page, paths = html.unescape(manual(app)), app.openapi()["paths"]
     for path, methods in paths.items():
@@ -421,7 +422,7 @@ def test_the_manual_names_every_path_field_status_and_limit() -> None:
     assert "misspelled field" in page
 
 
-def test_every_command_of_the_manual_is_answered() -> None:
+def test_every_command_of_the_docs_page_works() -> None:
     app = served(pages=Pages())
     commands = [shlex.split(html.unescape(each)) for each in re.findall("<pre>(curl .*?)</pre>", manual(app))]
     assert len(commands) == 7
@@ -432,7 +433,7 @@ def test_every_command_of_the_manual_is_answered() -> None:
         assert asked(app, "POST" if body else "GET", url.path, content=body).status_code == 200
 
 
-def test_the_manual_loads_nothing_and_runs_nothing() -> None:
+def test_docs_page_has_no_scripts_or_external_resources() -> None:
     answer = asked(served(), "GET", "/docs")
     assert re.findall(r"<(?:script|link|img|iframe|object|form)|(?:src|action)=", answer.text) == []
     assert re.findall('href="([^#].*?)"', answer.text) == ["openapi.json"]
@@ -444,28 +445,28 @@ def test_the_manual_loads_nothing_and_runs_nothing() -> None:
     assert [asked(served(), "GET", path).status_code for path in ("/redoc", "/openapi.json")] == [404, 200]
 
 
-def test_the_manual_quotes_the_address_it_was_asked_at() -> None:
+def test_docs_page_uses_the_requested_address() -> None:
     command = "curl 'http://a'\"'\"';b&c/healthz'"
     assert f"<pre>{html.escape(command)}</pre>" in manual(served(names=["a';b&c"]), headers={"Host": "a';b&c"})
     for host in ("<script>", "["):
         assert "<script>" not in manual(served(names=[host]), headers={"Host": host})
 
 
-def test_the_manual_escapes_what_the_openapi_says() -> None:
+def test_docs_page_escapes_html() -> None:
     named = {"title": "<b>", "version": "&", "description": "`<i>` <u>"}
     page = DocsPage(LIMITS, needs_token=False).render({"info": named, "paths": {}}, "http://server")
     assert "<h1>&lt;b&gt; &amp;</h1>" in page
     assert not re.search("<[biu]>", page)
 
 
-def test_the_commands_of_a_guarded_server_carry_its_token_where_it_is_needed() -> None:
+def test_docs_commands_include_the_token_where_required() -> None:
     page = html.unescape(manual(served(token="secret"), headers={"Authorization": "Bearer secret"}))
     commands = re.findall("<pre>(curl .*?)</pre>", page)
     assert [command for command in commands if "Bearer $TOKEN" not in command] == ["curl http://localhost/healthz"]
     assert "secret" not in page
 
 
-def test_figures_count_what_happened() -> None:
+def test_metrics() -> None:
     app = served()
     for _ in range(3):
         result(app, {"queries": ["q", "r"], "topk": 1})
@@ -485,7 +486,7 @@ def test_figures_count_what_happened() -> None:
     assert float(figures["sleuth_queued_queries"]) == 0
 
 
-def test_two_servers_count_apart() -> None:
+def test_metrics_of_two_servers_are_separate() -> None:
     first, second = served(), served()
     result(first, {"queries": ["q"]})
     assert "sleuth_queries_total 0.0" in asked(second, "GET", "/metrics").text
@@ -500,7 +501,7 @@ def test_pages_that_changed_under_the_server_are_a_503() -> None:
     assert (answer.status_code, answer.json()) == (503, {"detail": "the pages changed while in use; start again"})
 
 
-def test_a_cache_answers_what_was_asked_before() -> None:
+def test_cache_answers_repeated_queries() -> None:
     shelf = Shelf()
     app = served(shelf, cache=2)
     for queries in (["a", "b"], ["b", "a"], ["a"]):
@@ -509,7 +510,7 @@ def test_a_cache_answers_what_was_asked_before() -> None:
     assert "sleuth_cached_queries 3.0" in asked(app, "GET", "/metrics").text
 
 
-def test_a_failure_of_our_own_is_a_500_in_a_sentence() -> None:
+def test_internal_error_is_a_500() -> None:
     class Odd:
         def get(self, url: str) -> Row | None:
             raise KeyError(url)
@@ -539,7 +540,7 @@ async def leaving(app: FastAPI, queries: list[str], leaves: asyncio.Event) -> li
     return sent
 
 
-def test_what_a_client_that_left_had_asked_is_not_searched() -> None:
+def test_queries_of_a_disconnected_client_are_not_searched() -> None:
     async def run() -> Shelf:
         shelf, leaves, stays = Shelf(), asyncio.Event(), asyncio.Event()
         shelf.open.clear()
@@ -557,7 +558,7 @@ def test_what_a_client_that_left_had_asked_is_not_searched() -> None:
     assert asyncio.run(run()).asked == ["running"]
 
 
-def test_a_client_that_leaves_while_it_sends_ends_in_peace() -> None:
+def test_disconnect_while_sending_the_body() -> None:
     async def run() -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
 
@@ -574,7 +575,7 @@ def test_a_client_that_leaves_while_it_sends_ends_in_peace() -> None:
     assert asyncio.run(run())[0]["status"] == 499
 
 
-def test_a_page_of_another_site_cannot_read_the_corpus() -> None:
+def test_page_of_another_site_cannot_read_the_corpus() -> None:
     """By a name that it made resolve here, by a form of another origin, or by a body that needs no permission."""
     shelf, body = Shelf(), {"queries": ["secret"]}
     app = served(shelf)
@@ -587,3 +588,34 @@ def test_a_page_of_another_site_cannot_read_the_corpus() -> None:
         assert asked(app, "GET", path, headers={"host": "evil.example"}).status_code == 421
     named = served(names=["search.lan"])
     assert asked(named, "POST", "/retrieve", json=body, headers={"host": "search.lan:80"}).status_code == 200
+
+
+def test_address_file_exists_while_serving(tmp_path: Path) -> None:
+    folder = tmp_path / "addresses"
+    with advertise(folder, "127.0.0.1", 8000) as path:
+        assert [each.name for each in folder.iterdir()] == ["Host127.0.0.1_IP8000.txt"]
+        assert path.read_text() == "127.0.0.1:8000"
+    assert list(folder.iterdir()) == []
+
+
+def test_address_file_is_removed_after_failure(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), advertise(tmp_path, "localhost", 1):
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+    with advertise(tmp_path, "localhost", 1) as path:
+        path.unlink()
+
+
+def test_stale_address_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "Host127.0.0.1_IP8000.txt").write_text("of a server that was killed")
+    with advertise(tmp_path, "127.0.0.1", 8000) as path:
+        assert path.read_text() == "127.0.0.1:8000"
+
+
+def test_folder_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(InputError, match=r"Host127.0.0.1_IP1.txt"),
+        advertise(tmp_path / "file" / "addresses", "127.0.0.1", 1),
+    ):
+        raise AssertionError

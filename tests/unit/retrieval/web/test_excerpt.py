@@ -1,4 +1,4 @@
-"""The part of a page around a snippet."""
+"""Excerpts of pages around a snippet."""
 
 import time
 
@@ -27,18 +27,18 @@ def words(text: str) -> int:
         "weather of the Sognefjord, the largest fjord in Norway",
     ],
 )
-def test_the_place_the_snippet_came_from_is_found(snippet: str) -> None:
+def test_origin_of_the_snippet_is_found(snippet: str) -> None:
     found = excerpt(PAGE, snippet, words=60)
     assert FJORD in found
     assert words(found) <= 60
 
 
-def test_it_has_as_much_before_as_after_and_whole_paragraphs() -> None:
+def test_excerpt_is_centred_and_has_whole_paragraphs() -> None:
     found = excerpt(PAGE, "The Sognefjord is the largest fjord in Norway.", words=75)
     assert found.split("\n") == [*FILLER[28:30], FJORD, *FILLER[30:32]]
 
 
-def test_the_order_of_words_tells_places_apart() -> None:
+def test_word_order_distinguishes_candidates() -> None:
     shuffled = "Norway has a fjord; the largest fish in it is a cod. " * 3
     page = "\n".join([shuffled, *FILLER, FJORD, *FILLER, shuffled])
     assert FJORD in excerpt(page, "the largest fjord in Norway", words=40)
@@ -47,11 +47,11 @@ def test_the_order_of_words_tells_places_apart() -> None:
 @pytest.mark.parametrize(
     "snippet", ["An aardvark eats termites at night.", "", "...", "Sognefjord unrelated words only"]
 )
-def test_a_page_without_such_a_place_gives_the_snippet(snippet: str) -> None:
+def test_snippet_is_returned_if_not_on_the_page(snippet: str) -> None:
     assert excerpt(PAGE, snippet) == snippet
 
 
-def test_rare_words_tell_more_than_common_ones() -> None:
+def test_rare_words_weigh_more() -> None:
     common = [f"Line {number} is of the town near the river." for number in range(30)]
     page = "\n".join([*common, *FILLER, "The Sognefjord has a glacier near it.", *FILLER, *common])
     assert "Sognefjord has a glacier" in excerpt(
@@ -59,17 +59,17 @@ def test_rare_words_tell_more_than_common_ones() -> None:
     )
 
 
-def test_words_all_over_the_page_are_no_place() -> None:
+def test_scattered_words_are_not_an_origin() -> None:
     snippet = "alpha beta gamma delta epsilon zeta eta theta"
     page = " ".join(f"{word} {' '.join(FILLER)}" for word in snippet.split())
     assert excerpt(page, snippet) == snippet
 
 
-def test_an_empty_page_gives_the_snippet() -> None:
+def test_empty_page_gives_the_snippet() -> None:
     assert excerpt("", "The largest fjord") == "The largest fjord"
 
 
-def test_a_short_page_is_whole() -> None:
+def test_short_page_is_whole() -> None:
     assert excerpt(f"\n{FJORD}\n\n", "largest fjord in Norway") == FJORD
 
 
@@ -95,11 +95,11 @@ def test_scripts_without_spaces_are_compared_by_character() -> None:
     assert "東京は日本の首都" in excerpt(page, "東京は日本の首都であり", words=60)
 
 
-def test_snippets_lose_their_adornments() -> None:
+def test_highlighting_is_removed_from_snippets() -> None:
     assert plain("<b>Oslo</b> is<br/> a &lt; b &amp; c <i >x</i> <strong>y") == "Oslo is a < b & c x y"
 
 
-def test_a_page_of_two_megabytes_takes_no_longer_than_reading_it() -> None:
+def test_page_of_two_megabytes_takes_no_longer_than_reading_it() -> None:
     page = "word fjord " * 180_000
     started = time.process_time()
     excerpt(page, "the largest fjord in Norway word")
@@ -111,7 +111,7 @@ TEXTS = st.text(st.sampled_from("ab .\n,!“東"), max_size=120)
 
 @settings(max_examples=60, deadline=None)
 @given(page=TEXTS, snippet=TEXTS, limit=st.integers(1, 12))
-def test_an_excerpt_is_one_piece_of_the_page_and_no_longer_than_allowed(page: str, snippet: str, limit: int) -> None:
+def test_excerpt_is_one_piece_of_the_page_and_no_longer_than_allowed(page: str, snippet: str, limit: int) -> None:
     found = excerpt(page, snippet, limit)
     if found != snippet:
         assert found in page
@@ -120,7 +120,7 @@ def test_an_excerpt_is_one_piece_of_the_page_and_no_longer_than_allowed(page: st
 
 @settings(max_examples=40, deadline=None)
 @given(before=TEXTS, after=TEXTS, quoted=st.text(st.sampled_from("cdefg "), min_size=8, max_size=40))
-def test_what_stands_in_the_page_once_is_found(before: str, after: str, quoted: str) -> None:
+def test_unique_text_is_found(before: str, after: str, quoted: str) -> None:
     quote = " ".join(quoted.split())
     if quote:
         assert quote in excerpt(f"{before}\n{quote}\n{after}", quote, words=100)

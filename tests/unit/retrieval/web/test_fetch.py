@@ -1,4 +1,4 @@
-"""Pages are fetched from the public web only, whatever names, redirects and servers try."""
+"""Fetching of pages from the public web only."""
 
 import asyncio
 import gzip
@@ -105,13 +105,13 @@ def fetched(fetcher: Fetcher, url: str) -> Fetched:
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_a_name_that_resolves_to_such_an_address_is_refused(address: str) -> None:
+def test_host_at_a_private_address_is_refused(address: str) -> None:
     outcome = fetched(Fetcher(resolve=Names([address])), "http://pages.example/")
     assert isinstance(outcome, FetchRefused)
     assert "not on the public internet" in str(outcome)
 
 
-def test_one_such_address_among_others_is_enough() -> None:
+def test_one_private_address_is_enough_to_refuse() -> None:
     outcome = fetched(Fetcher(resolve=Names(["93.184.216.34", "10.0.0.1"])), "https://pages.example/")
     assert isinstance(outcome, FetchRefused)
 
@@ -136,7 +136,7 @@ def test_one_such_address_among_others_is_enough() -> None:
         "https://10.0.0.1/",
     ],
 )
-def test_every_spelling_of_such_an_address_is_refused(url: str) -> None:
+def test_every_spelling_of_a_private_address_is_refused(url: str) -> None:
     outcome = fetched(Fetcher(), url)
     assert isinstance(outcome, FetchRefused)
     assert "not on the public internet" in str(outcome)
@@ -162,7 +162,7 @@ def test_every_spelling_of_such_an_address_is_refused(url: str) -> None:
         ("http://pages.example:99999/", "port"),
     ],
 )
-def test_urls_that_are_refused_before_anything_is_asked(url: str, reason: str) -> None:
+def test_urls_refused_before_resolution(url: str, reason: str) -> None:
     names = Names(["93.184.216.34"])
     outcome = fetched(Fetcher(resolve=names), url)
     assert isinstance(outcome, FetchRefused)
@@ -171,11 +171,11 @@ def test_urls_that_are_refused_before_anything_is_asked(url: str, reason: str) -
 
 
 @pytest.mark.parametrize("url", ["http://pages.example/", "https://pages.example:8443/"])
-def test_a_name_without_address_is_a_failure(url: str) -> None:
+def test_name_without_address_is_a_failure(url: str) -> None:
     assert isinstance(fetched(Fetcher(resolve=Names([])), url), FetchFailed)
 
 
-def test_a_name_that_cannot_be_resolved_is_a_failure() -> None:
+def test_name_that_cannot_be_resolved_is_a_failure() -> None:
     assert isinstance(fetched(Fetcher(), f"http://{'a' * 70}.invalid/"), FetchFailed)
 
 
@@ -239,34 +239,34 @@ def answer(body: bytes, *headers: str, status: str = "200 OK", media: str | None
         ('text/plain;charset="windows-1250"', False, "windows-1250"),
     ],
 )
-def test_a_page_comes_as_it_is(media: str, markup: bool, charset: str) -> None:
+def test_page_is_fetched_unchanged(media: str, markup: bool, charset: str) -> None:
     page = served(lambda _: answer(HTML, media=media))
     assert isinstance(page, Page)
     assert (page.content, page.markup, page.charset) == (HTML, markup, charset)
 
 
 @pytest.mark.parametrize("media", ["application/pdf", "image/png", "application/json", "nonsense", None])
-def test_what_is_no_text_is_refused(media: str | None) -> None:
+def test_other_content_types_are_refused(media: str | None) -> None:
     outcome = served(lambda _: answer(HTML, media=media))
     assert isinstance(outcome, FetchRefused)
     assert "expected application/xhtml+xml, text/html, text/plain" in str(outcome)
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "500 Oops", "304 Not Modified", "300 Multiple Choices"])
-def test_a_status_other_than_success_is_a_failure(status: str) -> None:
+def test_status_other_than_success_is_a_failure(status: str) -> None:
     outcome = served(lambda _: answer(HTML, status=status))
     assert isinstance(outcome, FetchFailed)
     assert str(outcome) == f"status {status.split()[0]}"
 
 
-def test_the_loopback_server_is_refused_by_default() -> None:
+def test_loopback_server_is_refused_by_default() -> None:
     heads: list[str] = []
     outcome = served(lambda _: answer(HTML), heads=heads, permitted=is_public)
     assert isinstance(outcome, FetchRefused)
     assert heads == []
 
 
-def test_the_connection_goes_to_the_address_that_was_checked_and_speaks_of_the_name() -> None:
+def test_connection_uses_the_checked_address_and_the_host_name() -> None:
     """Rebinding: a name that is public when it is checked and private when it is connected to."""
     names = Names(["127.0.0.1"], ["10.0.0.1"])
     checked: list[Address] = []
@@ -289,7 +289,7 @@ def test_the_connection_goes_to_the_address_that_was_checked_and_speaks_of_the_n
     assert page.url.startswith("http://xn--bcher-kva.example:")
 
 
-def test_tls_asks_for_the_name_and_not_the_address() -> None:
+def test_tls_uses_the_host_name() -> None:
     greetings: list[bytes] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -300,12 +300,12 @@ def test_tls_asks_for_the_name_and_not_the_address() -> None:
     assert b"pages.example" in greetings[0]
 
 
-def test_an_address_that_takes_no_connection_is_followed_by_the_next() -> None:
+def test_next_address_is_tried_after_a_refused_connection() -> None:
     page = served(lambda _: answer(HTML), resolve=Names(["::1", "127.0.0.2", "127.0.0.1"]))
     assert isinstance(page, Page)
 
 
-def test_nobody_who_listens_is_a_failure() -> None:
+def test_refused_connection_is_a_failure() -> None:
     outcome = fetched(Fetcher(permitted=anything, ports=None), "http://127.0.0.1:1/")
     assert isinstance(outcome, FetchFailed)
 
@@ -332,7 +332,7 @@ def test_redirects_are_followed(status: str) -> None:
         "http://pages.example:22/",
     ],
 )
-def test_a_redirect_is_checked_as_a_url_is(location: str) -> None:
+def test_redirect_is_checked_as_a_url_is(location: str) -> None:
     """Only the first server's own address and port are permitted here."""
 
     async def run() -> Fetched:
@@ -348,11 +348,11 @@ def test_a_redirect_is_checked_as_a_url_is(location: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["http://[::1/", "http://pages.example:99999/", "http://0177.0.0.1/"])
-def test_a_redirect_to_what_is_no_url_is_a_failure(location: str) -> None:
+def test_redirect_to_what_is_no_url_is_a_failure(location: str) -> None:
     assert isinstance(served(lambda _: moved(location)), FetchFailed)
 
 
-def test_a_redirect_to_a_name_that_became_private_is_refused() -> None:
+def test_redirect_to_a_name_that_became_private_is_refused() -> None:
     names = Names(["127.0.0.1"], ["10.0.0.1"])
     outcome = served(lambda _: moved("/again"), resolve=names, permitted=lambda each: str(each) == "127.0.0.1")
     assert isinstance(outcome, FetchRefused)
@@ -372,7 +372,7 @@ def test_five_redirects_are_not_too_many() -> None:
     assert isinstance(page, Page)
 
 
-def test_a_page_of_exactly_the_limit_is_read_and_one_byte_more_is_refused() -> None:
+def test_page_of_exactly_the_limit_is_read_and_one_byte_more_is_refused() -> None:
     page = served(lambda _: answer(b"x" * 10_000), limit_bytes=10_000)
     assert isinstance(page, Page)
     outcome = served(lambda _: answer(b"x" * 10_001), limit_bytes=10_000)
@@ -380,7 +380,7 @@ def test_a_page_of_exactly_the_limit_is_read_and_one_byte_more_is_refused() -> N
     assert "10000 bytes" in str(outcome)
 
 
-def test_a_body_without_end_is_refused_while_it_comes() -> None:
+def test_body_without_end_is_refused_while_it_comes() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -397,7 +397,7 @@ def test_compressed_pages_are_read() -> None:
     assert page.content == HTML
 
 
-def test_the_limit_holds_for_what_was_compressed() -> None:
+def test_limit_holds_for_what_was_compressed() -> None:
     bomb = answer(gzip.compress(b"x" * 50_000_000), "Content-Encoding: gzip")
     assert len(bomb) < 60_000
     tracemalloc.start()
@@ -411,7 +411,7 @@ def test_the_limit_holds_for_what_was_compressed() -> None:
     assert most < 10_000_000
 
 
-def test_compressed_nothing_without_end_is_refused_too() -> None:
+def test_endless_empty_compressed_stream_is_refused() -> None:
     pack = zlib.compressobj(wbits=31)
     empty = pack.compress(b"x") + b"".join(pack.flush(zlib.Z_FULL_FLUSH) for _ in range(40_000))
     outcome = served(lambda _: answer(empty, "Content-Encoding: gzip"), limit_bytes=len(empty) // 2)
@@ -429,16 +429,16 @@ def test_other_encodings_are_refused(encoding: str) -> None:
     assert isinstance(outcome, FetchRefused)
 
 
-def test_a_body_that_breaks_off_is_a_failure() -> None:
+def test_body_that_breaks_off_is_a_failure() -> None:
     outcome = served(lambda _: answer(HTML)[:-10])
     assert isinstance(outcome, FetchFailed)
 
 
-def test_what_is_no_http_is_a_failure() -> None:
+def test_invalid_http_is_a_failure() -> None:
     assert isinstance(served(lambda _: b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), FetchFailed)
 
 
-def test_a_body_that_drips_ends_with_the_deadline() -> None:
+def test_slow_body_ends_at_the_deadline() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 1000\r\n\r\n")
@@ -452,7 +452,7 @@ def test_a_body_that_drips_ends_with_the_deadline() -> None:
     assert "0.2 s" in str(outcome)
 
 
-def test_a_name_server_that_does_not_answer_ends_with_the_deadline() -> None:
+def test_slow_dns_ends_at_the_deadline() -> None:
     async def silent(host: str, port: int) -> list[str]:
         await asyncio.sleep(60)
         return []

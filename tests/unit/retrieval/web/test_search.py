@@ -1,4 +1,4 @@
-"""Web search against loopback servers that answer in each provider's shape, written from their documentation."""
+"""Web search against loopback servers with responses written from the documentation of each provider."""
 
 import asyncio
 import json
@@ -18,9 +18,9 @@ import pytest
 from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.http.client import RequestCounts
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.web.fetch import Address, Fetcher
+from sleuth.retrieval.web.fetch import Address, Fetcher, Page
 from sleuth.retrieval.web.providers import PROVIDERS, Keys, KeyTransport, WebQuery, WebResult
-from sleuth.retrieval.web.search import WebSearch
+from sleuth.retrieval.web.search import WebSearch, relevant_text
 
 KEY = "s3cret/Key+0123456789="
 ENGINE = "engine:id-42"
@@ -180,7 +180,7 @@ KEY_PLACES: dict[str, Callable[[Sent], str | None]] = {
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_the_key_is_sent_where_the_provider_expects_it(provider: str) -> None:
+def test_key_is_sent_where_the_provider_expects_it(provider: str) -> None:
     gateway = Gateway(reply(ANSWERS[provider]))
     search(gateway, ["norway"], provider=provider)
     assert KEY_PLACES[provider](gateway.sent[0]) == KEY
@@ -231,13 +231,13 @@ def test_language_and_country_are_left_to_the_provider_where_not_given(provider:
     ("provider", "name", "k", "count"),
     [("serper", "num", 50, 50), ("serper", "num", 1, 10), ("google", "num", 50, 10), ("brave", "count", 50, 20)],
 )
-def test_as_many_results_are_asked_for_as_one_request_can_bring(provider: str, name: str, k: int, count: int) -> None:
+def test_number_of_results_requested(provider: str, name: str, k: int, count: int) -> None:
     assert PROVIDERS[provider].request_fields(WebQuery("fjords", k))[name] == count
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("query", ["x" * 10_000, "word " * 2_000, "half \ud83d a pair", "東京 " * 900, "a\0b\nc"])
-def test_any_query_is_made_one_the_provider_takes(provider: str, query: str) -> None:
+def test_queries_are_shortened_for_the_provider(provider: str, query: str) -> None:
     gateway = Gateway(reply(ANSWERS[provider]))
     (hits,), _ = search(gateway, [query], provider=provider)
     assert hits == HITS
@@ -247,21 +247,21 @@ def test_any_query_is_made_one_the_provider_takes(provider: str, query: str) -> 
     assert sent.isprintable()
 
 
-def test_blank_queries_are_answered_without_asking() -> None:
+def test_blank_queries_are_not_sent() -> None:
     gateway = Gateway(reply(ANSWERS["serper"]))
     outcomes, _ = search(gateway, ["", " \n", "\0", "norway"])
     assert outcomes == [[], [], [], HITS]
     assert len(gateway.sent) == 1
 
 
-def test_a_query_that_stands_there_twice_is_paid_for_once() -> None:
+def test_repeated_query_is_sent_once() -> None:
     gateway = Gateway(reply(ANSWERS["serper"]))
     outcomes, _ = search(gateway, ["norway", "oslo", "norway"])
     assert outcomes == [HITS, HITS, HITS]
     assert sorted(sent.fields["q"] for sent in gateway.sent) == ["norway", "oslo"]
 
 
-def test_no_queries_no_answers() -> None:
+def test_no_queries() -> None:
     assert search(Gateway(reply({})), [])[0] == []
 
 
@@ -317,18 +317,18 @@ def test_no_queries_no_answers() -> None:
         ),
     ],
 )
-def test_shapes_of_answers(provider: str, answer: object, found: list[WebResult]) -> None:
+def test_response_formats(provider: str, answer: object, found: list[WebResult]) -> None:
     assert PROVIDERS[provider].parse(answer) == found
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("answer", [{}, [], None, 7, {"organic": 3, "organic_results": {}, "items": "x", "web": 1}])
-def test_what_is_no_answer_is_never_an_empty_one(provider: str, answer: object) -> None:
+def test_invalid_response_is_not_an_empty_result(provider: str, answer: object) -> None:
     with pytest.raises(ValueError, match=r"no list|of type"):
         PROVIDERS[provider].parse(answer)
 
 
-def test_a_search_that_failed_over_there_is_no_answer() -> None:
+def test_failed_serpapi_search_is_an_error() -> None:
     answer = {"search_metadata": {"status": "Error"}, "error": "We couldn't get valid results.", "organic_results": []}
     with pytest.raises(ValueError, match="valid results"):
         PROVIDERS["serpapi"].parse(answer)
@@ -348,7 +348,7 @@ def test_a_search_that_failed_over_there_is_no_answer() -> None:
         b"no http\r\n\r\n",
     ],
 )
-def test_what_passes_is_tried_again(broken: bytes) -> None:
+def test_transient_failures_are_retried(broken: bytes) -> None:
     gateway = Gateway(broken, reply(ANSWERS["serper"]))
     (hits,), web = search(gateway, ["norway"])
     assert hits == HITS
@@ -363,7 +363,7 @@ def test_retry_after_is_honoured() -> None:
     assert time.monotonic() - started >= 0.3
 
 
-def test_a_wait_past_the_deadline_is_not_begun() -> None:
+def test_retry_after_beyond_the_deadline_fails_at_once() -> None:
     started = time.monotonic()
     outcome, _ = unavailable(Gateway(reply({}, "429 Too Many Requests", "Retry-After: 3600")))
     assert "status 429" in outcome.cause
@@ -371,7 +371,7 @@ def test_a_wait_past_the_deadline_is_not_begun() -> None:
     assert time.monotonic() - started < 2
 
 
-def test_attempts_end_with_the_deadline() -> None:
+def test_retries_end_at_the_deadline() -> None:
     gateway = Gateway(reply({"message": "oops"}, "500 Internal Server Error"))
     outcome, _ = unavailable(gateway, deadline=0.5)
     assert "status 500 Internal Server Error: oops" in outcome.cause
@@ -407,7 +407,7 @@ def test_attempts_end_with_the_deadline() -> None:
         ("brave", "302 Found", {}, "status 302"),
     ],
 )
-def test_what_does_not_pass_is_not_tried_again(provider: str, status: str, body: object, word: str) -> None:
+def test_permanent_failures_are_not_retried(provider: str, status: str, body: object, word: str) -> None:
     gateway = Gateway(reply(body, status, "Location: /elsewhere"))
     outcome, _ = unavailable(gateway, provider)
     assert word in outcome.cause
@@ -419,7 +419,7 @@ async def never(sent: Sent) -> bytes:
     return b""
 
 
-def test_no_search_outlives_its_deadline() -> None:
+def test_search_ends_at_the_deadline() -> None:
     started = time.monotonic()
     outcome, web = unavailable(Gateway(never), deadline=0.4)
     assert time.monotonic() - started < 2
@@ -448,7 +448,7 @@ async def echo_forbidden(sent: Sent) -> bytes:
 @pytest.mark.parametrize(
     "told", [echo, echo_forbidden, never, b"", b"garbage\r\n\r\n", reply({"error": KEY}), reply({}, "302 Found")]
 )
-def test_the_key_is_told_to_nobody(
+def test_key_is_never_shown(
     provider: str, told: bytes | Replies, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -465,7 +465,7 @@ def test_the_key_is_told_to_nobody(
 
 @pytest.mark.parametrize("start", [0, 150, 185, 195, 199])
 @pytest.mark.parametrize("form", ["{}", '{{"message": "{}"}}', '{{"error": {{"detail": "{}"}}}}'])
-def test_no_part_of_the_key_is_left_where_a_long_message_is_cut(start: int, form: str) -> None:
+def test_truncated_message_contains_no_part_of_the_key(start: int, form: str) -> None:
     escaped = KEY.replace("/", "\\/").replace("=", "\\u003d") if form != "{}" else KEY
     message = form.format("x" * start + escaped + " and more" * 40).encode()
     outcome, _ = unavailable(Gateway(reply(message, "400 Bad Request")))
@@ -474,7 +474,7 @@ def test_no_part_of_the_key_is_left_where_a_long_message_is_cut(start: int, form
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_the_key_is_not_in_the_log_of_a_search_that_went_well(provider: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_key_is_not_logged(provider: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     search(Gateway(reply(ANSWERS[provider])), ["norway"], provider=provider)
     assert "HTTP Request" in caplog.text
@@ -492,7 +492,7 @@ def test_the_key_is_not_in_the_log_of_a_search_that_went_well(provider: str, cap
     ],
 )
 @pytest.mark.parametrize("value", [None, "", " \n"])
-def test_a_missing_key_is_named(provider: str, missing: str, value: str | None) -> None:
+def test_missing_key_is_named(provider: str, missing: str, value: str | None) -> None:
     environment = {name: key for name, key in ENVIRONMENT.items() if name != missing}
     if value is not None:
         environment[missing] = value
@@ -505,7 +505,7 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     assert repr(WebSearch("brave")) == "WebSearch(https://api.search.brave.com/res/v1/web/search, Keys(BRAVE_API_KEY))"
 
 
-def test_a_key_no_header_can_carry_is_refused_without_repeating_it() -> None:
+def test_key_no_header_can_carry_is_refused_without_repeating_it() -> None:
     with pytest.raises(ConfigError, match="SERPER_API_KEY") as caught:
         WebSearch("serper", environment={"SERPER_API_KEY": "s3cret\r\nHost: evil"})
     assert "s3cret" not in str(caught.value)
@@ -527,7 +527,7 @@ def test_a_key_no_header_can_carry_is_refused_without_repeating_it() -> None:
         ({"proxy": "http://user:pass@[::1"}, "proxy"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], problem: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         WebSearch(**{"provider": "serper", "environment": ENVIRONMENT} | settings)
     assert problem in str(caught.value)
@@ -535,7 +535,7 @@ def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], pro
 
 
 @pytest.mark.parametrize(("base", "path"), [("", "/search"), ("/", "/search"), ("/v2/serper", "/v2/serper")])
-def test_a_gateway_stands_in_for_the_provider(base: str, path: str) -> None:
+def test_base_url_replaces_the_provider(base: str, path: str) -> None:
     gateway = Gateway(reply(ANSWERS["serper"]))
 
     async def run() -> None:
@@ -567,7 +567,7 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
     assert search(Gateway(reply(ANSWERS["serper"])), ["norway"])[0] == [HITS]
 
 
-def test_no_more_requests_are_in_flight_than_allowed_in_any_loop() -> None:
+def test_concurrency_is_limited_in_every_loop() -> None:
     flying = most = 0
 
     async def slow(sent: Sent) -> bytes:
@@ -618,7 +618,7 @@ def test_connections_are_kept_from_one_search_to_the_next() -> None:
     assert len(opened) == 1
 
 
-def test_the_rate_is_kept() -> None:
+def test_rate_is_limited() -> None:
     started = time.monotonic()
     search(Gateway(reply(ANSWERS["serper"])), ["a", "b", "c", "d"], rate=10)
     assert time.monotonic() - started >= 0.25
@@ -691,7 +691,7 @@ async def drawing(sent: Sent) -> bytes:
         (never, {"deadline": 1.5}, "late"),
     ],
 )
-def test_a_page_that_cannot_be_had_leaves_the_snippet(page: Replies, settings: dict[str, Any], count: str) -> None:
+def test_unavailable_page_keeps_the_snippet(page: Replies, settings: dict[str, Any], count: str) -> None:
     started = time.monotonic()
     (hit,), web = found_with_pages(page, **settings)
     assert hit.passage.text == OSLO["snippet"]
@@ -709,7 +709,7 @@ def page_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("page")}
 
 
-def test_pages_made_to_be_slow_hold_no_search_and_few_threads() -> None:
+def test_slow_pages_do_not_delay_the_search() -> None:
     before = page_threads()
 
     async def both(sent: Sent) -> bytes:
@@ -734,19 +734,19 @@ async def another_page(sent: Sent) -> bytes:
     return reply(b"<p>Nothing here is about that city.</p>", media="text/html")
 
 
-def test_a_page_that_no_longer_says_it_leaves_the_snippet() -> None:
+def test_changed_page_keeps_the_snippet() -> None:
     (hit,), web = found_with_pages(another_page)
     assert hit.passage.text == OSLO["snippet"]
     assert web.reader is not None
     assert web.reader.counts["read"] == 1
 
 
-def test_a_page_without_snippet_that_says_nothing_of_the_query_leaves_no_text() -> None:
+def test_unrelated_page_without_snippet_has_no_text() -> None:
     (hit,), _ = found_with_pages(another_page, {**OSLO, "snippet": ""})
     assert hit.passage.text == ""
 
 
-def test_what_errors_point_at_is_the_request_before_the_keys_were_put_on_it() -> None:
+def test_errors_show_the_request_without_keys() -> None:
     gateway = Gateway(b"")
     keys = Keys({"X-API-KEY": "SERPER_API_KEY"}, {"key": "GOOGLE_API_KEY"}, ENVIRONMENT)
 
@@ -764,3 +764,43 @@ def test_what_errors_point_at_is_the_request_before_the_keys_were_put_on_it() ->
     assert gateway.sent[0].header("x-api-key") == KEY
     assert "norway" in str(request.url)
     assert "s3cret" not in f"{request.url}{request.headers}"
+
+
+URL = "https://pages.example/"
+
+
+@pytest.mark.parametrize(
+    ("content", "charset", "markup", "text"),
+    [
+        ("<p>Łódź".encode(), "utf-8", True, "<p>Łódź"),
+        ("<p>Łódź".encode("cp1250"), "windows-1250", True, "<p>Łódź"),
+        ("<meta charset=windows-1250>Łódź".encode("cp1250"), "", True, "<meta charset=windows-1250>Łódź"),
+        ("<meta charset=latin1>Łódź".encode(), "utf-8", True, "<meta charset=latin1>Łódź"),
+        ("charset=utf-16".encode("latin-1"), "", False, "charset=utf-16"),
+        ("“quoted”".encode("cp1252"), "iso-8859-1", False, "“quoted”"),
+        ("東京".encode("shift_jis"), "Shift_JIS", False, "東京"),
+        ("東京".encode("euc_jp"), "EUC-JP", False, "東京"),
+        ("Łódź".encode("utf-16"), "latin-1", False, "Łódź"),
+        ("café".encode("latin-1"), "utf-8", False, "café"),
+        (b"plain", "", False, "plain"),
+        (b"plain", "no such encoding", False, "plain"),
+        (b"plain", "zlib", False, "plain"),
+        (b"plain", "rot13", False, "plain"),
+        (b"a\0b\r\nc", "ascii", False, "ab\nc"),
+    ],
+)
+def test_page_encoding_is_detected(content: bytes, charset: str, markup: bool, text: str) -> None:
+    assert Page(URL, content, markup, charset).text == text
+
+
+@pytest.mark.parametrize("charset", ["punycode", ""])
+def test_encodings_that_take_minutes_are_not_used(charset: str) -> None:
+    page = Page(URL, b"<meta charset=punycode>a-" + b"b9" * 500_000, True, charset)
+    started = time.process_time()
+    relevant_text(page, "what is not there", "query")
+    assert time.process_time() - started < 5
+
+
+def test_snippet_of_a_page_of_plain_text_is_found_in_it() -> None:
+    page = Page(URL, b"First paragraph.\nOslo is the capital of Norway and more.\nLast one.", markup=False)
+    assert relevant_text(page, "Oslo is the capital", "query") == page.content.decode()

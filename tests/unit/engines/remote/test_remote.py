@@ -1,4 +1,4 @@
-"""Requests to an endpoint: what is sent, what is read, what is tried again, and what is one sentence."""
+"""Requests to an OpenAI-compatible endpoint: fields, replies, retries and errors."""
 
 import asyncio
 import time
@@ -22,14 +22,14 @@ def talk(endpoint: Endpoint, sampling: Sampling | None = None, *functions: Any) 
     return asyncio.run(one())
 
 
-def test_only_what_is_needed_is_sent(stage: Stage) -> None:
+def test_optional_fields_are_sent_only_if_needed(stage: Stage) -> None:
     assert talk(stage.endpoint()).content == "<answer> Oslo"
     assert stage.heard == [{"model": "wise", "messages": HELLO, "max_tokens": 9, "temperature": 0.0}]
     talk(stage.endpoint(), Sampling(9, temperature=0.5, stops=("</a>",), seed=2**40 + 3), {"type": "function"})
     assert stage.heard[1] | {"seed": 3, "stop": ["</a>"], "tools": [{"type": "function"}]} == stage.heard[1]
 
 
-def test_key_comes_from_the_environment_and_is_never_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_comes_from_the_environment_and_is_redacted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     talk(stage.endpoint())
     monkeypatch.setenv("MY_KEY", "sesame")
@@ -48,20 +48,20 @@ def test_key_comes_from_the_environment_and_is_never_told(stage: Stage, monkeypa
         ({"url": "http://host/v1", "model": "m", "key_env": "NOT_SET_ANYWHERE"}, "NOT_SET_ANYWHERE of --key-env is em"),
     ],
 )
-def test_what_is_no_address_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
+def test_invalid_endpoint_is_a_config_error(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         Endpoint(**options)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_passing_refusals_are_asked_again(stage: Stage, status: int) -> None:
+def test_transient_statuses_are_retried(stage: Stage, status: int) -> None:
     scenes = iter([stage.scene({}, status), stage.scene({}, status, {"retry-after": "0"}), stage.said("Yes")])
     stage.play = lambda _: next(scenes)
     assert talk(stage.endpoint()).content == "Yes"
     assert len(stage.heard) == 3
 
 
-def test_server_is_left_alone_for_as_long_as_it_asks(stage: Stage) -> None:
+def test_retry_after_is_honoured(stage: Stage) -> None:
     scenes = iter([stage.scene({}, 429, {"retry-after": "0.3"}), stage.said("Yes")])
     stage.play = lambda _: next(scenes)
     began = time.monotonic()
@@ -69,7 +69,7 @@ def test_server_is_left_alone_for_as_long_as_it_asks(stage: Stage) -> None:
     assert time.monotonic() - began >= 0.3
 
 
-def test_server_that_asks_for_too_long_is_given_up(stage: Stage) -> None:
+def test_long_retry_after_is_not_waited_for(stage: Stage) -> None:
     stage.play = lambda _: stage.scene({"error": "busy"}, 429, {"retry-after": "86400"})
     with pytest.raises(EngineFailure, match=r"429 .*busy"):
         talk(stage.endpoint())
@@ -87,7 +87,7 @@ def test_server_that_asks_for_too_long_is_given_up(stage: Stage) -> None:
         ([1], 200, "no message", 1),
     ],
 )
-def test_what_brings_no_turn_is_one_failure(
+def test_failures_are_engine_failures(
     stage: Stage, content: Any, status: int, sentence: str, asked: int | None
 ) -> None:
     stage.play = lambda _: stage.scene(content, status)
@@ -96,18 +96,18 @@ def test_what_brings_no_turn_is_one_failure(
     assert len(stage.heard) == asked or (asked is None and len(stage.heard) > 1)
 
 
-def test_attempts_are_not_counted(stage: Stage) -> None:
+def test_number_of_attempts_is_not_limited(stage: Stage) -> None:
     stage.play = lambda _: stage.said("Oslo") if len(stage.heard) > 7 else stage.scene({"detail": "starting"}, 503)
     assert talk(stage.endpoint()).content == "Oslo"
 
 
-def test_full_context_is_told_from_other_refusals(stage: Stage) -> None:
+def test_full_context_is_its_own_error(stage: Stage) -> None:
     stage.play = lambda _: stage.scene({"error": {"message": "This model's maximum context length is 8 tokens"}}, 400)
     with pytest.raises(ContextFull):
         talk(stage.endpoint())
 
 
-def test_nobody_there_and_nobody_in_time(stage: Stage) -> None:
+def test_unreachable_and_slow_servers(stage: Stage) -> None:
     with pytest.raises(EngineFailure, match=r"127\.0\.0\.1:9/v1/chat/completions"):
         talk(Endpoint("http://127.0.0.1:9/v1", "wise", patience=0.0))
 
@@ -120,14 +120,14 @@ def test_nobody_there_and_nobody_in_time(stage: Stage) -> None:
         talk(stage.endpoint(timeout=0.05, patience=0.0))
 
 
-def test_words_in_pieces_thoughts_apart_and_counts_that_are_missing(stage: Stage) -> None:
+def test_content_parts_reasoning_and_missing_counts(stage: Stage) -> None:
     pieces = [{"type": "text", "text": "Os"}, {"type": "text", "text": "lo"}]
     message = {"content": pieces, "reasoning_content": "Hm."}
     stage.play = lambda _: stage.scene({"choices": [{"message": message, "finish_reason": "length"}]})
     assert talk(stage.endpoint()) == Reply("Oslo", "Hm.", None, 0, False, "", 0, 0)
 
 
-def test_list_tells_what_stays_the_same(stage: Stage) -> None:
+def test_served_model_reports_stable_fields(stage: Stage) -> None:
     assert served_model(stage.endpoint()) == {"owned_by": "us"}
     stage.models = stage.scene({}, 404)
     assert served_model(stage.endpoint()) is None
@@ -146,7 +146,7 @@ def test_list_tells_what_stays_the_same(stage: Stage) -> None:
         ("wise", {"error": "who?"}, 401, r"401 .*who\?.*OPENAI_API_KEY"),
     ],
 )
-def test_list_refuses_in_one_sentence(stage: Stage, model: str, models: Any, status: int, sentence: str) -> None:
+def test_served_model_errors(stage: Stage, model: str, models: Any, status: int, sentence: str) -> None:
     stage.models = stage.scene(models, status)
     with pytest.raises(InputError, match=sentence):
         served_model(stage.endpoint(model))

@@ -148,9 +148,9 @@ def family(request: pytest.FixtureRequest) -> str:
 def tokens() -> "Tokens":
     """Every word of a few texts is a token, the tags of the grammar too; other text falls into bytes."""
     from sleuth.model.tokens import Tokens
-    from sleuth.sft.quickstart_tokenizer import tokenizer
+    from sleuth.sft.quickstart_policy import build_tokenizer
 
-    return Tokens(tokenizer(TEXTS))
+    return Tokens(build_tokenizer(TEXTS))
 
 
 # Chat templates with tools, in the structure of those of Hermes and Qwen 2.5, and of Llama 3.

@@ -36,7 +36,7 @@ VARIABLES: dict[str, dict[str, Any]] = {
     "agent/tags.py": {"names": ("search", "calculator"), "tags": "think|search|calculator"},
     "synthesis/cloze/facts.py": {"names": "he|she|Ada Lovelace", "noun": "album"},
     "retrieval/dense/encoder_config.py": {"pattern": "bge-(small|base|large)-en(-v1.5)?"},
-    "sft/gold_words.py": {"gold": "Oslo", "flags": re.IGNORECASE},
+    "sft/gold_thoughts.py": {"gold": "Oslo", "flags": re.IGNORECASE},
 }
 
 

@@ -17,7 +17,7 @@ from sleuth.config.tree import Config
 from sleuth.corpus.questions import CORPUS, TEST, TRAIN
 from sleuth.retrieval import index
 from sleuth.runs.run import Run
-from sleuth.sft.quickstart_tokenizer import tokenizer
+from sleuth.sft.quickstart_policy import build_tokenizer
 from sleuth.synthesis.world.world import World, write_world
 
 pytestmark = pytest.mark.e2e
@@ -92,7 +92,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 def model(home: Path, family: str, chats: bool) -> Path:
     """The folder of a tiny random model with a tokenizer."""
-    words = tokenizer([Tags.instruction, (home / "world" / CORPUS).read_text()[:20_000]])
+    words = build_tokenizer([Tags.instruction, (home / "world" / CORPUS).read_text()[:20_000]])
     if chats:
         words.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
         words.chat_template = CHAT

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
-from sleuth.sft.quickstart_tokenizer import tokenizer
+from sleuth.sft.quickstart_policy import build_tokenizer
 
 pytestmark = pytest.mark.e2e
 
@@ -43,7 +43,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Path:
 
 def _model(traces: Path) -> Policy:
     rows = [json.loads(line) for line in traces.read_text().splitlines()]
-    tokens = Tokens(tokenizer(message["content"] for row in rows for message in row["messages"]))
+    tokens = Tokens(build_tokenizer(message["content"] for row in rows for message in row["messages"]))
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokens.tokenizer),

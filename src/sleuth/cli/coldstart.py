@@ -20,7 +20,7 @@ def coldstart(
     """Train the small policy the quickstart begins with, from nothing, on demonstrations of mixed quality."""
     require_new(out)
     from sleuth.cli.quiet import quiet
-    from sleuth.sft.quickstart_policy import Plan, make
+    from sleuth.sft.quickstart_policy import Plan, make_policy
 
     quiet()
     console = Terminal(stderr=True, markup=False, highlight=False)
@@ -34,6 +34,6 @@ def coldstart(
                 stage = phase
             live.advance()
 
-        found = make(Plan(seed=seed), out, progress)
+        found = make_policy(Plan(seed=seed), out, progress)
     console.print(f"wrote {out}: the expert's ceiling is EM {found.em.value:.2f}; train it with:", soft_wrap=True)
     console.print(f"sleuth train quickstart --set model.policy={out}", soft_wrap=True)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sleuth.config.tree import Config
     from sleuth.model.tokens import Tokens
     from sleuth.records import Question
-    from sleuth.sft.gold import Demonstration, Gold
-    from sleuth.sft.rejection import Harvest
+    from sleuth.sft.gold import Demonstration, GoldDemonstrator
+    from sleuth.sft.rejection import SampledTraces
 
 app = typer.Typer(no_args_is_help=True, help="Write traces for a cold start: sleuth sft learns from them.")
 app.command()(answers)
@@ -82,8 +82,7 @@ def gold(
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
     from sleuth.retrieval.backends import open_backend, require_ready
-    from sleuth.sft.gold import Gold
-    from sleuth.sft.gold_passages import finder
+    from sleuth.sft.gold import GoldDemonstrator, passage_finder
 
     if prompt in SINGLE or prompts.DOCUMENTS in prompts.load_template(prompt):
         raise ConfigError(
@@ -91,8 +90,8 @@ def gold(
         )
     asked = load(questions)[:limit]
     require_ready(index)
-    writer = Gold(
-        find=finder(corpus, index, {name for question in asked for name in question.supporting_ids}),
+    writer = GoldDemonstrator(
+        find=passage_finder(corpus, index, {name for question in asked for name in question.supporting_ids}),
         retriever=None if index is None else open_backend(index),
         protocol=protocols.make_protocol(protocol, _tokens(model, protocol)),
         prompt=prompt,
@@ -147,37 +146,37 @@ def sample(
     from sleuth.reward.rubric import Rubric
     from sleuth.runs.checksums import fingerprint, folder_stamp
     from sleuth.sft import rejection
-    from sleuth.sft.rejection import Journal, Terms
+    from sleuth.sft.rejection import SamplingJournal, SelectionConfig
 
     quiet()
     asked = load(questions)
     agent, config = _agent(source, questions, index, settings or [])
-    terms = Terms(samples, min_reward, per_question, prefer, temperature, seed)  # type: ignore[arg-type]  # checked above
+    selection = SelectionConfig(samples, min_reward, per_question, prefer, temperature, seed)  # type: ignore[arg-type]  # checked above
     console = Terminal(stderr=True, markup=False, highlight=False)
     order = {
         "weights": folder_stamp(_weights(source)),
         "questions": fingerprint(questions),
-        "terms": asdict(terms),
+        "terms": asdict(selection),
         "config": resolved(config),
     }
     try:
-        with Live(console) as live, INTERRUPTION.handle_signals(), Journal.held(out, order) as journal:
+        with Live(console) as live, INTERRUPTION.handle_signals(), SamplingJournal.open(out, order) as journal:
             live.begin("sampling", len(asked) * samples)
-            live.advance(journal.harvest().asked.total() * samples)
+            live.advance(journal.read().questions * samples)
             rubric, at_once = Rubric(config.reward), config.concurrency
-            sampling = rejection.sample(agent, asked, rubric, terms, at_once, lambda _: live.advance(), journal)
-            harvest = run_interruptible(sampling)
-            if harvest.rows:
-                _write(out, harvest.rows)
+            sampling = rejection.sample(agent, asked, rubric, selection, at_once, lambda _: live.advance(), journal)
+            sampled = run_interruptible(sampling)
+            if sampled.rows:
+                _write(out, sampled.rows)
     except Interrupted:
         console.print("interrupted; give the same command again to continue", soft_wrap=True)
         raise
-    if not harvest.rows:
+    if not sampled.rows:
         raise InputError(
             f"no episode was good enough to keep, of {len(asked) * samples:,}; lower --min-reward, raise --samples, "
             "or begin with: sleuth traces gold"
         )
-    _say_sampled(console, out, harvest)
+    _say_sampled(console, out, sampled)
 
 
 def _tokens(model: str | None, protocol: str) -> "Tokens | None":
@@ -216,17 +215,17 @@ def _agent(source: str, questions: Path, index: str | None, settings: list[str])
 
 
 async def _demonstrated(
-    writer: "Gold", asked: "list[Question]", live: Live
+    writer: "GoldDemonstrator", asked: "list[Question]", live: Live
 ) -> "tuple[list[Demonstration], Counter[str]]":
-    from sleuth.sft.gold import LeftOut
+    from sleuth.sft.gold import Skipped
 
     live.begin("writing demonstrations", len(asked))
     made: list[Demonstration] = []
     left_out: Counter[str] = Counter()
     async for each in writer.demonstrate(asked):
         live.advance()
-        if isinstance(each, LeftOut):
-            left_out[each.why] += 1
+        if isinstance(each, Skipped):
+            left_out[each.reason] += 1
         else:
             made.append(each)
     return made, left_out
@@ -242,15 +241,14 @@ def _say_gold(console: Console, out: Path, made: "list[Demonstration]", left_out
     _next(console, out)
 
 
-def _say_sampled(console: Console, out: Path, harvest: "Harvest") -> None:
+def _say_sampled(console: Console, out: Path, sampled: "SampledTraces") -> None:
     table = Table(title="Kept of each set", title_justify="left", box=SIMPLE_HEAD)
     for column in ("set", "questions", "solved", "traces", "unusable episodes"):
         table.add_column(column, no_wrap=True)
-    for source in harvest.asked:
-        counts = (harvest.asked, harvest.solved, harvest.kept, harvest.unusable)
-        table.add_row(source, *(f"{each[source]:,}" for each in counts))
+    for source in sampled.counts["asked"]:
+        table.add_row(source, *(f"{each[source]:,}" for each in sampled.counts.values()))
     console.print(table)
-    console.print(f"wrote {out}: {len(harvest.rows):,} traces", soft_wrap=True)
+    console.print(f"wrote {out}: {len(sampled.rows):,} traces", soft_wrap=True)
     _next(console, out)
 
 
@@ -263,6 +261,6 @@ def _listed(counts: Counter[str]) -> str:
 
 
 def _write(out: Path, rows: list[dict[str, Any]]) -> None:
-    from sleuth.sft.traces import write
+    from sleuth.sft.traces import write_traces
 
-    write(out, rows)
+    write_traces(out, rows)

@@ -16,7 +16,7 @@ from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
     from sleuth.records import Question
-    from sleuth.sft.gold_answers import Answers
+    from sleuth.sft.gold import GoldAnswerWriter
 
 
 def answers(
@@ -51,8 +51,8 @@ def answers(
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
     from sleuth.retrieval.backends import open_backend, require_ready
-    from sleuth.sft.gold_answers import Answers
-    from sleuth.sft.traces import write
+    from sleuth.sft.gold import GoldAnswerWriter
+    from sleuth.sft.traces import write_traces
 
     config = AgentConfig(method=method, prompt=prompt)
     methods.make_method(config)
@@ -60,11 +60,11 @@ def answers(
     asked = [question for question in given if question.answerable is not False]
     require_ready(index)
     retriever = None if index is None else open_backend(index)
-    writer = Answers(retriever, k, protocols.make_protocol(config.protocol), config.template, seed)
+    writer = GoldAnswerWriter(retriever, k, protocols.make_protocol(config.protocol), config.template, seed)
     console = Terminal(stderr=True, markup=False, highlight=False)
     with Live(console) as live:
         rows = asyncio.run(_written(writer, asked, live))
-    write(out, rows)
+    write_traces(out, rows)
     console.print(f"wrote {out}: {len(rows):,} answers", soft_wrap=True)
     if index is not None:
         console.print(f"of which {sum(row['found'] for row in rows):,} stand in what was found", soft_wrap=True)
@@ -73,7 +73,7 @@ def answers(
     console.print(f"learn it     sleuth sft --model FOLDER --traces {out} --out NEW-FOLDER", soft_wrap=True)
 
 
-async def _written(writer: "Answers", asked: "list[Question]", live: Live) -> list[dict[str, Any]]:
+async def _written(writer: "GoldAnswerWriter", asked: "list[Question]", live: Live) -> list[dict[str, Any]]:
     live.begin("writing answers", len(asked))
     rows: list[dict[str, Any]] = []
     async for row in writer.rows(asked):

@@ -1,7 +1,7 @@
-"""Conversations as tokens, each piece by whose words it is.
+"""Tokenization of conversations, with the source of each piece.
 
-The assistant's words are taken letter for letter and stand where the agent's sampled tokens would: behind the chat
-template's own opening of its turn. Templates that would have it otherwise are refused.
+The assistant's text is encoded verbatim after the chat template's opening of its turn, where the agent's sampled tokens
+would be. Templates that rewrite earlier turns are rejected.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,199 +18,193 @@ from sleuth.records import ToolCall
 
 ROLES = ("system", "user", "assistant", "tool")
 EXPECTED = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
-
 Message = dict[str, str]
 
 
-class Voice(StrEnum):
-    """Whose words a piece is."""
+class Source(StrEnum):
+    """Where the tokens of a piece come from."""
 
-    GIVEN = "given"  # the prompt, and what the chat template writes
-    SPOKEN = "spoken"  # the assistant's
-    SHOWN = "shown"  # the search engine's, or another tool's
+    PROMPT = "prompt"  # messages to the model, and text of the chat template
+    ASSISTANT = "assistant"
+    OBSERVATION = "observation"  # results of search or another tool
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens of one voice; `cut` where an observation was longer than it may be."""
+    """Tokens of one source; `truncated` if an observation exceeded its limit."""
 
     ids: list[int]
-    voice: Voice
-    cut: bool = False
+    source: Source
+    truncated: bool = False
 
 
-def checked(row: Mapping[str, object]) -> list[Message]:
-    """The messages of a row; a ValueError says what is wrong with them."""
+def validate_messages(row: Mapping[str, object]) -> list[Message]:
+    """The messages of a row; a ValueError names the first problem."""
     messages = row["messages"]
     if not isinstance(messages, list) or not messages:
-        raise ValueError(f"messages must be a list of one message or more, and it is {str(messages)[:60]!r}")
-    found = [_message(each, number) for number, each in enumerate(messages, 1)]
+        raise ValueError(f"messages is {str(messages)[:60]!r}; expected a non-empty list")
+    found = [_validate_message(each, number) for number, each in enumerate(messages, 1)]
     if not any(each["role"] == "assistant" for each in found):
-        raise ValueError("no message is the assistant's, so there is nothing to learn")
+        raise ValueError("no message has the role assistant, so there is nothing to learn")
     if found[0]["role"] == "assistant":
-        raise ValueError("the assistant speaks first, and nothing comes before it")
+        raise ValueError("the first message has the role assistant; put a prompt before it")
     return found
 
 
-def _message(message: object, number: int) -> Message:
+def _validate_message(message: object, number: int) -> Message:
     if not isinstance(message, dict):
-        raise ValueError(f"message {number} is no object with role and content: {str(message)[:60]!r}")
+        raise ValueError(f"message {number} is {str(message)[:60]!r}; expected an object with role and content")
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
         raise ValueError(f"message {number} has the role {role!r}; expected one of {', '.join(ROLES)}")
-    others = [key for key, value in message.items() if key not in ("role", "content") and value is not None]
-    if others:
-        raise ValueError(
-            f"message {number} holds {others[0]!r}, which is not read; write it into content as the model would say it"
-        )
+    unknown = [key for key, value in message.items() if key not in ("role", "content") and value is not None]
+    if unknown:
+        raise ValueError(f"message {number} has the unsupported key {unknown[0]!r}; write it into content instead")
     if not isinstance(content, str) or (role == "assistant" and not content.strip()):
-        raise ValueError(f"message {number} needs a text as content, and it is {content!r}")
+        raise ValueError(f"message {number} has the content {content!r}; expected text")
     return {"role": role, "content": content}
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What the chat template writes before an assistant's message, by text and gap in turn, and after it."""
+    """Text of the chat template around an assistant message; `before` alternates between text and message numbers."""
 
-    place: int
-    given: tuple[str, ...]
+    index: int
+    before: tuple[str, ...]
     closing: str
 
 
 @dataclass(frozen=True, slots=True)
-class Conversations:
-    """Renders messages for one tokenizer; observations in the assistant's text are told by the protocol's marks."""
+class ConversationEncoder:
+    """Encodes messages for one tokenizer; the protocol's marks delimit observations in the assistant's text."""
 
     tokens: Tokens
     protocol: Protocol
     observation_tokens: int
-    _written: dict[tuple[str, ...], Sequence[_Turn]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _turns: dict[tuple[str, ...], Sequence[_Turn]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def pieces(self, messages: Sequence[Message]) -> Iterator[Piece]:
-        """The conversation up to the assistant's last word; a ValueError says why it cannot be rendered."""
-        places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    def encode(self, messages: Sequence[Message]) -> Iterator[Piece]:
+        """The pieces up to the last assistant message; a ValueError says why they cannot be rendered."""
+        indices = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if self.tokens.tokenizer.chat_template is None:
-            yield from self._plain(messages, places)
+            yield from self._encode_plain(messages, indices)
             return
-        for turn in self._turns(tuple(message["role"] for message in messages)):
-            yield from self._given(turn.given, messages, first=turn.place == places[0])
-            yield from self._spoken(messages[turn.place]["content"])
-            yield from self._closing(turn.closing)
+        roles = tuple(message["role"] for message in messages)
+        if roles not in self._turns:  # the template is rendered without contents, so it depends on roles alone
+            self._turns[roles] = tuple(self._template_turns([{"role": role, "content": ""} for role in roles], indices))
+        for turn in self._turns[roles]:
+            yield from self._encode_template(turn.before, messages, is_first=turn.index == indices[0])
+            yield from self._encode_assistant(messages[turn.index]["content"])
+            yield from self._encode_closing(turn.closing)
 
-    def _turns(self, roles: tuple[str, ...]) -> Sequence[_Turn]:
-        """What the chat template writes around the assistant's turns; it sees no contents, so that roles say it all."""
-        if roles not in self._written:
-            self._written[roles] = tuple(self._around([{"role": role, "content": ""} for role in roles]))
-        return self._written[roles]
-
-    def _around(self, messages: Sequence[Message]) -> Iterator[_Turn]:
-        said = ""
-        for place in (place for place, message in enumerate(messages) if message["role"] == "assistant"):
-            opened = self._frame(messages[:place], opening=True)
-            before, words, closing = self._frame(messages[: place + 1], opening=False).partition(placeholder(place))
-            if not words or not before.startswith(opened) or not opened.startswith(said):
+    def _template_turns(self, messages: Sequence[Message], indices: Sequence[int]) -> Iterator[_Turn]:
+        written = ""
+        for index in indices:
+            opened = self._render(messages[:index], opening=True)
+            before, content, closing = self._render(messages[: index + 1], opening=False).partition(placeholder(index))
+            if not content or not before.startswith(opened) or not opened.startswith(written):
                 raise InputError(
-                    "the chat template does not go on where it stopped: what it writes up to an assistant's turn is "
-                    f"not how the conversation with that turn begins (message {place + 1}); choose a template that "
-                    "keeps earlier text, or give each assistant's turn in a row of its own"
+                    f"the chat template renders earlier turns differently once message {index + 1} is added; use a "
+                    "template that keeps earlier text, or write one assistant turn per row"
                 )
-            yield _Turn(place, tuple(opened[len(said) :].split(GAP)), closing)
-            said = opened + words + closing
+            yield _Turn(index, tuple(opened[len(written) :].split(GAP)), closing)
+            written = opened + content + closing
 
-    def _plain(self, messages: Sequence[Message], places: Sequence[int]) -> Iterator[Piece]:
-        """Without a chat template, as the agent prompts such a model: the text of what comes before, and one turn."""
-        (place, *others) = places
+    def _encode_plain(self, messages: Sequence[Message], indices: Sequence[int]) -> Iterator[Piece]:
+        """Encode one assistant turn without a chat template, as the agent prompts such a model."""
+        (index, *others) = indices
         if others or any(message["role"] == "tool" for message in messages):
             raise InputError(
-                "the tokenizer has no chat template, which a conversation of several turns needs; "
-                "give a model with one, or traces of one assistant's turn each"
+                "the tokenizer has no chat template, which conversations with several turns need; use a model with "
+                "one, or traces with one assistant turn each"
             )
-        yield Piece(prompts.encode(messages[:place], self.tokens), Voice.GIVEN)
-        yield from self._spoken(messages[place]["content"])
+        yield Piece(prompts.encode(messages[:index], self.tokens), Source.PROMPT)
+        yield from self._encode_assistant(messages[index]["content"])
         if self.tokens.eos_id is not None:
-            yield Piece([self.tokens.eos_id], Voice.SPOKEN)
+            yield Piece([self.tokens.eos_id], Source.ASSISTANT)
 
-    def _frame(self, messages: Sequence[Message], *, opening: bool) -> str:
-        """What the chat template writes around the contents, each of which is a numbered gap."""
+    def _render(self, messages: Sequence[Message], *, opening: bool) -> str:
+        """The chat template's text with a numbered gap for each message."""
         try:
             frame = render_frame(messages, self.tokens, self.protocol.functions, generation_prompt=opening)
-        except Exception as error:  # a template is a program of others, and may raise anything
-            raise ValueError(f"the chat template refuses the messages ({error})") from error
+        except Exception as error:  # a template is foreign code and may raise anything
+            raise ValueError(f"the chat template rejects the messages ({error})") from error
         if [int(number) for number in frame.split(GAP)[1::2]] != list(range(len(messages))):
             roles = ", ".join(message["role"] for message in messages)
-            raise ValueError(f"the chat template does not write every message of {roles} once and in order")
+            raise ValueError(f"the chat template does not render each of the messages {roles} once and in order")
         return frame
 
-    def _given(self, pieces: Sequence[str], messages: Sequence[Message], *, first: bool) -> Iterator[Piece]:
-        """A stretch of the frame with its gaps filled; only text of the template itself may name special tokens."""
-        for place, text in enumerate(pieces):
-            if place % 2 == 0:
-                yield from self._worded([(self.tokens.encode_trusted(text), Voice.GIVEN)])
+    def _encode_template(self, parts: Sequence[str], messages: Sequence[Message], *, is_first: bool) -> Iterator[Piece]:
+        """Encode template text and the messages in its gaps; only template text may contain special tokens."""
+        for index, text in enumerate(parts):
+            if index % 2 == 0:
+                yield from _pieces((self.tokens.encode_trusted(text), Source.PROMPT))
                 continue
             message = messages[int(text)]
             if message["role"] == "tool":
-                yield self._seen(message["content"], quoted=is_json_string(pieces[place - 1], pieces[place + 1]))
-            elif first:  # the instruction speaks of observations, and is none
-                yield from self._worded([(self.tokens.encode(message["content"]), Voice.GIVEN)])
+                quoted = is_json_string(parts[index - 1], parts[index + 1])
+                yield self._encode_tool_result(message["content"], quoted=quoted)
+            elif is_first:  # the instruction mentions observations without containing any
+                yield from _pieces((self.tokens.encode(message["content"]), Source.PROMPT))
             else:
-                yield from self._parted(message["content"], Voice.GIVEN)
+                yield from self._encode_text(message["content"], Source.PROMPT)
 
-    def _spoken(self, content: str) -> Iterator[Piece]:
+    def _encode_assistant(self, content: str) -> Iterator[Piece]:
         opening = self.protocol.marks[0].strip() if self.protocol.marks else ""
-        if opening and any(opening in body for before, body, _ in observed(content, self.protocol) if not before):
-            raise ValueError(f"the assistant's text opens {opening} and does not close it; close it")
-        return self._parted(content, Voice.SPOKEN)
+        parts = split_observations(content, self.protocol)
+        if opening and any(opening in body for before, body, _ in parts if not before):
+            raise ValueError(f"the assistant's text opens {opening} without closing it; close it")
+        return self._encode_text(content, Source.ASSISTANT)
 
-    def _closing(self, text: str) -> Iterator[Piece]:
-        """The end of a turn: the assistant says it up to its special token, and the template writes the rest."""
+    def _encode_closing(self, text: str) -> Iterator[Piece]:
+        """The end of a turn: up to its first special token it belongs to the assistant, the rest to the template."""
         ids = self.tokens.encode_trusted(text)
-        end = next((place + 1 for place, token in enumerate(ids) if token in self.tokens.special_ids), len(ids))
-        return self._worded([(ids[:end], Voice.SPOKEN), (ids[end:], Voice.GIVEN)])
+        end = next((index + 1 for index, token in enumerate(ids) if token in self.tokens.special_ids), len(ids))
+        return _pieces((ids[:end], Source.ASSISTANT), (ids[end:], Source.PROMPT))
 
-    def _parted(self, content: str, voice: Voice) -> Iterator[Piece]:
-        for opening, body, closing in observed(content, self.protocol):
+    def _encode_text(self, content: str, source: Source) -> Iterator[Piece]:
+        for opening, body, closing in split_observations(content, self.protocol):
             if opening or closing:
-                yield self._shown(opening, body, closing)
+                yield self._encode_observation(Observation(opening, body, closing))
             else:
-                yield from self._worded([(self.tokens.encode(body), voice)])
+                yield from _pieces((self.tokens.encode(body), source))
 
-    def _shown(self, opening: str, body: str, closing: str) -> Piece:
-        """An observation, its body cut to the budget as an episode cuts it."""
-        shown = Observation(opening, body, closing)
-        whole = self.tokens.encode(shown.text)
-        if len(whole) <= self.observation_tokens:
-            return Piece(whole, Voice.SHOWN)
-        first, last = shown.frame_ids(self.tokens)
-        return Piece(shown.ids(self.tokens, self.observation_tokens) or [*first, *last], Voice.SHOWN, cut=True)
+    def _encode_observation(self, observation: Observation) -> Piece:
+        """Truncate the body of an observation as an episode does."""
+        ids = self.tokens.encode(observation.text)
+        if len(ids) <= self.observation_tokens:
+            return Piece(ids, Source.OBSERVATION)
+        first, last = observation.frame_ids(self.tokens)
+        truncated = observation.ids(self.tokens, self.observation_tokens) or [*first, *last]
+        return Piece(truncated, Source.OBSERVATION, truncated=True)
 
-    def _seen(self, content: str, *, quoted: bool) -> Piece:
-        """What a tool says, cut to the budget as an episode cuts it where tools are how the model searches."""
-        body = self.tokens.encode(Observation("", content, "", quoted=quoted).escaped_body)
+    def _encode_tool_result(self, content: str, *, quoted: bool) -> Piece:
+        """Truncate a tool result as an episode does if the model searches by tool calls."""
+        ids = self.tokens.encode(Observation("", content, "", quoted=quoted).escaped_body)
         if self.protocol.marks is not None:
-            return Piece(body, Voice.SHOWN)
+            return Piece(ids, Source.OBSERVATION)
         frame = sum(map(len, self.protocol.observe(ToolCall.search(""), ((),)).frame_ids(self.tokens)))
-        room = max(0, self.observation_tokens - frame)
-        return Piece(body[:room], Voice.SHOWN, cut=len(body) > room)
-
-    def _worded(self, pieces: Sequence[tuple[list[int], Voice]]) -> Iterator[Piece]:
-        return (Piece(ids, voice) for ids, voice in pieces if ids)
+        limit = max(0, self.observation_tokens - frame)
+        return Piece(ids[:limit], Source.OBSERVATION, truncated=len(ids) > limit)
 
 
-def observed(text: str, protocol: Protocol) -> Iterator[tuple[str, str, str]]:
-    """Text and observations in turn, as opening, body and closing; what is none, or not closed, has a body only."""
+def _pieces(*parts: tuple[list[int], Source]) -> Iterator[Piece]:
+    return (Piece(ids, source) for ids, source in parts if ids)
+
+
+def split_observations(text: str, protocol: Protocol) -> Iterator[tuple[str, str, str]]:
+    """Split text into (opening, body, closing) of observations, and ("", text, "") between them."""
     opening, closing = (mark.strip() for mark in protocol.marks or ("", ""))
     while opening and opening in text:
         before, _, rest = text.partition(opening)
         body, closed, after = rest.partition(closing)
         if not closed:
             break
-        # The line breaks around an observation are part of it: the protocol writes them, not the model.
-        said, following = before.rstrip("\n"), after.lstrip("\n")
-        if said:
-            yield "", said, ""
-        yield before[len(said) :] + opening, body, closing + after[: len(after) - len(following)]
+        # Line breaks around an observation belong to it: the protocol writes them, not the model.
+        spoken, following = before.rstrip("\n"), after.lstrip("\n")
+        if spoken:
+            yield "", spoken, ""
+        yield before[len(spoken) :] + opening, body, closing + after[: len(after) - len(following)]
         text = following
     if text:
         yield "", text, ""

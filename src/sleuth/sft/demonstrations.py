@@ -1,12 +1,12 @@
-"""Demonstrations in the generated world: an expert's, and those of people who know less.
+"""Demonstrations in the generated world: an expert, and behaviours of lower quality.
 
-A demonstration is a row to train on: the prompt and what the search engine showed are given, the rest is to be
-learned. No demonstration takes three hops: the expert breaks off after two, and what comes next is left to be found.
+A demonstration is a training row: prompt and search results are context, the rest is learned. No demonstration takes
+three hops: the expert stops after two and leaves the third to be discovered by reinforcement learning.
 """
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sleuth.agent import prompts
@@ -20,7 +20,7 @@ from sleuth.synthesis.world.world import Hop, World, WorldQuestion
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A thought and what is done upon it, None where it breaks off; a search shows passage `row` of the corpus."""
+    """A thought and an action, or None to stop; a search shows passage `row` of the corpus."""
 
     thought: str
     action: ToolCall | Answer | None
@@ -30,92 +30,88 @@ class Move:
 Script = list[Move]
 
 
-class Demonstrator:
-    """Writes demonstrations for the questions of a world."""
-
-    def __init__(self, world: World, tokens: Tokens, protocol: Protocol, prompt: str, reading: float) -> None:
-        """`reading` is the weight of the tokens of observations, from which a small model learns to copy names."""
-        self._world = world
-        self._tokens = tokens
-        self._protocol = protocol
-        self._prompt = prompt
-        self._reading = reading
-        self._observations: dict[int, list[int]] = {}
-
-    def row(self, posed: WorldQuestion, script: Script) -> Row:
-        """The tokens of a demonstration with their weights as targets."""
-        given = prompts.render(posed.question, self._prompt, self._protocol, self._tokens)
-        ids, weights = list(given), [0.0] * len(given)
-        for piece, weight in self._pieces(script):
-            ids += piece
-            weights += [weight] * len(piece)
-        return row(ids, weights)
-
-    def drill(self, posed: WorldQuestion) -> Row:
-        """Practice in setting two facts against each other, in the words of a comparison."""
-        facts = self._tokens.encode(f"<think> {' '.join(map(_found, posed.hops))}")
-        verdict = self._tokens.encode(f" {_verdict(posed)} </think>")
-        return row([*facts, *verdict], [0.0] * len(facts) + [1.0] * len(verdict))
-
-    def _pieces(self, script: Script) -> Iterator[tuple[list[int], float]]:
-        for move in script:
-            yield self._tokens.encode(acted(move, self._protocol)), 1.0
-            if isinstance(move.action, ToolCall):
-                yield self._shown(move.row), self._reading
-
-    def _shown(self, row: int) -> list[int]:
-        """What a search that finds this row shows, encoded once."""
-        if row not in self._observations:
-            hit = Hit(self._world.passage(row), 0.0)
-            shown = self._protocol.observe(ToolCall.search(""), ((hit,),))
-            self._observations[row] = shown.ids(self._tokens, sys.maxsize) or []
-        return self._observations[row]
-
-
-def acted(move: Move, protocol: Protocol) -> str:
+def render_move(move: Move, protocol: Protocol) -> str:
     """A move as the model would write it."""
     thought = f"<think> {move.thought}"
     return thought if move.action is None else f"{thought} </think> {protocol.write(move.action)}"
 
 
-def expert(posed: WorldQuestion, _world: World, _dice: random.Random) -> Script:
-    """Every hop is searched for, what was found is said, and the answer follows; of three hops only two are shown."""
-    shown = [_look_up(posed, place) for place in range(min(2, len(posed.hops)))]
-    if len(posed.hops) > 2:
-        return [*shown, Move(_found(posed.hops[1]), None)]
-    return [*shown, Move(_conclusion(posed), Answer(posed.question.golden_answers[0]))]
+class Demonstrator:
+    """Renders scripts for the questions of a world as training rows.
+
+    `reading` is the weight of observation tokens in the loss: a small model learns to copy names from them.
+    """
+
+    def __init__(self, world: World, tokens: Tokens, protocol: Protocol, prompt: str, reading: float) -> None:
+        self._world, self._tokens, self._protocol = world, tokens, protocol
+        self._prompt, self._reading = prompt, reading
+        self._observations: dict[int, list[int]] = {}
+
+    def row(self, asked: WorldQuestion, script: Script) -> Row:
+        """The tokens of a demonstration and their loss weights."""
+        ids = list(prompts.render(asked.question, self._prompt, self._protocol, self._tokens))
+        weights = [0.0] * len(ids)
+        for move in script:
+            pieces = [(self._tokens.encode(render_move(move, self._protocol)), 1.0)]
+            if isinstance(move.action, ToolCall):
+                pieces.append((self._observation(move.row), self._reading))
+            for piece, weight in pieces:
+                ids += piece
+                weights += [weight] * len(piece)
+        return row(ids, weights)
+
+    def drill(self, asked: WorldQuestion) -> Row:
+        """Practice for comparisons: given both facts, only the verdict is learned."""
+        facts = self._tokens.encode(f"<think> {' '.join(map(_fact, asked.hops))}")
+        verdict = self._tokens.encode(f" {_verdict(asked)} </think>")
+        return row([*facts, *verdict], [0.0] * len(facts) + [1.0] * len(verdict))
+
+    def _observation(self, row: int) -> list[int]:
+        """The tokens of a search result, encoded once."""
+        if row not in self._observations:
+            shown = self._protocol.observe(ToolCall.search(""), ((Hit(self._world.passage(row), 0.0),),))
+            self._observations[row] = shown.ids(self._tokens, sys.maxsize) or []
+        return self._observations[row]
 
 
-def detour(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
-    """An expert who once searches for something else, and notices: hops must not be told by counting searches."""
-    script = expert(posed, world, dice)
-    place = dice.randrange(min(2, len(posed.hops)))
-    astray, row = script[place], dice.randrange(len(world))
-    again = Move(f"That does not help. {_need(posed, place)}", astray.action, astray.row)
-    wrong = Move(astray.thought, ToolCall.search(world.passage(row).title), row)
-    return [*script[:place], wrong, again, *script[place + 1 :]]
+def expert(asked: WorldQuestion, _world: World, _rng: random.Random) -> Script:
+    """Search for every hop, state the fact, and answer; of three hops only two are taken."""
+    searches = [_search_move(asked, index) for index in range(min(2, len(asked.hops)))]
+    if len(asked.hops) > 2:
+        return [*searches, Move(_fact(asked.hops[1]), None)]
+    last = _fact(asked.hops[-1])
+    conclusion = f"{last} {_verdict(asked)}" if is_comparison(asked) else last
+    return [*searches, Move(conclusion, Answer(asked.question.golden_answers[0]))]
 
 
-def guess(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
-    """An answer, without searching."""
-    return [Move("I know this.", Answer(_guessed(posed, world, dice)))]
+def detour(asked: WorldQuestion, world: World, rng: random.Random) -> Script:
+    """An expert with one wrong search, so that hops cannot be told by counting searches."""
+    script = expert(asked, world, rng)
+    index = rng.randrange(min(2, len(asked.hops)))
+    move, row = script[index], rng.randrange(len(world))
+    wrong = Move(move.thought, ToolCall.search(world.passage(row).title), row)
+    again = Move(f"That does not help. {_need(asked, index)}", move.action, move.row)
+    return [*script[:index], wrong, again, *script[index + 1 :]]
 
 
-def stray(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
-    """A search for the wrong thing, and an answer that does not come from it."""
-    row = dice.randrange(len(world))
-    thought = expert(posed, world, dice)[0].thought
-    return [
-        Move(thought, ToolCall.search(world.passage(row).title), row),
-        Move("That must be it.", Answer(_guessed(posed, world, dice))),
-    ]
+def guess(asked: WorldQuestion, world: World, rng: random.Random) -> Script:
+    """A random answer without a search."""
+    return [Move("I know this.", Answer(_random_answer(asked, world, rng)))]
 
 
-def hasty(posed: WorldQuestion, world: World, dice: random.Random) -> Script:
-    """The first hop is taken for the answer; with two things to compare, only one is looked at."""
-    first, hop = expert(posed, world, dice)[0], posed.hops[0]
-    answer = _guessed(posed, world, dice) if compares(posed) else hop.value
-    return [first, Move(_found(hop), Answer(answer))]
+def stray(asked: WorldQuestion, world: World, rng: random.Random) -> Script:
+    """A wrong search, and a random answer."""
+    row = rng.randrange(len(world))
+    thought = expert(asked, world, rng)[0].thought
+    wrong = Move(thought, ToolCall.search(world.passage(row).title), row)
+    return [wrong, Move("That must be it.", Answer(_random_answer(asked, world, rng)))]
+
+
+def hasty(asked: WorldQuestion, world: World, rng: random.Random) -> Script:
+    """The value of the first hop as the answer; in comparisons a random answer after one search."""
+    first, hop = expert(asked, world, rng)[0], asked.hops[0]
+    answer = _random_answer(asked, world, rng) if is_comparison(asked) else hop.value
+    return [first, Move(_fact(hop), Answer(answer))]
 
 
 BEHAVIOURS: Mapping[str, Callable[[WorldQuestion, World, random.Random], Script]] = {
@@ -127,49 +123,42 @@ BEHAVIOURS: Mapping[str, Callable[[WorldQuestion, World, random.Random], Script]
 }
 
 
-def _look_up(posed: WorldQuestion, place: int) -> Move:
-    hop = posed.hops[place]
-    found = f"{_found(posed.hops[place - 1])} " if place else ""
-    return Move(f"{found}{_need(posed, place)}", ToolCall.search(hop.subject), int(hop.passage_id))
+def is_comparison(asked: WorldQuestion) -> bool:
+    return asked.question.type in ("comparison", "yes_no")
 
 
-def _need(posed: WorldQuestion, place: int) -> str:
-    """What is still to be found: the question with what is known put in its place."""
-    rest = posed.hops[place : place + 1] if compares(posed) else posed.hops[place:]
+def _search_move(asked: WorldQuestion, index: int) -> Move:
+    hop = asked.hops[index]
+    known = f"{_fact(asked.hops[index - 1])} " if index else ""
+    return Move(f"{known}{_need(asked, index)}", ToolCall.search(hop.subject), int(hop.passage_id))
+
+
+def _need(asked: WorldQuestion, index: int) -> str:
+    """What is still unknown: the question with the facts found so far filled in."""
+    rest = asked.hops[index : index + 1] if is_comparison(asked) else asked.hops[index:]
     nouns = "".join(f"the {hop.noun} of " for hop in reversed(rest))
-    return f"I need {nouns}{posed.hops[place].subject}."
+    return f"I need {nouns}{asked.hops[index].subject}."
 
 
-def _found(hop: Hop) -> str:
+def _fact(hop: Hop) -> str:
     return f"The {hop.noun} of {hop.subject} is {hop.value}."
 
 
-def _conclusion(posed: WorldQuestion) -> str:
-    last = _found(posed.hops[-1])
-    return f"{last} {_verdict(posed)}" if compares(posed) else last
-
-
-def _verdict(posed: WorldQuestion) -> str:
-    """What two facts beside each other show."""
-    first, second = posed.hops
-    if posed.question.type == "yes_no":
+def _verdict(asked: WorldQuestion) -> str:
+    """The result of comparing two facts."""
+    first, second = asked.hops
+    if asked.question.type == "yes_no":
         return f"{first.value} and {second.value} are {'the same' if first.value == second.value else 'different'}."
-    early, late = sorted(posed.hops, key=lambda hop: int(hop.value))
+    early, late = sorted(asked.hops, key=lambda hop: int(hop.value))
     return f"{early.subject} ({early.value}) came before {late.subject} ({late.value})."
 
 
-def compares(posed: WorldQuestion) -> bool:
-    """Whether two things are set against each other."""
-    return posed.question.type in ("comparison", "yes_no")
-
-
-def _guessed(posed: WorldQuestion, world: World, dice: random.Random) -> str:
-    """Something that could be an answer: yes or no, one of the two compared, a year, or a name."""
-    last = posed.hops[-1]
-    if posed.question.type == "yes_no":
-        return dice.choice(("yes", "no"))
-    if posed.question.type == "comparison":
-        return dice.choice([hop.subject for hop in posed.hops])
-    if RELATIONS[last.relation].range is None:
-        return str(dice.randrange(1800, 2000))
-    return world.passage(dice.randrange(len(world))).title
+def _random_answer(asked: WorldQuestion, world: World, rng: random.Random) -> str:
+    """A plausible answer: yes or no, one of the compared subjects, a year, or a name."""
+    if asked.question.type == "yes_no":
+        return rng.choice(("yes", "no"))
+    if asked.question.type == "comparison":
+        return rng.choice([hop.subject for hop in asked.hops])
+    if RELATIONS[asked.hops[-1].relation].range is None:
+        return str(rng.randrange(1800, 2000))
+    return world.passage(rng.randrange(len(world))).title

@@ -1,41 +1,59 @@
-"""Demonstrations from gold passages: the question is searched for, then what that did not show, and it is answered.
+"""Gold demonstrations: traces written from questions with gold passages or answers.
 
-Every search shows what it found. Nothing is searched for that was not read of before: a model can learn to do the same.
+A demonstration searches for the question, then by names that it has read, and answers: a model can learn to do the
+same. Gold answers show the prompt of a single-turn method with the retrieved documents and the gold answer.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from sleuth.agent import prompts
+from sleuth.agent.one_turn import describe, write_answer
 from sleuth.agent.protocol import Protocol
-from sleuth.errors import SearchUnavailable, UserError
+from sleuth.config.retrieval import RetrievalConfig
+from sleuth.corpus import passages
+from sleuth.errors import ConfigError, SearchUnavailable, UserError
 from sleuth.records import Answer, Hit, Passage, Question, ToolCall
+from sleuth.retrieval.index import open_passages
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.answers import cover_em, normalise
-from sleuth.sft import gold_queries, gold_reasons, gold_words
-from sleuth.sft.demonstrations import Move, acted
-from sleuth.sft.gold_queries import asked
+from sleuth.sft import gold_thoughts as thoughts
+from sleuth.sft.demonstrations import Move, render_move
 from sleuth.synthesis.cloze.lexicon import base_title
+from sleuth.synthesis.cloze.spans import NAME, NOT_NAMES, QUOTED
 
-AT_ONCE = 256  # questions whose searches go to the index together
-EITHER = frozenset({"yes", "no"})
+BATCH = 256  # questions whose searches go to the index together
+MAX_QUERY_WORDS = 8
+POSSESSIVE = re.compile(r"['’]s\b")
+TRAILING_POSSESSIVE = re.compile(r"['’]s$")
+# Capitalised at the start of a question or sentence without being a name.
+NOT_LEADING = frozenset(
+    """
+    who whom whose what which when where why how is are was were do does did has have had can could in on at of from for
+    to by with the a an and or but if as it its he his she her they their this that these those both during after before
+    since while although however also name there
+    """.split()  # noqa: SIM905 - read as lines
+)
+Find = Callable[[str], Passage | None]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A question of which no demonstration is made, and why."""
+class Skipped:
+    """A question without demonstration, and the reason."""
 
     question: Question
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A search with what it shows; `name` is what it is for, `target` the passage that it brought."""
+class GoldSearch:
+    """A search and its hits; `name` is the topic searched for, `target` the relevant passage found."""
 
     query: str
     name: str | None
@@ -45,30 +63,30 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A question's searches, and the row of its trace file."""
+    """The searches of a demonstration, and its row in the trace file."""
 
     question: Question
-    searches: tuple[Shown, ...]
+    searches: tuple[GoldSearch, ...]
     row: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """The searches of a question, and the passages that matter in the order they are read in: none for a guess."""
+class SearchPath:
+    """The searches for a question, and the relevant passages in reading order; no evidence means a guess."""
 
-    shown: tuple[Shown, ...]
-    read: tuple[Passage, ...]
+    searches: tuple[GoldSearch, ...]
+    evidence: tuple[Passage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Gold:
-    """Writes demonstrations: `find` gives a passage by its id, `retriever` is searched where there is one.
+class GoldDemonstrator:
+    """Writes demonstrations from gold passages; without a retriever a search shows the gold passage alone.
 
-    With `quotes` a thought repeats the sentence that it goes by. With `guesses` a question is answered even where no
-    search shows the answer.
+    With `quotes` thoughts quote the relevant sentence. With `guesses` questions are answered even if no search finds
+    the answer.
     """
 
-    find: Callable[[str], Passage | None]
+    find: Find
     retriever: Retriever | None
     protocol: Protocol
     prompt: str
@@ -78,162 +96,277 @@ class Gold:
     quotes: bool = False
     guesses: bool = False
 
-    async def demonstrate(self, questions: Sequence[Question]) -> AsyncIterator[Demonstration | LeftOut]:
-        """One for each question, in their order."""
-        waiting = iter(questions)
-        while some := list(islice(waiting, AT_ONCE)):
-            for each in await asyncio.gather(*map(self._one, some)):
-                yield each
+    async def demonstrate(self, questions: Sequence[Question]) -> AsyncIterator[Demonstration | Skipped]:
+        """Yield one result per question, in order."""
+        for start in range(0, len(questions), BATCH):
+            batch = questions[start : start + BATCH]
+            for result in await asyncio.gather(*map(self._demonstrate, batch)):
+                yield result
 
-    async def _one(self, question: Question) -> Demonstration | LeftOut:
-        dice = random.Random(f"{self.seed}/{question.id}")
+    async def _demonstrate(self, question: Question) -> Demonstration | Skipped:
         if question.answerable is False:
-            return LeftOut(question, "not answerable")
-        way = await (self._hops(question) if question.supporting_ids else self._luck(question))
-        if isinstance(way, LeftOut):
-            return way
-        if len(way.shown) > self.searches:
-            return LeftOut(question, f"that take more than {self.searches} searches")
-        told = self._told(question, way, dice)
-        if told is None:
-            return LeftOut(question, "with passages that speak the grammar")
+            return Skipped(question, "not answerable")
+        if question.supporting_ids:
+            path = await self._follow_gold(question)
+        else:
+            path = await self._search_for_answer(question)
+        if isinstance(path, Skipped):
+            return path
+        if len(path.searches) > self.searches:
+            return Skipped(question, f"need more than {self.searches} searches")
+        moves = self._moves(question, path, random.Random(f"{self.seed}/{question.id}"))
+        texts = [render_move(move, self.protocol) for move in moves]
+        if any(self.protocol.parse(text) != move.action for text, move in zip(texts, moves, strict=True)):
+            return Skipped(question, "quote text that parses as an action")
+        observations = [self.protocol.observe(ToolCall.search(each.query), (each.hits,)) for each in path.searches]
+        turns = self.protocol.to_messages(texts, observations)
         row = {
-            "messages": [*prompts.messages(question, self.prompt, self.protocol), *told],
-            "question_id": question.id,
-            "data_source": question.data_source,
-            "golden_answers": list(question.golden_answers),
-            "searches": len(way.shown),
-            "found": bool(way.read),
+            **_row(question, [*prompts.messages(question, self.prompt, self.protocol), *turns]),
+            "searches": len(path.searches),
+            "found": bool(path.evidence),
         }
-        return Demonstration(question, way.shown, row)
+        return Demonstration(question, path.searches, row)
 
-    async def _hops(self, question: Question) -> Way | LeftOut:
-        """A search for the question, and further ones while passages are missing and a name that was read finds one."""
-        passages = [self.find(name) for name in question.supporting_ids]
-        wanted = [passage for passage in passages if passage is not None]
-        if len(wanted) < len(passages):
-            return LeftOut(question, "whose passages are not in the corpus")
-        read = gold_queries.ordered(question, wanted)
+    async def _follow_gold(self, question: Question) -> SearchPath | Skipped:
+        """Search for the question, then by names read so far while gold passages are missing."""
+        found = [self.find(passage_id) for passage_id in question.supporting_ids]
+        gold = reading_order(question, [passage for passage in found if passage is not None])
+        if len(gold) < len(found):
+            return Skipped(question, "have passages that are not in the corpus")
         if self.retriever is None:
-            return Way(tuple(_alone(passage) for passage in read), tuple(read))
-        shown = [await self._first(question, lambda passage: passage in read)]
-        while missing := _missing(question, read, shown):
-            further = await self._further(question, missing, shown)
+            names = [base_title(passage.title) for passage in gold]
+            searches = [
+                GoldSearch(name, name, passage, (Hit(passage, 0.0),)) for name, passage in zip(names, gold, strict=True)
+            ]
+            return SearchPath(tuple(searches), tuple(gold))
+        searches = [await self._search_question(self.retriever, question, lambda passage: passage in gold)]
+        while missing := _missing(question, gold, searches):
+            further = await self._search_missing(self.retriever, question, missing, searches)
             if further is None:
                 break
-            shown.append(further)
-        seen = _passages(shown)
-        golds, held = _told_apart(question), [passage for passage in read if passage in seen]
-        if not held and len(read) == 1:  # others may say the same as the one
-            held = [passage for passage in seen if cover_em(passage.text, golds)]
-        if not held or (missing and not any(cover_em(passage.text, golds) for passage in held)):
-            return self._not_found(question, shown, "whose passages no search by a name read so far finds")
-        return Way(tuple(shown), tuple(held))
+            searches.append(further)
+        seen, golds = _passages(searches), _distinctive_answers(question)
+        evidence = [passage for passage in gold if passage in seen]
+        if not evidence and len(gold) == 1:  # other passages may state the same
+            evidence = [passage for passage in seen if cover_em(passage.text, golds)]
+        if not evidence or (missing and not any(cover_em(passage.text, golds) for passage in evidence)):
+            return self._not_found(question, searches, "have passages that no search by a name read so far finds")
+        return SearchPath(tuple(searches), tuple(evidence))
 
-    async def _luck(self, question: Question) -> Way | LeftOut:
-        """A search for the question or for a name in it; a hit that holds an answer makes it a demonstration."""
-        golds = _told_apart(question)
+    async def _search_for_answer(self, question: Question) -> SearchPath | Skipped:
+        """Search for the question, then for a name in it, until a hit contains the answer."""
+        golds = _distinctive_answers(question)
         if self.retriever is None:
-            return LeftOut(question, "without supporting passages, which takes an index")
+            return Skipped(question, "have no supporting passages, which needs an index")
         if not golds:
-            return LeftOut(question, "of yes or no without supporting passages")
-        shown = [await self._first(question, lambda passage: bool(cover_em(passage.contents, golds)))]
-        if shown[0].target is None:
-            names = gold_queries.names(question, [])
-            named = await self._naming(names, lambda passage: bool(cover_em(passage.contents, golds)))
-            if named is None:
-                return self._not_found(question, shown, "where no hit holds an answer")
-            shown.append(named)
-        return Way(tuple(shown), tuple(each.target for each in shown if each.target is not None))
+            return Skipped(question, "are yes/no questions without supporting passages")
 
-    def _not_found(self, question: Question, shown: Sequence[Shown], why: str) -> Way | LeftOut:
-        return Way(tuple(shown), ()) if self.guesses else LeftOut(question, why)
+        def has_answer(passage: Passage) -> bool:
+            return bool(cover_em(passage.contents, golds))
 
-    async def _first(self, question: Question, wanted: Callable[[Passage], bool]) -> Shown:
-        """The question as a query: easy to learn, and it finds as much as RAG."""
-        (hits,) = await self._asked([asked(question)])
-        return Shown(asked(question), None, _target(hits, wanted), tuple(hits))
+        searches = [await self._search_question(self.retriever, question, has_answer)]
+        if searches[0].target is None:
+            further = await self._search_names(self.retriever, candidate_names(question, []), has_answer)
+            if further is None:
+                return self._not_found(question, searches, "have no hit with the answer")
+            searches.append(further)
+        return SearchPath(tuple(searches), tuple(each.target for each in searches if each.target is not None))
 
-    async def _further(self, question: Question, missing: Sequence[Passage], shown: Sequence[Shown]) -> Shown | None:
-        """A search by the title of a missing passage, where that was read of; else by any name that was read."""
-        seen, tried = _passages(shown), {each.query.casefold() for each in shown}
-        for names in (gold_queries.titles(question, missing, seen), gold_queries.names(question, seen)):
-            fresh = [name for name in names if name.casefold() not in tried]
-            found = await self._naming(fresh, lambda passage: passage in missing)
+    def _not_found(self, question: Question, searches: Sequence[GoldSearch], reason: str) -> SearchPath | Skipped:
+        return SearchPath(tuple(searches), ()) if self.guesses else Skipped(question, reason)
+
+    async def _search_question(
+        self, retriever: Retriever, question: Question, is_target: Callable[[Passage], bool]
+    ) -> GoldSearch:
+        query = question.question.strip().rstrip("?").strip()
+        (hits,) = await _search(retriever, [query], self.k)
+        return GoldSearch(query, None, _first_passage(hits, is_target), tuple(hits))
+
+    async def _search_missing(
+        self, retriever: Retriever, question: Question, missing: Sequence[Passage], searches: Sequence[GoldSearch]
+    ) -> GoldSearch | None:
+        """Search by the title of a missing passage if it was read, else by any name that was read."""
+        seen, tried = _passages(searches), {each.query.casefold() for each in searches}
+        for names in (mentioned_titles(question, missing, seen), candidate_names(question, seen)):
+            untried = [name for name in names if name.casefold() not in tried]
+            found = await self._search_names(retriever, untried, lambda passage: passage in missing)
             if found is not None:
                 return found
         return None
 
-    async def _naming(self, names: Sequence[str], wanted: Callable[[Passage], bool]) -> Shown | None:
-        """The first of the names that finds a wanted passage."""
-        for name, hits in zip(names, await self._asked(names), strict=True):
-            target = _target(hits, wanted)
+    async def _search_names(
+        self, retriever: Retriever, names: Sequence[str], is_target: Callable[[Passage], bool]
+    ) -> GoldSearch | None:
+        """The search by the first name that finds a target."""
+        for name, hits in zip(names, await _search(retriever, names, self.k), strict=True):
+            target = _first_passage(hits, is_target)
             if target is not None:
-                return Shown(name, base_title(name), target, tuple(hits))
+                return GoldSearch(name, base_title(name), target, tuple(hits))
         return None
 
-    async def _asked(self, queries: Sequence[str]) -> list[list[Hit]]:
-        assert self.retriever is not None  # noqa: S101  the callers looked
-        found = await self.retriever.search(queries, self.k) if queries else []
-        for each in found:
-            if isinstance(each, SearchUnavailable):
-                raise UserError(f"{each}; mend the search engine and start again")
-        return [each for each in found if not isinstance(each, SearchUnavailable)]
-
-    def _told(self, question: Question, way: Way, dice: random.Random) -> list[dict[str, str]] | None:
-        """What the assistant says and is shown; None where what is quoted would be read as an action."""
-        moves = _moves(question, way, dice, quotes=self.quotes)
-        texts = [acted(move, self.protocol) for move in moves]
-        if any(self.protocol.parse(text) != move.action for text, move in zip(texts, moves, strict=True)):
-            return None
-        observed = [self.protocol.observe(ToolCall.search(each.query), (each.hits,)) for each in way.shown]
-        return self.protocol.to_messages(texts, observed)
-
-
-def _alone(passage: Passage) -> Shown:
-    name = base_title(passage.title)
-    return Shown(name, name, passage, (Hit(passage, 0.0),))
-
-
-def _target(hits: Sequence[Hit], wanted: Callable[[Passage], bool]) -> Passage | None:
-    return next((hit.passage for hit in hits if wanted(hit.passage)), None)
+    def _moves(self, question: Question, path: SearchPath, rng: random.Random) -> list[Move]:
+        """A thought before each search, and a conclusion before the answer."""
+        first, golds = path.searches[0], question.golden_answers
+        moves = [Move(thoughts.first_search(first.name, rng), ToolCall.search(first.query))]
+        for earlier, search in pairwise(path.searches):
+            texts = []
+            if self.quotes and earlier.target is not None:
+                texts.append(thoughts.quote(earlier.target, (search.name or "", question.question), rng))
+            texts.append(thoughts.next_search(search.name, rng))
+            moves.append(Move(" ".join(texts), ToolCall.search(search.query)))
+        if not path.evidence:
+            return [*moves, Move(thoughts.conclude(golds[0], rng, thoughts.GUESS), Answer(golds[0]))]
+        with_answer = [passage for passage in path.evidence if cover_em(passage.text, golds)]
+        proof = (with_answer or path.evidence)[-1]
+        answer = thoughts.answer_as_written(golds, [proof.text])
+        reason = thoughts.explain_comparison(question, path.evidence)
+        if reason is None and self.quotes:
+            reason = thoughts.quote(proof, (*golds, question.question), rng)
+        conclusion = thoughts.conclude(answer, rng)
+        return [*moves, Move(conclusion if reason is None else f"{reason} {conclusion}", Answer(answer))]
 
 
-def _missing(question: Question, read: Sequence[Passage], shown: Sequence[Shown]) -> list[Passage]:
-    """The passages that no search showed; a page's other passage with the answer does for a single one."""
-    seen = _passages(shown)
-    if len(read) == 1 and any(
-        passage.title == read[0].title and cover_em(passage.text, _told_apart(question)) for passage in seen
-    ):
+@dataclass(frozen=True, slots=True)
+class GoldAnswerWriter:
+    """Writes traces of single-turn methods; without a retriever the prompt has no documents."""
+
+    retriever: Retriever | None
+    k: int
+    protocol: Protocol
+    template: str
+    seed: int = 0
+
+    async def rows(self, questions: Sequence[Question]) -> AsyncIterator[dict[str, Any]]:
+        """Yield one trace row per question, in order."""
+        for start in range(0, len(questions), BATCH):
+            batch = questions[start : start + BATCH]
+            hits: Sequence[Sequence[Hit]] = [()] * len(batch)
+            if self.retriever is not None:
+                hits = await _search(self.retriever, [question.question for question in batch], self.k)
+            for question, found in zip(batch, hits, strict=True):
+                yield self._row(question, found)
+
+    def _row(self, question: Question, hits: Sequence[Hit]) -> dict[str, Any]:
+        documents = describe(hits, self.protocol) if self.retriever is not None else ""
+        prompt = prompts.fill(question, self.template, self.protocol, documents)
+        return {
+            **_row(question, [*prompt, {"role": "assistant", "content": self._answer(question, hits)}]),
+            "found": any(cover_em(hit.passage.contents, question.golden_answers) for hit in hits),
+        }
+
+    def _answer(self, question: Question, hits: Sequence[Hit]) -> str:
+        """The gold answer, after a thought if the prompt asks for one."""
+        found = [hit.passage for hit in hits]
+        answer = thoughts.answer_as_written(question.golden_answers, (passage.text for passage in found))
+        if prompts.THOUGHT not in prompts.load_template(self.template):
+            return write_answer(answer, self.template, self.protocol)
+        reason = thoughts.explain_comparison(question, found)
+        conclusion = thoughts.conclude(answer, random.Random(f"{self.seed}/{question.id}"))
+        return write_answer(
+            answer, self.template, self.protocol, conclusion if reason is None else f"{reason} {conclusion}"
+        )
+
+
+def passage_finder(corpus: Path | None, index: str | None, wanted: set[str]) -> Find:
+    """Look up passages by id: in a corpus file, read once for the wanted ones, or in an index folder."""
+    if corpus is not None:
+        found = {passage.id: passage for passage in passages.stream(corpus) if passage.id in wanted}
+        return found.get
+    if index is not None and RetrievalConfig(index=index).local:
+        return open_passages(Path(index)).find
+    if wanted:
+        raise ConfigError(f"the questions have supporting passages, which {index} cannot look up by id; give --corpus")
+    return lambda _: None
+
+
+def reading_order(question: Question, gold: Sequence[Passage]) -> list[Passage]:
+    """Order passages as a reader finds them: those that the question names first, then those that these name."""
+    left, ordered = list(gold), list[Passage]()
+    words = set(normalise(question.question).split())
+
+    def rank(passage: Passage) -> tuple[bool, bool, int]:
+        overlap = len(words & set(normalise(passage.contents).split()))
+        is_named = cover_em(_readable_text(question, ordered), (base_title(passage.title),))
+        return not is_named, bool(cover_em(passage.text, question.golden_answers)), -overlap
+
+    while left:
+        nearest = min(left, key=rank)
+        left.remove(nearest)
+        ordered.append(nearest)
+    return ordered
+
+
+def mentioned_titles(question: Question, missing: Sequence[Passage], read: Sequence[Passage]) -> list[str]:
+    """Titles of missing passages, full or shortened, that the question or the passages read so far mention."""
+    text = _readable_text(question, read)
+    bases = [(base_title(passage.title), passage.title) for passage in missing]
+    names = (name for base, full in bases for name in (base, full, base.partition(",")[0]))
+    return _distinct_queries(name for name in names if cover_em(text, (name,)))
+
+
+def candidate_names(question: Question, read: Sequence[Passage]) -> list[str]:
+    """Names in the question, then titles and names of the passages read so far."""
+    lines = [line for passage in read for line in passage.text.splitlines()]
+    titles = (base_title(passage.title) for passage in read)
+    return _distinct_queries([*_names([question.question]), *titles, *_names(lines)])
+
+
+def _names(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield from (found[1] for found in QUOTED.finditer(text))
+        for found in NAME.finditer(text):
+            words = TRAILING_POSSESSIVE.sub("", found[0]).split()
+            while words and words[0].lower() in NOT_LEADING:
+                words = words[1:]
+            if words and not all(word in NOT_NAMES for word in words):
+                yield " ".join(words)
+
+
+def _readable_text(question: Question, read: Sequence[Passage]) -> str:
+    return POSSESSIVE.sub("", " ".join([question.question, *(passage.contents for passage in read)]))
+
+
+def _distinct_queries(queries: Iterable[str]) -> list[str]:
+    kept: dict[str, str] = {}
+    for query in queries:
+        if query.strip() and len(query.split()) <= MAX_QUERY_WORDS:
+            kept.setdefault(query.casefold(), query)
+    return list(kept.values())
+
+
+async def _search(retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]]:
+    found = await retriever.search(queries, k) if queries else []
+    results = [each for each in found if not isinstance(each, SearchUnavailable)]
+    if failure := next((each for each in found if isinstance(each, SearchUnavailable)), None):
+        raise UserError(f"{failure}; fix the search engine and run the command again")
+    return results
+
+
+def _row(question: Question, messages: list[dict[str, str]]) -> dict[str, Any]:
+    return {
+        "messages": messages,
+        "question_id": question.id,
+        "data_source": question.data_source,
+        "golden_answers": list(question.golden_answers),
+    }
+
+
+def _first_passage(hits: Sequence[Hit], is_target: Callable[[Passage], bool]) -> Passage | None:
+    return next((hit.passage for hit in hits if is_target(hit.passage)), None)
+
+
+def _missing(question: Question, gold: Sequence[Passage], searches: Sequence[GoldSearch]) -> list[Passage]:
+    """Gold passages that no search found; a single one can be replaced by another of its page with the answer."""
+    seen, golds = _passages(searches), _distinctive_answers(question)
+    if len(gold) == 1 and any(each.title == gold[0].title and cover_em(each.text, golds) for each in seen):
         return []
-    return [passage for passage in read if passage not in seen]
+    return [passage for passage in gold if passage not in seen]
 
 
-def _passages(shown: Sequence[Shown]) -> list[Passage]:
-    return [hit.passage for each in shown for hit in each.hits]
+def _passages(searches: Sequence[GoldSearch]) -> list[Passage]:
+    return [hit.passage for search in searches for hit in search.hits]
 
 
-def _told_apart(question: Question) -> list[str]:
-    """The answers that tell a passage which holds one from others: not yes, not no."""
-    return [answer for answer in question.golden_answers if normalise(answer) not in EITHER]
-
-
-def _moves(question: Question, way: Way, dice: random.Random, *, quotes: bool) -> list[Move]:
-    """What is thought and done: before each search what is needed, and at the end the answer."""
-    shown = way.shown
-    moves = [Move(gold_words.first(shown[0].name, dice), ToolCall.search(shown[0].query))]
-    for earlier, each in pairwise(shown):
-        leading = (each.name or "", question.question)
-        quoted = [gold_words.found(earlier.target, leading, dice)] if quotes and earlier.target is not None else []
-        moves.append(Move(" ".join([*quoted, gold_words.further(each.name, dice)]), ToolCall.search(each.query)))
-    if not way.read:
-        return [*moves, Move(gold_words.guess(question.golden_answers[0], dice), Answer(question.golden_answers[0]))]
-    holding = [passage for passage in way.read if cover_em(passage.text, question.golden_answers)]
-    proof = (holding or way.read)[-1]
-    answer = gold_words.as_read(question.golden_answers, [proof.text])
-    why = gold_reasons.reason(question, way.read)
-    if why is None and quotes:
-        why = gold_words.found(proof, (*question.golden_answers, question.question), dice)
-    said = gold_words.last(answer, dice)
-    moves.append(Move(said if why is None else f"{why} {said}", Answer(answer)))
-    return moves
+def _distinctive_answers(question: Question) -> list[str]:
+    """Gold answers whose presence in a passage is evidence: not yes or no."""
+    return [answer for answer in question.golden_answers if normalise(answer) not in ("yes", "no")]

@@ -1,34 +1,44 @@
-"""A course of supervised training: batches in an order drawn by seed, a held-out loss, and the best weights kept."""
+"""Supervised training loop: shuffled batches, held-out evaluation, early stopping, best weights and checkpoints."""
 
 import math
 import random
+import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count, islice
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sleuth.errors import InputError, TrainingStopped
 from sleuth.model.packing import Row, row
-from sleuth.model.policy import Policy
+from sleuth.model.policy import HostBuffers, Policy
 from sleuth.model.recompute import recompute_layers
+from sleuth.runs import checksums
+from sleuth.runs.atomic import atomic_write
 from sleuth.runs.interruption import INTERRUPTION
-from sleuth.sft.checkpoint import Checkpoints
+from sleuth.runs.run import Run, step_of
 from sleuth.sft.settings import SFTConfig
-from sleuth.sft.step import Learner, measure
+from sleuth.sft.step import Learner, evaluate_loss
 from sleuth.sft.traces import Trace
+from sleuth.train import checkpoint
+from sleuth.train.checkpoint import Progress
 from sleuth.train.observer import RunObserver
 from sleuth.train.optimiser import Optimiser
 
-LINES = 10  # told in the course of training, beside the measurements
+LOG_LINES = 10  # log lines per training, besides evaluations
+HISTORY = "course.json"
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One step: the loss before it, the rate, and the norm of the gradient."""
+    """One optimiser step: loss before it, learning rate and gradient norm."""
 
     step: int
     loss: float
@@ -37,40 +47,39 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """The held-out loss after a step; 0 is before training."""
+class HeldOutLoss:
+    """Held-out loss after a step; step 0 is before training."""
 
     step: int
     loss: float
 
 
 @dataclass(slots=True)
-class Course:
-    """How training went; `kept` is the step whose weights the policy has at the end."""
+class History:
+    """Losses of a training; `kept` is the step whose weights the policy has at the end."""
 
     steps: int
     updates: list[Update] = field(default_factory=list)
-    held_out: list[Measured] = field(default_factory=list)
+    held_out: list[HeldOutLoss] = field(default_factory=list)
     kept: int = 0
 
     @property
-    def best(self) -> Measured:
+    def best(self) -> HeldOutLoss:
         return min(self.held_out, key=lambda each: each.loss)
 
-    def worsening(self) -> int:
-        """How many measurements lie behind the best."""
+    def evaluations_since_best(self) -> int:
         return len(self.held_out) - 1 - self.held_out.index(self.best)
 
-    def line(self) -> str:
-        """Where it stands: the loss is the mean of the last updates, since that of one batch says little."""
-        newest = [each.loss for each in self.updates[-max(1, self.steps // LINES) :]]
-        learned = f"loss {fmean(newest):.4f}" if newest else "before training"
-        return f"step {len(self.updates):,} of {self.steps:,}: {learned}"
+    def log_line(self) -> str:
+        """Progress with the mean loss of the latest updates."""
+        latest = [each.loss for each in self.updates[-max(1, self.steps // LOG_LINES) :]]
+        loss = f"loss {fmean(latest):.4f}" if latest else "before training"
+        return f"step {len(self.updates):,} of {self.steps:,}: {loss}"
 
-    def resume(self, step: int, written: Mapping[str, Any]) -> None:
-        """Takes over what an interrupted training recorded up to a step."""
-        self.updates = [Update(**each) for each in written["losses"] if each["step"] <= step]
-        self.held_out = [Measured(**each) for each in written["held_out"] if each["step"] <= step]
+    def restore(self, step: int, saved: Mapping[str, Any]) -> None:
+        """Restore the history of an interrupted training up to a step."""
+        self.updates = [Update(**each) for each in saved["losses"] if each["step"] <= step]
+        self.held_out = [HeldOutLoss(**each) for each in saved["held_out"] if each["step"] <= step]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -81,26 +90,86 @@ class Course:
         }
 
 
-def apart(traces: Sequence[Trace], share: float, seed: int) -> tuple[list[Row], list[Row]]:
-    """The rows to learn from and those held out; all traces of a question are on one side."""
+@dataclass(slots=True)
+class Checkpoints:
+    """Checkpoints of an unfinished training in its output folder, one every `minutes`."""
+
+    folder: Path
+    minutes: float
+    _saved_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self._saved_at >= 60 * self.minutes
+
+    def save(
+        self, learner: Learner, history: Mapping[str, Any], step: int, best_step: int, best: Mapping[str, Tensor]
+    ) -> None:
+        """Save the state after `step` updates, and the weights of the best step."""
+        run, best_path = Run(self.folder), self._best_path(best_step)
+        # Before the checkpoint, which needs them and is renamed into place last.
+        run.write_json(HISTORY, history)
+        if best and not best_path.exists():
+            with atomic_write(best_path) as path:
+                save_file({name: tensor.contiguous() for name, tensor in best.items()}, path)
+        taken = checkpoint.snapshot(learner.policy, learner.optimiser, Progress(step), buffers=HostBuffers())
+        with atomic_write(run.checkpoint(step)) as folder:
+            checkpoint.write_weights(folder, taken)
+            checkpoint.write_shards(folder, taken, None)
+            checkpoint.write_checksums(folder)
+        run.prune(keep=1)
+        for path in self.folder.glob("best-*.safetensors"):
+            if path != best_path:
+                path.unlink()
+        self._saved_at = time.monotonic()
+
+    def restore(self, learner: Learner) -> tuple[int, Mapping[str, Any]] | None:
+        """Load the latest checkpoint; return its step and the history, or None if there is none."""
+        run = Run(self.folder)
+        latest = run.latest() if (self.folder / CHECKPOINTS).is_dir() else None
+        history = run.read_json(HISTORY)
+        if latest is None or history is None:
+            return None
+        checksums.verify_checkpoint(latest, resuming=True)
+        checkpoint.restore(latest, learner.policy, learner.optimiser)
+        return step_of(latest), history
+
+    def best_weights(self, step: int) -> dict[str, Tensor]:
+        """The weights of the best step, or none if they were not saved."""
+        path = self._best_path(step)
+        return load_file(path) if path.exists() else {}
+
+    def remove(self) -> None:
+        """Remove everything but the model from the folder."""
+        shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
+        for path in (self.folder / HISTORY, *self.folder.glob("best-*.safetensors")):
+            path.unlink(missing_ok=True)
+
+    def _best_path(self, step: int) -> Path:
+        return self.folder / f"best-{step}.safetensors"
+
+
+def split_held_out(traces: Sequence[Trace], share: float, seed: int) -> tuple[list[Row], list[Row]]:
+    """Training and held-out rows; all traces of a question are on the same side."""
     if not share:
         return [row(each.ids_L, each.weights_L) for each in traces], []
     questions = sorted({each.question for each in traces})
     if len(questions) < 2:
         raise InputError("all traces are about one question, so none can be held out; add others, or give --held-out 0")
     random.Random(f"{seed}/held out").shuffle(questions)
-    held = set(questions[: min(max(1, round(share * len(questions))), len(questions) - 1)])
+    held_out = set(questions[: min(max(1, round(share * len(questions))), len(questions) - 1)])
     sides: tuple[list[Row], list[Row]] = ([], [])
     for each in traces:
-        sides[each.question in held].append(row(each.ids_L, each.weights_L))
+        sides[each.question in held_out].append(row(each.ids_L, each.weights_L))
     return sides
 
 
-def batches(lengths: Sequence[int], settings: SFTConfig) -> list[list[int]]:
-    """The row numbers of every update, each epoch in an order of its own."""
+def plan_batches(lengths: Sequence[int], settings: SFTConfig) -> list[list[int]]:
+    """The row numbers of every update; each epoch is shuffled anew."""
     if settings.steps is not None:
-        return list(islice((batch for epoch in count() for batch in _epoch(lengths, epoch, settings)), settings.steps))
-    return [batch for epoch in range(settings.epochs) for batch in _epoch(lengths, epoch, settings)]
+        endless = (batch for epoch in count() for batch in _epoch_batches(lengths, epoch, settings))
+        return list(islice(endless, settings.steps))
+    return [batch for epoch in range(settings.epochs) for batch in _epoch_batches(lengths, epoch, settings)]
 
 
 def train(
@@ -110,122 +179,117 @@ def train(
     settings: SFTConfig,
     observer: RunObserver,
     checkpoints: Checkpoints | None = None,
-) -> Course:
-    """Trains the policy in place; it ends with the weights that did best on the rows held out, or with the last.
+) -> History:
+    """Train the policy in place; at the end it has the best or the last weights, as configured.
 
-    With `checkpoints` it continues from the newest, writes one where it is due, and one before it stops for a signal.
+    With `checkpoints`, training resumes from the latest one, saves when due, and saves before it stops for a signal.
     """
-    lengths = [len(each.ids_L) for each in rows]
-    planned = batches(lengths, settings)
-    every = settings.evaluate_every or len(list(_epoch(lengths, 0, settings)))
-    course, best = Course(len(planned)), _Best(policy)
-    learning = _learner(policy, settings)
+    training = _Training(policy, rows, held_out, settings, observer)
+    history, planned = training.history, training.batches
     observer.begin("learning from traces", len(planned))
-    if checkpoints is None or not _resume(checkpoints, learning, course, best, observer):
-        _measure(course, best, held_out, settings, observer)
-    for step, numbers in islice(enumerate(planned, 1), len(course.updates), None):
-        _update(learning, [rows[number] for number in numbers], course, settings)
+    if checkpoints is None or not training.resume(checkpoints):
+        training.evaluate()
+    for step, numbers in islice(enumerate(planned, 1), len(history.updates), None):
+        training.update(numbers)
         observer.advance()
-        if held_out and (step % every == 0 or step == len(planned)):
-            _measure(course, best, held_out, settings, observer)
-            if settings.keep == "best" and settings.patience and course.worsening() >= settings.patience:
-                observer.log(f"the held-out loss has not fallen since step {course.best.step}: training ends here")
+        if held_out and (step % training.evaluate_every == 0 or step == len(planned)):
+            training.evaluate()
+            if settings.keep == "best" and 0 < settings.patience <= history.evaluations_since_best():
+                observer.log(f"early stopping: the held-out loss has not improved since step {history.best.step}")
                 break
-        elif step % max(1, len(planned) // LINES) == 0:
-            observer.log(course.line())
+        elif step % max(1, len(planned) // LOG_LINES) == 0:
+            observer.log(history.log_line())
         if checkpoints is not None and (INTERRUPTION.signal is not None or checkpoints.due):
-            best_step = course.best.step if course.held_out else 0
-            checkpoints.save(learning, course.as_json(), step, best_step, best.kept)
+            best_step = history.best.step if history.held_out else 0
+            checkpoints.save(training.learner, history.as_json(), step, best_step, training.best_weights)
             INTERRUPTION.raise_if_interrupted()
-    course.kept = course.updates[-1].step
-    if held_out and settings.keep == "best" and course.best.step != course.kept:
-        best.restore()
-        course.kept = course.best.step
-    return course
+    history.kept = history.updates[-1].step
+    if held_out and settings.keep == "best" and history.best.step != history.kept:
+        training.restore_best()
+        history.kept = history.best.step
+    return history
 
 
-def _resume(checkpoints: Checkpoints, learning: Learner, course: Course, best: "_Best", observer: RunObserver) -> bool:
-    """Continues an interrupted training, if there is one."""
-    found = checkpoints.restore(learning)
-    if found is None:
-        return False
-    step, written = found
-    course.resume(step, written)
-    if course.held_out:
-        best.kept = checkpoints.best(course.best.step)
-    observer.log(f"continuing after update {step:,}, where this training was interrupted")
-    observer.advance(step)
-    return True
+class _Training:
+    """State of a training: learner, history, and the best weights in host memory."""
+
+    def __init__(
+        self, policy: Policy, rows: Sequence[Row], held_out: Sequence[Row], settings: SFTConfig, observer: RunObserver
+    ) -> None:
+        self._rows, self._held_out, self._settings, self._observer = rows, held_out, settings, observer
+        lengths = [len(each.ids_L) for each in rows]
+        self.batches = plan_batches(lengths, settings)
+        self.evaluate_every = settings.evaluate_every or len(list(_epoch_batches(lengths, 0, settings)))
+        self.history = History(len(self.batches))
+        self.best_weights: dict[str, Tensor] = {}
+        recompute_layers(policy.model, settings.recompute)
+        optimiser = Optimiser(
+            policy.parameters(),
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            kind=settings.optimiser,
+            offload=settings.offload,
+        )
+        self.learner = Learner(policy, optimiser, settings.pack_tokens, settings.gradient_clip)
+
+    def resume(self, checkpoints: Checkpoints) -> bool:
+        """Resume an interrupted training, if there is one."""
+        found = checkpoints.restore(self.learner)
+        if found is None:
+            return False
+        step, saved = found
+        self.history.restore(step, saved)
+        if self.history.held_out:
+            self.best_weights = checkpoints.best_weights(self.history.best.step)
+        self._observer.log(f"resuming after update {step:,}")
+        self._observer.advance(step)
+        return True
+
+    def update(self, numbers: Sequence[int]) -> None:
+        step = len(self.history.updates)
+        rate = self._settings.rate(step, self.history.steps)
+        loss, norm = self.learner.update([self._rows[number] for number in numbers], rate)
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise TrainingStopped(
+                f"step {step + 1} has loss {loss} and gradient norm {norm}; lower --learning-rate, or check the traces"
+            )
+        self.history.updates.append(Update(step + 1, loss, rate, norm))
+
+    def evaluate(self) -> None:
+        """Measure the held-out loss, and copy the weights if it is the lowest so far."""
+        if not self._held_out:
+            return
+        history, policy = self.history, self.learner.policy
+        loss = evaluate_loss(policy, self._held_out, self._settings.pack_tokens)
+        history.held_out.append(HeldOutLoss(len(history.updates), loss))
+        if self._settings.keep == "best" and history.best is history.held_out[-1]:
+            for name, parameter in policy.parameters():
+                if name in self.best_weights:
+                    self.best_weights[name].copy_(parameter.detach())
+                else:
+                    self.best_weights[name] = parameter.detach().to("cpu", copy=True)
+        self._observer.log(f"{history.log_line()}, held out {loss:.4f}")
+
+    @torch.no_grad()
+    def restore_best(self) -> None:
+        for name, parameter in self.learner.policy.parameters():
+            parameter.copy_(self.best_weights[name])
 
 
-def _epoch(lengths: Sequence[int], epoch: int, settings: SFTConfig) -> Iterator[list[int]]:
-    """The batches of one epoch: by number of rows, or by tokens."""
+def _epoch_batches(lengths: Sequence[int], epoch: int, settings: SFTConfig) -> Iterator[list[int]]:
+    """The batches of one epoch, by rows or by tokens."""
     order = list(range(len(lengths)))
     random.Random(f"{settings.seed}/{epoch}").shuffle(order)
     batch: list[int] = []
-    held = 0
+    tokens = 0
     for number in order:
-        full = held + lengths[number] > settings.batch_tokens if settings.batch_tokens else False
-        if batch and (full or (not settings.batch_tokens and len(batch) == settings.batch_rows)):
+        if settings.batch_tokens:
+            is_full = tokens + lengths[number] > settings.batch_tokens
+        else:
+            is_full = len(batch) == settings.batch_rows
+        if batch and is_full:
             yield batch
-            batch, held = [], 0
+            batch, tokens = [], 0
         batch.append(number)
-        held += lengths[number]
+        tokens += lengths[number]
     yield batch
-
-
-def _learner(policy: Policy, settings: SFTConfig) -> Learner:
-    recompute_layers(policy.model, settings.recompute)
-    optimiser = Optimiser(
-        policy.parameters(),
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        kind=settings.optimiser,
-        offload=settings.offload,
-    )
-    return Learner(policy, optimiser, settings.pack_tokens, settings.gradient_clip)
-
-
-def _update(learning: Learner, rows: Sequence[Row], course: Course, settings: SFTConfig) -> None:
-    step = len(course.updates)
-    rate = settings.rate(step, course.steps)
-    loss, norm = learning.update(rows, rate)
-    if not math.isfinite(loss) or not math.isfinite(norm):
-        raise TrainingStopped(
-            f"the loss of step {step + 1} is {loss} and its gradient {norm}; lower --learning-rate, "
-            "or look at the traces"
-        )
-    course.updates.append(Update(step + 1, loss, rate, norm))
-
-
-def _measure(
-    course: Course, best: "_Best", held_out: Sequence[Row], settings: SFTConfig, observer: RunObserver
-) -> None:
-    """Measures the held-out loss, and keeps the weights where it is the lowest so far."""
-    if not held_out:
-        return
-    step = len(course.updates)
-    course.held_out.append(Measured(step, measure(best.policy, held_out, settings.pack_tokens)))
-    if settings.keep == "best" and course.best is course.held_out[-1]:
-        best.keep()
-    observer.log(f"{course.line()}, held out {course.held_out[-1].loss:.4f}")
-
-
-class _Best:
-    """The weights of the best measurement so far, in host memory."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.kept: dict[str, Tensor] = {}
-
-    def keep(self) -> None:
-        for name, parameter in self.policy.parameters():
-            if name in self.kept:
-                self.kept[name].copy_(parameter.detach())
-            else:
-                self.kept[name] = parameter.detach().to("cpu", copy=True)
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        for name, parameter in self.policy.parameters():
-            parameter.copy_(self.kept[name])

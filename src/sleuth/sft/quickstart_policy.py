@@ -1,19 +1,21 @@
-"""The quickstart's policy: a small causal model that knows the grammar, and has the search still to learn.
+"""Cold start of the quickstart: a small model and tokenizer trained from scratch on demonstrations.
 
-First it reads experts, so that it can copy names and follow a chain of two, with drills in setting two facts against
-each other. Then it sees people of mixed quality, most of whom guess, so that what pays is there to be found but is not
-what it does. No demonstration takes three hops.
+The first phase teaches experts: copying names, chains of two hops, and drills in comparing two facts. The second phase
+adds behaviours of lower quality, mostly guesses, so that reinforcement learning can find the better ones. No
+demonstration takes three hops.
 """
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.agent.tags import Tags
 from sleuth.evaluate.results import Evaluation
@@ -22,19 +24,21 @@ from sleuth.model.packing import Row
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.atomic import atomic_write
-from sleuth.sft import quickstart_tokenizer as vocabulary
-from sleuth.sft import step as sft
-from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, acted, compares, expert
+from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, expert, is_comparison, render_move
+from sleuth.sft.step import fit
 from sleuth.synthesis.world.names import name_words
 from sleuth.synthesis.world.world import World, WorldQuestion
 from sleuth.train import ceiling
 
+# A tag, a word, a number or another character, each with the space before it; then white space.
+PIECE = r" ?</?[a-z]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s+"
+END, PAD = "<|end|>", "<|pad|>"
 Progress = Callable[[str, int, int, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Steps on batches of demonstrations, drawn by the shares of the behaviours, and of drills in comparing."""
+    """Steps on batches of demonstrations, drawn by behaviour weights, plus comparison drills."""
 
     name: str
     steps: int
@@ -44,7 +48,7 @@ class Phase:
     drills: int = 32
 
 
-SHIPPED = 2  # of the seeds 0, 1 and 2 the one whose expert reads best; docs/quickstart.md shows all three
+SHIPPED_SEED = 2  # of the seeds 0, 1 and 2 the one with the best expert; docs/quickstart.md shows all three
 PHASES = (
     Phase("expert", 2500, 7e-4, {"expert": 0.7, "detour": 0.3}),
     Phase("mixed", 100, 4e-4, {"guess": 0.65, "stray": 0.05, "hasty": 0.1, "expert": 0.2}),
@@ -53,9 +57,9 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes of the model and of what it learns from; the shipped weights come from these."""
+    """Size of the model and of its training data; the defaults made the shipped weights."""
 
-    seed: int = SHIPPED
+    seed: int = SHIPPED_SEED
     width: int = 192
     layers: int = 3
     heads: int = 6
@@ -68,8 +72,8 @@ class Plan:
     phases: tuple[Phase, ...] = PHASES
 
 
-def make(plan: Plan, out: Path, progress: Progress) -> Evaluation:
-    """Writes the model folder, with the expert's ceiling beside the weights; returns that ceiling."""
+def make_policy(plan: Plan, out: Path, progress: Progress) -> Evaluation:
+    """Write the model folder with the evaluation of the expert, its ceiling; return that evaluation."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceilings: list[Evaluation] = []
     with atomic_write(out) as folder:
@@ -80,23 +84,27 @@ def make(plan: Plan, out: Path, progress: Progress) -> Evaluation:
     return ceilings[0]
 
 
-def cold_start(plan: Plan, device: torch.device, before_last: Callable[[Policy], None], progress: Progress) -> Policy:
-    """Trains the policy from nothing; `before_last` is handed it when only the last phase is left."""
+def cold_start(
+    plan: Plan, device: torch.device, before_last_phase: Callable[[Policy], None], progress: Progress
+) -> Policy:
+    """Train the policy from scratch; `before_last_phase` is called with it before the last phase."""
     torch.manual_seed(plan.seed)
-    school = School.of(plan)
-    tokens = Tokens(vocabulary.tokenizer(school.texts()))
-    policy = Policy(model(plan, len(tokens.tokenizer), device), tokens)
+    data = DemonstrationSet.generate(plan)
+    tokens = Tokens(build_tokenizer(data.texts()))
+    policy = Policy(build_model(plan, len(tokens.tokenizer), device), tokens)
     for phase in plan.phases:
         if phase is plan.phases[-1]:
-            before_last(policy)
-        batches = school.batches(phase, tokens)
-        report = _reporter(progress, phase)
-        sft.fit(policy, batches, steps=phase.steps, learning_rate=phase.learning_rate, done=report)
+            before_last_phase(policy)
+
+        def on_step(step: int, loss: float, phase: Phase = phase) -> None:
+            progress(phase.name, step + 1, phase.steps, loss)
+
+        fit(policy, data.batches(phase, tokens), steps=phase.steps, learning_rate=phase.learning_rate, on_step=on_step)
     return policy
 
 
-def model(plan: Plan, vocabulary_size: int, device: torch.device) -> PreTrainedModel:
-    """An ordinary Llama, small enough for two CPU cores."""
+def build_model(plan: Plan, vocabulary_size: int, device: torch.device) -> PreTrainedModel:
+    """A Llama model small enough for two CPU cores."""
     config = LlamaConfig(
         vocab_size=vocabulary_size,
         hidden_size=plan.width,
@@ -114,53 +122,69 @@ def model(plan: Plan, vocabulary_size: int, device: torch.device) -> PreTrainedM
     return cast(PreTrainedModel, made.to(device))
 
 
+def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token per word of the texts, and bytes for all else: a small model copies whole words."""
+    words = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
+    splitter = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    counts = Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = [PAD, END, *letters, *sorted(counts.keys() - set(letters))]
+    # With an empty prefix any piece can continue a word, so unknown words split into known pieces and bytes.
+    model = models.WordPiece(
+        vocab={piece: number for number, piece in enumerate(pieces)},
+        unk_token=PAD,
+        continuing_subword_prefix="",
+        max_input_chars_per_word=10_000,
+    )
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = splitter
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END, pad_token=PAD)
+
+
 @dataclass(frozen=True, slots=True)
-class School:
-    """The worlds that demonstrations are about, none of them the quickstart's, with their questions."""
+class DemonstrationSet:
+    """Worlds other than the quickstart's, with their questions."""
 
     plan: Plan
     worlds: list[World]
-    posed: list[list[WorldQuestion]]
+    questions: list[list[WorldQuestion]]
 
     @classmethod
-    def of(cls, plan: Plan) -> "School":
+    def generate(cls, plan: Plan) -> "DemonstrationSet":
         worlds = [World(plan.passages, 1000 * (plan.seed + 1) + number) for number in range(plan.worlds)]
         return cls(plan, worlds, [list(world.questions("train", plan.questions)) for world in worlds])
 
     def batches(self, phase: Phase, tokens: Tokens) -> Iterator[list[Row]]:
-        """Demonstrations by the shares of the phase, and its drills, without end."""
-        dice = random.Random(f"{self.plan.seed}/{phase.name}")
+        """Endless batches of demonstrations and drills of a phase."""
+        rng = random.Random(f"{self.plan.seed}/{phase.name}")
         writers = [Demonstrator(world, tokens, Tags(), "brief", self.plan.reading) for world in self.worlds]
-        compared = [[each for each in posed if compares(each)] for posed in self.posed]
-        names, shares = list(phase.behaviours), list(phase.behaviours.values())
+        comparisons = [[each for each in questions if is_comparison(each)] for questions in self.questions]
+        names, weights = list(phase.behaviours), list(phase.behaviours.values())
         while True:
             rows: list[Row] = []
             for _ in range(phase.rows):
-                number = dice.randrange(len(self.worlds))
-                asked = dice.choice(self.posed[number])
-                script = BEHAVIOURS[dice.choices(names, shares)[0]](asked, self.worlds[number], dice)
-                rows.append(writers[number].row(asked, script))
+                number = rng.randrange(len(self.worlds))
+                question = rng.choice(self.questions[number])
+                script = BEHAVIOURS[rng.choices(names, weights)[0]](question, self.worlds[number], rng)
+                rows.append(writers[number].row(question, script))
             for _ in range(phase.drills):
-                number = dice.randrange(len(self.worlds))
-                rows.append(writers[number].drill(dice.choice(compared[number])))
+                number = rng.randrange(len(self.worlds))
+                rows.append(writers[number].drill(rng.choice(comparisons[number])))
             yield rows
 
     def texts(self) -> Iterator[str]:
-        """Text that holds every word the tokenizer should know whole."""
-        protocol, dice = Tags(), random.Random(0)
+        """Texts with every word that should be one token."""
+        protocol, rng = Tags(), random.Random(0)
         yield "".join(f" {word}" for word in name_words(self.plan.passages))
         yield "".join(f" {year}" for year in range(1800, 2000))
         yield " Yes No yes no That does not help. must be it. I know this. are the same different came before"
         yield protocol.instruction
-        for world, posed in zip(self.worlds, self.posed, strict=True):
+        for world, questions in zip(self.worlds, self.questions, strict=True):
             yield from (passage.contents for passage in world.passages())
-            for each in posed:
+            for each in questions:
                 yield f"Question: {each.question.question}\n"
-                yield from (acted(move, protocol) for move in expert(each, world, dice))
+                yield from (render_move(move, protocol) for move in expert(each, world, rng))
         tags = ("think", "search", "information", "answer")
         yield " ".join(f"<{slash}{name}>" for name in tags for slash in ("", "/"))
         yield "\n\n<information>Doc 1(Title: No action was taken: nothing found.\n</information>\n\n"
-
-
-def _reporter(progress: Progress, phase: Phase) -> Callable[[int, float], None]:
-    return lambda step, loss: progress(phase.name, step + 1, phase.steps, loss)

@@ -1,4 +1,4 @@
-"""Rejection sampling: a model's own episodes, those kept that ended well."""
+"""Rejection sampling: keep the model's own episodes that earned enough reward."""
 
 import json
 from collections import Counter
@@ -18,16 +18,15 @@ from sleuth.runs.json_files import append_row, read_rows
 from sleuth.runs.lock import acquire
 from sleuth.runs.trajectory import trajectory_row
 
-COUNTS = ("asked", "solved", "kept", "unusable")
-ROUNDS = 8  # times the engine is filled before what was kept is taken out of memory
-
+COUNTS = ("asked", "solved", "kept", "unusable")  # keys of the journal
+ROUNDS = 8  # batch size, in multiples of the concurrency
 Preference = Literal["first", "searches", "tokens"]
-Scored = tuple[Trajectory, Score]
+ScoredTrajectory = tuple[Trajectory, Score]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What is kept: episodes with this reward at least (None: exact match), some of each question, by preference."""
+class SelectionConfig:
+    """Which episodes are kept: those with at least `min_reward` (None: exact match), ordered by preference."""
 
     samples: int
     min_reward: float | None = None
@@ -36,16 +35,15 @@ class Terms:
     temperature: float = 1.0
     seed: int = 0
 
-    def kept(self, episodes: Sequence[Scored]) -> list[Scored]:
-        """Those of one question; the same tokens are kept once."""
-        good = {each[0].ids: each for each in reversed(episodes) if self._good(each[1])}
-        return sorted(good.values(), key=self._place)[: self.per_question]
+    def select(self, episodes: Sequence[ScoredTrajectory]) -> list[ScoredTrajectory]:
+        """The kept episodes of one question, without duplicates."""
+        good = {trajectory.ids: (trajectory, score) for trajectory, score in reversed(episodes) if self._is_good(score)}
+        return sorted(good.values(), key=lambda each: self._rank(each[0]))[: self.per_question]
 
-    def _good(self, score: Score) -> bool:
+    def _is_good(self, score: Score) -> bool:
         return score.parts["em"] == 1.0 if self.min_reward is None else score.total >= self.min_reward
 
-    def _place(self, scored: Scored) -> tuple[int, int, int]:
-        trajectory, _ = scored
+    def _rank(self, trajectory: Trajectory) -> tuple[int, int, int]:
         searches, tokens = trajectory.searches, sum(trajectory.sampled)
         match self.prefer:
             case "searches":
@@ -57,113 +55,113 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Harvest:
-    """What was kept, and of each set how many questions were asked, solved, and how many episodes kept or unusable."""
+class SampledTraces:
+    """Kept rows, and counts by data source: questions asked and solved, episodes kept and unusable."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    asked: Counter[str] = field(default_factory=Counter)
-    solved: Counter[str] = field(default_factory=Counter)
-    kept: Counter[str] = field(default_factory=Counter)
-    unusable: Counter[str] = field(default_factory=Counter)
-    failure: str = field(default="", init=False)  # of the newest unusable episode; a journal does not keep it
+    counts: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in COUNTS})
+    failure: str = field(default="", init=False)  # of the latest unusable episode; not in the journal
 
-    async def take(self, question: Question, episodes: Sequence[Trajectory], rubric: Rubric, terms: Terms) -> None:
-        """Adds the episodes of one question."""
+    @property
+    def questions(self) -> int:
+        """Number of questions sampled so far."""
+        return self.counts["asked"].total()
+
+    async def add_question(
+        self, question: Question, episodes: Sequence[Trajectory], rubric: Rubric, config: SelectionConfig
+    ) -> None:
+        """Score the episodes of one question and keep the selected ones."""
         scored = await rubric.score_all(episodes)
-        usable = [(each, score) for each, score in scored if score is not None]
-        self.failure = next((each.failure for each, _ in scored if each.failure), self.failure)
-        kept, source = terms.kept(usable), question.data_source
-        self.asked[source] += 1
-        self.solved[source] += bool(kept)
-        self.kept[source] += len(kept)
-        self.unusable[source] += len(episodes) - len(usable)
+        usable = [(trajectory, score) for trajectory, score in scored if score is not None]
+        self.failure = next((trajectory.failure for trajectory, _ in scored if trajectory.failure), self.failure)
+        kept = config.select(usable)
+        added = {"asked": 1, "solved": bool(kept), "kept": len(kept), "unusable": len(episodes) - len(usable)}
+        for name, count in added.items():
+            self.counts[name][question.data_source] += count
         self.rows += [trajectory_row(trajectory, score) for trajectory, score in kept]
 
-    def add(self, other: "Harvest") -> None:
-        """Adds what was kept of other questions."""
-        self.rows += other.rows
+    def extend(self, rows: list[dict[str, Any]], counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Add the rows and counts of other questions."""
+        self.rows += rows
         for name in COUNTS:
-            getattr(self, name).update(getattr(other, name))
+            self.counts[name].update(counts[name])
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
-    """What was sampled so far, in a file beside the one to be written: after a kill, the same command goes on."""
+class SamplingJournal:
+    """Progress file of a sampling command; running the same command again resumes from it."""
 
     path: Path
 
     @classmethod
     @contextmanager
-    def held(cls, out: Path, order: Mapping[str, Any]) -> "Iterator[Journal]":
-        """The journal of a trace file; removed when the work inside is done, kept where that was interrupted.
+    def open(cls, out: Path, settings: Mapping[str, Any]) -> "Iterator[SamplingJournal]":
+        """Open the journal of a trace file; remove it on success, keep it on interruption.
 
-        An order is whatever decides the result; a journal of another order may hold hours of work, and stays.
+        `settings` is everything that determines the result; a journal with other settings is an InputError.
         """
         path = out.with_name(f".sampling-{out.name}.jsonl")
-        with ExitStack() as kept:
+        with ExitStack() as stack:
             with explain_write_errors(out):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                file = kept.enter_context(path.open("ab"))
+                file = stack.enter_context(path.open("ab"))
             acquire(file, f"another process is sampling for {out}; wait for it, or end it first")
-            # Half a line, written when a process was killed, would spoil the next.
+            # Drop an incomplete last line that a killed process left.
             file.truncate(path.read_bytes().rfind(b"\n") + 1)
-            cls(path)._begin(json.loads(json.dumps({"order": order})))
+            header = json.loads(json.dumps({"order": settings}))
+            first = next(read_rows(path), None)
+            if first is None:
+                append_row(path, header)
+            elif first != header:
+                raise InputError(
+                    f"{path} is unfinished sampling with another model or settings; run that command again to finish "
+                    "it, or remove the file"
+                )
             yield cls(path)
             path.unlink()
 
-    def _begin(self, order: Mapping[str, Any]) -> None:
-        first = next(read_rows(self.path), None)
-        if first is None:
-            append_row(self.path, order)
-        elif first != order:
-            raise InputError(
-                f"{self.path} holds unfinished sampling by another model or with other settings; give those again to "
-                "finish it, or remove that file"
-            )
+    def read(self) -> SampledTraces:
+        """The traces of an interrupted command."""
+        sampled = SampledTraces()
+        for row in islice(read_rows(self.path), 1, None):
+            sampled.extend(row["rows"], row)
+        return sampled
 
-    def harvest(self) -> Harvest:
-        """What an interrupted command had sampled."""
-        harvest = Harvest()
-        for written in islice(read_rows(self.path), 1, None):
-            counts: dict[str, Counter[str]] = {name: Counter(written[name]) for name in COUNTS}
-            harvest.add(Harvest(written["rows"], **counts))
-        return harvest
-
-    def append(self, fresh: Harvest) -> None:
-        append_row(self.path, {name: getattr(fresh, name) for name in ("rows", *COUNTS)})
+    def append(self, sampled: SampledTraces) -> None:
+        append_row(self.path, {"rows": sampled.rows, **sampled.counts})
 
 
 async def sample(
     agent: Agent,
     questions: Sequence[Question],
     rubric: Rubric,
-    terms: Terms,
-    concurrent: int,
-    done: Callable[[Trajectory], None] | None = None,
-    journal: Journal | None = None,
-) -> Harvest:
-    """Runs the episodes of all questions and keeps those that the terms ask for; a journal's are not run again."""
-    harvest = Harvest() if journal is None else journal.harvest()
-    at_once = max(1, ROUNDS * concurrent // terms.samples)
-    for first in range(harvest.asked.total(), len(questions), at_once):
-        some = questions[first : first + at_once]
-        episodes = await run_batch(agent, list(_tasks(some, first, terms)), concurrent, done)
-        fresh = Harvest()
-        for place, question in enumerate(some):
-            await fresh.take(question, episodes[place * terms.samples : (place + 1) * terms.samples], rubric, terms)
-        if fresh.unusable.total() == len(episodes):
-            # Not into the journal: the same command asks these questions again.
+    config: SelectionConfig,
+    concurrency: int,
+    on_episode: Callable[[Trajectory], None] | None = None,
+    journal: SamplingJournal | None = None,
+) -> SampledTraces:
+    """Run the episodes of all questions that are not in the journal, and keep the selected ones."""
+    sampled = SampledTraces() if journal is None else journal.read()
+    size = max(1, ROUNDS * concurrency // config.samples)
+    for start in range(sampled.questions, len(questions), size):
+        batch = questions[start : start + size]
+        tasks = [
+            Task(question, group, number, seed=config.seed, temperature=config.temperature)
+            for group, question in enumerate(batch, start)
+            for number in range(config.samples)
+        ]
+        episodes = await run_batch(agent, tasks, concurrency, on_episode)
+        new = SampledTraces()
+        for index, question in enumerate(batch):
+            first = index * config.samples
+            await new.add_question(question, episodes[first : first + config.samples], rubric, config)
+        if new.counts["unusable"].total() == len(episodes):
+            # Not written to the journal, so that the same command tries these questions again.
             raise InputError(
-                f"all {len(episodes):,} episodes of {len(some):,} questions were lost ({fresh.failure}); fix the cause "
-                "and give the same command again: what was sampled before is kept"
+                f"all {len(episodes):,} episodes of {len(batch):,} questions failed ({new.failure}); fix the cause and "
+                "run the same command again: earlier samples are kept"
             )
         if journal is not None:
-            journal.append(fresh)
-        harvest.add(fresh)
-    return harvest
-
-
-def _tasks(questions: Sequence[Question], first: int, terms: Terms) -> Iterator[Task]:
-    for group, question in enumerate(questions, first):
-        for number in range(terms.samples):
-            yield Task(question, group, number, seed=terms.seed, temperature=terms.temperature)
+            journal.append(new)
+        sampled.extend(new.rows, new.counts)
+    return sampled

@@ -1,14 +1,20 @@
-"""Trace files: JSONL of conversations and of trajectories, read as rows to train on.
+"""Trace files: JSONL of conversations or trajectories, read into training rows, by worker processes if long.
 
 Suffixes: L tokens of a trace.
 """
 
 import gc
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+import signal
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +22,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.agent import protocol
-from sleuth.corpus.jsonl import open_text, parse_question_line
-from sleuth.errors import InputError
+from sleuth.corpus.jsonl import open_text, parse_question_line, text_lines
+from sleuth.errors import ConfigError, InputError, TrainingStopped
 from sleuth.model.tokens import Tokens
 from sleuth.records import run_lengths
 from sleuth.runs.atomic import atomic_write
+from sleuth.runs.json_files import read_json
 from sleuth.runs.trajectory import unsupported_version
-from sleuth.sft.conversation import EXPECTED, Conversations, Voice, checked
+from sleuth.sft.conversation import EXPECTED, ConversationEncoder, Source, validate_messages
 from sleuth.sft.settings import SFTConfig
+from sleuth.train.observer import RunObserver
 
-TRAJECTORY = ("ids", "origin")
-FORMS = f"{EXPECTED}, or a row of a run's trajectories"
+TRAJECTORY_KEYS = ("ids", "origin")
+FORMATS = f"{EXPECTED}, or a row of a run's trajectories"
+MIN_PROGRESS = 1000  # traces from which progress is shown
+BATCH = 256  # lines per task of a worker
+MIN_PARALLEL = 8192  # traces from which workers are worth starting
+MAX_WORKERS = 12  # more would wait for this process, which distributes lines and collects traces
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Tokens to train on and the weight of each, and the question it is about: what is held out is so by question.
+    """Tokens with loss weights, and the question, by which traces are held out.
 
-    No tensors: processes that read traces load no torch.
+    No tensors: worker processes do not load torch.
     """
 
     ids_L: NDArray[np.int32]
@@ -42,171 +54,247 @@ class Trace:
 
 
 @dataclass(slots=True)
-class Reading:
-    """What was read: the traces, and how many were left out or cut, by reason."""
+class TraceSet:
+    """Traces with counts of skipped and truncated ones by reason."""
 
     traces: list[Trace] = field(default_factory=list)
-    left_out: Counter[str] = field(default_factory=Counter)
-    cut: Counter[str] = field(default_factory=Counter)
-    scored: bool = False  # whether one of them had a reward
+    skipped: Counter[str] = field(default_factory=Counter)
+    truncated: Counter[str] = field(default_factory=Counter)
+    has_rewards: bool = False
     lines: int = 0
 
-    def add(self, other: "Reading") -> None:
-        """What was read after this."""
+    def extend(self, other: "TraceSet") -> None:
         self.traces += other.traces
-        self.left_out += other.left_out
-        self.cut += other.cut
-        self.scored |= other.scored
+        self.skipped += other.skipped
+        self.truncated += other.truncated
+        self.has_rewards |= other.has_rewards
         self.lines += other.lines
 
-    def sentence(self) -> str:
-        """What a person should know of it."""
+    def summary(self) -> str:
         parts = [f"{len(self.traces):,} traces"]
-        if self.left_out:
-            parts.append("left out: " + ", ".join(f"{count:,} {why}" for why, count in self.left_out.items()))
-        if self.cut:
-            parts.append("cut: " + ", ".join(f"{count:,} {what}" for what, count in self.cut.items()))
+        for label, counts in (("skipped", self.skipped), ("truncated", self.truncated)):
+            if counts:
+                parts.append(f"{label}: " + ", ".join(f"{count:,} {reason}" for reason, count in counts.items()))
         return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Lines of a file, with their numbers."""
+class LineBatch:
+    """Numbered lines of a file."""
 
     path: Path
     lines: Sequence[tuple[int, str]]
 
 
-class Reader:
-    """Makes traces of lines for one model."""
+class TraceParser:
+    """Parses lines into traces for one model."""
 
-    def __init__(self, tokens: Tokens, vocabulary: int | None, settings: SFTConfig) -> None:
-        grammar = protocol.make_protocol(settings.protocol, tokens)
-        self._tokens = tokens
-        self._conversations = Conversations(tokens, grammar, settings.observation_tokens)
-        self._vocabulary = len(tokens.tokenizer) if vocabulary is None else vocabulary
-        self._settings = settings
-        self._weights = {Voice.GIVEN: 0.0, Voice.SPOKEN: 1.0, Voice.SHOWN: settings.observation_weight}
+    def __init__(self, tokens: Tokens, vocabulary_size: int | None, settings: SFTConfig) -> None:
+        self._tokens, self._settings = tokens, settings
+        self._encoder = ConversationEncoder(
+            tokens, protocol.make_protocol(settings.protocol, tokens), settings.observation_tokens
+        )
+        self._vocabulary_size = len(tokens.tokenizer) if vocabulary_size is None else vocabulary_size
+        self._weights = {Source.PROMPT: 0.0, Source.ASSISTANT: 1.0, Source.OBSERVATION: settings.observation_weight}
 
-    def read(self, batch: Batch) -> Reading:
-        """The traces of lines; the first that is bad is an InputError."""
-        reading = Reading(lines=len(batch.lines))
-        with _uncollected():
+    def parse(self, batch: LineBatch) -> TraceSet:
+        """Parse a batch; the first invalid line is an InputError."""
+        result = TraceSet(lines=len(batch.lines))
+        with _garbage_collection_paused():
             for number, line in batch.lines:
                 try:
-                    self._row(parse_question_line(line), reading)
+                    self._parse_row(parse_question_line(line), result)
                 except ValueError as error:
-                    raise InputError(f"{batch.path}, line {number}: {error}; a line looks like {FORMS}") from error
-        return reading
+                    raise InputError(f"{batch.path}, line {number}: {error}; expected {FORMATS}") from error
+        return result
 
-    def _row(self, content: Mapping[str, Any], reading: Reading) -> None:
-        if "messages" in content:
-            self._conversation(content, reading)
-        elif all(name in content for name in TRAJECTORY):
-            self._trajectory(content, reading)
+    def _parse_row(self, row: Mapping[str, Any], result: TraceSet) -> None:
+        if "messages" in row:
+            self._parse_conversation(row, result)
+        elif all(name in row for name in TRAJECTORY_KEYS):
+            self._parse_trajectory(row, result)
         else:
-            raise ValueError(f"unknown form of row, with the keys {', '.join(list(content)[:6]) or 'none'}")
+            raise ValueError(f"unknown row format with the keys {', '.join(list(row)[:6]) or 'none'}")
 
-    def _conversation(self, content: Mapping[str, Any], reading: Reading) -> None:
-        messages = checked(content)
-        pieces = list(self._conversations.pieces(messages))
+    def _parse_conversation(self, row: Mapping[str, Any], result: TraceSet) -> None:
+        messages = validate_messages(row)
+        pieces = list(self._encoder.encode(messages))
         ids = [token for piece in pieces for token in piece.ids]
-        weights_L = np.repeat([self._weights[piece.voice] for piece in pieces], [len(piece.ids) for piece in pieces])
-        if cut := sum(piece.cut for piece in pieces):
-            reading.cut["observations"] += cut
-        asked = next((each["content"] for each in messages if each["role"] == "user"), "")
-        self._keep(ids, weights_L, str(content.get("question_id", asked)), reading)
+        weights_L = np.repeat([self._weights[piece.source] for piece in pieces], [len(piece.ids) for piece in pieces])
+        if truncated := sum(piece.truncated for piece in pieces):
+            result.truncated["observations"] += truncated
+        question = next((each["content"] for each in messages if each["role"] == "user"), "")
+        self._add(ids, weights_L, str(row.get("question_id", question)), result)
 
-    def _trajectory(self, content: Mapping[str, Any], reading: Reading) -> None:
-        if problem := unsupported_version(content):
+    def _parse_trajectory(self, row: Mapping[str, Any], result: TraceSet) -> None:
+        if problem := unsupported_version(row):
             raise ValueError(problem)
-        ids, sampled = self._tokens_of(content)
-        reading.scored = True
-        reward, least = _reward(content), self._settings.min_reward
+        ids, sampled = self._tokens_of(row)
+        result.has_rewards = True
+        reward, minimum = _reward(row), self._settings.min_reward
         if reward is None:
-            reading.left_out["unusable"] += 1
-        elif least is not None and reward < least:
-            reading.left_out[f"with a reward below {least:g}"] += 1
+            result.skipped["unusable"] += 1
+        elif minimum is not None and reward < minimum:
+            result.skipped[f"with a reward below {minimum:g}"] += 1
         else:
             first = sampled.index(True) if True in sampled else len(sampled)
-            voices = [
-                Voice.SPOKEN if spoken else Voice.SHOWN if place > first else Voice.GIVEN
-                for place, spoken in enumerate(sampled)
-            ]
-            weights_L = np.array([self._weights[voice] for voice in voices])
-            self._keep(ids, weights_L, str(content.get("question_id")), reading)
+            context = [Source.OBSERVATION if index > first else Source.PROMPT for index in range(len(sampled))]
+            sources = [Source.ASSISTANT if own else each for own, each in zip(sampled, context, strict=True)]
+            self._add(ids, np.array([self._weights[each] for each in sources]), str(row.get("question_id")), result)
 
-    def _tokens_of(self, content: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
-        """Tokens as they were, and which of them were sampled."""
-        ids, origin = content["ids"], content["origin"]
+    def _tokens_of(self, row: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
+        """The tokens of a trajectory, and which of them were sampled."""
+        ids, origin = row["ids"], row["origin"]
         if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
-            raise ValueError("ids must be a list of tokens")
+            raise ValueError("ids must be a list of token ids")
         try:
             sampled = [kind == "sampled" for kind, count in origin for _ in range(count)]
         except (TypeError, ValueError):
             sampled = []
         if len(sampled) != len(ids) or [list(run) for run in run_lengths(sampled)] != origin:
-            raise ValueError(f"origin must say of {len(ids)} tokens, in runs, which were given and which sampled")
-        self._known(ids, sampled, content.get("turns"))
-        return ids, sampled
-
-    def _known(self, ids: list[int], sampled: list[bool], turns: object) -> None:
-        """Tokens mean nothing to another tokenizer: what the first turn said must read the same."""
-        if max(ids, default=0) >= self._vocabulary:
-            raise ValueError(f"token {max(ids)} is none of the model's {self._vocabulary:,}: sampled by another model")
-        match turns:
-            case [{"text": str(said)}, *_] if True in sampled:
+            raise ValueError(f"origin must be runs of given and sampled tokens, {len(ids)} in total")
+        if max(ids, default=0) >= self._vocabulary_size:
+            raise ValueError(
+                f"token {max(ids)} is not among the model's {self._vocabulary_size:,}: sampled by another model"
+            )
+        # The first turn must decode to its text, otherwise the tokens come from another tokenizer.
+        match row.get("turns"):
+            case [{"text": str(text)}, *_] if True in sampled:
                 start = sampled.index(True)
                 end = sampled.index(False, start) if False in sampled[start:] else len(sampled)
-                if not self._tokens.decode(ids[start:end]).startswith(said):
-                    raise ValueError("the tokens do not read as the text of their turn: they are of another tokenizer")
+                if not self._tokens.decode(ids[start:end]).startswith(text):
+                    raise ValueError("the tokens do not decode to the text of their turn: sampled by another tokenizer")
+        return ids, sampled
 
-    def _keep(self, ids: list[int], weights_L: NDArray[np.float64], question: str, reading: Reading) -> None:
+    def _add(self, ids: list[int], weights_L: NDArray[np.float64], question: str, result: TraceSet) -> None:
         limit = self._settings.row_tokens
-        longer = len(ids) > limit
-        if longer and self._settings.overlong == "drop":
-            reading.left_out[f"longer than {limit:,} tokens"] += 1
+        is_overlong = len(ids) > limit
+        if is_overlong and self._settings.overlong == "drop":
+            result.skipped[f"longer than {limit:,} tokens"] += 1
             return
         weights_L = weights_L[:limit]
-        weights_L[:1] = 0.0  # nothing comes before it
+        weights_L[:1] = 0.0  # nothing precedes the first token
         if 1.0 not in weights_L:
-            reading.left_out["without a word of the model's"] += 1
+            result.skipped["without tokens of the model"] += 1
             return
-        if longer:
-            reading.cut["traces"] += 1
-        trace = Trace(np.array(ids[:limit], dtype=np.int32), weights_L.astype(np.float32), question)
-        reading.traces.append(trace)
+        if is_overlong:
+            result.truncated["traces"] += 1
+        result.traces.append(Trace(np.array(ids[:limit], dtype=np.int32), weights_L.astype(np.float32), question))
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """No search for cycles: traces have none, and looking for them among all that is loaded is a tenth of the time."""
-    before = gc.isenabled()
+def _garbage_collection_paused() -> Iterator[None]:
+    """Traces have no reference cycles, and searching for them costs a tenth of the time."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if before:
+        if was_enabled:
             gc.enable()
 
 
-def write(path: Path, rows: Iterable[Mapping[str, Any]], done: Callable[[], None] = lambda: None) -> int:
-    """Writes a trace file, whole or not at all, compressed where its name ends in .gz; returns how many."""
-    count = 0
-    with atomic_write(path) as temporary, open_text(temporary, "w") as file:
-        for each in rows:
-            file.write(json.dumps(each, ensure_ascii=False, allow_nan=False) + "\n")
-            count += 1
-            done()
-    return count
-
-
-def _reward(content: Mapping[str, Any]) -> float | None:
-    """What a trajectory was paid; None where it was not the model's fault that it ended."""
-    match content.get("score"):
+def _reward(row: Mapping[str, Any]) -> float | None:
+    """The reward of a trajectory; None if it is unusable."""
+    match row.get("score"):
         case None:
             return None
         case {"total": float() | int() as total}:
             return total
         case other:
-            raise ValueError(f"score must be null or hold a total, and it is {str(other)[:60]!r}")
+            raise ValueError(f"score is {str(other)[:60]!r}; expected null or an object with total")
+
+
+def write_traces(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Atomically write a trace file, compressed if its name ends in .gz; return the number of rows."""
+    count = 0
+    with atomic_write(path) as temporary, open_text(temporary, "w") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            count += 1
+    return count
+
+
+def read_traces(
+    model: Path, files: Sequence[Path], settings: SFTConfig, observer: RunObserver, *, workers: int | None = None
+) -> TraceSet:
+    """Read all traces for a model folder; an invalid line, or no usable trace, is an InputError.
+
+    `workers` is the number of worker processes; by default it depends on the number of traces and cores.
+    """
+    total = sum(_count_rows(path) for path in files)
+    if total > MIN_PROGRESS:
+        observer.begin("reading traces", total)
+    batches = (batch for path in files for batch in _line_batches(path))
+    count = worker_count(total, len(os.sched_getaffinity(0))) if workers is None else workers
+    parse = _parser(model, settings).parse if not count else None
+    parts = map(parse, batches) if parse else _parse_parallel(model, settings, batches, count)
+    result = TraceSet()
+    for part in parts:
+        result.extend(part)
+        observer.advance(part.lines)
+    if settings.min_reward is not None and not result.has_rewards:
+        raise ConfigError("--min-reward has no effect: traces of messages have no reward; remove it")
+    if not result.traces:
+        raise InputError(
+            f"no usable traces in {', '.join(map(str, files))}: {result.summary()}; give other traces, such as shorter "
+            "ones, raise --row-tokens, or use --overlong cut or a lower --min-reward"
+        )
+    return result
+
+
+def worker_count(total: int, cores: int) -> int:
+    """Worker processes for `total` traces: none for few, at most three quarters of the cores."""
+    count = min(cores * 3 // 4, MAX_WORKERS)
+    return count if total >= MIN_PARALLEL and count > 1 else 0
+
+
+def _count_rows(path: Path) -> int:
+    count = sum(not line.isspace() for line in text_lines(path, "trace file"))
+    if not count:
+        raise InputError(f"{path} has no traces; expected on each line {FORMATS}")
+    return count
+
+
+def _line_batches(path: Path) -> Iterator[LineBatch]:
+    numbered = ((number, line) for number, line in enumerate(text_lines(path, "trace file"), 1) if not line.isspace())
+    while lines := tuple(islice(numbered, BATCH)):
+        yield LineBatch(path, lines)
+
+
+def _parser(model: Path, settings: SFTConfig) -> TraceParser:
+    size = read_json(model / "config.json").get("vocab_size")
+    return TraceParser(Tokens.load(model), size if isinstance(size, int) else None, settings)
+
+
+def _parse_parallel(model: Path, settings: SFTConfig, batches: Iterable[LineBatch], workers: int) -> Iterator[TraceSet]:
+    """Parse batches in worker processes, in order."""
+    # Spawned, because a forked process with threads can deadlock. Each worker loads the tokenizer itself: pickling it
+    # would serialize their start.
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (model, settings)) as pool:
+        pending: deque[Future[TraceSet]] = deque()
+        try:
+            for batch in batches:
+                pending.append(pool.submit(_parse_in_worker, batch))
+                if len(pending) > 3 * workers:  # bounds the lines in memory
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool as error:
+            raise TrainingStopped(
+                "a worker process that read traces died, perhaps out of memory; free some memory and try again"
+            ) from error
+
+
+_WORKER_PARSER: list[TraceParser] = []  # the parser of a worker process
+
+
+def _start_worker(model: Path, settings: SFTConfig) -> None:
+    """Leave Ctrl-C to the parent process, and use one tokenizer thread per worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _WORKER_PARSER.append(_parser(model, settings))
+
+
+def _parse_in_worker(batch: LineBatch) -> TraceSet:
+    return _WORKER_PARSER[0].parse(batch)

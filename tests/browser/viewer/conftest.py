@@ -32,7 +32,7 @@ from sleuth.records import (
 )
 from sleuth.reward.rubric import measure
 from sleuth.runs.run import Run
-from sleuth.sft.quickstart_tokenizer import tokenizer
+from sleuth.sft.quickstart_policy import build_tokenizer
 
 WORKSHOPS = ("Juniper Workshop", "Corvid Press", "Saltmarsh Foundry", "Larkspur Mills", "Ember Quay", "Thistle Works")
 CITIES = ("Hestor Crossing", "Dunvar Hill", "Port Ailsa", "Marrow Bay", "Oldbridge", "Kestrel Ford")
@@ -268,7 +268,7 @@ def shelf() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def library(shelf: Path) -> Library:
     """Two finished runs, of which one was rolled back, two evaluations of the same questions, one of fewer."""
-    made = Library(shelf, Tokens(tokenizer(TEXTS)))
+    made = Library(shelf, Tokens(build_tokenizer(TEXTS)))
     for name, pace in (("steady", 1.0), ("hasty", 1.8)):
         run = made.run(name, advantage="grpo" if name == "steady" else "rloo")
         for step in range(1, STEPS + 1):

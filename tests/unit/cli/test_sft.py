@@ -9,8 +9,8 @@ from sleuth.cli.sft import closing, sft
 from sleuth.cli.traces import gold, sample
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.runs.run import Run
-from sleuth.sft.loop import Course, Measured, Update
-from sleuth.sft.run import Schooled
+from sleuth.sft.loop import HeldOutLoss, History, Update
+from sleuth.sft.run import SFTResult
 
 TALK = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada"}]}
 
@@ -57,14 +57,14 @@ def test_cold_start_refuses_what_it_cannot_do(traces: Path, tmp_path: Path) -> N
 
 def test_closing_line_tells_what_was_kept() -> None:
     updates = [Update(1, 2.5, 0.1, 1.0), Update(20, 0.5, 0.1, 1.0)]
-    course = Course(20, updates, [Measured(0, 2.0), Measured(10, 1.0)], kept=10)
-    assert closing(Schooled(course, 1000, 50), 61.4) == (
+    history = History(20, updates, [HeldOutLoss(0, 2.0), HeldOutLoss(10, 1.0)], kept=10)
+    assert closing(SFTResult(history, 1000, 50), 61.4) == (
         "20 updates on 1,000 traces, loss 2.500 -> 0.500, held out (50) 2.000 -> 1.000 at step 10, kept, 61 s"
     )
-    course.kept = 20
-    assert closing(Schooled(course, 1000, 50), 61.4).endswith("2.000 -> 1.000 at step 10, kept step 20, 61 s")
-    course.held_out.clear()
-    assert closing(Schooled(course, 1000, 0), 61.4) == "20 updates on 1,000 traces, loss 2.500 -> 0.500, 61 s"
+    history.kept = 20
+    assert closing(SFTResult(history, 1000, 50), 61.4).endswith("2.000 -> 1.000 at step 10, kept step 20, 61 s")
+    history.held_out.clear()
+    assert closing(SFTResult(history, 1000, 0), 61.4) == "20 updates on 1,000 traces, loss 2.500 -> 0.500, 61 s"
 
 
 def test_gold_traces_need_somewhere_to_look(questions: Path, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_gold_traces_need_somewhere_to_look(questions: Path, tmp_path: Path) -> 
 
 def test_gold_traces_that_are_none_are_told(questions: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "p2", "contents": '"Ada"\nAda.'}) + "\n")
-    with pytest.raises(InputError, match="makes a demonstration: 1 whose passages are not in the corpus"):
+    with pytest.raises(InputError, match="makes a demonstration: 1 have passages that are not in the corpus"):
         gold(questions, tmp_path / "out.jsonl", corpus=tmp_path / "corpus.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -121,7 +121,7 @@ def test_sampling_refuses_what_it_cannot_do(questions: Path, tmp_path: Path) -> 
 def test_function_calls_are_written_for_a_model(questions: Path, tmp_path: Path) -> None:
     out, corpus = tmp_path / "out.jsonl", tmp_path / "corpus.jsonl"
     corpus.write_text(json.dumps({"id": "p1", "contents": '"Ada"\nAda wrote it.'}) + "\n")
-    with pytest.raises(ConfigError, match="speaks through a model's chat template; name the model with --model"):
+    with pytest.raises(ConfigError, match="--model"):
         gold(questions, out, corpus=corpus, protocol="tools")
     with pytest.raises(ConfigError, match="takes a chat template, and the model has none"):
         gold(questions, out, corpus=corpus, protocol="tools", model="quickstart")

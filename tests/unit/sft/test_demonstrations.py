@@ -1,4 +1,4 @@
-"""Demonstrations: rows whose prompt is given, whose grammar parses, and in which no third hop is ever shown."""
+"""Demonstrations: valid actions, loss weights, and at most two hops."""
 
 import random
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from sleuth.agent.tags import Tags
 from sleuth.model.packing import WEIGHT, Row
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Malformed, ToolCall
-from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, Script, acted, expert
-from sleuth.sft.quickstart_tokenizer import tokenizer
+from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, Script, expert, render_move
+from sleuth.sft.quickstart_policy import build_tokenizer
 from sleuth.synthesis.world.world import World, WorldQuestion
 
 READING = 0.125
@@ -25,13 +25,13 @@ def world() -> World:
 
 
 @pytest.fixture(scope="module")
-def posed(world: World) -> list[WorldQuestion]:
+def questions(world: World) -> list[WorldQuestion]:
     return list(world.questions("train", 60))
 
 
 @pytest.fixture(scope="module")
 def plain(world: World) -> Tokens:
-    return Tokens(tokenizer(passage.contents for passage in world.passages()))
+    return Tokens(build_tokenizer(passage.contents for passage in world.passages()))
 
 
 @pytest.fixture(scope="module")
@@ -41,32 +41,35 @@ def demonstrator(world: World, plain: Tokens) -> Demonstrator:
 
 Behaviour = Callable[[WorldQuestion, World, random.Random], Script]
 
-everyone = pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS)
+all_behaviours = pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=BEHAVIOURS)
 
 
-@everyone
-def test_actions_are_of_the_grammar(behaviour: Behaviour, world: World, posed: list[WorldQuestion]) -> None:
-    for each in posed:
+@all_behaviours
+def test_actions_parse(behaviour: Behaviour, world: World, questions: list[WorldQuestion]) -> None:
+    for each in questions:
         for move in behaviour(each, world, random.Random(0)):
-            read = Tags().parse(acted(move, Tags()))
+            read = Tags().parse(render_move(move, Tags()))
             assert isinstance(read, Malformed) if move.action is None else read == move.action
 
 
-@everyone
-def test_searches_show_the_passage_that_bears_their_name(
-    behaviour: Behaviour, world: World, posed: list[WorldQuestion]
+@all_behaviours
+def test_search_shows_the_passage_with_its_title(
+    behaviour: Behaviour, world: World, questions: list[WorldQuestion]
 ) -> None:
     searches = [
-        move for each in posed for move in behaviour(each, world, random.Random(1)) if isinstance(move.action, ToolCall)
+        move
+        for each in questions
+        for move in behaviour(each, world, random.Random(1))
+        if isinstance(move.action, ToolCall)
     ]
     for move in searches:
         assert isinstance(move.action, ToolCall)
         assert world.passage(move.row).title == move.action.lookups[0]
 
 
-@everyone
-def test_no_demonstration_takes_three_hops(behaviour: Behaviour, world: World, posed: list[WorldQuestion]) -> None:
-    deep = [each for each in posed if len(each.hops) > 2]
+@all_behaviours
+def test_at_most_two_hops(behaviour: Behaviour, world: World, questions: list[WorldQuestion]) -> None:
+    deep = [each for each in questions if len(each.hops) > 2]
     assert deep
     for each in deep:
         for seed in range(20):
@@ -75,8 +78,8 @@ def test_no_demonstration_takes_three_hops(behaviour: Behaviour, world: World, p
             assert len(taken) < 3
 
 
-def test_expert_answers_right_where_two_hops_are_enough(world: World, posed: list[WorldQuestion]) -> None:
-    for each in posed:
+def test_expert_is_correct_up_to_two_hops(world: World, questions: list[WorldQuestion]) -> None:
+    for each in questions:
         if len(each.hops) > 2:
             continue
         *shown, last = expert(each, world, random.Random(0))
@@ -85,11 +88,11 @@ def test_expert_answers_right_where_two_hops_are_enough(world: World, posed: lis
         assert last.action.text in each.question.golden_answers
 
 
-@everyone
-def test_row_learns_what_was_done_and_reads_a_little(
-    behaviour: Behaviour, demonstrator: Demonstrator, plain: Tokens, world: World, posed: list[WorldQuestion]
+@all_behaviours
+def test_row_weights(
+    behaviour: Behaviour, demonstrator: Demonstrator, plain: Tokens, world: World, questions: list[WorldQuestion]
 ) -> None:
-    for each in posed[:20]:
+    for each in questions[:20]:
         script = behaviour(each, world, random.Random(4))
         row = demonstrator.row(each, script)
         prompt = prompts.render(each.question, PROMPT, Tags(), plain)
@@ -99,12 +102,12 @@ def test_row_learns_what_was_done_and_reads_a_little(
         assert set(weights[len(prompt) :]) <= {READING, 1.0}
         learned = plain.decode([token for token, weight in zip(ids, weights, strict=True) if weight == 1.0])
         read = plain.decode([token for token, weight in zip(ids, weights, strict=True) if weight == READING])
-        assert learned == "".join(acted(move, Tags()) for move in script)
+        assert learned == "".join(render_move(move, Tags()) for move in script)
         assert read.count("<information>") == sum(isinstance(move.action, ToolCall) for move in script)
 
 
-def test_drill_practises_only_the_verdict(demonstrator: Demonstrator, posed: list[WorldQuestion]) -> None:
-    compared = [each for each in posed if each.question.type in ("comparison", "yes_no")]
+def test_drill_learns_only_the_verdict(demonstrator: Demonstrator, questions: list[WorldQuestion]) -> None:
+    compared = [each for each in questions if each.question.type in ("comparison", "yes_no")]
     assert compared
     for each in compared:
         weights = weights_of(demonstrator.drill(each))

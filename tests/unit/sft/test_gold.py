@@ -1,4 +1,4 @@
-"""Demonstrations from gold passages: in the order of discovery, in the grammar, with real hits around the gold."""
+"""Gold demonstrations: reading order, protocol, real hits, and skipped questions."""
 
 import asyncio
 import json
@@ -15,10 +15,16 @@ from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Passage, Question, ToolCall
 from sleuth.retrieval import index
 from sleuth.retrieval.retriever import Retriever
-from sleuth.sft import gold_queries, gold_words
-from sleuth.sft.conversation import observed
-from sleuth.sft.gold import Demonstration, Gold, LeftOut
-from sleuth.sft.gold_passages import finder
+from sleuth.sft import gold_thoughts
+from sleuth.sft.conversation import split_observations
+from sleuth.sft.gold import (
+    Demonstration,
+    GoldDemonstrator,
+    Skipped,
+    candidate_names,
+    passage_finder,
+    reading_order,
+)
 
 CONTENTS = {
     "film": '"Big Gap (film)"\nBig Gap is a film of 2014. It was directed by Ada Trig.',
@@ -32,8 +38,8 @@ PASSAGES = {name: Passage(name, contents) for name, contents in CONTENTS.items()
 BRIDGE = Question("q1", 'Where is the director of "Big Gap" based?', ("Oslo",), "films", ("person", "film"))
 
 
-class Stubborn:
-    """Finds the same passages whatever it is asked."""
+class Constant:
+    """Returns the same passages for every query."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -52,8 +58,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def demonstrate(corpus: Path) -> Callable[..., Demonstration | LeftOut]:
-    """What is made of a question; `retriever` None leaves out the index."""
+def demonstrate(corpus: Path) -> Callable[..., Demonstration | Skipped]:
+    """Demonstrate one question; without an index if `retriever` is None."""
 
     def one(
         question: Question,
@@ -64,11 +70,13 @@ def demonstrate(corpus: Path) -> Callable[..., Demonstration | LeftOut]:
         protocol: Protocol | None = None,
         quotes: bool = False,
         guesses: bool = False,
-    ) -> Demonstration | LeftOut:
+    ) -> Demonstration | Skipped:
         searched = index.load(corpus / "index") if isinstance(retriever, str) else retriever
-        writer = Gold(PASSAGES.get, searched, protocol or Tags(), "brief", k, searches, seed, quotes, guesses)
+        writer = GoldDemonstrator(
+            PASSAGES.get, searched, protocol or Tags(), "brief", k, searches, seed, quotes, guesses
+        )
 
-        async def first() -> Demonstration | LeftOut:
+        async def first() -> Demonstration | Skipped:
             return await anext(writer.demonstrate([question]))
 
         return asyncio.run(first())
@@ -77,23 +85,23 @@ def demonstrate(corpus: Path) -> Callable[..., Demonstration | LeftOut]:
 
 
 def actions(made: Demonstration) -> list[ToolCall | Answer]:
-    """What the assistant of a demonstration does, read from its text."""
+    """The actions of a demonstration, parsed from its text."""
     text = made.row["messages"][-1]["content"]
-    turns = [body for opening, body, _ in observed(text, Tags()) if not opening]
+    turns = [body for opening, body, _ in split_observations(text, Tags()) if not opening]
     return [Tags().parse(turn) for turn in turns]  # type: ignore[misc]
 
 
-def test_what_the_question_names_is_found_first() -> None:
-    assert [each.id for each in gold_queries.ordered(BRIDGE, [PASSAGES["person"], PASSAGES["film"]])] == [
+def test_reading_order_starts_with_passages_named_in_the_question() -> None:
+    assert [each.id for each in reading_order(BRIDGE, [PASSAGES["person"], PASSAGES["film"]])] == [
         "film",
         "person",
     ]
     owned = Question("q", "Where does Ada Trig's cat live?", ("houses",), "films")
-    assert [each.id for each in gold_queries.ordered(owned, [PASSAGES["cat"], PASSAGES["person"]])] == ["person", "cat"]
+    assert [each.id for each in reading_order(owned, [PASSAGES["cat"], PASSAGES["person"]])] == ["person", "cat"]
 
 
-def test_hops_are_searched_for_one_by_one_and_answered(
-    demonstrate: Callable[..., Demonstration | LeftOut],
+def test_one_search_per_hop_without_an_index(
+    demonstrate: Callable[..., Demonstration | Skipped],
 ) -> None:
     made = demonstrate(BRIDGE, None)
     assert isinstance(made, Demonstration)
@@ -103,9 +111,7 @@ def test_hops_are_searched_for_one_by_one_and_answered(
 
 
 @pytest.mark.parametrize("quotes", [True, False])
-def test_thoughts_repeat_what_they_go_by_where_that_is_wanted(
-    quotes: bool, demonstrate: Callable[..., Demonstration | LeftOut]
-) -> None:
+def test_quotes(quotes: bool, demonstrate: Callable[..., Demonstration | Skipped]) -> None:
     made = demonstrate(BRIDGE, None, quotes=quotes)
     assert isinstance(made, Demonstration)
     content = made.row["messages"][-1]["content"]
@@ -114,8 +120,8 @@ def test_thoughts_repeat_what_they_go_by_where_that_is_wanted(
     assert ("based in Oslo." in after) is quotes
 
 
-class Named:
-    """Finds what is written for a query, and nothing else."""
+class Lookup:
+    """Returns the passages listed for a query."""
 
     def __init__(self, found: Mapping[str, tuple[str, ...]]) -> None:
         self._found = found
@@ -133,57 +139,57 @@ ASKED = BRIDGE.question.rstrip("?")
         ({ASKED: ("film",), "Ada Trig": ("person",)}, ["Ada Trig"]),
         ({ASKED: ("cat",), "Big Gap": ("town", "film"), "Ada Trig": ("person",)}, ["Big Gap", "Ada Trig"]),
     ],
-    ids=["a name that was read", "nothing of use at first"],
+    ids=["name in the first hit", "nothing useful at first"],
 )
-def test_what_the_question_does_not_find_is_searched_for_by_names_that_were_read(
-    found: dict[str, tuple[str, ...]], queries: list[str], demonstrate: Callable[..., Demonstration | LeftOut]
+def test_missing_passages_are_searched_by_names_read_so_far(
+    found: dict[str, tuple[str, ...]], queries: list[str], demonstrate: Callable[..., Demonstration | Skipped]
 ) -> None:
-    made = demonstrate(BRIDGE, Named(found))
+    made = demonstrate(BRIDGE, Lookup(found))
     assert isinstance(made, Demonstration)
     assert actions(made) == [ToolCall.search(ASKED), *map(ToolCall.search, queries), Answer("Oslo")]
     shown = [tuple(hit.passage.id for hit in search.hits) for search in made.searches]
     assert shown == [found[query] for query in (ASKED, *queries)]
 
 
-def test_title_that_was_not_read_is_no_query(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+def test_unread_title_is_not_a_query(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
     unread = Question("q", "Where do pets live?", ("houses",), "s", ("cat",))
     found = {"Where do pets live": ("person",), "Cats": ("cat",)}
-    assert demonstrate(unread, Named(found)) == LeftOut(unread, "whose passages no search by a name read so far finds")
+    assert isinstance(demonstrate(unread, Lookup(found)), Skipped)
     through = found | {"Oslo": ("cat",)}
-    made = demonstrate(unread, Named(through))
+    made = demonstrate(unread, Lookup(through))
     assert isinstance(made, Demonstration)
     assert actions(made) == [ToolCall.search("Where do pets live"), ToolCall.search("Oslo"), Answer("houses")]
 
 
-def test_what_tells_a_title_apart_is_no_query_unless_it_was_read(
-    demonstrate: Callable[..., Demonstration | LeftOut],
+def test_disambiguator_is_not_a_query_unless_read(
+    demonstrate: Callable[..., Demonstration | Skipped],
 ) -> None:
     found = {ASKED: (), "Big Gap (film)": ("film",), "Ada Trig": ("person",)}
-    assert isinstance(demonstrate(BRIDGE, Named(found)), LeftOut)
+    assert isinstance(demonstrate(BRIDGE, Lookup(found)), Skipped)
     told = Question("q", 'Where is the director of "Big Gap (film)" based?', ("Oslo",), "films", ("person", "film"))
-    made = demonstrate(told, Named(found))
+    made = demonstrate(told, Lookup(found))
     assert isinstance(made, Demonstration)
     assert actions(made)[1:] == [ToolCall.search("Big Gap (film)"), ToolCall.search("Ada Trig"), Answer("Oslo")]
 
 
-def test_another_passage_with_the_answer_does_for_a_single_one(
-    demonstrate: Callable[..., Demonstration | LeftOut],
+def test_another_passage_with_the_answer_replaces_a_single_gold_one(
+    demonstrate: Callable[..., Demonstration | Skipped],
 ) -> None:
     lone = Question("q", "Where do rivers end?", ("sea",), "s", ("cat",))
-    made = demonstrate(lone, Named({"Where do rivers end": ("river",)}))
+    made = demonstrate(lone, Lookup({"Where do rivers end": ("river",)}))
     assert isinstance(made, Demonstration)
     assert actions(made) == [ToolCall.search("Where do rivers end"), Answer("sea")]
     both = Question("q", "Where do rivers end?", ("sea",), "s", ("cat", "town"))
-    assert isinstance(demonstrate(both, Named({"Where do rivers end": ("river",)})), LeftOut)
+    assert isinstance(demonstrate(both, Lookup({"Where do rivers end": ("river",)})), Skipped)
 
 
-def test_gold_passage_with_the_answer_does_where_the_others_are_out_of_reach(
-    demonstrate: Callable[..., Demonstration | LeftOut],
+def test_gold_passage_with_the_answer_is_enough(
+    demonstrate: Callable[..., Demonstration | Skipped],
 ) -> None:
-    made = demonstrate(BRIDGE, Named({ASKED: ("person",)}))
+    made = demonstrate(BRIDGE, Lookup({ASKED: ("person",)}))
     assert isinstance(made, Demonstration)
     assert actions(made) == [ToolCall.search(ASKED), Answer("Oslo")]
-    assert isinstance(demonstrate(BRIDGE, Named({ASKED: ("film",)})), LeftOut)
+    assert isinstance(demonstrate(BRIDGE, Lookup({ASKED: ("film",)})), Skipped)
 
 
 @pytest.mark.parametrize(
@@ -194,38 +200,38 @@ def test_gold_passage_with_the_answer_does_where_the_others_are_out_of_reach(
         (Question("q", "Who lives in Rome?", ("Bo",), "s"), {"Who lives in Rome": ("cat",)}, ["Who lives in Rome"]),
     ],
 )
-def test_what_no_search_tells_is_guessed_where_that_is_wanted(
+def test_guesses(
     question: Question,
     found: dict[str, tuple[str, ...]],
     queries: list[str],
-    demonstrate: Callable[..., Demonstration | LeftOut],
+    demonstrate: Callable[..., Demonstration | Skipped],
 ) -> None:
-    assert isinstance(demonstrate(question, Named(found)), LeftOut)
-    made = demonstrate(question, Named(found), guesses=True)
+    assert isinstance(demonstrate(question, Lookup(found)), Skipped)
+    made = demonstrate(question, Lookup(found), guesses=True)
     assert isinstance(made, Demonstration)
     assert actions(made) == [*map(ToolCall.search, queries), Answer(question.golden_answers[0])]
     assert made.row["found"] is False
     thought = made.row["messages"][-1]["content"].rpartition("<think>")[2]
-    assert not any(thought.strip().startswith(so.partition("{")[0]) for so in gold_words.SO)
+    assert not any(thought.strip().startswith(so.partition("{")[0]) for so in gold_thoughts.ANSWER)
 
 
-def test_what_is_read_is_not_a_guess(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
-    found = Named({ASKED: ("person",)})
+def test_found_answer_is_not_a_guess(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
+    found = Lookup({ASKED: ("person",)})
     made = demonstrate(BRIDGE, found, guesses=True)
     assert made == demonstrate(BRIDGE, found)
     assert isinstance(made, Demonstration)
     assert made.row["found"] is True
 
 
-def test_names_are_those_of_the_question_then_titles_and_names_read() -> None:
+def test_candidate_names() -> None:
     question = Question("q", 'Did Ada Trig\'s sister write "The Long Way" in May?', ("yes",), "s")
-    assert gold_queries.names(question, [PASSAGES["film"]]) == ["The Long Way", "Ada Trig", "Long Way", "Big Gap"]
-    assert gold_queries.names(Question("q", "who wrote it?", ("a",), "s"), []) == []
+    assert candidate_names(question, [PASSAGES["film"]]) == ["The Long Way", "Ada Trig", "Long Way", "Big Gap"]
+    assert candidate_names(Question("q", "who wrote it?", ("a",), "s"), []) == []
     owned = Question("q", "When did Arthur's Magazine and Ada Trig's begin?", ("a",), "s")
-    assert gold_queries.names(owned, []) == ["Arthur's Magazine", "Ada Trig"]
+    assert candidate_names(owned, []) == ["Arthur's Magazine", "Ada Trig"]
 
 
-def test_answer_is_given_as_it_was_read(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+def test_answer_is_spelled_as_in_the_passage(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
     spelled = Question("q", "Where does the river flow to the sea?", ("Lisboa", "Lisbon"), "s", ("river",))
     made = demonstrate(spelled)
     assert isinstance(made, Demonstration)
@@ -233,8 +239,8 @@ def test_answer_is_given_as_it_was_read(demonstrate: Callable[..., Demonstration
 
 
 @pytest.mark.parametrize("kind", ["hermes", "llama"])
-def test_hops_as_function_calls(
-    kind: str, speaker: Callable[[str], Tokens], demonstrate: Callable[..., Demonstration | LeftOut]
+def test_tool_call_protocol(
+    kind: str, speaker: Callable[[str], Tokens], demonstrate: Callable[..., Demonstration | Skipped]
 ) -> None:
     tools = make_protocol("tools", speaker(kind))
     made = demonstrate(BRIDGE, None, protocol=tools)
@@ -251,7 +257,7 @@ def test_hops_as_function_calls(
     assert messages[1]["content"] == f"Doc 1 (Title: Big Gap (film))\n{PASSAGES['film'].text}"
 
 
-def test_real_hits_are_shown_with_the_gold_among_them(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+def test_hits_include_the_gold_passage(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
     made = demonstrate(BRIDGE, k=2)
     assert isinstance(made, Demonstration)
     for search, name in zip(made.searches, ("film", "person"), strict=True):
@@ -259,14 +265,14 @@ def test_real_hits_are_shown_with_the_gold_among_them(demonstrate: Callable[...,
         assert len(search.hits) == 2
 
 
-def test_passage_seen_by_chance_is_not_searched_for(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
-    made = demonstrate(BRIDGE, Stubborn("film", "person"), k=2)
+def test_passage_already_seen_is_not_searched(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
+    made = demonstrate(BRIDGE, Constant("film", "person"), k=2)
     assert isinstance(made, Demonstration)
     assert actions(made) == [ToolCall.search(BRIDGE.question.rstrip("?")), Answer("Oslo")]
 
 
-def test_question_without_gold_is_kept_where_a_hit_holds_an_answer(
-    demonstrate: Callable[..., Demonstration | LeftOut],
+def test_question_without_gold_passages(
+    demonstrate: Callable[..., Demonstration | Skipped],
 ) -> None:
     made = demonstrate(Question("q2", "Where does the river flow to the sea?", ("Lisbon",), "rivers"))
     assert isinstance(made, Demonstration)
@@ -274,56 +280,60 @@ def test_question_without_gold_is_kept_where_a_hit_holds_an_answer(
 
 
 @pytest.mark.parametrize(
-    ("question", "why"),
+    ("question", "reason"),
     [
-        (Question("q", "Where does the river flow?", ("Paris",), "s"), "where no hit holds an answer"),
-        (Question("q", "Is a river wet?", ("yes",), "s"), "of yes or no without supporting passages"),
+        (Question("q", "Where does the river flow?", ("Paris",), "s"), "hit"),
+        (Question("q", "Is a river wet?", ("yes",), "s"), "yes/no"),
         (Question("q", "Who?", ("Ada",), "s", answerable=False), "not answerable"),
-        (Question("q", "Who?", ("Ada",), "s", ("lost",)), "whose passages are not in the corpus"),
+        (Question("q", "Who?", ("Ada",), "s", ("lost",)), "not in the corpus"),
     ],
 )
-def test_others_are_left_out_with_a_reason(
-    question: Question, why: str, demonstrate: Callable[..., Demonstration | LeftOut]
+def test_skipped_questions_have_a_reason(
+    question: Question, reason: str, demonstrate: Callable[..., Demonstration | Skipped]
 ) -> None:
-    assert demonstrate(question) == LeftOut(question, why)
+    result = demonstrate(question)
+    assert isinstance(result, Skipped)
+    assert reason in result.reason
 
 
-def test_passage_that_speaks_the_grammar_is_not_quoted(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+def test_quote_that_parses_as_an_action_is_skipped(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
     spoof = Question("q", "What says Spoof?", ("Rome",), "s", ("spoof",))
-    assert demonstrate(spoof, quotes=True) == LeftOut(spoof, "with passages that speak the grammar")
+    assert isinstance(demonstrate(spoof, quotes=True), Skipped)
     assert isinstance(demonstrate(spoof), Demonstration)
 
 
-def test_more_searches_than_an_agent_has_are_left_out(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
-    assert demonstrate(BRIDGE, None, searches=1) == LeftOut(BRIDGE, "that take more than 1 searches")
+def test_search_budget(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
+    assert isinstance(demonstrate(BRIDGE, None, searches=1), Skipped)
     lone = Question("q", "Where?", ("Oslo",), "s")
-    assert demonstrate(lone, None) == LeftOut(lone, "without supporting passages, which takes an index")
+    assert isinstance(demonstrate(lone, None), Skipped)
 
 
-def test_wording_varies_by_seed_and_by_nothing_else(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+def test_wording_depends_on_the_seed(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
     made = [demonstrate(BRIDGE, None, seed=seed) for seed in range(8)]
     texts = {each.row["messages"][-1]["content"] for each in made if isinstance(each, Demonstration)}
     assert len(texts) > 4
     assert demonstrate(BRIDGE, None) == made[0]
 
 
-def test_search_engine_that_fails_is_told(demonstrate: Callable[..., Demonstration | LeftOut]) -> None:
+def test_failed_search_is_an_error(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
     class Broken:
-        """Answers nothing."""
+        """Fails every search."""
 
         async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
             return [SearchUnavailable(query, "it is down") for query in queries]
 
-    with pytest.raises(UserError, match="it is down; mend the search engine"):
+    with pytest.raises(UserError, match="it is down"):
         demonstrate(BRIDGE, Broken())
 
 
-def test_answer_is_spelled_as_it_was_read_and_ends_its_sentence() -> None:
-    assert gold_words.as_read(("Lone Wolf Mcquade",), ["Lone Wolf McQuade is a film."]) == "Lone Wolf McQuade"
-    assert gold_words.as_read(("Oslo", "oslo"), ["in oslo"]) == "oslo"
-    assert gold_words.as_read(("Oslo",), ["in Bergen"]) == "Oslo"
-    assert gold_words.as_read(("$5.50", "5.50"), ["for $5.50."]) == "$5.50"
-    said = {gold_words.last(answer, random.Random(0))[-2:] for answer in ("Who?", "Go!", "Inc.")}
+def test_answer_as_written_and_conclusion() -> None:
+    assert (
+        gold_thoughts.answer_as_written(("Lone Wolf Mcquade",), ["Lone Wolf McQuade is a film."]) == "Lone Wolf McQuade"
+    )
+    assert gold_thoughts.answer_as_written(("Oslo", "oslo"), ["in oslo"]) == "oslo"
+    assert gold_thoughts.answer_as_written(("Oslo",), ["in Bergen"]) == "Oslo"
+    assert gold_thoughts.answer_as_written(("$5.50", "5.50"), ["for $5.50."]) == "$5.50"
+    said = {gold_thoughts.conclude(answer, random.Random(0))[-2:] for answer in ("Who?", "Go!", "Inc.")}
     assert said == {"o?", "o!", "c."}
 
 
@@ -338,30 +348,28 @@ def test_answer_is_spelled_as_it_was_read_and_ends_its_sentence() -> None:
         (("7", "seven"), "in 1907", "7"),
     ],
 )
-def test_answer_is_never_a_part_of_a_word_nor_a_word_that_means_another_thing(
-    golds: tuple[str, ...], text: str, taught: str
-) -> None:
-    assert gold_words.as_read(golds, [text]) == taught
+def test_answer_as_written_matches_whole_words_and_no_codes(golds: tuple[str, ...], text: str, taught: str) -> None:
+    assert gold_thoughts.answer_as_written(golds, [text]) == taught
 
 
-def test_sentence_that_tells_is_the_one_with_what_is_sought() -> None:
+def test_relevant_sentence() -> None:
     text = "Ada was born in 1815. She wrote in Oslo. She died."
-    assert gold_words.telling(text, ("Oslo", "Ada")) == "She wrote in Oslo."
-    assert gold_words.telling(text, ("Paris", "died she")) == "She died."
-    assert gold_words.telling("", ("Oslo",)) == ""
-    assert gold_words.telling("word " * 80, ("word",)).endswith(" ...")
+    assert gold_thoughts.relevant_sentence(text, ("Oslo", "Ada")) == "She wrote in Oslo."
+    assert gold_thoughts.relevant_sentence(text, ("Paris", "died she")) == "She died."
+    assert gold_thoughts.relevant_sentence("", ("Oslo",)) == ""
+    assert gold_thoughts.relevant_sentence("word " * 80, ("word",)).endswith(" ...")
 
 
-def test_passages_are_found_in_an_index_and_in_a_corpus(corpus: Path) -> None:
+def test_passage_finder(corpus: Path) -> None:
     for find in (
-        finder(corpus / "corpus.jsonl", None, {"film", "lost"}),
-        finder(None, str(corpus / "index"), {"film", "lost"}),
+        passage_finder(corpus / "corpus.jsonl", None, {"film", "lost"}),
+        passage_finder(None, str(corpus / "index"), {"film", "lost"}),
     ):
         assert find("film") == PASSAGES["film"]
         assert find("lost") is None
 
 
-def test_server_gives_no_passage_by_id() -> None:
-    with pytest.raises(ConfigError, match="name their file: --corpus"):
-        finder(None, "http://127.0.0.1:1", {"film"})
-    assert finder(None, "http://127.0.0.1:1", set())("film") is None
+def test_server_needs_a_corpus_for_passage_ids() -> None:
+    with pytest.raises(ConfigError, match="--corpus"):
+        passage_finder(None, "http://127.0.0.1:1", {"film"})
+    assert passage_finder(None, "http://127.0.0.1:1", set())("film") is None

@@ -1,4 +1,4 @@
-"""The cold start in small: phases, folder and repetition; how good it is, is for the recipe to show."""
+"""The quickstart's cold start at small scale, and its tokenizer."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from sleuth.model.policy import Policy
+from sleuth.model.tokens import Tokens
 from sleuth.sft.demonstrations import BEHAVIOURS
-from sleuth.sft.quickstart_policy import PHASES, Plan, cold_start, model
+from sleuth.sft.quickstart_policy import END, PAD, PHASES, Plan, build_model, build_tokenizer, cold_start
 
 CPU = torch.device("cpu")
 PLAN = Plan(
@@ -26,10 +27,10 @@ PLAN = Plan(
 
 @dataclass(frozen=True)
 class Start:
-    """A cold start with what it told, and the weights it handed over before its last phase."""
+    """A cold start with its progress, and the weights before its last phase."""
 
     policy: Policy
-    told: list[str]
+    progress: list[str]
     skilled: dict[str, Tensor]
 
 
@@ -38,17 +39,17 @@ def weights(policy: Policy) -> dict[str, Tensor]:
 
 
 def started() -> Start:
-    told: list[str] = []
+    progress: list[str] = []
     skilled: dict[str, Tensor] = {}
 
     def keep(policy: Policy) -> None:
-        told.append("skilled")
+        progress.append("skilled")
         skilled.update(weights(policy))
 
-    def hear(phase: str, step: int, steps: int, _loss: float) -> None:
-        told.append(f"{phase} {step}/{steps}")
+    def report(phase: str, step: int, steps: int, _loss: float) -> None:
+        progress.append(f"{phase} {step}/{steps}")
 
-    return Start(cold_start(PLAN, CPU, keep, hear), told, skilled)
+    return Start(cold_start(PLAN, CPU, keep, report), progress, skilled)
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +57,21 @@ def start() -> Start:
     return started()
 
 
-def test_skill_is_handed_over_before_it_is_spoilt(start: Start) -> None:
+def test_policy_is_handed_over_before_the_last_phase(start: Start) -> None:
     *before, last = [[f"{phase.name} {step}/2" for step in (1, 2)] for phase in PHASES]
-    assert start.told == [*(line for phase in before for line in phase), "skilled", *last]
+    assert start.progress == [*(line for phase in before for line in phase), "skilled", *last]
     after = weights(start.policy)
     assert any(not torch.equal(start.skilled[name], after[name]) for name in after)
 
 
-def test_same_seed_gives_the_same_policy(start: Start) -> None:
+def test_same_seed_same_policy(start: Start) -> None:
     again = started().policy
     first, second = weights(start.policy), weights(again)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert start.policy.tokens.tokenizer.get_vocab() == again.tokens.tokenizer.get_vocab()
 
 
-def test_policy_is_a_folder_that_loads(start: Start, tmp_path: Path) -> None:
+def test_saved_policy_loads(start: Start, tmp_path: Path) -> None:
     start.policy.save(tmp_path / "policy")
     loaded = Policy.load(tmp_path / "policy", CPU)
     text = "Question: Who?\n<think> yes </think>"
@@ -80,12 +81,50 @@ def test_policy_is_a_folder_that_loads(start: Start, tmp_path: Path) -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_shipped_policy_keeps_to_ten_megabytes() -> None:
-    size = sum(each.numel() * each.element_size() for each in model(Plan(), 2500, CPU).parameters())
+def test_shipped_policy_is_below_ten_megabytes() -> None:
+    size = sum(each.numel() * each.element_size() for each in build_model(Plan(), 2500, CPU).parameters())
     assert size < 10e6
 
 
-def test_phases_draw_from_known_behaviours() -> None:
+def test_phases_use_known_behaviours() -> None:
     for phase in PHASES:
         assert set(phase.behaviours) <= set(BEHAVIOURS)
         assert sum(phase.behaviours.values()) == pytest.approx(1.0)
+
+
+TEXTS = ["Question: Who founded Umbra Trust?\n", "<think> It was 1962. </think> <search> Umbra </search>"]
+
+
+@pytest.fixture(scope="module")
+def known() -> Tokens:
+    return Tokens(build_tokenizer(TEXTS))
+
+
+@pytest.mark.parametrize("text", [" Umbra Trust", " Umbra", " 1962", " </search>", "Question: Who"])
+def test_known_words_are_one_token(text: str, known: Tokens) -> None:
+    pieces = [known.decode([token]) for token in known.encode(text)]
+    assert "".join(pieces) == text
+    assert all(len(piece.split()) == 1 for piece in pieces)
+    assert len(pieces) <= len(text.split()) + text.count(":")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Zanzibar", "naïve — 東京 🜁", "a\n\n\tb", "1962x", "<unknown>", f"{END}{PAD}", " double  space ", "x" * 300],
+)
+def test_any_text_round_trips(text: str, known: Tokens) -> None:
+    assert known.decode(known.encode(text)) == text
+
+
+def test_special_tokens(known: Tokens) -> None:
+    assert known.eos_id == known.tokenizer.convert_tokens_to_ids(END) == 1
+    assert known.tokenizer.pad_token_id == known.tokenizer.convert_tokens_to_ids(PAD) == 0
+    assert known.eos_id not in known.encode(END)
+
+
+def test_vocabulary_is_sorted(known: Tokens) -> None:
+    numbers = known.tokenizer.get_vocab()
+    words = sorted(numbers, key=numbers.__getitem__)[2 + 256 :]
+    assert len(words) > 10
+    assert words == sorted(words)
+    assert build_tokenizer(TEXTS[::-1]).get_vocab() == numbers

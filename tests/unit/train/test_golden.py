@@ -32,7 +32,7 @@ from sleuth.model.attention import NAME
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, Question, Score, StopReason, Trajectory
-from sleuth.sft.quickstart_tokenizer import tokenizer
+from sleuth.sft.quickstart_policy import build_tokenizer
 from sleuth.train.models import Critic
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.step import Learner, StepRates
@@ -72,7 +72,7 @@ def policy(seed: int) -> Policy:
             numbers = [dice.uniform(-0.3, 0.3) + ("norm" in name) for _ in range(each.numel())]
             each.copy_(torch.tensor(numbers).view(each.shape))
     model.eval()
-    return Policy(model, Tokens(tokenizer(["Who wrote it? Ada."])))
+    return Policy(model, Tokens(build_tokenizer(["Who wrote it? Ada."])))
 
 
 def episode(dice: random.Random, group: int) -> Trajectory:

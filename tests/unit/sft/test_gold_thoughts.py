@@ -1,9 +1,9 @@
-"""Reasons of comparisons: both values, then what follows, and nothing where that is not the answer."""
+"""Explanations of comparisons: both values and the verdict, only if they imply the answer."""
 
 import pytest
 
 from sleuth.records import Passage, Question
-from sleuth.sft.gold_reasons import reason
+from sleuth.sft.gold_thoughts import explain_comparison
 
 TEXTS = {
     "Ada Trig": "Ada Trig (6 July 1929 – 8 August 2019) was a French film director.",
@@ -22,7 +22,7 @@ def passages(*titles: str) -> list[Passage]:
 
 
 @pytest.mark.parametrize(
-    ("text", "answer", "titles", "why"),
+    ("text", "answer", "titles", "explanation"),
     [
         (
             "Who is younger, Bo Lind or Ada Trig?",
@@ -94,8 +94,8 @@ def passages(*titles: str) -> list[Passage]:
         ),
     ],
 )
-def test_what_both_passages_say_stands_side_by_side(text: str, answer: str, titles: tuple[str, ...], why: str) -> None:
-    assert reason(Question("q", text, (answer,), "s"), passages(*titles)) == why
+def test_explanation_states_both_values(text: str, answer: str, titles: tuple[str, ...], explanation: str) -> None:
+    assert explain_comparison(Question("q", text, (answer,), "s"), passages(*titles)) == explanation
 
 
 @pytest.mark.parametrize(
@@ -127,5 +127,5 @@ def test_what_both_passages_say_stands_side_by_side(text: str, answer: str, titl
         "nothing",
     ],
 )
-def test_no_reason_is_given_that_does_not_lead_to_the_answer(text: str, answer: str, titles: tuple[str, ...]) -> None:
-    assert reason(Question("q", text, (answer,), "s"), passages(*titles)) is None
+def test_no_explanation_without_support_for_the_answer(text: str, answer: str, titles: tuple[str, ...]) -> None:
+    assert explain_comparison(Question("q", text, (answer,), "s"), passages(*titles)) is None

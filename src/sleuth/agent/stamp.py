@@ -62,7 +62,7 @@ def digest(text: str) -> str:
 def _stamp_imports(config: Config) -> Mapping[str, str | None] | None:
     """Imported functions by the hash of their module; None if Python has no source for it."""
     agent, retrieval = config.agent, config.retrieval
-    settings = {"method": agent.method, "protocol": agent.protocol}
+    settings = {"method": agent.method, "protocol": agent.protocol, **{tool: tool for tool in agent.tools}}
     if agent.method not in UNSEARCHED and retrieval.replay is None:
         settings["index"] = str(retrieval.index)
     return {setting: _source_hash(name) for setting, name in settings.items() if name.startswith(IMPORT)} or None

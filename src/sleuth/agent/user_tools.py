@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_json
@@ -15,7 +14,8 @@ from pydantic_core import PydanticSerializationError, to_json
 from sleuth.agent.tools import TOOLS, Tool, Toolbox
 from sleuth.config.agent import TOOL_FILES, AgentConfig, ToolLimits
 from sleuth.config.hooks import IMPORT, describe_exception, import_function, is_async
-from sleuth.errors import ConfigError, FunctionFailed, InputError
+from sleuth.config.verl import read_search_tool
+from sleuth.errors import ConfigError, FunctionFailed
 from sleuth.retrieval.function import in_daemon_thread
 
 MCP = "mcp:"
@@ -127,25 +127,8 @@ def result_text(spec: str, result: object) -> str:
 
 
 def verl_search_tool(file: Path) -> Tool:
-    """The search tool of a verl tool file: its description replaces ours; its service is set by retrieval.index."""
-    entry = read_verl_file(file)
-    match entry.get("tool_schema"):
+    """The search tool with the description of a verl tool file; its service becomes retrieval.index."""
+    match read_search_tool(file).get("tool_schema"):
         case {"function": {"description": str(description)}}:
             return replace(TOOLS["search"], description=description)
     return TOOLS["search"]
-
-
-def read_verl_file(file: Path) -> Mapping[str, Any]:
-    """The entry of the search tool in a verl tool file; any other tool in it is an InputError."""
-    expected = "expected verl's `tools: - class_name: verl.tools.search_tool.SearchTool`"
-    try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"cannot read the tools of {file} ({' '.join(str(error).split())}); {expected}") from error
-    match tree:
-        case {"tools": [{"class_name": str(name), **entry}]} if name.rpartition(".")[2] == "SearchTool":
-            return {str(key): value for key, value in entry.items()}
-        case {"tools": [*tools]}:
-            names = [tool.get("class_name") if isinstance(tool, dict) else tool for tool in tools]
-            raise InputError(f"{file} has the tools {names}; {expected} alone, and add others by import: or mcp:")
-    raise InputError(f"{file} has no list of tools; {expected}")

@@ -1,10 +1,11 @@
 """The config tree of a run: every setting, declared once; saved with the run as resolved."""
 
-from typing import Annotated, Self
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from sleuth.config.agent import UNSEARCHED, AgentConfig
+from sleuth.config.agent import TOOL_FILES, UNSEARCHED, AgentConfig
 from sleuth.config.algorithm import GROUPED, AlgorithmConfig
 from sleuth.config.data import DataConfig, WorldConfig
 from sleuth.config.engine import EngineConfig
@@ -13,6 +14,7 @@ from sleuth.config.retrieval import RetrievalConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.config.section import Section
 from sleuth.config.train import EvaluateConfig, ModelConfig, TrackConfig, TrainConfig
+from sleuth.config.verl import retrieval_settings
 
 EPISODES_PER_SLOT = 4  # if most episodes wait for a server at any time
 MAX_EPISODES = 1_000_000  # per step, all held in memory
@@ -35,6 +37,21 @@ class Config(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     guards: GuardsConfig = GuardsConfig()
     track: TrackConfig = TrackConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_tool_file(cls, tree: Any) -> Any:
+        """Search the server of a verl tool file, unless an index or a corpus is given."""
+        match tree:
+            case {"world": dict()} | {"data": {"corpus": str()}} | {"retrieval": {"index": str()} | {"replay": str()}}:
+                return tree
+            case {"agent": {"tools": str() | [*_] as tools}}:
+                tools = [tools] if isinstance(tools, str) else tools
+                files = [tool for tool in tools if str(tool).endswith(TOOL_FILES)]
+                if files:
+                    given = tree.get("retrieval") or {}
+                    return {**tree, "retrieval": {**retrieval_settings(Path(files[0])), **given}}
+        return tree
 
     @property
     def remote_tools(self) -> bool:

@@ -1,5 +1,6 @@
 """A trajectory as a conversation: thoughts, searches, results, the answer and its score."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,11 +17,11 @@ _STOPS = {
     StopReason.OUT_OF_TOKENS: "stopped: no tokens left",
     StopReason.SEARCH_UNAVAILABLE: "unusable: the search engine failed",
     StopReason.ENGINE_FAILED: "unusable: generation failed",
-    StopReason.FUNCTION_FAILED: "unusable: a user function failed",
+    StopReason.FUNCTION_FAILED: "unusable: a tool or user function failed",
 }
 _REFUSALS: dict[str, str] = {
-    Outcome.REFUSED: "Refused: no searches were left.",
-    Outcome.UNAVAILABLE: "The search engine gave no answer.",
+    Outcome.REFUSED: "Refused: no calls were left.",
+    Outcome.UNAVAILABLE: "The tool gave no answer.",
 }
 _CLOSING = re.compile(r"</(search|answer|tool_call)>")
 _THOUGHT_TAG = re.compile(r"</?think>")
@@ -65,6 +66,11 @@ def _turn(turn: Row) -> Html:
             parts = [_speech("thought", thought), *(_speech("search", each) for each in queries), _results(turn)]
         case "access":
             parts = [_speech("thought", thought), *(_speech("access", each) for each in turn["urls"]), _results(turn)]
+        case "tool":
+            name = str(turn["name"])
+            thought = _THOUGHT_TAG.sub("", text.partition(f"<{name}>")[0].partition("<tool_call>")[0]).strip()
+            parts = [_speech("thought", thought), _speech("search", call_text(turn), name)]
+            parts.append(_speech("result", str(turn.get("result") or ""), f"{name} result"))
         case "answer":
             # Its hits were retrieved before generation (method rag).
             answer = turn.get("answer") or content or "(empty)"
@@ -77,6 +83,13 @@ def _turn(turn: Row) -> Html:
         label = element("span", f"as sampled, {short(turn.get('tokens'))} tokens", class_="quiet")
         parts.append(folded(label, element("pre", text)))
     return joined(parts)
+
+
+def call_text(turn: Row) -> str:
+    """The arguments of a tool call: the value alone if there is only one text, else JSON."""
+    arguments = turn.get("arguments") or {}
+    values = list(arguments.values())
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _split(text: str) -> tuple[str, str]:

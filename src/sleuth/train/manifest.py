@@ -40,9 +40,10 @@ def create_run(config: Config, folder: Path) -> Run:
 
 def current_versions(config: Config) -> dict[str, Any]:
     """Versions of the code, the libraries and the imported functions."""
+    values = {**flatten(recipe.resolved(config)), **{f"agent.tools: {tool}": tool for tool in config.agent.tools}}
     functions = {
         name: source_hash(value)
-        for name, value in flatten(recipe.resolved(config)).items()
+        for name, value in values.items()
         if isinstance(value, str) and value.startswith(IMPORT)
     }
     return {

@@ -160,12 +160,14 @@ class RolloutCounters:
 
     searches: Usage
     stats: EngineStats
+    tools: Mapping[str, Usage]
 
     def metrics_since(self, before: "RolloutCounters", reward_seconds: float, ranks: Ranks) -> Metrics:
         """Metrics of all ranks since an earlier snapshot."""
         mine = [reward_seconds, *(now - then for now, then in zip(self._counts(), before._counts(), strict=True))]
         every = [theirs for (theirs,) in ranks.gather([mine], "the counts of searches")]
-        reward, searches, seconds, busy, reused, prefilled, preempted = (sum(part) for part in zip(*every, strict=True))
+        totals = [sum(part) for part in zip(*every, strict=True)]
+        reward, searches, seconds, busy, reused, prefilled, preempted, *tools = totals
         metrics = {
             "search/count": float(searches),
             "time/search": busy / ranks.world,
@@ -176,8 +178,14 @@ class RolloutCounters:
         if reused + prefilled:  # only the embedded engine counts its work
             metrics["engine/reused"] = reused / (reused + prefilled)
             metrics["engine/preempted"] = float(preempted)
+        for name, calls, failures, duration in zip(self.tools, tools[::3], tools[1::3], tools[2::3], strict=True):
+            metrics |= {f"tool/{name}/calls": float(calls), f"tool/{name}/failures": float(failures)}
+            if calls:
+                metrics[f"tool/{name}/seconds"] = duration / calls
         return metrics
 
     def _counts(self) -> tuple[float, ...]:
         searches, stats = self.searches, self.stats
-        return (searches.calls, searches.seconds, searches.busy, stats.reused, stats.prefilled, stats.preempted)
+        tools = [count for usage in self.tools.values() for count in (usage.calls, usage.failures, usage.seconds)]
+        work = (stats.reused, stats.prefilled, stats.preempted)
+        return (searches.calls, searches.seconds, searches.busy, *work, *tools)

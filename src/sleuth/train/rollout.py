@@ -82,7 +82,9 @@ class RolloutSampler:
     def _counters(self) -> RolloutCounters:
         engine = self.agent.engine
         stats = engine.stats if isinstance(engine, PagedEngine) else EngineStats()
-        return RolloutCounters(replace(self.agent.tools.searches), replace(stats))
+        toolbox = self.agent.tools
+        tools = {name: replace(usage) for name, usage in toolbox.usage.items()}
+        return RolloutCounters(replace(toolbox.searches), replace(stats), tools)
 
     def _has_signal(self, group: Group) -> bool:
         """A group baseline needs two samples, and with `train.resample` rewards that differ."""

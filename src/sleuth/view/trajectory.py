@@ -7,6 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from sleuth.http.responses import HttpProblem
+from sleuth.page.transcript import call_text
 from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.jsonl import Tree, parse_json
 from sleuth.view.listing import brief
@@ -169,13 +170,17 @@ def _turns(row: Row, spans: Spans, tokenizer: Tokenizer | None) -> list[Tree]:
 def _turn(turn: Row, span: tuple[int, int] | None, shown: str | None) -> Tree:
     text = str(turn.get("text") or "")
     queries = turn.get("queries") or ([turn["query"]] if turn.get("query") is not None else [])
-    tags = list(_ACTION_TAG.finditer(text))
-    thought = _THOUGHT_TAG.sub("", text[: tags[-1].start()] if tags else text).strip()
+    before = text.partition(f"<{turn['name']}>")[0] if turn.get("action") == "tool" else text
+    tags = list(_ACTION_TAG.finditer(before))
+    thought = _THOUGHT_TAG.sub("", before[: tags[-1].start()] if tags else before).strip()
     return {
         "action": turn.get("action"),
         "thought": thought if turn.get("action") != "malformed" else "",
         "queries": queries,
         "urls": turn.get("urls") or [],
+        "tool": turn.get("name"),
+        "call": call_text(turn) if turn.get("action") == "tool" else None,
+        "result": turn.get("result"),
         "answer": turn.get("answer"),
         "reason": turn.get("reason"),
         "text": text,

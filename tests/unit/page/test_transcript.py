@@ -59,7 +59,7 @@ def test_an_unusable_trajectory_is_neither_right_nor_wrong(read: Read, row: dict
     text = read(transcript(row))[1]
     assert "unusable: " in text
     assert "wrong" not in text
-    assert "The search engine gave no answer." in text
+    assert "gave no answer." in text
 
 
 def test_a_refused_search_and_an_empty_result(read: Read, row: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ def test_a_refused_search_and_an_empty_result(read: Read, row: dict[str, Any]) -
     row["turns"][2] = {"action": "search", "query": "more", "hits": [], "outcome": "refused", "tokens": 3, "text": ""}
     text = read(transcript(row | {"stop": "out_of_turns"}))[1]
     assert "Nothing was found." in text
-    assert "Refused: no searches were left." in text
+    assert "Refused: no calls were left." in text
     assert "stopped: no turns left" in text
 
 

@@ -8,7 +8,7 @@ const STOPS = {
   out_of_tokens: "no answer: out of tokens",
   max_tokens: "no answer: out of tokens",
 };
-const REFUSED = "not carried out: no searches were left";
+const REFUSED = "not carried out: no calls were left";
 
 export class Transcript {
   constructor(question, stop) {
@@ -51,8 +51,9 @@ export class Transcript {
     if (step.type) this.thought = null;
     if (step.type === "search") this.#call(step.index, "search", step.queries);
     if (step.type === "access") this.#call(step.index, "open", step.urls);
+    if (step.type === "tool") this.#call(step.index, step.name, Object.values(step.arguments).map(shown));
     if (step.type === "malformed") this.steps.append(line("fault", "no action", step.reason));
-    if (step.sources || step.failure) this.#found(step);
+    if (step.sources || step.result !== undefined || step.failure) this.#found(step);
   }
 
   #call(index, label, asked) {
@@ -62,11 +63,12 @@ export class Transcript {
     this.state.textContent = "searching";
   }
 
-  #found({ index, sources, failure }) {
+  #found({ index, sources, result, failure }) {
     const waiting = this.searches.get(index);
     this.searches.delete(index);
     this.state.textContent = "thinking";
     if (failure) waiting.replaceWith(h("p", { class: "bad" }, failure));
+    else if (result !== undefined) waiting.replaceWith(h("p", { class: "result", dir: "auto" }, visible(result)));
     else if (!sources.length) waiting.replaceWith(h("p", { class: "quiet" }, "nothing was found"));
     else waiting.replaceWith(h("ul", { class: "sources" }, ...sources.map(source)));
   }
@@ -87,6 +89,11 @@ export class Transcript {
     this.stopping.remove();
     this.element.classList.remove("busy");
   }
+}
+
+/** An argument of a tool: text as it is, anything else as JSON. */
+function shown(argument) {
+  return typeof argument === "string" ? argument : JSON.stringify(argument);
 }
 
 function line(kind, label, ...children) {

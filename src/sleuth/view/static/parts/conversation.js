@@ -26,11 +26,13 @@ export function conversation({ turns, failure, prompt }) {
 
 function acts(turn) {
   const asked = [turn.queries.map((query) => line("search", query)), turn.urls.map((url) => line("access", url))];
+  const called = turn.action === "tool" && [line("search", turn.call, turn.tool), line("result", turn.result, `${turn.tool} result`)];
   // What an answer's turn has found was searched for it, and shown before it spoke.
-  const before = ["search", "access"].includes(turn.action) ? [] : [documents(turn)];
+  const before = ["search", "access", "tool"].includes(turn.action) ? [] : [documents(turn)];
   const spoken = [
     line("thought", turn.thought),
     ...asked,
+    called,
     turn.action === "answer" && line("answer", turn.answer || "(empty)"),
   ];
   const fault = turn.action === "malformed" && [line("fault", turn.text || "(empty)", "no action"), note(turn.reason)];

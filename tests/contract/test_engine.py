@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sleuth.engines.base import Completion, Engine, Finish, Sampling
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.engines.paged.pages import PAGE
+from sleuth.engines.paged.page_pool import PAGE_SIZE
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.engines.vllm.server_process import start
@@ -263,7 +263,7 @@ def test_calls_at_the_same_time_do_not_mix(opener: Opener, home: Home) -> None:
 
 @any_engine
 def test_an_empty_prompt_is_a_failure(opener: Opener, home: Home) -> None:
-    with pytest.raises(EngineFailure, match="prompt of 0 tokens"):
+    with pytest.raises(EngineFailure, match="0 tokens"):
         said(opener, home, [], Sampling(3))
 
 
@@ -370,7 +370,7 @@ def test_generation_ends_where_the_context_does(opener: Opener, home: Home, give
 @pytest.mark.parametrize("length", [16, 17, 400])
 def test_a_prompt_without_room_after_it_is_a_failure(opener: Opener, home: Home, length: int) -> None:
     prompt = home.ids("tick ") * length
-    with pytest.raises(EngineFailure, match=f"prompt of {length} tokens"):
+    with pytest.raises(EngineFailure, match=f"{length} tokens"):
         said(opener, home, prompt, Sampling(3), context=16)
 
 
@@ -575,7 +575,7 @@ def test_a_group_computes_its_prompt_once(opener: PagedOpener, wild: Home, lengt
     alone = together(paged, wild, [(prompt, Sampling(6, seed=seed)) for seed in range(8)], slots=1)
     assert [completion.ids for completion in completions] == [completion.ids for completion in alone]
     # Whole pages are shared; what is left of the prompt, a token at least, each computes for itself.
-    shared = (length - 1) // PAGE * PAGE
+    shared = (length - 1) // PAGE_SIZE * PAGE_SIZE
     assert (prefilled, reused) == (length + 7 * (length - shared), 7 * shared)
 
 

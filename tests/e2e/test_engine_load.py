@@ -12,13 +12,13 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Finish, Sampling
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.engines.paged.pages import PAGE
+from sleuth.engines.paged.page_pool import PAGE_SIZE
 from sleuth.model.attention import AttentionShape
 from sleuth.model.tokens import Tokens
 
 REQUESTS = 10_000
 SLOTS, CONTEXT = 256, 96
-NEED = SLOTS * CONTEXT // PAGE
+NEED = SLOTS * CONTEXT // PAGE_SIZE
 LIMIT = 300.0  # seconds: only a deadlock takes as long
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -34,7 +34,7 @@ def share_of(pages: int, model: PreTrainedModel) -> float:
     else:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Half a page more, so that rounding takes none.
-    return (pages + 0.5) * PAGE * AttentionShape.of(model.config, parameter.dtype).bytes_per_token / total
+    return (pages + 0.5) * PAGE_SIZE * AttentionShape.of(model.config, parameter.dtype).bytes_per_token / total
 
 
 def calls(dice: random.Random, vocabulary: int) -> list[Call]:
@@ -96,7 +96,7 @@ def one_thread() -> Iterator[None]:
 
 
 async def emptied(engine: PagedEngine) -> None:
-    while engine.pages_held:  # noqa: ASYNC110  nobody is told when the last page is given back
+    while engine.pages_in_use:  # noqa: ASYNC110  nobody is told when the last page is given back
         await asyncio.sleep(0.01)
 
 
@@ -124,7 +124,7 @@ def test_ten_thousand_requests_on_a_tenth_of_the_pages(tiny: Tiny, tokens: Token
     assert len(served) + len(crowd.left) == REQUESTS
     assert len(crowd.left) > REQUESTS / 50
     assert crowd.version > 2
-    assert engine.pages_held == 0
+    assert engine.pages_in_use == 0
     assert engine.stats.preempted > 50
     assert engine.stats.reused > 10_000
     for number, completion in served.items():

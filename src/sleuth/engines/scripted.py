@@ -1,4 +1,4 @@
-"""An engine that plays given token sequences, for tests and demonstrations."""
+"""An engine that replays given token sequences, for tests and demonstrations."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ Script = Callable[[Sequence[int]], Sequence[int] | Completion]
 
 
 class ScriptedEngine:
-    """Answers each call with what its script says for those ids; every logprob is 0, a certainty."""
+    """Answers each prompt with what its script returns; every logprob is 0."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -22,13 +22,13 @@ class ScriptedEngine:
 
     @classmethod
     def playing(cls, *lines: Sequence[int]) -> "ScriptedEngine":
-        """Plays the lines one after the other, whatever it is asked; a call after the last is an EngineFailure."""
+        """Replay the lines in order, whatever the prompt; a call after the last one is an EngineFailure."""
         remaining = iter(lines)
 
         def script(_ids: Sequence[int]) -> Sequence[int]:
             line = next(remaining, None)
             if line is None:
-                raise EngineFailure(f"the script of {len(lines)} lines is at its end")
+                raise EngineFailure(f"the script has only {len(lines)} lines; add one for this call")
             return line
 
         return cls(script)
@@ -41,24 +41,22 @@ class ScriptedEngine:
         self,
         ids: Sequence[int],
         sampling: Sampling,
-        session: Session | None = None,  # noqa: ARG002  a script has no cache to keep
+        session: Session | None = None,  # noqa: ARG002  a script has no cache
         on_tokens: OnTokens | None = None,
     ) -> Completion:
         if not ids:
-            raise EngineFailure("a prompt of 0 tokens; expected 1 or more")
-        line = self._script(ids)
-        completion = line if isinstance(line, Completion) else self._played(line, sampling.max_tokens)
+            raise EngineFailure("the prompt has 0 tokens, expected 1 or more")
+        completion = self._script(ids)
+        if not isinstance(completion, Completion):
+            line = tuple(completion)[: sampling.max_tokens]
+            finish = Finish.STOP if len(completion) <= sampling.max_tokens else Finish.LENGTH
+            completion = Completion(line, (0.0,) * len(line), (self._version,) * len(line), finish)
         if on_tokens is not None:
             on_tokens(completion.ids)
         return completion
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:  # noqa: ARG002
         self._version = version
-
-    def _played(self, line: Sequence[int], most: int) -> Completion:
-        played = tuple(line)[:most]
-        finish = Finish.STOP if len(line) <= most else Finish.LENGTH
-        return Completion(played, (0.0,) * len(played), (self._version,) * len(played), finish)
 
     async def close(self) -> None:
         """Nothing is held."""

@@ -12,7 +12,7 @@ from math import isfinite
 import torch
 
 from sleuth.agent.tools import Usage
-from sleuth.engines.paged.schedule import EngineStats
+from sleuth.engines.paged.scheduler import EngineStats
 from sleuth.model.policy import Policy
 from sleuth.records import Group, Malformed, Score, StopReason, Trajectory
 from sleuth.train.ranks import Ranks

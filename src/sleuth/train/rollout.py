@@ -12,7 +12,7 @@ from sleuth.agent.episode import Agent, Task, run_batch
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.engines.paged.schedule import EngineStats
+from sleuth.engines.paged.scheduler import EngineStats
 from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.records import Group, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric

@@ -14,7 +14,7 @@ def test_lines_are_played_one_after_the_other_and_then_no_more() -> None:
         engine = ScriptedEngine.playing([1, 2, 3], [4])
         assert (await engine.generate([9], Sampling(5))).ids == (1, 2, 3)
         assert (await engine.generate([9], Sampling(5))).ids == (4,)
-        with pytest.raises(EngineFailure, match="script of 2 lines"):
+        with pytest.raises(EngineFailure, match="2 lines"):
             await engine.generate([9], Sampling(5))
 
     asyncio.run(main())

@@ -14,8 +14,8 @@ from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
-from sleuth.engines.paged.kernels.pointwise import rotate_and_store
-from sleuth.engines.paged.pages import PAGE
+from sleuth.engines.paged.page_pool import PAGE_SIZE
+from sleuth.engines.paged.triton_backend import rotate_and_store
 from sleuth.model import fused_layers
 from sleuth.model.attention import PackedLayout
 from sleuth.model.kernel_patch import disable_split_k, install
@@ -206,7 +206,7 @@ def test_engine_norms_and_rotates_heads_as_the_trainer(dtype: torch.dtype) -> No
     angles = drawn(tokens, width // 2, seed=3).repeat(1, 2)
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     place = torch.arange(tokens, dtype=torch.int32, device=DEVICE)
-    keys, values = (torch.zeros(1, key_heads, PAGE, width, dtype=dtype, device=DEVICE) for _ in range(2))
+    keys, values = (torch.zeros(1, key_heads, PAGE_SIZE, width, dtype=dtype, device=DEVICE) for _ in range(2))
     found = rotate_and_store(qkv, cos, sin, place, place, keys, values, of_query, of_key, EPS, heads, key_heads)
     query, key, _ = qkv.view(tokens, -1, width).split([heads, key_heads, key_heads], 1)
     query, key = apply_rotary_pos_emb(normed(query, of_query), normed(key, of_key), cos, sin)

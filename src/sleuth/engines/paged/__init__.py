@@ -1,1 +1,1 @@
-"""The embedded engine: continuous batching over cached keys and values, in the trainer's own process."""
+"""The embedded engine: continuous batching over a paged key/value cache, sharing the policy's parameters."""

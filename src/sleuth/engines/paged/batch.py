@@ -1,22 +1,34 @@
-"""The tokens of one forward pass.
+"""The inputs of one forward pass: packed on the host, uploaded in one copy, or written to static graph buffers.
 
-Suffixes: N packed tokens, B decoding lanes, M tokens to sample.
+Suffixes: N packed tokens, B decoding lanes, M sampled slots, T tiles, G chunks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from sleuth.model.attention import Tiles
+from sleuth.engines.paged.page_pool import PAGE_SIZE
+from sleuth.engines.paged.scheduler import PrefillChunk
+from sleuth.model.attention import Tiles, split_into_tiles
+
+ALIGNMENT = 4  # 32-bit numbers in 16 bytes
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+DECODE_MULTIPLE = 64  # lanes; matrix products are tiled by 64 rows, so fewer are no faster
+MIN_LANES = 64  # of a captured step with prefill; above it powers of two, to capture few graphs
+MIN_BUFFER = 512  # prefill tokens of the smallest buffers; each next one holds twice as many
+TOKENS_PER_CHUNK = 64  # mean chunk size for which buffers reserve chunks
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One token of each decoding lane first, then prefilled segments, packed without padding; all int32.
+    """One token of each decoding lane, then prefill chunks, packed without padding; all int32.
 
-    `addresses_N` says where a token's key and value go: page * PAGE + place in the page, or -1 for nowhere.
-    A lane's token sees the first `lengths_S[slot]` tokens of its slot, itself included (its key is written by then).
-    `last_M` names the packed tokens whose successor is sampled; None where every lane's is, and nothing is prefilled.
+    `addresses_N` is where a token's key and value go: page * PAGE_SIZE + offset, or -1 for nowhere. A lane sees the
+    first `lengths_S[slot]` tokens of its slot, including its own. `last_M` selects the tokens whose successor is
+    sampled; None means every lane, without prefill.
     """
 
     ids_N: Tensor
@@ -25,3 +37,173 @@ class Batch:
     slots_B: Tensor
     tiles: Tiles | None = None
     last_M: Tensor | None = None
+
+
+def upload(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Copy arrays to the device in one asynchronous transfer, as int32 (float32 by bits).
+
+    A transfer costs microseconds whatever its size, and a step needs a dozen small arrays.
+    """
+    parts = [_as_int32(each) for each in arrays]
+    # Aligned to 16 bytes: kernels would be compiled again for unaligned pointers.
+    starts = np.cumsum([0, *(-(-len(part) // ALIGNMENT) * ALIGNMENT for part in parts)])
+    # torch's cache of pinned memory does not reuse a block before its copy is done.
+    host = torch.empty(int(starts[-1]), dtype=torch.int32, pin_memory=device.type == "cuda")
+    filled = host.numpy()
+    for start, part in zip(starts.tolist(), parts, strict=False):
+        filled[start : start + len(part)] = part
+    there = host.to(device, non_blocking=True)
+    return [there[start : start + len(part)] for start, part in zip(starts.tolist(), parts, strict=False)]
+
+
+def _as_int32(array: np.ndarray) -> np.ndarray:
+    flat = array.ravel()
+    return flat.view(np.int32) if flat.dtype == np.float32 else flat.astype(np.int32, copy=False)
+
+
+def uniform(seeds_M: np.ndarray, places_M: np.ndarray) -> np.ndarray:
+    """Counter-based random numbers in [0, 1) (SplitMix64), by request seed (uint64) and token index."""
+    with np.errstate(over="ignore"):
+        mixed_M = _splitmix(_splitmix(seeds_M + GOLDEN) + places_M.astype(np.uint64) * GOLDEN)
+    uniform_M: np.ndarray = (mixed_M >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return uniform_M
+
+
+def _splitmix(bits_M: np.ndarray) -> np.ndarray:
+    bits_M = (bits_M ^ (bits_M >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits_M = (bits_M ^ (bits_M >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits_M ^= bits_M >> np.uint64(31)
+    return bits_M
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPrefill:
+    """Prefill chunks as int32 arrays, after `lanes` places that are left to the lanes.
+
+    `last_M` selects the places after which a token is sampled, lanes first; `ends_2G` holds slots and lengths.
+    """
+
+    ids_N: np.ndarray
+    positions_N: np.ndarray
+    addresses_N: np.ndarray
+    tiles_4T: np.ndarray
+    last_M: np.ndarray
+    ends_2G: np.ndarray
+
+    @classmethod
+    def of(cls, chunks: Sequence[PrefillChunk], lanes: int, queries: int) -> "PackedPrefill":
+        """Pack the chunks, in tiles of at most `queries` queries."""
+        blank = np.full(lanes, -1, dtype=np.int32)
+        ids, positions, addresses = [blank], [blank], [blank]
+        tiles = [np.zeros((4, 0), dtype=np.int32)]
+        last, first = [*range(lanes)], lanes
+        for chunk in chunks:
+            request, position = chunk.request, np.arange(chunk.start, chunk.end, dtype=np.int32)
+            pages = np.array(request.pages, dtype=np.int32)
+            ids.append(np.array(request.ids[chunk.start : chunk.end], dtype=np.int32))
+            positions.append(position)
+            addresses.append(pages[position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE)
+            tiles.append(split_into_tiles(first, request.slot, chunk.start, len(position), queries))
+            first += len(position)
+            if chunk.is_last:
+                last.append(first - 1)
+        ends = [[chunk.request.slot for chunk in chunks], [chunk.end for chunk in chunks]]
+        return cls(
+            np.concatenate(ids),
+            np.concatenate(positions),
+            np.concatenate(addresses),
+            np.concatenate(tiles, axis=1),
+            np.array(last, dtype=np.int32),
+            np.array(ends, dtype=np.int32),
+        )
+
+    def arrays(self) -> list[np.ndarray]:
+        """Arrays that a step reads, in the order of upload."""
+        return [self.ids_N, self.positions_N, self.addresses_N, self.tiles_4T, self.last_M]
+
+    def padded(self, tokens: int, tiles: int, sampled: int) -> "PackedPrefill":
+        """Pad with tokens without address, tiles without queries, and samples that are ignored."""
+        return PackedPrefill(
+            _pad(self.ids_N, tokens, 0),
+            _pad(self.positions_N, tokens, 0),
+            _pad(self.addresses_N, tokens, -1),
+            np.stack([_pad(column_T, tiles, 0) for column_T in self.tiles_4T]),
+            _pad(self.last_M, sampled, 0),
+            self.ends_2G,
+        )
+
+
+def _pad(array: np.ndarray, length: int, value: int) -> np.ndarray:
+    out = np.full(length, value, dtype=np.int32)
+    out[: len(array)] = array
+    return out
+
+
+def max_tiles(tokens: int, chunks: int, queries: int) -> int:
+    """Most tiles of `tokens` tokens in `chunks` chunks: the last tile of each chunk may be short."""
+    return -(-tokens // queries) + chunks
+
+
+def pad_decode_lanes(lanes: int) -> int:
+    """Lanes of a captured decode step, including padding."""
+    return -(-lanes // DECODE_MULTIPLE) * DECODE_MULTIPLE
+
+
+def pad_mixed_lanes(lanes: int) -> int:
+    """Lanes of a captured step with prefill, including padding; 0 stays 0."""
+    return max(MIN_LANES, 1 << (lanes - 1).bit_length()) if lanes else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillBuffers:
+    """Static inputs of captured steps with up to `tokens` prefill tokens in up to `chunks` chunks."""
+
+    tokens: int
+    chunks: int
+    ids_N: Tensor
+    positions_N: Tensor
+    addresses_N: Tensor
+    tiles_4T: Tensor
+    last_M: Tensor
+
+    @classmethod
+    def allocate(cls, tokens: int, chunks: int, lanes: int, queries: int, device: torch.device) -> "PrefillBuffers":
+        """Allocate buffers for at most `lanes` lanes."""
+        sizes = (*[lanes + tokens] * 3, 4 * max_tiles(tokens, chunks, queries), lanes + chunks)
+        buffers = [torch.zeros(size, dtype=torch.int32, device=device) for size in sizes]
+        return cls(tokens, chunks, *buffers)
+
+    @classmethod
+    def allocate_all(cls, tokens: int, slots: int, queries: int, device: torch.device) -> "list[PrefillBuffers]":
+        """Allocate buffers of growing size, the last of which fits every step."""
+        sizes, size = [tokens], MIN_BUFFER
+        while size < tokens:
+            sizes.insert(-1, size)
+            size *= 2
+        lanes = pad_mixed_lanes(slots)
+        chunks = [min(slots, max(MIN_LANES, size // TOKENS_PER_CHUNK)) for size in sizes[:-1]]
+        return [cls.allocate(*each, lanes, queries, device) for each in zip(sizes, [*chunks, slots], strict=True)]
+
+    def fits(self, tokens: int, chunks: int) -> bool:
+        return tokens <= self.tokens and chunks <= self.chunks
+
+    def write(self, prefill: PackedPrefill, lanes: int) -> None:
+        """Upload chunks that were packed behind `lanes` lanes, with padding."""
+        padded = prefill.padded(lanes + self.tokens, len(self.tiles_4T) // 4, lanes + self.chunks)
+        for there, sent in zip(self._views(lanes), upload(padded.arrays(), self.ids_N.device), strict=True):
+            there.copy_(sent)
+
+    def clear(self) -> None:
+        """Empty the buffers: no token has an address."""
+        self.addresses_N.fill_(-1)
+        for each in (self.ids_N, self.positions_N, self.tiles_4T, self.last_M):
+            each.zero_()
+
+    def batch(self, slots_B: Tensor) -> Batch:
+        """The batch of a step with these lanes, as views of the buffers."""
+        ids_N, positions_N, addresses_N, tiles_4T, last_M = self._views(len(slots_B))
+        return Batch(ids_N, positions_N, addresses_N, slots_B, Tiles(*tiles_4T.view(4, -1)), last_M)
+
+    def _views(self, lanes: int) -> list[Tensor]:
+        packed = [each[: lanes + self.tokens] for each in (self.ids_N, self.positions_N, self.addresses_N)]
+        return [*packed, self.tiles_4T, self.last_M[: lanes + self.chunks]]

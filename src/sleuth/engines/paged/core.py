@@ -1,120 +1,198 @@
-"""Steps one after the other: plan, launch, and look in arrears at what was sampled.
+"""The engine core: plans and launches steps, and processes sampled tokens with a delay of a few steps.
 
-Suffixes: S slots, M sampled rows.
+Suffixes: S slots, M sampled slots, C stop classes (distinct sets of stop strings), V vocabulary.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
+from transformers import PreTrainedModel
 
-from sleuth.engines.base import NOT_FINITE
-from sleuth.engines.paged.pages import PAGE
-from sleuth.engines.paged.row import Row
-from sleuth.engines.paged.runner import Drawn, Runner
-from sleuth.engines.paged.schedule import EngineStats, Schedule, Shortage, Step
-from sleuth.engines.paged.watch import Watch
+from sleuth.engines.base import NOT_FINITE, Finish
+from sleuth.engines.paged.model_runner import ModelRunner, PendingSamples
+from sleuth.engines.paged.page_pool import PAGE_SIZE
+from sleuth.engines.paged.request import Request
+from sleuth.engines.paged.scheduler import EngineStats, OutOfPages, Scheduler, StepPlan
 from sleuth.errors import EngineFailure
+from sleuth.model.tokens import StopStrings, Tokens
 
-# Steps launched before the oldest is looked at: enough to keep a GPU busy, few enough to waste little past a stop.
-AHEAD = 2
+# Steps launched before the oldest is processed: enough to keep a GPU busy, few enough to waste little past a stop.
+LAUNCH_AHEAD = 2
+
+
+class StopChecker:
+    """Ends requests at a stop string, an end-of-sequence token, or their limit.
+
+    A table of tokens that may end a request of each stop class lets one lookup cover a whole step.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokens: Tokens | None) -> None:
+        self._stops = StopStrings(tokens) if tokens is not None else None
+        eos_ids = getattr(model.generation_config, "eos_token_id", None)
+        candidates = (
+            *(eos_ids if isinstance(eos_ids, list) else [eos_ids]),
+            tokens.eos_id if tokens is not None else None,
+        )
+        self._eos_ids = frozenset(token for token in candidates if isinstance(token, int))
+        self._vocabulary = model.config.vocab_size
+        self._classes: dict[tuple[str, ...], int] = {}
+        self._users: Counter[int] = Counter()
+        self._may_end_CV = np.zeros((0, self._vocabulary), dtype=bool)
+        self._table_row = lru_cache(maxsize=64)(self._make_table_row)
+
+    def acquire(self, stops: tuple[str, ...]) -> int:
+        """Return the stop class of these stop strings; pair with `release`."""
+        if stops and self._stops is None:
+            raise EngineFailure("stop strings need a tokenizer; pass `tokens` to the engine")
+        if stops not in self._classes:
+            self._classes[stops] = self._insert(self._table_row(stops))
+        stop_class = self._classes[stops]
+        self._users[stop_class] += 1
+        return stop_class
+
+    def release(self, stop_class: int) -> None:
+        """Free the table row of a class without users, so that the table does not grow forever."""
+        self._users[stop_class] -= 1
+        if not self._users[stop_class]:
+            del self._users[stop_class]
+            self._classes = {stops: each for stops, each in self._classes.items() if each != stop_class}
+
+    def may_end(self, stop_classes_M: np.ndarray, tokens_M: np.ndarray) -> np.ndarray:
+        """Which of the newest tokens may be the last of their requests."""
+        may_end_M: np.ndarray = self._may_end_CV[stop_classes_M, tokens_M]
+        return may_end_M
+
+    def check(self, request: Request) -> None:
+        """Set the finish reason of a request whose newest token is its last."""
+        if self._stops is not None:
+            request.stop = self._stops.match(request.ids, request.prompt_length, request.sampling.stops)
+        if request.stop is not None:
+            request.finish = Finish.STOP
+        elif request.ids[-1] in self._eos_ids:
+            request.finish = Finish.END
+        elif len(request.logprobs) == request.sampling.max_tokens:
+            request.finish = Finish.LENGTH
+        elif len(request.logprobs) == request.max_new:
+            request.finish = Finish.CONTEXT
+
+    def _insert(self, row_V: np.ndarray) -> int:
+        free = next((each for each in range(len(self._may_end_CV)) if each not in self._users), None)
+        if free is None:
+            self._may_end_CV = np.concatenate([self._may_end_CV, row_V[None]])
+            return len(self._may_end_CV) - 1
+        # Copied, because a step may be reading the table.
+        self._may_end_CV = self._may_end_CV.copy()
+        self._may_end_CV[free] = row_V
+        return free
+
+    def _make_table_row(self, stops: tuple[str, ...]) -> np.ndarray:
+        ending = self._eos_ids | (self._stops.candidate_ids(stops) if self._stops is not None else frozenset())
+        row_V = np.zeros(self._vocabulary, dtype=bool)
+        row_V[[token for token in ending if token < self._vocabulary]] = True
+        return row_V
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
-    """A step that was launched: for whom it samples, with which weights, and what comes of it."""
+class InFlightStep:
+    """A launched step: the slots it samples for, the version of its weights, and its pending results."""
 
     slots_M: np.ndarray
-    tenants_M: np.ndarray
+    generations_M: np.ndarray
     version: int
-    drawn: Drawn
+    samples: PendingSamples
 
 
-class Core:
-    """The engine without callers: one thread at a time steps it. Rows that have news are given to `tell`."""
+class EngineCore:
+    """The engine without callers, stepped by one thread at a time; requests with news go to `on_progress`."""
 
     def __init__(
-        self, runner: Runner, watch: Watch, schedule: "partial[Schedule]", tell: Callable[[Sequence[Row]], None]
+        self,
+        runner: ModelRunner,
+        stop_checker: StopChecker,
+        new_scheduler: "partial[Scheduler]",
+        on_progress: Callable[[Sequence[Request]], None],
     ) -> None:
         self.runner = runner
         self.version = 0
-        self.schedule = schedule()
-        self._fresh = schedule
-        self._watch, self._tell = watch, tell
-        self._ahead = AHEAD if runner.device.type == "cuda" else 0
-        self._flying: deque[Flight] = deque()
+        self.scheduler = new_scheduler()
+        self._new_scheduler = new_scheduler
+        self._stop_checker, self._on_progress = stop_checker, on_progress
+        self._ahead = LAUNCH_AHEAD if runner.device.type == "cuda" else 0
+        self._in_flight: deque[InFlightStep] = deque()
 
     @property
     def stats(self) -> EngineStats:
-        return self.schedule.stats
+        return self.scheduler.stats
 
     @property
     def busy(self) -> bool:
-        return bool(self._flying) or self.schedule.busy
+        return bool(self._in_flight) or self.scheduler.busy
 
     def step(self) -> None:
-        """Launches the next step, and looks at the oldest of those that are under way."""
+        """Launch the next step and process the oldest one in flight."""
         try:
-            step = self.schedule.plan()
-        except Shortage:
-            # Rows may have finished in what was launched but not looked at; only then does one give way.
-            if self._flying:
-                self.land()
+            plan = self.scheduler.plan()
+        except OutOfPages:
+            # Requests in flight may have finished; preempt only when there are none.
+            if self._in_flight:
+                self.receive()
             else:
-                self.schedule.give_way()
+                self.scheduler.preempt()
             return
-        if len(step.lanes_B) or step.segments:
-            self._flying.append(self._launch(step))
-            self.land(self._ahead)
+        if len(plan.lanes_B) or plan.chunks:
+            self._in_flight.append(self._launch(plan))
+            self.receive(self._ahead)
         else:
-            self.land()
+            self.receive()
 
-    def land(self, ahead: int = 0) -> None:
-        """Takes in what was sampled, until no more than `ahead` steps are under way."""
-        while len(self._flying) > ahead:
-            flight = self._flying.popleft()
-            touched = self._take(flight, *flight.drawn.wait())
-            self._tell([row for row in touched if row.finish is not None or row.on_tokens is not None])
-            self.schedule.remove([row for row in touched if row.finish is not None])
+    def receive(self, ahead: int = 0) -> None:
+        """Process sampled tokens until at most `ahead` steps are in flight."""
+        while len(self._in_flight) > ahead:
+            step = self._in_flight.popleft()
+            touched = self._process(step, *step.samples.wait())
+            self._on_progress([each for each in touched if each.finish is not None or each.on_tokens is not None])
+            self.scheduler.remove([each for each in touched if each.finish is not None])
 
     def reset(self) -> None:
-        """The state after a start; rows that were there are lost."""
-        for row in self.schedule.rows:
-            row.slot = -1
-        self._flying.clear()
-        stats, self.schedule = self.schedule.stats, self._fresh()
-        self.schedule.stats = stats
-        self.runner.clear()
+        """Return to the initial state; requests are lost."""
+        for request in self.scheduler.requests:
+            request.slot = -1
+        self._in_flight.clear()
+        stats, self.scheduler = self.scheduler.stats, self._new_scheduler()
+        self.scheduler.stats = stats
+        self.runner.reset()
 
-    def _launch(self, step: Step) -> Flight:
-        board, slots_M = self.schedule.board, step.sampled()
-        drawn = self.runner.launch(step, slots_M, board.seed_S[slots_M], board.drawn_S[slots_M] - 1)
-        return Flight(slots_M, board.tenant_S[slots_M], self.version, drawn)
+    def _launch(self, plan: StepPlan) -> InFlightStep:
+        slots, slots_M = self.scheduler.slots, plan.sampled_slots()
+        samples = self.runner.launch(plan, slots_M, slots.seed_S[slots_M], slots.launched_S[slots_M] - 1)
+        return InFlightStep(slots_M, slots.generation_S[slots_M], self.version, samples)
 
-    def _take(self, flight: Flight, tokens_M: np.ndarray, logprobs_M: np.ndarray) -> list[Row]:
-        """Keeps what a step sampled; the rows to which something happened by it: an end, a whole page, a listener."""
-        board, slots_M = self.schedule.board, flight.slots_M
-        there_M = board.tenant_S[slots_M] == flight.tenants_M
-        if not there_M.all():
-            self.stats.past_stop += int((~there_M).sum())
-            slots_M, tokens_M, logprobs_M = slots_M[there_M], tokens_M[there_M], logprobs_M[there_M]
+    def _process(self, step: InFlightStep, tokens_M: np.ndarray, logprobs_M: np.ndarray) -> list[Request]:
+        """Record a step's tokens; return the requests that may have ended, filled a page, or are streaming."""
+        slots, slots_M = self.scheduler.slots, step.slots_M
+        current_M = slots.generation_S[slots_M] == step.generations_M
+        if not current_M.all():
+            self.stats.past_stop += int((~current_M).sum())
+            slots_M, tokens_M, logprobs_M = slots_M[current_M], tokens_M[current_M], logprobs_M[current_M]
         if not np.isfinite(logprobs_M).all():
             broken = logprobs_M[~np.isfinite(logprobs_M)][0]
             raise EngineFailure(f"a logprob is {broken}: {NOT_FINITE}")
-        board.land(slots_M, tokens_M, logprobs_M, flight.version)
-        seen_M = board.seen_S[slots_M]
-        ending_M = self._watch.may_end(board.watch_S[slots_M], tokens_M) | (seen_M == board.limit_S[slots_M])
-        turning_M = (board.given_S[slots_M] + seen_M) % PAGE == 0
-        touched = np.flatnonzero(ending_M | turning_M | board.heard_S[slots_M])
-        return [self._look(slot, ending) for slot, ending in zip(slots_M[touched], ending_M[touched], strict=True)]
+        slots.record(slots_M, tokens_M, logprobs_M, step.version)
+        received_M = slots.received_S[slots_M]
+        ending_M = self._stop_checker.may_end(slots.stop_class_S[slots_M], tokens_M)
+        ending_M = ending_M | (received_M == slots.max_new_S[slots_M])
+        page_full_M = (slots.prompt_S[slots_M] + received_M) % PAGE_SIZE == 0
+        touched = np.flatnonzero(ending_M | page_full_M | slots.streaming_S[slots_M])
+        return [self._update(slot, ending) for slot, ending in zip(slots_M[touched], ending_M[touched], strict=True)]
 
-    def _look(self, slot: int, ending: bool) -> Row:
-        row = self.schedule.board.rows[slot]
-        assert row is not None  # noqa: S101  the slot's tenant is the one it was sampled for
-        self.schedule.board.catch_up(row)
-        self.schedule.settle(row)
+    def _update(self, slot: int, ending: bool) -> Request:
+        request = self.scheduler.slots.requests[slot]
+        assert request is not None  # noqa: S101  the slot still has the request it was sampled for
+        self.scheduler.slots.update(request)
+        self.scheduler.register_pages(request)
         if ending:
-            self._watch.judge(row)
-        return row
+            self._stop_checker.check(request)
+        return request

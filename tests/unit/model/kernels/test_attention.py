@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sleuth.engines.paged import gathered
+from sleuth.engines.paged import torch_backend
 from sleuth.model.attention import Tiles
 from sleuth.model.kernels import attention
 
 PAGE = 16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FORMS = {"kernels": attention, "plain": gathered}
+FORMS = {"kernels": attention, "plain": torch_backend}
 
 
 @pytest.fixture(params=FORMS)
@@ -140,8 +140,8 @@ def test_more_lanes_than_are_gathered_at_once() -> None:
     shape = Heads(4, 2, 128)
     lengths = [120, *range(30, 65)]
     pages, query_BHD = Pages(shape, lengths), queries(37, shape)
-    assert 36 * 120 * pages.keys[0, :, 0].nbytes > gathered.GATHERED
-    out_BHD = decoded(gathered, pages, query_BHD, [*range(36), 36])
+    assert 36 * 120 * pages.keys[0, :, 0].nbytes > torch_backend.GATHER_BYTES
+    out_BHD = decoded(torch_backend, pages, query_BHD, [*range(36), 36])
     right = [pages.seen(query_BHD[slot], slot, 120) for slot in range(36)]
     torch.testing.assert_close(out_BHD[:36].double(), torch.stack(right), rtol=1e-5, atol=1e-5)
     assert not out_BHD[36].any()
@@ -163,8 +163,8 @@ def test_shares_of_a_sequence_add_up(splits: int) -> None:
 def test_neither_pages_nor_neighbours_change_a_bit(lengths: list[int], seed: int) -> None:
     query_BHD = queries(len(lengths), SHAPES[0])
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed)).tolist()
-    here = decoded(gathered, Pages(SHAPES[0], lengths), query_BHD, list(range(len(lengths))))
-    there = decoded(gathered, Pages(SHAPES[0], lengths, seed=seed + 1), query_BHD[order], order)
+    here = decoded(torch_backend, Pages(SHAPES[0], lengths), query_BHD, list(range(len(lengths))))
+    there = decoded(torch_backend, Pages(SHAPES[0], lengths, seed=seed + 1), query_BHD[order], order)
     assert torch.equal(here[order], there)
 
 
@@ -188,7 +188,7 @@ def test_a_prompt_longer_than_a_block_and_a_tile() -> None:
     cached = (pages.keys, pages.values, pages.table_SX)
     out, plain = (torch.zeros(150, 8, 16, device=DEVICE) for _ in range(2))
     attention.prefill(query_NHD, out, *cached, cut(attention, shape, [(0, 0, 150)], 0), 0.25)
-    gathered.prefill(query_NHD, plain, *cached, cut(gathered, shape, [(0, 0, 150)], 0), 0.25)
+    torch_backend.prefill(query_NHD, plain, *cached, cut(torch_backend, shape, [(0, 0, 150)], 0), 0.25)
     torch.testing.assert_close(out, plain, rtol=1e-5, atol=1e-5)
 
 

@@ -7,12 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sleuth.engines.paged.pages import PAGE, Pages
+from sleuth.engines.paged.page_pool import PAGE_SIZE, PagePool
 
 COUNT = 12
 
 # Texts out of few parts begin alike often, part at page borders and elsewhere, and fit into few pages.
-PARTS = ((1,) * PAGE, (2,) * PAGE, (1,) * 5, (2,), (1, 2, 1))
+PARTS = ((1,) * PAGE_SIZE, (2,) * PAGE_SIZE, (1,) * 5, (2,), (1, 2, 1))
 TEXTS = st.lists(st.sampled_from(PARTS), min_size=1, max_size=5).map(lambda parts: [i for part in parts for i in part])
 WHICH = st.integers(0, 99)
 
@@ -32,7 +32,7 @@ class Rows(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pages = Pages(COUNT)
+        self.pages = PagePool(COUNT)
         self.rows: list[Row] = []
         self.memory: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
         self.weights = 0
@@ -42,7 +42,7 @@ class Rows(RuleBasedStateMachine):
         self.admit(ids)
 
     @precondition(lambda self: self.rows)
-    @rule(which=WHICH, kept=st.integers(1, 4 * PAGE), more=TEXTS | st.just([]))
+    @rule(which=WHICH, kept=st.integers(1, 4 * PAGE_SIZE), more=TEXTS | st.just([]))
     def come_alike(self, which: int, kept: int, more: list[int]) -> None:
         self.admit(self.rows[which % len(self.rows)].ids[:kept] + more)
 
@@ -52,14 +52,14 @@ class Rows(RuleBasedStateMachine):
         row = self.rows[which % len(self.rows)]
         free = self.pages.free
         longer = row.ids + more
-        if self.pages.extend(row.held, len(longer)):
+        if self.pages.allocate(row.held, len(longer)):
             row.ids = longer
             self.compute(row)
         else:
-            assert -(-len(longer) // PAGE) - len(row.held) > free == self.pages.free
+            assert -(-len(longer) // PAGE_SIZE) - len(row.held) > free == self.pages.free
 
     @precondition(lambda self: self.rows)
-    @rule(which=WHICH, lost=st.sampled_from((0, 0, 1, 3, PAGE, 99)))
+    @rule(which=WHICH, lost=st.sampled_from((0, 0, 1, 3, PAGE_SIZE, 99)))
     def go(self, which: int, lost: int) -> None:
         row = self.rows.pop(which % len(self.rows))
         self.pages.release(row.held, row.ids, max(0, row.computed - lost))
@@ -76,13 +76,13 @@ class Rows(RuleBasedStateMachine):
 
     @rule()
     def forget(self) -> None:
-        self.pages.forget()
+        self.pages.invalidate()
         self.weights += 1
 
     @invariant()
     def no_page_is_lost(self) -> None:
         readers = Counter(page for row in self.rows for page in row.held)
-        assert self.pages.held == len(readers)
+        assert self.pages.in_use == len(readers)
         assert self.pages.free == COUNT - len(readers)
 
     @invariant()
@@ -95,21 +95,21 @@ class Rows(RuleBasedStateMachine):
     def only_whole_pages_are_shared(self) -> None:
         readers = Counter(page for row in self.rows for page in row.held)
         for row in self.rows:
-            assert all(readers[page] == 1 for page in row.held[row.computed // PAGE :])
+            assert all(readers[page] == 1 for page in row.held[row.computed // PAGE_SIZE :])
 
     def teardown(self) -> None:
         for row in self.rows:
             self.pages.release(row.held, row.ids, row.computed)
-        assert (self.pages.held, self.pages.free) == (0, COUNT)
-        assert self.pages.extend([], COUNT * PAGE)
+        assert (self.pages.in_use, self.pages.free) == (0, COUNT)
+        assert self.pages.allocate([], COUNT * PAGE_SIZE)
 
     def admit(self, ids: list[int]) -> int:
-        held, found = self.pages.begin(ids)
+        held, found = self.pages.match_prefix(ids)
         assert 0 <= found < len(ids)
-        assert len(held) == -(-found // PAGE)
+        assert len(held) == -(-found // PAGE_SIZE)
         row = Row(ids, held, found, self.weights)
         self.check(row)
-        if self.pages.extend(held, len(ids)):
+        if self.pages.allocate(held, len(ids)):
             self.rows.append(row)
             self.compute(row)
         else:
@@ -117,15 +117,15 @@ class Rows(RuleBasedStateMachine):
         return found
 
     def compute(self, row: Row) -> None:
-        self.pages.fill(row.held, row.ids, row.computed, len(row.ids))
+        self.pages.register(row.held, row.ids, row.computed, len(row.ids))
         for place in range(row.computed, len(row.ids)):
-            address = row.held[place // PAGE], place % PAGE
+            address = row.held[place // PAGE_SIZE], place % PAGE_SIZE
             self.memory[address] = row.weights, tuple(row.ids[: place + 1])
         row.computed = len(row.ids)
 
     def check(self, row: Row) -> None:
         for place in range(row.computed):
-            address = row.held[place // PAGE], place % PAGE
+            address = row.held[place // PAGE_SIZE], place % PAGE_SIZE
             assert self.memory[address] == (row.weights, tuple(row.ids[: place + 1]))
 
 

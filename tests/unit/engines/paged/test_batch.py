@@ -10,45 +10,43 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
-from sleuth.engines.paged.chunk import Chunk, most_tiles
+from sleuth.engines.paged.batch import PackedPrefill, PrefillBuffers, max_tiles, pad_decode_lanes, pad_mixed_lanes
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.engines.paged.frame import frames, lanes_of
-from sleuth.engines.paged.graphs import filled_up
-from sleuth.engines.paged.pages import PAGE
-from sleuth.engines.paged.row import Row
-from sleuth.engines.paged.schedule import Segment
+from sleuth.engines.paged.page_pool import PAGE_SIZE
+from sleuth.engines.paged.request import Request
+from sleuth.engines.paged.scheduler import PrefillChunk
 from sleuth.model.tokens import Tokens
 
 
-def row(ids: list[int], slot: int, pages: list[int]) -> Row:
+def make_request(ids: list[int], slot: int, pages: list[int]) -> Request:
     loop = asyncio.new_event_loop()
     future: asyncio.Future[Completion] = loop.create_future()
     loop.close()
-    return Row(ids, len(ids), Sampling(1), 1, 0, (0, 0), None, None, future, slot, pages)
+    return Request(ids, len(ids), Sampling(1), 1, 0, (0, 0), None, None, future, slot, pages)
 
 
 @pytest.fixture
-def chunk() -> Chunk:
+def prefill() -> PackedPrefill:
     """Two lanes, the end of a row of 20 tokens, and the beginning of one of 40."""
-    first, second = row([*range(20)], 3, [7, 5]), row([*range(100, 140)], 1, [0, 2, 4])
-    return Chunk.of([Segment(first, 12, 20), Segment(second, 0, 9)], 2, 4)
+    first, second = make_request([*range(20)], 3, [7, 5]), make_request([*range(100, 140)], 1, [0, 2, 4])
+    return PackedPrefill.of([PrefillChunk(first, 12, 20), PrefillChunk(second, 0, 9)], 2, 4)
 
 
-def test_segments_stand_behind_the_lanes(chunk: Chunk) -> None:
-    assert chunk.ids_N[2:].tolist() == [*range(12, 20), *range(100, 109)]
-    assert chunk.positions_N[2:].tolist() == [*range(12, 20), *range(9)]
-    assert chunk.addresses_N[2:].tolist() == [7 * PAGE + 12 + n for n in range(4)] + [
-        5 * PAGE + n for n in range(4)
+def test_segments_stand_behind_the_lanes(prefill: PackedPrefill) -> None:
+    assert prefill.ids_N[2:].tolist() == [*range(12, 20), *range(100, 109)]
+    assert prefill.positions_N[2:].tolist() == [*range(12, 20), *range(9)]
+    assert prefill.addresses_N[2:].tolist() == [7 * PAGE_SIZE + 12 + n for n in range(4)] + [
+        5 * PAGE_SIZE + n for n in range(4)
     ] + [*range(9)]
-    assert chunk.ends_2G.tolist() == [[3, 1], [20, 9]]
+    assert prefill.ends_2G.tolist() == [[3, 1], [20, 9]]
 
 
-def test_only_lanes_and_rows_that_end_are_sampled(chunk: Chunk) -> None:
-    assert chunk.last_M.tolist() == [0, 1, 9]
+def test_only_lanes_and_rows_that_end_are_sampled(prefill: PackedPrefill) -> None:
+    assert prefill.last_M.tolist() == [0, 1, 9]
 
 
-def test_tiles_cover_every_given_token_once(chunk: Chunk) -> None:
-    first, slot, position, count = chunk.tiles_4T
+def test_tiles_cover_every_given_token_once(prefill: PackedPrefill) -> None:
+    first, slot, position, count = prefill.tiles_4T
     assert [*zip(first.tolist(), slot.tolist(), position.tolist(), count.tolist(), strict=True)] == [
         (2, 3, 12, 4),
         (6, 3, 16, 4),
@@ -57,33 +55,33 @@ def test_tiles_cover_every_given_token_once(chunk: Chunk) -> None:
         (18, 1, 8, 1),
     ]
     assert count.sum() == 17
-    assert len(count) <= most_tiles(17, 2, 4)
+    assert len(count) <= max_tiles(17, 2, 4)
 
 
-def test_what_fills_up_goes_nowhere(chunk: Chunk) -> None:
-    full = chunk.padded(32, 9, 6)
+def test_what_fills_up_goes_nowhere(prefill: PackedPrefill) -> None:
+    full = prefill.padded(32, 9, 6)
     assert [len(each) for each in (full.ids_N, full.positions_N, full.addresses_N, full.last_M)] == [32, 32, 32, 6]
     assert full.tiles_4T.shape == (4, 9)
     assert (full.addresses_N[19:] == -1).all()
     assert (full.tiles_4T[3, 5:] == 0).all()
-    np.testing.assert_array_equal(full.ids_N[:19], chunk.ids_N)
+    np.testing.assert_array_equal(full.ids_N[:19], prefill.ids_N)
 
 
 @pytest.mark.parametrize(("lanes", "filled"), [(0, 0), (1, 64), (64, 64), (65, 128)])
 def test_lanes_are_filled_up(lanes: int, filled: int) -> None:
-    assert filled_up(lanes) == filled
+    assert pad_decode_lanes(lanes) == filled
 
 
 def test_frames_have_room_for_every_step_and_little_for_nobody() -> None:
-    made = frames(1200, slots=100, queries=8, device=torch.device("cpu"))
-    assert [(each.tokens, each.segments) for each in made] == [(512, 64), (1024, 64), (1200, 100)]
-    assert made[0].holds(512, 64)
-    assert not made[0].holds(513, 1)
-    assert not made[0].holds(65, 65)
-    assert made[-1].holds(1200, 100)
-    assert [each.tokens for each in frames(512, 4, 8, torch.device("cpu"))] == [512]
-    assert [each.tokens for each in frames(16, 4, 8, torch.device("cpu"))] == [16]
-    assert [lanes_of(lanes) for lanes in (0, 1, 64, 65, 200, 512)] == [0, 64, 64, 128, 256, 512]
+    made = PrefillBuffers.allocate_all(1200, slots=100, queries=8, device=torch.device("cpu"))
+    assert [(each.tokens, each.chunks) for each in made] == [(512, 64), (1024, 64), (1200, 100)]
+    assert made[0].fits(512, 64)
+    assert not made[0].fits(513, 1)
+    assert not made[0].fits(65, 65)
+    assert made[-1].fits(1200, 100)
+    assert [each.tokens for each in PrefillBuffers.allocate_all(512, 4, 8, torch.device("cpu"))] == [512]
+    assert [each.tokens for each in PrefillBuffers.allocate_all(16, 4, 8, torch.device("cpu"))] == [16]
+    assert [pad_mixed_lanes(lanes) for lanes in (0, 1, 64, 65, 200, 512)] == [0, 64, 64, 128, 256, 512]
 
 
 @pytest.mark.parametrize("prefill_tokens", [16, 24, 100, 700])
@@ -115,7 +113,7 @@ def test_a_rehearsal_writes_into_nobodys_pages(tiny: Callable[..., PreTrainedMod
     # As if the pages had other tenants by now.
     for states in cached:
         states.fill_(1.0)
-    with runner.ready():
-        for frame in runner._frames:
-            runner._graphs.prepare(f"rehearsed anew {frame.tokens}", 0, partial(runner._filled, frame))
+    with runner.inference():
+        for buffers in runner._buffers:
+            runner._graphs.prepare(f"rehearsed anew {buffers.tokens}", 0, partial(runner._mixed, buffers))
     assert all((states == 1.0).all() for states in cached)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sleuth.engines.paged.sampler import sample, uniform
+from sleuth.engines.paged import torch_backend
+from sleuth.engines.paged.batch import uniform
 
 LOGITS = torch.tensor([1.5, -2.0, 0.0, 0.7, -0.3, 2.0, -6.0])
 ALMOST_ONE = float(np.nextafter(1.0, 0.0))
@@ -28,7 +29,7 @@ def draw(
     """The tokens and logprobs of one distribution at many random numbers."""
     rows = len(numbers)
     settings_M4 = torch.tensor((temperature, *cut)).expand(rows, -1)
-    token_M, logprob_M = sample(logits.expand(rows, -1), settings_M4, torch.tensor(np.asarray(numbers)))
+    token_M, logprob_M = torch_backend.draw(logits.expand(rows, -1), settings_M4, torch.tensor(np.asarray(numbers)))
     return token_M.tolist(), logprob_M.tolist()
 
 
@@ -66,7 +67,7 @@ def test_rows_are_sampled_each_by_its_own_settings_and_number() -> None:
     cuts = [WHOLE, (2, 1.0, 0.0), (3, 0.5, 0.0), (0, 1.0, 0.3)]
     temperatures = [1.0, 1.0, 0.0, 0.5]
     settings = torch.tensor([(warmth, *cut) for warmth, cut in zip(temperatures, cuts, strict=True)])
-    tokens, logprobs = sample(logits, settings, numbers)
+    tokens, logprobs = torch_backend.draw(logits, settings, numbers)
     for row in range(4):
         (token,), (logprob,) = draw(logits[row], temperatures[row], [float(numbers[row])], cuts[row])
         assert int(tokens[row]) == token
@@ -95,7 +96,7 @@ def test_tokens_without_probability_are_never_drawn() -> None:
         logits = torch.cat([never, inner, never], 1)
         for number in (0.0, 1e-300, 0.999999, ALMOST_ONE):
             settings = torch.tensor((1.0, *WHOLE)).expand(200, -1)
-            token_M, logprob_M = sample(logits, settings, torch.full((200,), number, dtype=torch.float64))
+            token_M, logprob_M = torch_backend.draw(logits, settings, torch.full((200,), number, dtype=torch.float64))
             assert torch.isfinite(logprob_M).all()
             assert ((token_M >= 2) & (token_M < width + 2)).all()
 

@@ -1,10 +1,14 @@
-"""Triton kernels that sample one token a row, with its logprob: the logits are read once, and one block of them again.
+"""Triton kernels of a step: the lanes' next inputs, rotation with the store of keys and values, and sampling.
 
-A block of the vocabulary leaves its highest logit and its sum of exponentials; the draw picks a block by these, then a
-token inside it. Rows that truncate (top-k, top-p, min-p) first search the lowest logit they keep, in some more passes.
-Everything kept is "all logits of at least a threshold", so that ties stay together.
+Pointwise kernels round exactly where the transformers modules round: to the model's dtype after every operation,
+without fused multiply-add. Engine and training forward then differ only by the order of sums in matrix products.
 
-Suffixes: M tokens to sample, V vocabulary, S slots, B blocks of the vocabulary, W places a search tries at once,
+The sampler reads the logits once, and one block of them again: each block of the vocabulary leaves its maximum and its
+sum of exponentials; the draw picks a block by these, then a token in it. Rows with top-k, top-p or min-p first search
+the lowest logit that they keep, so ties stay together.
+
+Suffixes: N packed tokens, X query, key and value heads side by side, H query heads, D head width, C positions,
+M tokens to sample, V vocabulary, S slots, B lanes, in the sampler blocks of the vocabulary, W thresholds tried at once,
 T tile, 4 settings: temperature, top_k, top_p, min_p.
 """
 
@@ -13,10 +17,105 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096  # logits that one program sums, and among which one draws
-TILE = 2048  # logits that a search looks at at once
-WAYS = 4  # thresholds that one pass of a search tries: more cost more arithmetic, fewer more passes
-WARPS = 16  # of the search: its sums of all ways are held in registers
+from sleuth.engines.paged.page_pool import PAGE_SIZE
+from sleuth.model.kernels.rotary import norm_and_rotate
+
+LANES = 128  # per program
+BLOCK = 4096  # logits that one program sums, and from which one draws
+TILE = 2048  # logits per iteration of a search
+WAYS = 4  # thresholds per pass of a search: more cost arithmetic, fewer cost passes
+SEARCH_WARPS = 16  # the sums of all ways are held in registers
+
+
+# Parts of an uploaded batch have any alignment: recompilation for each would stall a step.
+@triton.jit(do_not_specialize_on_alignment=["positions", "addresses"])
+def _rotate_and_store(
+    qkv, cos, sin, positions, addresses, keys, values, q_norm, k_norm, query, eps,
+    heads: tl.constexpr, key_heads: tl.constexpr, half: tl.constexpr,
+    HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    dtype: tl.constexpr = qkv.dtype.element_ty
+    width: tl.constexpr = 2 * half
+    token = tl.program_id(0).to(tl.int64)
+    address = tl.load(addresses + token).to(tl.int64)
+    column = tl.arange(0, HALF)[None, :]
+    angle = tl.load(positions + token).to(tl.int64) * width + column
+    # Both halves of a table row are equal.
+    cosine = tl.load(cos + angle, column < half, 0.0).to(tl.float32)
+    sine = tl.load(sin + angle, column < half, 0.0).to(tl.float32)
+
+    states = qkv + token * ((heads + 2 * key_heads) * width)
+    head = tl.arange(0, HEADS)[:, None]
+    inside = (head < heads) & (column < half)
+    place = query + token * (heads * width) + head * width + column
+    left, right = norm_and_rotate(states, q_norm, cosine, sine, eps, heads, half, HEADS, HALF, dtype)
+    tl.store(place, left, inside)
+    tl.store(place + half, right, inside)
+
+    if address >= 0:
+        key = states + heads * width
+        key_head = tl.arange(0, KEY_HEADS)[:, None]
+        present = (key_head < key_heads) & (column < half)
+        page = ((address // PAGE * key_heads + key_head) * PAGE + address % PAGE) * width + column
+        key_left, key_right = norm_and_rotate(key, k_norm, cosine, sine, eps, key_heads, half, KEY_HEADS, HALF, dtype)
+        tl.store(keys + page, key_left, present)
+        tl.store(keys + page + half, key_right, present)
+        value = key + (key_heads + key_head) * width + column
+        tl.store(values + page, tl.load(value, present), present)
+        tl.store(values + page + half, tl.load(value + half, present), present)
+
+
+@triton.jit(do_not_specialize=["lanes"], do_not_specialize_on_alignment=["slots", "ids", "positions", "addresses"])
+def _next_inputs(
+    slots, tokens, lengths, table, ids, positions, addresses, lanes,
+    padding: tl.constexpr, pages: tl.constexpr, PAGE: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    there = lane < lanes
+    slot = tl.load(slots + lane, there, padding)
+    active = there & (slot != padding)
+    before = tl.load(lengths + slot, active, 0)
+    grows = active & (before < pages * PAGE)
+    position = tl.minimum(before, pages * PAGE - 1)
+    page = tl.load(table + slot.to(tl.int64) * pages + position // PAGE, grows, 0)
+    tl.store(lengths + slot, position + 1, there)
+    tl.store(ids + lane, tl.load(tokens + slot, there, 0), there)
+    tl.store(positions + lane, position, there)
+    tl.store(addresses + lane, tl.where(grows, page * PAGE + position % PAGE, -1), there)
+
+
+def rotate_and_store(
+    qkv_NX: Tensor, cos_CD: Tensor, sin_CD: Tensor, positions_N: Tensor, addresses_N: Tensor, keys: Tensor,
+    values: Tensor, q_norm_D: Tensor | None, k_norm_D: Tensor | None, eps: float, heads: int, key_heads: int,
+) -> Tensor:  # fmt: skip
+    """Return the rotated queries, N x H x D, and store rotated keys and values of tokens with an address.
+
+    Query and key heads are normed first if there are norms.
+    """
+    rows, half = len(qkv_NX), cos_CD.shape[1] // 2
+    query_NHD = torch.empty(rows, heads, 2 * half, dtype=qkv_NX.dtype, device=qkv_NX.device)
+    padded_heads, padded_half = triton.next_power_of_2(heads), triton.next_power_of_2(half)
+    _rotate_and_store[(rows,)](
+        qkv_NX, cos_CD, sin_CD, positions_N, addresses_N, keys, values, q_norm_D, k_norm_D, query_NHD, eps,
+        heads, key_heads, half, padded_heads, triton.next_power_of_2(key_heads), padded_half, PAGE_SIZE,
+        num_warps=min(8, max(1, padded_heads * padded_half // 256)), enable_fp_fusion=False,
+    )  # fmt: skip
+    return query_NHD
+
+
+def next_inputs(
+    slots_B: Tensor, tokens_S: Tensor, lengths_S: Tensor, table_SX: Tensor,
+    ids_N: Tensor, positions_N: Tensor, addresses_N: Tensor,
+) -> None:  # fmt: skip
+    """Write each lane's next token, position and address, and count it in its length.
+
+    Padding lanes (of the last slot) and lanes whose table row is full have no address, and do not grow.
+    """
+    lanes = len(slots_B)
+    _next_inputs[(triton.cdiv(lanes, LANES),)](
+        slots_B, tokens_S, lengths_S, table_SX, ids_N, positions_N, addresses_N, lanes,
+        len(lengths_S) - 1, table_SX.shape[1], PAGE_SIZE, LANES, num_warps=4,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -34,13 +133,13 @@ def _truncates(settings, V: tl.constexpr):
 
 @triton.jit
 def _exponentials(logits, highest, inverse):
-    """Relative to the highest; 0 where even that one has no probability."""
+    """exp((logits - highest) / temperature); 0 if all are -inf."""
     return tl.exp((logits - tl.where(highest > float("-inf"), highest, 0.0)) * inverse)
 
 
 @triton.jit
 def _ordered(number):
-    """Floats and integers, either way: bits that compare as the floats do."""
+    """Map a float to an integer with the same order; `_float` is the inverse."""
     bits = number.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -69,7 +168,7 @@ def _sum_blocks(
 
 @triton.jit
 def _split(low, high, by_value, WAYS: tl.constexpr):
-    """Places in (low, high], `high` among them: evenly by the floats' values, or by their bits."""
+    """Thresholds in (low, high], including `high`, evenly spaced by value or by bits."""
     part_W = tl.arange(0, WAYS) + 1
     share_W = part_W.to(tl.float32) / WAYS
     values_W = _ordered(_float(low) * (1 - share_W) + _float(high) * share_W).to(tl.int64)
@@ -82,21 +181,21 @@ def _search(
     logits, lowest, highest, inverse, needed, mass,
     BY_COUNT: tl.constexpr, V: tl.constexpr, TILE: tl.constexpr, WAYS: tl.constexpr,
 ):  # fmt: skip
-    """The highest threshold in [lowest, highest] above which lies what is needed, with the mass above it.
+    """The highest threshold in [lowest, highest] that keeps the needed count or mass, and the mass it keeps.
 
-    `lowest` is taken to reach it, with `mass`. Exact: it ends when one logit, or one float, is between the bounds.
+    `lowest` is assumed to reach it, with `mass`. Exact: ends when one logit, or one float, is between the bounds.
     """
     low, high = _ordered(lowest).to(tl.int64), _ordered(highest).to(tl.int64)
-    least = tl.full((), V, tl.int32)  # logits at or above `low`, at most
-    above = tl.full((), 0, tl.int32)  # logits above `high`
+    least = tl.full((), V, tl.int32)  # upper bound of logits >= low
+    above = tl.full((), 0, tl.int32)  # logits > high
     passes = tl.full((), 0, tl.int32)
     while (low < high) & (least - above > 1):
-        # By value at first: half of all floats lie between -1 and 1, most of them where no logit is.
+        # By value at first: half of all floats are between -1 and 1, mostly where there are no logits.
         tried_W = _split(low, high, passes < 6, WAYS)
         counts_WT = tl.zeros((WAYS, TILE), tl.int32)
         masses_WT = tl.zeros((WAYS, TILE), tl.float32)
         for start in range(0, V, TILE):
-            # Of two dimensions from the start, so that what a thread reads is what it adds up.
+            # Two-dimensional from the start, so that each thread sums what it reads.
             place_1T = start + tl.arange(0, TILE)[None, :]
             values_1T = tl.load(logits + place_1T, place_1T < V, float("-inf"))
             kept_WT = values_1T >= _float(tried_W)[:, None]
@@ -104,7 +203,7 @@ def _search(
             masses_WT += tl.where(kept_WT, _exponentials(values_1T, highest, inverse), 0.0)
         count_W, mass_W = tl.sum(counts_WT, 1), tl.sum(masses_WT, 1)
         reached_W = (count_W if BY_COUNT else mass_W) >= needed
-        # Counts and masses fall as thresholds rise, so the least of those that reach belong to the highest.
+        # Counts and masses fall as thresholds rise, so the smallest that suffice belong to the highest.
         least = tl.min(tl.where(reached_W, count_W, least), 0)
         mass = tl.min(tl.where(reached_W, mass_W, mass), 0)
         above = tl.max(tl.where(reached_W, above, count_W), 0)
@@ -130,7 +229,7 @@ def _threshold(
             logits, lowest, highest, inverse, top_k.to(tl.int32), mass, BY_COUNT=True, V=V, TILE=TILE, WAYS=WAYS
         )
     if top_p < 1:
-        # All logits below this one together have less than the share 1 - top_p: the search may start there.
+        # All logits below this one together have less than 1 - top_p of the mass: start the search there.
         sure = highest + temperature * (tl.log((1 - top_p) / V) - 0.1)
         lowest, mass = _search(
             logits, tl.maximum(lowest, sure), highest, inverse, top_p * mass, mass,
@@ -160,7 +259,7 @@ def _truncate(
         sums_B = tl.load(sums + row * BLOCKS + block_B, there_B, 0.0)
         total = tl.sum(sums_B * _exponentials(maxima_B, highest, inverse), 0)
         threshold = tl.full((), float("-inf"), tl.float32)
-        if total > 0:  # not so where logits are no numbers
+        if total > 0:  # False for NaN logits
             threshold = _threshold(logits, settings, lowest, highest, total, temperature, V=V, TILE=TILE, WAYS=WAYS)
         tl.store(thresholds + row, threshold)
         for block in range(0, BLOCKS):
@@ -195,7 +294,7 @@ def _draw(
     scale_B = _exponentials(maxima_B, highest, inverse).to(tl.float64)
     total = tl.sum(sums_B.to(tl.float64) * scale_B, 0)
     mass_B = kept_B.to(tl.float64) * scale_B
-    share = tl.minimum(tl.load(uniform + row), 0.99999994).to(tl.float64)  # a number rounded up to 1 passes everything
+    share = tl.minimum(tl.load(uniform + row), 0.99999994).to(tl.float64)  # 1 after rounding would pass every token
     target = share * tl.sum(mass_B, 0)
     passing_B = (tl.cumsum(mass_B, 0) > target) & (mass_B > 0)
     block = tl.min(tl.where(passing_B, block_B, BLOCKS), 0)
@@ -213,10 +312,10 @@ def _draw(
     scale = tl.sum(tl.where(block_B == block, scale_B, 0.0), 0)
     passing = (tl.cumsum(shares, 0) * scale > target - before) & (shares > 0)
     drawn = tl.min(tl.where(passing, inside, BLOCK), 0)
-    # Rounding may leave the sum of a block short of the target: then its last token that may be drawn.
+    # Rounding may leave a block's sum short of the target: then take its last token that may be drawn.
     drawn = tl.where(drawn < BLOCK, drawn, tl.max(tl.where(shares > 0, inside, 0), 0))
     drawn = tl.where(greedy, tl.min(tl.where(values == highest, inside, BLOCK - 1), 0), drawn)
-    token = tl.minimum(block * BLOCK + drawn, V - 1)  # past the end only where the logits are no numbers
+    token = tl.minimum(block * BLOCK + drawn, V - 1)  # past the end only for NaN logits
     logit = tl.load(logits + token)
     tl.store(tokens + slot, token)
     tl.store(out + row, token)
@@ -224,17 +323,12 @@ def _draw(
 
 
 def sample(
-    logits_MV: Tensor,
-    settings_S4: Tensor,
-    slots_M: Tensor,
-    uniform_M: Tensor,
-    tokens_S: Tensor,
-    out_M: Tensor,
-    logprob_M: Tensor,
-) -> None:
-    """Draws a token for each row by the settings of its slot: into `tokens_S` at the slot, `out_M`, `logprob_M`.
+    logits_MV: Tensor, settings_S4: Tensor, slots_M: Tensor, uniform_M: Tensor,
+    tokens_S: Tensor, out_M: Tensor, logprob_M: Tensor,
+) -> None:  # fmt: skip
+    """Sample a token per row by its slot's settings; write it to its slot and, with its logprob, to the outputs.
 
-    Logits that are no numbers give a logprob that is none, and some token.
+    NaN logits give a NaN logprob and an arbitrary token.
     """
     rows, vocabulary = logits_MV.shape
     blocks = triton.cdiv(vocabulary, BLOCK)
@@ -246,29 +340,10 @@ def sample(
     sizes = {"V": vocabulary, "BLOCK": BLOCK, "BLOCKS": padded}
     _sum_blocks[(blocks, rows)](*given, maxima_MB, minima_MB, sums_MB, **sizes, num_warps=4, enable_fp_fusion=False)
     _truncate[(rows,)](
-        *given,
-        maxima_MB,
-        minima_MB,
-        sums_MB,
-        kept_MB,
-        threshold_M,
-        **sizes,
-        TILE=TILE,
-        WAYS=WAYS,
-        num_warps=WARPS,
-        enable_fp_fusion=False,
-    )
+        *given, maxima_MB, minima_MB, sums_MB, kept_MB, threshold_M, **sizes, TILE=TILE, WAYS=WAYS,
+        num_warps=SEARCH_WARPS, enable_fp_fusion=False,
+    )  # fmt: skip
     _draw[(rows,)](
-        *given,
-        uniform_M,
-        maxima_MB,
-        sums_MB,
-        kept_MB,
-        threshold_M,
-        tokens_S,
-        out_M,
-        logprob_M,
-        **sizes,
-        num_warps=8,
-        enable_fp_fusion=False,
-    )
+        *given, uniform_M, maxima_MB, sums_MB, kept_MB, threshold_M, tokens_S, out_M, logprob_M, **sizes,
+        num_warps=8, enable_fp_fusion=False,
+    )  # fmt: skip

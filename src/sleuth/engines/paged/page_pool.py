@@ -1,0 +1,187 @@
+"""The page pool: finds pages by content (prefix caching), and evicts unused ones, least recently used first."""
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from sleuth.errors import EngineFailure
+
+PAGE_SIZE = 16  # tokens
+
+# A page's content is all tokens up to its end. Content ids are never reused, so successors of an evicted page are not
+# found behind the page that replaces it.
+Key = tuple[int, tuple[int, ...]]  # content id of the preceding page, and the page's own tokens
+EMPTY = 0
+UNKNOWN = -1
+
+
+class PagePool:
+    """Contents, reference counts and free list of the pages.
+
+    A full page may have many readers; a partly filled one has one, which writes to it. A page without readers is blank,
+    or cached: then it is found by its key until it is evicted.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._readers = [0] * count
+        self._contents = [UNKNOWN] * count
+        self._keys: list[Key | None] = [None] * count
+        self._by_key: dict[Key, int] = {}
+        self._blank = list(range(count))[::-1]
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._stale: set[int] = set()
+        self._content_ids = itertools.count(EMPTY + 1)
+
+    @property
+    def free(self) -> int:
+        """Pages without readers: blank or evictable."""
+        return len(self._blank) + len(self._cached)
+
+    @property
+    def in_use(self) -> int:
+        return len(self._readers) - self.free
+
+    def match_prefix(self, ids: Sequence[int]) -> tuple[list[int], int]:
+        """Claim pages that hold a prefix of `ids`, and return them with its length, at most all tokens but one.
+
+        Full pages are shared; a partly filled page after them is claimed exclusively.
+        """
+        held: list[int] = []
+        content = EMPTY
+        for end in range(PAGE_SIZE, len(ids), PAGE_SIZE):
+            page = self._by_key.get((content, tuple(ids[end - PAGE_SIZE : end])))
+            if page is None:
+                break
+            held.append(page)
+            content = self._contents[page]
+        for page in held:
+            self._claim(page)
+        start = len(held) * PAGE_SIZE
+        page, tokens = self._match_partial(content, tuple(ids[start : start + PAGE_SIZE]), len(ids) - 1 - start)
+        if page is not None:
+            self._forget(page)
+            self._claim(page)
+            held.append(page)
+        return held, start + tokens
+
+    def allocate(self, held: list[int], tokens: int) -> bool:
+        """Append free pages until `held` has room for `tokens` tokens; False, without changes, if too few are free."""
+        wanted = -(-tokens // PAGE_SIZE) - len(held)
+        if wanted <= 0:
+            return True
+        if wanted > self.free:
+            return False
+        held.extend(self._take() for _ in range(wanted))
+        return True
+
+    def register(self, held: Sequence[int], ids: Sequence[int], start: int, computed: int) -> None:
+        """Make full pages with tokens `start` to `computed` findable; they are written before any later request reads.
+
+        If another page already has the same content, that one stays registered.
+        """
+        first, last = start // PAGE_SIZE, computed // PAGE_SIZE
+        if first == last or held[0] in self._stale:
+            return
+        while first and self._contents[held[first - 1]] == UNKNOWN:
+            first -= 1
+        content = self._contents[held[first - 1]] if first else EMPTY
+        for place in range(first, last):
+            page = held[place]
+            key = self._keys[page]
+            if key is None or key[0] != content:
+                key = (content, tuple(ids[place * PAGE_SIZE : (place + 1) * PAGE_SIZE]))
+            elif (owner := self._by_key.get(key)) is not None:
+                # Common case: the page is already registered.
+                content = self._contents[page] = self._contents[owner]
+                continue
+            content = self._set_key(page, key)
+
+    def release(self, held: Sequence[int], ids: Sequence[int], computed: int) -> None:
+        """Give up `held`; pages with the first `computed` tokens of `ids` stay findable until evicted.
+
+        Later pages are evicted before earlier ones. Pages beyond `computed` become blank unless others read them.
+        """
+        if held and held[0] in self._stale:
+            computed = 0
+        self.register(held, ids, 0, computed)
+        full, partial = divmod(computed, PAGE_SIZE)
+        for place in reversed(range(len(held))):
+            page = held[place]
+            if not self._readers[page]:
+                raise EngineFailure(f"page {page} was released twice; expected it to have a reader")
+            self._readers[page] -= 1
+            if self._readers[page]:
+                continue
+            if place >= full:
+                self._forget(page)
+            if place == full and partial:
+                content = self._contents[held[full - 1]] if full else EMPTY
+                self._set_key(page, (content, tuple(ids[full * PAGE_SIZE : computed])))
+            self._retire(page)
+
+    def invalidate(self) -> None:
+        """Drop all contents after a weight update; pages in use stay claimed and are never found."""
+        pages = range(len(self._readers))
+        self._contents = [UNKNOWN] * len(pages)
+        self._keys = [None] * len(pages)
+        self._by_key.clear()
+        self._cached.clear()
+        self._blank = [page for page in reversed(pages) if not self._readers[page]]
+        # A request that continues has its first page here, and everything it computes depends on old contents.
+        self._stale = {page for page in pages if self._readers[page]}
+
+    def _match_partial(self, content: int, rest: tuple[int, ...], most: int) -> tuple[int | None, int]:
+        """Find the fullest partial page that continues with `rest`, and how many (at most `most`) tokens it saves."""
+        for size in range(min(len(rest), PAGE_SIZE - 1), 0, -1):
+            page = self._by_key.get((content, rest[:size]))
+            if page is not None and most:
+                return page, min(size, most)
+        return None, 0
+
+    def _claim(self, page: int) -> None:
+        if not self._readers[page]:
+            self._cached.pop(page, None)
+        self._readers[page] += 1
+
+    def _take(self) -> int:
+        if self._blank:
+            page = self._blank.pop()
+        else:
+            page, _ = self._cached.popitem(last=False)
+            self._forget(page)
+        self._readers[page] = 1
+        return page
+
+    def _set_key(self, page: int, key: Key) -> int:
+        """Register a page under its key, unless another page is, and return its content id."""
+        if self._keys[page] != key:
+            self._unregister(page)
+            self._keys[page] = key
+        owner = self._by_key.setdefault(key, page)
+        if self._contents[owner] == UNKNOWN:
+            self._contents[owner] = next(self._content_ids)
+        self._contents[page] = self._contents[owner]
+        return self._contents[page]
+
+    def _forget(self, page: int) -> None:
+        self._unregister(page)
+        self._keys[page] = None
+        self._contents[page] = UNKNOWN
+
+    def _unregister(self, page: int) -> None:
+        key = self._keys[page]
+        if key is not None and self._by_key.get(key) == page:
+            del self._by_key[key]
+
+    def _retire(self, page: int) -> None:
+        """A page without readers becomes cached if registered, else blank; its content counts as just used."""
+        key = self._keys[page]
+        owner = self._by_key.get(key) if key is not None else None
+        if owner == page:
+            self._cached[page] = None
+            return
+        if owner is not None and not self._readers[owner]:
+            self._cached.move_to_end(owner)
+        self._forget(page)
+        self._stale.discard(page)
+        self._blank.append(page)

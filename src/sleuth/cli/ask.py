@@ -9,10 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
-from sleuth.cli.bounds import SEED
-from sleuth.cli.finite import finite
-from sleuth.cli.printed import Terminal
+from sleuth.cli.options import KEY_ENV, MAX_SEED, MODEL, TIMEOUT, parse_endpoint, require_finite
+from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
 from sleuth.runs.run import Run
@@ -32,8 +30,8 @@ def ask(
     ],
     question: Annotated[str, typer.Argument(help="what you want to know")],
     before: Annotated[bool, typer.Option("--before", help="ask the policy as it was before training")] = False,
-    temperature: Annotated[float, typer.Option(min=0.0, callback=finite, help="0 is greedy")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, max=SEED, help="of sampling, with a temperature")] = 0,
+    temperature: Annotated[float, typer.Option(min=0.0, callback=require_finite, help="0 is greedy")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="of sampling, with a temperature")] = 0,
     index: Annotated[
         str | None, typer.Option(help="with an address: what is searched, an index folder, an address or web:PROVIDER")
     ] = None,
@@ -49,7 +47,7 @@ def ask(
     """Ask a trained agent; thoughts, searches, what came back and the answer stream by."""
     if not question.strip():
         raise InputError("the question is empty; write what you want to know")
-    endpoint = endpoint_of(run, served, key_env, timeout)
+    endpoint = parse_endpoint(run, served, key_env, timeout)
     if endpoint is None and (index or method or settings):
         raise ConfigError(
             "--index, --method and --set have no effect without an address, for a run has its own; "
@@ -62,9 +60,9 @@ def ask(
     if endpoint is None:
         Run.open(Path(run))  # a folder that is none is told at once, before anything heavy is loaded
     from sleuth.agent.loading import AgentOptions, describe_remote_agent, load_run_agent
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
 
-    quiet()
+    silence_transformers()
     agent: Runner
     if endpoint is None:
         agent = load_run_agent(Run.open(Path(run)), before)

@@ -12,8 +12,8 @@ from sleuth.cli.bench_engine import engine
 from sleuth.cli.bench_evaluate import evaluate
 from sleuth.cli.bench_step import step
 from sleuth.cli.bench_train import train
-from sleuth.cli.bounds import HITS, MANY, MAX_INT
-from sleuth.cli.printed import say
+from sleuth.cli.options import MAX_HITS, MAX_INT, MAX_ITEMS
+from sleuth.cli.terminal import echo
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,20 +51,20 @@ def retrieval(
     rows: Annotated[
         int | None, typer.Option(min=1, max=MAX_INT, help="vectors; default: wiki-18's on a GPU, 200,000 else")
     ] = None,
-    dimensions: Annotated[int, typer.Option(min=1, max=MANY, help="of a vector")] = 768,
-    k: Annotated[int, typer.Option(min=1, max=HITS, help="hits a query")] = 3,
+    dimensions: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="of a vector")] = 768,
+    k: Annotated[int, typer.Option(min=1, max=MAX_HITS, help="hits a query")] = 3,
     kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="of the index that is served")] = "bm25",
-    clients: Annotated[int, typer.Option(min=1, max=MANY, help="of the server, at the same time")] = 256,
+    clients: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="of the server, at the same time")] = 256,
     seconds: Annotated[float, typer.Option(min=1, max=86_400, help="of load on each server")] = 60.0,
 ) -> None:
     """Measure search: words, vectors and the server, each beside a peer; tables are Markdown."""
     if (corpus is None) != (not questions):
         raise InputError("--corpus and --questions belong together; give both, or neither for a generated encyclopedia")
     from sleuth.bench.table import machine
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
 
-    quiet()
-    say(f"{machine()}\n")
+    silence_transformers()
+    echo(f"{machine()}\n")
     with TemporaryDirectory() as scratch:
         for each in part or Part:
             match each:
@@ -75,7 +75,7 @@ def retrieval(
                 case Part.SERVER:
                     material = _material(corpus, questions or [], passages, Path(scratch))
                     table = _server(*material, kind, clients, seconds, Path(scratch) / "index")
-            say(f"{table.markdown()}\n")
+            echo(f"{table.markdown()}\n")
 
 
 def _material(corpus: Path | None, questions: list[Path], passages: int, scratch: Path) -> tuple[Path, list[str]]:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sleuth.bench.workloads import Sizes, Workload, jobs
-from sleuth.cli.bounds import MANY, TOKENS
-from sleuth.cli.fresh import require_new
-from sleuth.cli.printed import say
+from sleuth.cli.options import MAX_ITEMS, MAX_TOKENS, require_new_file
+from sleuth.cli.terminal import echo
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,14 +48,18 @@ def engine(
     concurrent: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, max=MANY, help="episodes at the same time; give it again for more; default: 512 and 1024, CPU: 8"
+            min=1,
+            max=MAX_ITEMS,
+            help="Concurrent episodes; repeatable. Default: 512 and 1024, CPU: 8.",
         ),
     ] = None,
-    group: Annotated[int, typer.Option(min=1, max=MANY, help="samples that share a prompt, in groups")] = 8,
-    prompt_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="of a prompt")] = 300,
-    new_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="sampled a turn")] = 128,
-    observation_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="given between two turns")] = 500,
-    repetitions: Annotated[int, typer.Option(min=1, max=MANY, help="of which the best counts, after a warm-up")] = 3,
+    group: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="samples that share a prompt, in groups")] = 8,
+    prompt_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="of a prompt")] = 300,
+    new_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="sampled a turn")] = 128,
+    observation_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="given between two turns")] = 500,
+    repetitions: Annotated[
+        int, typer.Option(min=1, max=MAX_ITEMS, help="Repetitions after a warm-up; the best counts.")
+    ] = 3,
     peer: Annotated[PeerName, typer.Option(help="what ours is measured beside")] = PeerName.VLLM,
     vllm_python: Annotated[
         str, typer.Option(help="the Python of an environment that has vLLM", show_default="this one")
@@ -68,24 +71,24 @@ def engine(
         float | None, typer.Option(min=0.01, max=1, help="share of the GPU's memory for our keys and values")
     ] = None,
     prefill_tokens: Annotated[
-        int | None, typer.Option(min=1, max=TOKENS, help="given tokens our engine takes in a step")
+        int | None, typer.Option(min=1, max=MAX_TOKENS, help="given tokens our engine takes in a step")
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="a new file for every repetition")] = None,
 ) -> None:
     """Measure generation: our engine beside vLLM, random weights, the same episodes; the table is Markdown."""
-    require_new(json_file)
+    require_new_file(json_file)
     theirs, ours = _settings(vllm_setting or []), {"memory": memory, "prefill_tokens": prefill_tokens}
     import torch
 
     from sleuth.bench.rollouts import Peer, compare
     from sleuth.bench.table import machine
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
 
-    quiet()
+    silence_transformers()
     shapes = _shapes(shape or [], model or [])
     sizes = Sizes(group, prompt_tokens, new_tokens, observation_tokens)
     concurrents = concurrent or CONCURRENT["cuda" if torch.cuda.is_available() else "cpu"]
-    say(f"{machine()}\n")
+    echo(f"{machine()}\n")
     comparisons = [
         compare(
             name,
@@ -94,11 +97,11 @@ def engine(
             repetitions=repetitions,
             beside=Peer(vllm_python, theirs) if peer is PeerName.VLLM else None,
             settings={name: value for name, value in ours.items() if value is not None},
-            heard=lambda line: say(line, err=True),
+            heard=lambda line: echo(line, err=True),
         )
         for name, each in shapes.items()
     ]
-    say(_told(comparisons, sizes, repetitions))
+    echo(_told(comparisons, sizes, repetitions))
     if json_file is not None:
         json_file.write_text(_kept(machine(), comparisons), encoding="utf-8")
 

@@ -6,36 +6,35 @@ from typing import Annotated
 import typer
 
 from sleuth.cli import bench_options as options
-from sleuth.cli.bounds import MANY
-from sleuth.cli.fresh import require_new
-from sleuth.cli.printed import say
+from sleuth.cli.options import MAX_ITEMS, require_new_file
+from sleuth.cli.terminal import echo
 
 
 def evaluate(
     shape: options.Shape = None,
     model: options.Model = None,
-    questions: Annotated[int, typer.Option(min=1, max=MANY, help="to ask")] = 5000,
+    questions: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="to ask")] = 5000,
     searches: options.Searches = 2,
     prompt_tokens: options.PromptTokens = 180,
     turn_tokens: options.TurnTokens = 80,
     observation_tokens: options.ObservationTokens = 240,
     slots: options.Slots = None,
     engine_memory: options.EngineMemory = 0.6,
-    warmup: Annotated[int, typer.Option(min=0, max=MANY, help="questions asked first, which are not counted")] = 64,
+    warmup: Annotated[int, typer.Option(min=0, max=MAX_ITEMS, help="Warm-up questions, not counted.")] = 64,
     passages: options.Passages = 20_000,
     json_file: options.JsonFile = None,
 ) -> None:
     """Measure how fast questions are evaluated on random weights, and what Search-R1's 51,713 would take."""
-    require_new(json_file)
+    require_new_file(json_file)
     from dataclasses import asdict
 
     from sleuth.bench import evaluating, policies, shapes
     from sleuth.bench.device import here
     from sleuth.bench.plan import Plan
     from sleuth.bench.table import machine
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
 
-    quiet()
+    silence_transformers()
     name, chosen = shapes.one(shape, model, options.SHAPE)
     plan = Plan(
         questions=questions,
@@ -49,9 +48,9 @@ def evaluate(
         warmup=warmup,
         passages=passages,
     )
-    say(f"{machine()}\n")
-    found = evaluating.measure(chosen, policies.tokens(chosen, model), plan, lambda line: say(line, err=True))
-    say(found.table(name, plan).markdown())
+    echo(f"{machine()}\n")
+    found = evaluating.measure(chosen, policies.tokens(chosen, model), plan, lambda line: echo(line, err=True))
+    echo(found.table(name, plan).markdown())
     if json_file is not None:
         kept = {"machine": machine(), "shape": name, "plan": asdict(plan), **asdict(found), "rate": found.rate}
         json_file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.bounds import MANY, TOKENS
+from sleuth.cli.options import MAX_ITEMS, MAX_TOKENS
 
 SHAPE = "smollm2-135m"
 SLOTS = {"cuda": 1024, "cpu": 16}
@@ -14,11 +14,11 @@ Shape = Annotated[str | None, typer.Option(help="a published shape, such as qwen
 Model = Annotated[
     Path | None, typer.Option(help="a model folder, for shape and tokenizer: weights are drawn at random")
 ]  # fmt: skip
-Searches = Annotated[int, typer.Option(min=0, max=MANY, help="of an episode; it has one turn more")]
-PromptTokens = Annotated[int, typer.Option(min=1, max=TOKENS, help="of a prompt, about")]
-TurnTokens = Annotated[int, typer.Option(min=1, max=TOKENS, help="sampled in every turn, exactly")]
-ObservationTokens = Annotated[int, typer.Option(min=1, max=TOKENS, help="shown of what a search found")]
-Slots = Annotated[int | None, typer.Option(min=1, max=MANY, help="episodes at the same time; default: 1024, CPU: 16")]
+Searches = Annotated[int, typer.Option(min=0, max=MAX_ITEMS, help="of an episode; it has one turn more")]
+PromptTokens = Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="of a prompt, about")]
+TurnTokens = Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="sampled in every turn, exactly")]
+ObservationTokens = Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="shown of what a search found")]
+Slots = Annotated[int | None, typer.Option(min=1, max=MAX_ITEMS, help="Concurrent episodes. Default: 1024, CPU: 16.")]
 EngineMemory = Annotated[
     float, typer.Option(min=0.001, max=1, help="share of the GPU's memory for keys and values at most")
 ]

@@ -6,48 +6,47 @@ from typing import Annotated
 import typer
 
 from sleuth.cli import bench_options as options
-from sleuth.cli.bounds import MANY, TOKENS
-from sleuth.cli.fresh import require_new
-from sleuth.cli.printed import say
+from sleuth.cli.options import MAX_ITEMS, MAX_TOKENS, require_new_file
+from sleuth.cli.terminal import echo
 
 
 def step(
     shape: options.Shape = None,
     model: options.Model = None,
-    questions: Annotated[int, typer.Option(min=1, max=MANY, help="of a step")] = 512,
-    samples: Annotated[int, typer.Option(min=2, max=MANY, help="episodes a question")] = 5,
+    questions: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="of a step")] = 512,
+    samples: Annotated[int, typer.Option(min=2, max=MAX_ITEMS, help="episodes a question")] = 5,
     searches: options.Searches = 2,
     prompt_tokens: options.PromptTokens = 180,
     turn_tokens: options.TurnTokens = 80,
     observation_tokens: options.ObservationTokens = 240,
     update: Annotated[
-        int, typer.Option(min=1, max=MANY, help="trajectories of one update of the weights, at most")
+        int, typer.Option(min=1, max=MAX_ITEMS, help="trajectories of one update of the weights, at most")
     ] = 256,
     kl: Annotated[bool, typer.Option(help="charge the distance to a reference")] = True,
     lora: Annotated[
-        int, typer.Option(min=0, max=MANY, help="rank of an adapter that is trained instead of all weights")
+        int, typer.Option(min=0, max=MAX_ITEMS, help="rank of an adapter that is trained instead of all weights")
     ] = 0,
     recompute: Annotated[float, typer.Option(min=0, max=1, help="share of the layers computed again backwards")] = 0.0,
-    pack_tokens: Annotated[int, typer.Option(min=1, max=TOKENS, help="of one packed forward pass")] = 16_384,
+    pack_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="of one packed forward pass")] = 16_384,
     slots: options.Slots = None,
     engine_memory: options.EngineMemory = 0.2,
-    warmup: Annotated[int, typer.Option(min=0, max=MANY, help="questions of a first step, which is not counted")] = 16,
+    warmup: Annotated[int, typer.Option(min=0, max=MAX_ITEMS, help="Questions of a warm-up step.")] = 16,
     steps: Annotated[
-        int, typer.Option(min=1, max=MANY, help="steps that are counted, each with questions of its own")
+        int, typer.Option(min=1, max=MAX_ITEMS, help="steps that are counted, each with questions of its own")
     ] = 1,
     passages: options.Passages = 20_000,
     json_file: options.JsonFile = None,
 ) -> None:
     """Measure a whole Search-R1 step on random weights, part by part; tables are Markdown."""
-    require_new(json_file)
+    require_new_file(json_file)
     from sleuth.bench import policies, shapes, step_report
     from sleuth.bench.device import here
     from sleuth.bench.plan import Plan
     from sleuth.bench.step import measure
     from sleuth.bench.table import machine
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
 
-    quiet()
+    silence_transformers()
     name, chosen = shapes.one(shape, model, options.SHAPE)
     plan = Plan(
         questions=questions,
@@ -67,10 +66,10 @@ def step(
         steps=steps,
         passages=passages,
     )
-    say(f"{machine()}\n")
+    echo(f"{machine()}\n")
     tokens = policies.tokens(chosen, model)
-    measured = measure(chosen, tokens, plan, heard=lambda line: say(line, err=True))
-    say(step_report.markdown(name, plan, measured))
+    measured = measure(chosen, tokens, plan, heard=lambda line: echo(line, err=True))
+    echo(step_report.markdown(name, plan, measured))
     if json_file is not None:
         kept = step_report.record(machine(), name, plan, measured)
         json_file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

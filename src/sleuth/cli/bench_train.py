@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.bounds import MANY, MAX_INT, TOKENS
-from sleuth.cli.fresh import require_new
-from sleuth.cli.printed import say
+from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_TOKENS, require_new_file
+from sleuth.cli.terminal import echo
 from sleuth.errors import InputError
 
 SHAPE = "smollm2-135m"
@@ -21,10 +20,10 @@ def train(
         Path | None, typer.Option(help="a model folder, for its shape alone: weights are drawn at random")
     ] = None,
     rows: Annotated[int | None, typer.Option(min=2, max=MAX_INT, help="of a pass; default: 16, CPU: 2")] = None,
-    row_tokens: Annotated[int, typer.Option(min=2, max=TOKENS, help="of a row")] = 1000,
+    row_tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="of a row")] = 1000,
     recompute: Annotated[float, typer.Option(min=0, max=1, help="share of our layers computed again backwards")] = 0.0,
     repetitions: Annotated[
-        int, typer.Option(min=1, max=MANY, help="of which the median counts, after a warm-up of 3")
+        int, typer.Option(min=1, max=MAX_ITEMS, help="of which the median counts, after a warm-up of 3")
     ] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="a new file for every repetition")] = None,
 ) -> None:
@@ -32,25 +31,25 @@ def train(
 
     Ends with 1 where memory shows that logits of all tokens may have been made at once.
     """
-    require_new(json_file)
+    require_new_file(json_file)
     from dataclasses import asdict
 
     from sleuth.bench import logits, passes, shapes
     from sleuth.bench.device import here
     from sleuth.bench.table import machine
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
 
-    quiet()
+    silence_transformers()
     name, chosen = shapes.one(shape, model, SHAPE)
     if row_tokens > (known := chosen.max_position_embeddings):
         raise InputError(f"--row-tokens {row_tokens} is more than the {known} positions of the model; lower it")
     work = passes.Work(rows or ROWS[here().type], row_tokens, repetitions, recompute)
-    say(f"{machine()}\n")
-    timings = passes.compare(chosen, work, heard=lambda line: say(line, err=True))
-    say(passes.table(name, work, timings).markdown())
+    echo(f"{machine()}\n")
+    timings = passes.compare(chosen, work, heard=lambda line: echo(line, err=True))
+    echo(passes.table(name, work, timings).markdown())
     grown = logits.growth(chosen, work.tokens)
     if grown is not None:
-        say(f"\n{grown.told()}")
+        echo(f"\n{grown.told()}")
     if json_file is not None:
         figures = {"ways": [asdict(each) for each in timings], "head": None if grown is None else asdict(grown)}
         kept = {"machine": machine(), "shape": name, "work": asdict(work), **figures}

@@ -5,26 +5,26 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.bounds import SEED
-from sleuth.cli.live import Live
-from sleuth.cli.printed import Terminal
+from sleuth.cli.options import MAX_SEED
+from sleuth.cli.progress import TrainingProgress
+from sleuth.cli.terminal import Terminal
 from sleuth.runs.atomic import require_new
 
 
 def coldstart(
     out: Annotated[Path, typer.Option(help="the model folder to write; it must not exist")],
     seed: Annotated[
-        int, typer.Option(min=0, max=SEED, help="of weights and demonstrations; the shipped policy has 2")
+        int, typer.Option(min=0, max=MAX_SEED, help="of weights and demonstrations; the shipped policy has 2")
     ] = 2,
 ) -> None:
     """Train the small policy the quickstart begins with, from nothing, on demonstrations of mixed quality."""
     require_new(out)
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
     from sleuth.sft.quickstart_policy import Plan, make_policy
 
-    quiet()
+    silence_transformers()
     console = Terminal(stderr=True, markup=False, highlight=False)
-    with Live(console) as live:
+    with TrainingProgress(console) as live:
         stage = ""
 
         def progress(phase: str, _step: int, steps: int, _loss: float) -> None:

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.bounds import MAX_INT
-from sleuth.cli.fresh import require_new
-from sleuth.cli.printed import printed
+from sleuth.cli.options import MAX_INT, require_new_file
+from sleuth.cli.terminal import print_markdown
 from sleuth.errors import ConfigError
 
 
@@ -30,7 +29,7 @@ def compare(
     json_file: Annotated[Path | None, typer.Option("--json", help="a new file for all figures and questions")] = None,
 ) -> None:
     """Compare B with A: paired differences by set and on the mean with 95% intervals, and which questions changed."""
-    require_new(json_file)
+    require_new_file(json_file)
     from sleuth.evaluate import comparison
     from sleuth.evaluate.results import MEASURES, read_results
 
@@ -39,7 +38,7 @@ def compare(
     found = comparison.compare(read_results(first), read_results(second), common=common)
     if found.overall(measure) is None:
         raise ConfigError(f"--measure {measure} was not measured in both evaluations; choose another")
-    printed(comparison.markdown(found, (_named(first), _named(second)), measure, show))
+    print_markdown(comparison.markdown(found, (_named(first), _named(second)), measure, show))
     if json_file is not None:
         kept = {"first": str(first), "second": str(second), **comparison.as_json(found, measure)}
         json_file.write_text(json.dumps(kept, indent=1, allow_nan=False) + "\n", encoding="utf-8")

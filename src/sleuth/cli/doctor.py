@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sleuth.cli.printed import printed, say
+from sleuth.cli.terminal import echo, print_markdown
 from sleuth.config import recipe
 
 if TYPE_CHECKING:
@@ -31,24 +31,24 @@ def doctor(
 ) -> None:
     """Check the environment, and the engine's logprobs against the trainer's; exits with 1 when something is bad."""
     folder = recipe.resolve_policy(model)
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
     from sleuth.doctor import report
     from sleuth.doctor.checkup import device_of, dtypes_of
     from sleuth.doctor.environment import Verdict, findings
     from sleuth.doctor.machine import look
 
-    quiet()
+    silence_transformers()
     where = device_of(device)
     dtypes = dtypes_of(dtype, where)
     found = findings(look(Path.cwd()))
     if not as_json:
         # Before the engine is tried: a broken driver may end the process there.
-        printed(report.markdown("Environment", found))
+        print_markdown(report.markdown("Environment", found))
     checked, parities = _checked(folder, where, dtypes, tokens)
     if as_json:
-        say(report.json_text([*found, *checked], parities), nl=False)
+        echo(report.json_text([*found, *checked], parities), nl=False)
     else:
-        printed("\n" + report.markdown(f"Logprobs of engine and trainer apart: {model}", checked))
+        print_markdown("\n" + report.markdown(f"Logprobs of engine and trainer apart: {model}", checked))
     if report.worst([*found, *checked]) is Verdict.BAD:
         raise typer.Exit(UNSOUND)
 

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sleuth.cli.address import KEY_ENV, MODEL, TIMEOUT, endpoint_of
-from sleuth.cli.bounds import MAX_INT, SEED
-from sleuth.cli.finite import finite
-from sleuth.cli.fresh import require_new
-from sleuth.cli.live import Live
-from sleuth.cli.printed import Terminal, printed
+from sleuth.cli.options import (
+    KEY_ENV,
+    MAX_INT,
+    MAX_SEED,
+    MODEL,
+    TIMEOUT,
+    parse_endpoint,
+    require_finite,
+    require_new_file,
+)
+from sleuth.cli.progress import TrainingProgress
 from sleuth.cli.shots import SHOTS, examples_of
+from sleuth.cli.terminal import Terminal, print_markdown
 from sleuth.errors import ConfigError, InputError, Interrupted, UserError
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
@@ -67,9 +73,9 @@ def evaluate(
         int | None,
         typer.Option(min=1, max=MAX_INT, help="ask so many questions only, as many of each set, drawn by seed"),
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, callback=finite, help="0 is greedy")] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0.0, callback=require_finite, help="0 is greedy")] = 0.0,
     seed: Annotated[
-        int, typer.Option(min=0, max=SEED, help="of --limit, --shots and, with a temperature, of sampling")
+        int, typer.Option(min=0, max=MAX_SEED, help="of --limit, --shots and, with a temperature, of sampling")
     ] = 0,
     before: Annotated[bool, typer.Option("--before", help="the policy of a run as it was before training")] = False,
     settings: Annotated[
@@ -115,7 +121,7 @@ def evaluate(
         _rescored(rescore, wanted, console)
         return
     from sleuth.agent.loading import AgentOptions, describe_agent, describe_remote_agent
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
     from sleuth.evaluate import benchmarks
     from sleuth.evaluate.benchmarks import SUITES
     from sleuth.runs.atomic import atomic_write
@@ -124,9 +130,9 @@ def evaluate(
         raise ConfigError(f"--data has no effect without a suite by name ({', '.join(SUITES)}); leave it out")
     if seed and not (temperature or limit or shots):
         raise ConfigError("--seed has no effect without --temperature, --limit or --shots; leave it out")
-    quiet()
+    silence_transformers()
     options = AgentOptions(tuple(settings or ()), index, method, before)
-    endpoint = endpoint_of(str(model), served, key_env, timeout)
+    endpoint = parse_endpoint(str(model), served, key_env, timeout)
     questions = Path(suite[0]) if suite else None
     spec: AgentSpec | RemoteAgentSpec
     if endpoint is None:
@@ -174,7 +180,7 @@ def _stamp(
 
 def _require_place(out: Path) -> None:
     """Refuses a file that is there or cannot be written, before hours of work would end in nothing."""
-    require_new(out)
+    require_new_file(out)
     try:
         with TemporaryFile(dir=out.parent):
             return
@@ -241,7 +247,7 @@ def _ask(
         folder.remove_if_empty()
         raise
     try:
-        with Live(console) as live, INTERRUPTION.handle_signals():
+        with TrainingProgress(console) as live, INTERRUPTION.handle_signals():
             live.begin(f"asking {total - there:,} questions", total - there)
             asking = evaluate_folder(
                 agent, folder, temperature=temperature, seed=seed, concurrent=concurrent,
@@ -268,7 +274,7 @@ def _finished(folder: "EvaluationFolder", judge: "Judge | None", console: Consol
     if judge is not None:
         results = _judged(folder, results, judge, console)
     lost = check_failures(folder, results)
-    printed(markdown(write_report(folder, results)))
+    print_markdown(markdown(write_report(folder, results)))
     if lost is not None:
         console.print(lost, soft_wrap=True)
 
@@ -278,7 +284,7 @@ def _judged(
 ) -> "list[QuestionResult]":
     from sleuth.evaluate.judge import judge_results
 
-    with Live(console) as live:
+    with TrainingProgress(console) as live:
         live.begin(f"judging with {judge.model}", sum(bool(result.answer) for result in results))
         return asyncio.run(judge_results(folder, results, judge, live.advance))
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.bounds import MAX_INT
-from sleuth.cli.printed import Terminal
+from sleuth.cli.options import MAX_INT
+from sleuth.cli.terminal import Terminal
 
 
 def export(
@@ -21,10 +21,10 @@ def export(
     ] = None,
 ) -> None:
     """Write a plain Hugging Face folder, for transformers, vLLM and others; an adapter is merged into the weights."""
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
     from sleuth.train import export as exporting
 
-    quiet()
+    silence_transformers()
     checkpoint = exporting.find_checkpoint(source, step, best)
     exporting.export(checkpoint, out, dtype)
     console = Terminal(stderr=True, markup=False, highlight=False)

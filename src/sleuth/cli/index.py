@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sleuth.cli.bounds import MANY, MAX_INT, PROCESSES, TOKENS
-from sleuth.cli.meter import Meter
-from sleuth.cli.printed import printed, say
+from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_PROCESSES, MAX_TOKENS
+from sleuth.cli.progress import StageProgress
+from sleuth.cli.terminal import echo, print_markdown
 from sleuth.config.retrieval import (
     INDEX_KINDS,
     AnnSettings,
@@ -44,8 +44,10 @@ QueryPrefix = Annotated[str | None, typer.Option(help="put before each query; de
 PassagePrefix = Annotated[str | None, typer.Option(help="put before each passage; default: likewise")]
 Pooling = Annotated[Literal["mean", "cls", "last"] | None, typer.Option(help="of token vectors; default: likewise")]
 Normalise = Annotated[bool | None, typer.Option("--normalise/--raw", help="vectors of length one, or as they are")]
-QueryTokens = Annotated[int | None, typer.Option(min=1, max=TOKENS, help="tokens of a query at most; default: 256")]
-PassageTokens = Annotated[int | None, typer.Option(min=1, max=TOKENS, help="tokens of a passage at most; default: 256")]
+QueryTokens = Annotated[int | None, typer.Option(min=1, max=MAX_TOKENS, help="Maximum tokens per query. Default: 256.")]
+PassageTokens = Annotated[
+    int | None, typer.Option(min=1, max=MAX_TOKENS, help="Maximum tokens per passage. Default: 256.")
+]
 
 
 @app.command()
@@ -73,18 +75,21 @@ def build(
     query_tokens: QueryTokens = None,
     passage_tokens: PassageTokens = None,
     method: Annotated[Literal["hnsw", "ivfpq"] | None, typer.Option(help="of ann; default: hnsw")] = None,
-    links: Annotated[int | None, typer.Option(min=2, max=MANY, help="hnsw: neighbours of a node; default: 64")] = None,
+    links: Annotated[
+        int | None, typer.Option(min=2, max=MAX_ITEMS, help="HNSW: neighbours per node. Default: 64.")
+    ] = None,
     effort: Annotated[
-        int | None, typer.Option(min=1, max=MANY, help="hnsw: candidates kept; ivfpq: lists looked at; default: 128")
+        int | None,
+        typer.Option(min=1, max=MAX_ITEMS, help="HNSW: candidates; IVF-PQ: probed lists. Default: 128."),
     ] = None,
     lists: Annotated[
         int | None, typer.Option(min=0, max=MAX_INT, help="ivfpq: inverted lists; default: by size")
     ] = None,
     bytes_: Annotated[
-        int | None, typer.Option("--bytes", min=1, max=MANY, help="ivfpq: bytes of a vector; default: 64")
+        int | None, typer.Option("--bytes", min=1, max=MAX_ITEMS, help="ivfpq: bytes of a vector; default: 64")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=PROCESSES, help="processes that read words; default: one a core")
+        int | None, typer.Option(min=1, max=MAX_PROCESSES, help="processes that read words; default: one a core")
     ] = None,
     device: Annotated[str | None, typer.Option(help="of the encoder: auto, cpu, cuda, cuda:0; default: auto")] = None,
 ) -> None:
@@ -95,10 +100,10 @@ def build(
     for component, names in OPTIONS.items():
         _refuse_unused(kind, component, _given(options, (*names, *BUILD_OPTIONS.get(component, ()))))
     plan = _plan(kind, {component: _given(options, names) for component, names in OPTIONS.items()})
-    with Meter() as meter:
+    with StageProgress() as meter:
         manifest = index.build(source, out, plan, progress=meter, workers=workers or 0, device=device or "auto")
     _warn(manifest.skipped)
-    say(f"{out}: {_summary(manifest)}")
+    echo(f"{out}: {_summary(manifest)}")
 
 
 @app.command("import")
@@ -120,10 +125,10 @@ def adopt(
     from sleuth.retrieval import faiss_import
 
     options = _given(locals(), OPTIONS["encoder"])
-    with Meter() as meter:
+    with StageProgress() as meter:
         manifest = faiss_import.import_faiss(faiss, corpus, out, _encoder(options), progress=meter)
     _warn(manifest.skipped)
-    say(f"{out}: {_summary(manifest)}")
+    echo(f"{out}: {_summary(manifest)}")
 
 
 @app.command("info")
@@ -148,7 +153,7 @@ def describe(folder: Annotated[Path, typer.Argument(help="an index folder")]) ->
         "built by": ", ".join(f"{name} {version}" for name, version in manifest.libraries.items()),
     }
     for name, value in rows.items():
-        say(f"{name:<{max(map(len, rows))}}  {value if value != '' else '(empty)'}")
+        echo(f"{name:<{max(map(len, rows))}}  {value if value != '' else '(empty)'}")
 
 
 @app.command()
@@ -174,11 +179,11 @@ def check(
     manifest = read(folder)
     corpus = verified_corpus(folder, manifest.corpus, full=False)
     retriever = load(folder, verify=True, device=device)
-    with Meter() as meter:
+    with StageProgress() as meter:
         looked = index_check.check_corpus(stream(corpus), asked, manifest.passages, meter)
         found = asyncio.run(index_check.check_index(retriever, asked, looked, meter))
     text = index_check.markdown(found, f"{folder}: {manifest.kind}, {manifest.passages:,} passages")
-    printed(text)
+    print_markdown(text)
     if out is not None:
         index_check.write_check(found, out, str(folder), manifest.model_dump(mode="json", exclude={"files"}))
 
@@ -220,9 +225,9 @@ def _encoder(options: Given) -> EncoderSettings:
 def _warn(skipped: Sequence[str]) -> None:
     """Names the documents that are not in the index."""
     for name in skipped[:NAMED]:
-        say(f"not indexed: {name}", err=True)
+        echo(f"not indexed: {name}", err=True)
     if len(skipped) > NAMED:
-        say(f"not indexed: {len(skipped) - NAMED:,} more, named in manifest.json", err=True)
+        echo(f"not indexed: {len(skipped) - NAMED:,} more, named in manifest.json", err=True)
 
 
 def _summary(manifest: "Manifest") -> str:

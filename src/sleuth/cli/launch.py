@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 from uuid import uuid4
 
-from sleuth.cli.printed import say
+from sleuth.cli.terminal import echo
 from sleuth.errors import ConfigError
 from sleuth.runs.interruption import LAUNCHED
 
@@ -71,7 +71,7 @@ def _end_with_input() -> None:
 def leave(line: str, code: int) -> NoReturn:
     """Ends the process with a line on stderr; one of several leaves the line to whoever started them."""
     if not several():
-        say(line, err=True)
+        echo(line, err=True)
         sys.exit(code)
     now = time.time()
     Path(os.environ[ERROR_FILE]).write_text(json.dumps({"message": line, "timestamp": int(now), "at": now}))

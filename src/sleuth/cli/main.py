@@ -16,10 +16,10 @@ from sleuth.cli.doctor import doctor
 from sleuth.cli.evaluate import evaluate
 from sleuth.cli.export import export
 from sleuth.cli.launch import BROKEN, end_with_launcher, leave, several, take_gpu
-from sleuth.cli.printed import say
 from sleuth.cli.search import search
 from sleuth.cli.settings import knobs, settings
 from sleuth.cli.sft import sft
+from sleuth.cli.terminal import echo
 from sleuth.cli.train import train
 from sleuth.cli.view import view
 from sleuth.credentials import redact
@@ -67,7 +67,7 @@ app.command(hidden=True)(knobs)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"sleuth {__version__}")
+        echo(f"sleuth {__version__}")
         raise typer.Exit
 
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from sleuth.cli.bounds import HITS
-from sleuth.cli.printed import Terminal
+from sleuth.cli.options import MAX_HITS
+from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
 from sleuth.records import Hit
 
@@ -24,7 +24,7 @@ def search(
         ),
     ],
     query: Annotated[str, typer.Argument(help="what to look for")],
-    k: Annotated[int, typer.Option(min=1, max=HITS, help="hits at most")] = 3,
+    k: Annotated[int, typer.Option(min=1, max=MAX_HITS, help="hits at most")] = 3,
     token_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="environment variable with the bearer token of a server")
     ] = None,

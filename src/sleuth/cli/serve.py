@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.bounds import MAX_INT
-from sleuth.cli.printed import say
+from sleuth.cli.options import MAX_INT
 from sleuth.cli.serve_agent import agent
 from sleuth.cli.serve_mcp import mcp
+from sleuth.cli.terminal import echo
 from sleuth.credentials import token_from_env
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def retriever(
             if address_dir:
                 open_until_the_end.enter_context(advertise(address_dir, host, chosen))
             at = f"http://{authority(host, chosen)}"
-            say(f"serving {index} at {at} ({facts.kind}, {facts.passages:,} passages); stop with Ctrl-C")
+            echo(f"serving {index} at {at} ({facts.kind}, {facts.passages:,} passages); stop with Ctrl-C")
 
         serve(served, listener, ready)
 
@@ -83,8 +83,8 @@ def retriever(
 def _pages(path: Path | None) -> "PageStore | None":
     if path is None:
         return None
-    from sleuth.cli.meter import Meter
+    from sleuth.cli.progress import StageProgress
     from sleuth.corpus.pages import PageStore
 
-    with Meter() as meter:
+    with StageProgress() as meter:
         return PageStore(path, meter)

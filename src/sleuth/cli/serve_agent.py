@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.bounds import MANY, TOKENS
-from sleuth.cli.finite import finite
-from sleuth.cli.printed import say
+from sleuth.cli.options import MAX_ITEMS, MAX_TOKENS, require_finite
+from sleuth.cli.terminal import echo
 from sleuth.credentials import redact, token_from_env
 from sleuth.errors import InputError
 
@@ -46,18 +45,18 @@ def agent(
     ] = None,
     concurrent: Annotated[
         int | None,
-        typer.Option(min=1, max=MANY, help="questions answered at once at most", show_default="agent.concurrency"),
+        typer.Option(min=1, max=MAX_ITEMS, help="questions answered at once at most", show_default="agent.concurrency"),
     ] = None,
     wait: Annotated[
-        float, typer.Option(min=0.0, callback=finite, help="seconds a question waits for its turn at most; 0 refuses")
+        float, typer.Option(min=0.0, callback=require_finite, help="Maximum seconds in the queue; 0 rejects at once.")
     ] = 60.0,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, max=TOKENS, help="tokens sampled for a question at most", show_default="the agent's own"),
+        typer.Option(min=1, max=MAX_TOKENS, help="Maximum new tokens per question.", show_default="the agent's own"),
     ] = None,
     max_prompt: Annotated[
         int | None,
-        typer.Option(min=1, max=TOKENS, help="tokens of a question and its prompt at most", show_default="the context"),
+        typer.Option(min=1, max=MAX_TOKENS, help="Maximum prompt tokens per question.", show_default="the context"),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="where a request names none; 0 is greedy")] = 0.0,
     method: Annotated[
@@ -78,14 +77,14 @@ def agent(
     token = token_from_env(token_env)
 
     from sleuth.agent.loading import AgentOptions, describe_agent
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
     from sleuth.http.middleware import server_names
     from sleuth.http.server import authority, bind, serve
     from sleuth.serve.agent.application import application
     from sleuth.serve.agent.terms import Facts, Terms
 
     with bind(host, port) as listener:
-        quiet()
+        silence_transformers()
         _require_weights(model)
         options = AgentOptions(tuple(settings or ()), index, method, before)
         # Questions come from clients: the name of this file is never looked for.
@@ -97,7 +96,7 @@ def agent(
         app = application(spec.load(lockstep=False), facts, terms, token=token, names=names)
         at = f"http://{authority(host, listener.getsockname()[1])}"
         said = f"serving {facts.name} at {at} ({spec.config.agent.method}, {facts.searches}); stop with Ctrl-C"
-        serve(app, listener, lambda: say(said), shutdown_seconds=GRACE, lifespan="on")
+        serve(app, listener, lambda: echo(said), shutdown_seconds=GRACE, lifespan="on")
 
 
 def _require_weights(model: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.printed import say
+from sleuth.cli.terminal import echo
 from sleuth.credentials import token_from_env
 from sleuth.errors import ConfigError
 
@@ -110,7 +110,7 @@ def _serve(
         known = authority(place[0], listener.getsockname()[1])
         app = application(library(), Path(index).name, k, [*LOOPBACK, *server_names(place[0], names)])
         said = f"serving {index} at http://{known}{PATH}; stop with Ctrl-C"
-        serve(BearerAuth(app, token) if token else app, listener, lambda: say(said), lifespan="on")
+        serve(BearerAuth(app, token) if token else app, listener, lambda: echo(said), lifespan="on")
 
 
 def _place(address: str) -> tuple[str, int]:

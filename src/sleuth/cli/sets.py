@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sleuth.cli.bounds import MAX_INT, SEED
-from sleuth.cli.meter import Meter
-from sleuth.cli.printed import printed, say
+from sleuth.cli.options import MAX_INT, MAX_SEED
+from sleuth.cli.progress import StageProgress
 from sleuth.cli.sets_make import make
+from sleuth.cli.terminal import echo, print_markdown
 from sleuth.errors import InputError
 from sleuth.runs.atomic import require_new
 
@@ -56,7 +56,7 @@ def prepare(
         typer.Option(help="the part of the sets named: train (default), dev, or test, which is what is measured on"),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, max=SEED, help="shuffle by this seed (default: the files' order)")
+        int | None, typer.Option(min=0, max=MAX_SEED, help="shuffle by this seed (default: the files' order)")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, max=MAX_INT, help="keep so many at most, drawn by seed")] = None,
     answerable: Annotated[bool, typer.Option(help="drop questions that are marked as not answerable")] = False,
@@ -77,7 +77,7 @@ def prepare(
 
     require_new(out)
     _require_effect(sources, split)
-    with Meter() as meter:
+    with StageProgress() as meter:
         learned = [_source(each, split or "train", folder, meter) for each in sources]
         tests = [_source(each, "test", folder, meter) for each in test or ()]
     repeated = duplicates == "drop" if duplicates else split in (None, "train")
@@ -91,7 +91,7 @@ def prepare(
     )
     _report(out, manifest)
     if told := warn_wordless(stream(out / "questions.jsonl")):
-        say(told)
+        echo(told)
 
 
 @app.command()
@@ -110,13 +110,13 @@ def download(
     from sleuth.corpus.datasets.public import find_collection
 
     for wanted in [find_collection(name) for name in names]:
-        with Meter() as meter:
+        with StageProgress() as meter:
             paths = public.download(wanted, folder, meter)
         for path in paths:
-            say(f"{path.stat().st_size:>16,}  {path}")
+            echo(f"{path.stat().st_size:>16,}  {path}")
 
 
-def _source(given: str, split: Split, folder: Path, meter: Meter) -> "QuestionSource":
+def _source(given: str, split: Split, folder: Path, meter: StageProgress) -> "QuestionSource":
     """A set by name, or a file."""
     from sleuth.corpus.datasets import public
     from sleuth.corpus.datasets.prepare import QuestionSource
@@ -155,6 +155,6 @@ def _report(out: Path, manifest: dict[str, Any]) -> None:
     for label, counts in (*sets.items(), *([("all", total)] if len(sets) > 1 else [])):
         cell = " ".join(label.split()).replace("|", "\\|")
         lines.append(f"| {cell} | " + " | ".join(f"{counts[name]:,}" for name in names) + " |")
-    printed("\n".join(lines) + "\n")
+    print_markdown("\n".join(lines) + "\n")
     for name, file in manifest["files"].items():
-        say(f"{file['rows']:>9,}  {out / name}")
+        echo(f"{file['rows']:>9,}  {out / name}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.bounds import MANY, MAX_INT, SEED
-from sleuth.cli.meter import Meter
-from sleuth.cli.printed import printed, say
+from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_SEED
+from sleuth.cli.progress import StageProgress
+from sleuth.cli.terminal import echo, print_markdown
 from sleuth.errors import InputError
 from sleuth.runs.atomic import require_new
 
@@ -33,7 +33,7 @@ def make(
     questions: Annotated[
         int, typer.Option(min=1, max=MAX_INT, help="how many; fewer where the passages give no more")
     ] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, max=SEED, help="the same seed gives the same file")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="the same seed gives the same file")] = 0,
     without: Annotated[
         list[Path] | None,
         typer.Option(
@@ -44,7 +44,7 @@ def make(
     per_passage: Annotated[
         int,
         typer.Option(
-            min=1, max=MANY, help="questions about a passage alone at most; joined with others it is more often"
+            min=1, max=MAX_ITEMS, help="questions about a passage alone at most; joined with others it is more often"
         ),
     ] = 1,
     hops_share: Annotated[
@@ -62,7 +62,7 @@ def make(
 
     exclusions = read_exclusions(without or ())
     config = GeneratorConfig(questions, seed, per_passage, name, hops_share)
-    with Meter() as meter, _passages(source, meter) as passages:
+    with StageProgress() as meter, _passages(source, meter) as passages:
         made = generate(passages, config, exclusions.with_titles(passages.find), meter)
     if not made.questions:
         raise InputError(
@@ -74,7 +74,7 @@ def make(
 
 
 @contextmanager
-def _passages(source: Path, meter: Meter) -> "Iterator[PassageStore]":
+def _passages(source: Path, meter: StageProgress) -> "Iterator[PassageStore]":
     """The passages of an index folder, which knows where its corpus lies, or of any other source."""
     from sleuth.retrieval import manifest
     from sleuth.retrieval.index import open_passages
@@ -90,19 +90,19 @@ def _passages(source: Path, meter: Meter) -> "Iterator[PassageStore]":
 def _report(out: Path, made: "GeneratedQuestions", wanted: int, dice: Random) -> None:
     lines = ["| answer, or what joins passages | questions |", "|---|---:|"]
     lines += [f"| {kind} | {count:,} |" for kind, count in made.type_counts.most_common()]
-    printed("\n".join(lines) + "\n")
+    print_markdown("\n".join(lines) + "\n")
     some = dice.sample(made.questions, min(EXAMPLES, len(made.questions)))
     for question in some:
-        say(_example(question))
-    say(
+        echo(_example(question))
+    echo(
         f"{made.passages:,} passages: {made.excluded:,} left out by --without, {made.passages_used:,} asked about; "
         + ", ".join(f"{count:,} questions take {hops}" for hops, count in sorted(made.hop_counts.items()))
     )
     if made.rejected:
-        say(f"{made.rejected:,} drafts were left out since --without has their answer")
+        echo(f"{made.rejected:,} drafts were left out since --without has their answer")
     if len(made.questions) < wanted:
-        say(f"fewer than {wanted:,}: the passages give no more; a higher --per-passage may")
-    say(f"{len(made.questions):>9,}  {out}")
+        echo(f"fewer than {wanted:,}: the passages give no more; a higher --per-passage may")
+    echo(f"{len(made.questions):>9,}  {out}")
 
 
 def _example(question: "Question") -> str:

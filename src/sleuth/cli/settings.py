@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.printed import say
+from sleuth.cli.terminal import echo
 from sleuth.config import recipe
 from sleuth.errors import ConfigError
 
@@ -17,12 +17,12 @@ def settings(
 ) -> None:
     """List the settings of a recipe: key, type, default ("-" if absent) and description."""
     for line in lines(group):
-        say(line)
+        echo(line)
 
 
 def knobs() -> None:
     """List the settings (old name of `sleuth settings`)."""
-    say("sleuth knobs is now called sleuth settings", err=True)
+    echo("sleuth knobs is now called sleuth settings", err=True)
     settings()
 
 

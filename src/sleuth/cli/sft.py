@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.live import Live
-from sleuth.cli.printed import Terminal
+from sleuth.cli.progress import TrainingProgress
+from sleuth.cli.terminal import Terminal
 from sleuth.config import recipe
 from sleuth.errors import ConfigError, InputError, Interrupted
 from sleuth.runs.interruption import INTERRUPTION
@@ -64,15 +64,15 @@ def sft(
         raise InputError("no folder to write given; name one with --out")
     begun, taken = _model(name, model)
     settings = parse_options(taken | {key: value for key, value in options.items() if value is not None})
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
     from sleuth.runs.atomic import require_new
     from sleuth.sft.run import run
 
     require_new(out)
-    quiet()
+    silence_transformers()
     console = Terminal(stderr=True, markup=False, highlight=False)
     try:
-        with Live(console) as live, INTERRUPTION.handle_signals():
+        with TrainingProgress(console) as live, INTERRUPTION.handle_signals():
             result = run(begun, traces, out, settings, live)
     except Interrupted:
         console.print("interrupted; give the same command again to continue", soft_wrap=True)

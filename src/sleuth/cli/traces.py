@@ -11,10 +11,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sleuth.cli.bounds import HITS, MANY, MAX_INT, SEED
-from sleuth.cli.finite import finite
-from sleuth.cli.live import Live
-from sleuth.cli.printed import Terminal
+from sleuth.cli.options import MAX_HITS, MAX_INT, MAX_ITEMS, MAX_SEED, require_finite
+from sleuth.cli.progress import TrainingProgress
+from sleuth.cli.terminal import Terminal
 from sleuth.cli.traces_answers import answers
 from sleuth.config.agent import SINGLE, AgentConfig
 from sleuth.config.retrieval import RetrievalConfig
@@ -47,7 +46,7 @@ def gold(
         Path | None, typer.Option(help="corpus JSONL with the supporting passages, where no index folder holds them")
     ] = None,
     k: Annotated[
-        int | None, typer.Option(min=1, max=HITS, help="passages that a search of the index shows; default 3")
+        int | None, typer.Option(min=1, max=MAX_HITS, help="passages that a search of the index shows; default 3")
     ] = None,
     prompt: Annotated[
         str, typer.Option(help="the instruction by name, as agent.prompt of a recipe")
@@ -57,7 +56,7 @@ def gold(
         str | None, typer.Option(help="with --protocol tools: the model that is to learn it, whose calls are written")
     ] = None,
     searches: Annotated[
-        int, typer.Option(min=1, max=MANY, help="searches at most; questions that take more are left out")
+        int, typer.Option(min=1, max=MAX_ITEMS, help="searches at most; questions that take more are left out")
     ] = DEFAULT.searches,
     quotes: Annotated[
         bool, typer.Option("--quotes/--no-quotes", help="thoughts repeat the sentence that they go by")
@@ -68,7 +67,7 @@ def gold(
     limit: Annotated[
         int | None, typer.Option(min=1, max=MAX_INT, help="questions at most, the first of the file")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=SEED, help="of the wording")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="of the wording")] = 0,
 ) -> None:
     """Demonstrations from gold passages: the question is searched for, then what that did not show, and answered."""
     require_new(out)
@@ -102,7 +101,7 @@ def gold(
         guesses=guesses,
     )
     console = Terminal(stderr=True, markup=False, highlight=False)
-    with Live(console) as live:
+    with TrainingProgress(console) as live:
         made, left_out = asyncio.run(_demonstrated(writer, asked, live))
     if not made:
         raise InputError(f"no question of {questions} makes a demonstration: {_listed(left_out)}")
@@ -124,23 +123,23 @@ def sample(
             "--set", metavar="KEY=VALUE", help="with a model: a setting of agent, retrieval, engine or reward"
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, max=MANY, help="episodes a question")] = 8,
-    per_question: Annotated[int, typer.Option(min=1, max=MANY, help="traces of a question at most")] = 1,
+    samples: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="episodes a question")] = 8,
+    per_question: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="traces of a question at most")] = 1,
     min_reward: Annotated[
         float | None,
-        typer.Option(callback=finite, help="keep episodes with this reward at least; default: exact match"),
+        typer.Option(callback=require_finite, help="keep episodes with this reward at least; default: exact match"),
     ] = None,
     prefer: Annotated[
         str, typer.Option(help="which are kept where there are more: first, searches or tokens (the fewest)")
     ] = "first",
-    temperature: Annotated[float, typer.Option(min=0.01, callback=finite, help="of sampling")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, max=SEED, help="of sampling")] = 0,
+    temperature: Annotated[float, typer.Option(min=0.01, callback=require_finite, help="of sampling")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="of sampling")] = 0,
 ) -> None:
     """Rejection sampling: a model answers every question several times, and what was right is kept token by token."""
     require_new(out)
     if prefer not in ("first", "searches", "tokens"):
         raise ConfigError(f"--prefer {prefer!r} is unknown; expected first, searches or tokens")
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
     from sleuth.config.recipe import resolved
     from sleuth.corpus.questions import load
     from sleuth.reward.rubric import Rubric
@@ -148,7 +147,7 @@ def sample(
     from sleuth.sft import rejection
     from sleuth.sft.rejection import SamplingJournal, SelectionConfig
 
-    quiet()
+    silence_transformers()
     asked = load(questions)
     agent, config = _agent(source, questions, index, settings or [])
     selection = SelectionConfig(samples, min_reward, per_question, prefer, temperature, seed)  # type: ignore[arg-type]  # checked above
@@ -160,7 +159,11 @@ def sample(
         "config": resolved(config),
     }
     try:
-        with Live(console) as live, INTERRUPTION.handle_signals(), SamplingJournal.open(out, order) as journal:
+        with (
+            TrainingProgress(console) as live,
+            INTERRUPTION.handle_signals(),
+            SamplingJournal.open(out, order) as journal,
+        ):
             live.begin("sampling", len(asked) * samples)
             live.advance(journal.read().questions * samples)
             rubric, at_once = Rubric(config.reward), config.concurrency
@@ -215,7 +218,7 @@ def _agent(source: str, questions: Path, index: str | None, settings: list[str])
 
 
 async def _demonstrated(
-    writer: "GoldDemonstrator", asked: "list[Question]", live: Live
+    writer: "GoldDemonstrator", asked: "list[Question]", live: TrainingProgress
 ) -> "tuple[list[Demonstration], Counter[str]]":
     from sleuth.sft.gold import Skipped
 

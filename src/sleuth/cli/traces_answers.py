@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sleuth.cli.bounds import HITS, MAX_INT, SEED
-from sleuth.cli.live import Live
-from sleuth.cli.printed import Terminal
+from sleuth.cli.options import MAX_HITS, MAX_INT, MAX_SEED
+from sleuth.cli.progress import TrainingProgress
+from sleuth.cli.terminal import Terminal
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.errors import ConfigError, InputError
@@ -27,7 +27,7 @@ def answers(
         str | None, typer.Option(help="with rag: what is searched, an index folder, an address, or web:PROVIDER")
     ] = None,
     k: Annotated[
-        int, typer.Option(min=1, max=HITS, help="with rag: documents shown, as retrieval.k")
+        int, typer.Option(min=1, max=MAX_HITS, help="with rag: documents shown, as retrieval.k")
     ] = RetrievalConfig().k,
     prompt: Annotated[
         str | None, typer.Option(help="the prompt, as agent.prompt of a recipe; default: that of the method")
@@ -35,7 +35,7 @@ def answers(
     limit: Annotated[
         int | None, typer.Option(min=1, max=MAX_INT, help="questions at most, the first of the file")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=SEED, help="of the wording")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="of the wording")] = 0,
 ) -> None:
     """Gold answers as direct, cot or rag would give them, with the documents of the search: traces for RAG-SFT."""
     require_new(out)
@@ -62,7 +62,7 @@ def answers(
     retriever = None if index is None else open_backend(index)
     writer = GoldAnswerWriter(retriever, k, protocols.make_protocol(config.protocol), config.template, seed)
     console = Terminal(stderr=True, markup=False, highlight=False)
-    with Live(console) as live:
+    with TrainingProgress(console) as live:
         rows = asyncio.run(_written(writer, asked, live))
     write_traces(out, rows)
     console.print(f"wrote {out}: {len(rows):,} answers", soft_wrap=True)
@@ -73,7 +73,7 @@ def answers(
     console.print(f"learn it     sleuth sft --model FOLDER --traces {out} --out NEW-FOLDER", soft_wrap=True)
 
 
-async def _written(writer: "GoldAnswerWriter", asked: "list[Question]", live: Live) -> list[dict[str, Any]]:
+async def _written(writer: "GoldAnswerWriter", asked: "list[Question]", live: TrainingProgress) -> list[dict[str, Any]]:
     live.begin("writing answers", len(asked))
     rows: list[dict[str, Any]] = []
     async for row in writer.rows(asked):

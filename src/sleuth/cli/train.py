@@ -10,10 +10,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from sleuth.cli.bounds import PROCESSES
 from sleuth.cli.launch import launch, rank
-from sleuth.cli.live import Live
-from sleuth.cli.printed import Terminal
+from sleuth.cli.options import MAX_PROCESSES
+from sleuth.cli.progress import TrainingProgress
+from sleuth.cli.terminal import Terminal
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError, Interrupted
@@ -42,7 +42,7 @@ def train(
     resume: Annotated[
         Path | None, typer.Option(help="continue the run in this folder from its newest checkpoint")
     ] = None,
-    nproc: Annotated[int, typer.Option(metavar="N", min=1, max=PROCESSES, help="processes to train in: one a GPU")] = 1,
+    nproc: Annotated[int, typer.Option(metavar="N", min=1, max=MAX_PROCESSES, help="Processes, one per GPU.")] = 1,
 ) -> None:
     """Train a policy by a recipe, or continue a run that was interrupted."""
     started = time.monotonic()
@@ -95,16 +95,16 @@ def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Pat
 
 def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Console, started: float) -> None:
     """Continues a run, or makes the one a config asks for; of several processes the first tells how it ended."""
-    from sleuth.cli.quiet import quiet
+    from sleuth.cli.terminal import silence_transformers
     from sleuth.train.assemble import resume_run, start_run
     from sleuth.train.loop import train as train_parts
     from sleuth.train.ranks import join_ranks
     from sleuth.train.summary import write_summary
 
-    quiet()
+    silence_transformers()
     ranks = join_ranks()
     parts: Parts
-    with Live(console) as live, INTERRUPTION.handle_signals():
+    with TrainingProgress(console) as live, INTERRUPTION.handle_signals():
         chosen = begun.path if isinstance(begun, Run) else out or next_run_path(RUNS, begun.name)
         ((folder,), *_) = ranks.gather([chosen], "the name of the run")
         try:

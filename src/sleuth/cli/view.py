@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.printed import say
+from sleuth.cli.terminal import echo
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ def view(
 
     def ready() -> None:
         address = f"http://{authority(host, listener.getsockname()[1])}/"
-        say(f"viewing {_counted(api)} at {address}; stop with Ctrl-C")
+        echo(f"viewing {_counted(api)} at {address}; stop with Ctrl-C")
         if api.library.counts() == (0, 0):
-            say(_not_yet(given))
+            echo(_not_yet(given))
         if host not in LOOPBACK:
-            say("whoever can reach this address can read these folders", err=True)
+            echo("whoever can reach this address can read these folders", err=True)
         if open_page and _has_screen():
             # Starting a browser may take seconds, in which the page must already be served.
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()

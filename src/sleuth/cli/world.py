@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from sleuth.cli.bounds import MANY, SEED
-from sleuth.cli.printed import Terminal, say
+from sleuth.cli.options import MAX_ITEMS, MAX_SEED
+from sleuth.cli.terminal import Terminal, echo
 from sleuth.synthesis.world.schema import MAX_PASSAGES, MIN_PASSAGES
 from sleuth.synthesis.world.world import World, write_world
 
@@ -28,9 +28,9 @@ def world() -> None:
 def make(
     out: Annotated[Path, typer.Option(help="the folder to write; it must not exist")],
     passages: Annotated[int, typer.Option(min=MIN_PASSAGES, max=MAX_PASSAGES, help="passages, one an entity")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, max=SEED, help="the same seed gives the same world")] = 0,
-    train: Annotated[int, typer.Option(min=1, max=MANY, help="training questions")] = 4000,
-    test: Annotated[int, typer.Option(min=1, max=MANY, help="questions about held-out entities")] = 500,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="the same seed gives the same world")] = 0,
+    train: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="training questions")] = 4000,
+    test: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="questions about held-out entities")] = 500,
 ) -> None:
     """Write corpus.jsonl, questions.train.jsonl, questions.test.jsonl and manifest.json."""
     with _progress(passages + train + test) as advance:
@@ -40,8 +40,8 @@ def make(
 
 def _report(folder: Path, manifest: dict[str, Any]) -> None:
     for name, file in manifest["files"].items():
-        say(f"{file['rows']:>9,}  {folder / name}")
-    say(f"           {folder / 'manifest.json'}")
+        echo(f"{file['rows']:>9,}  {folder / name}")
+    echo(f"           {folder / 'manifest.json'}")
 
 
 @contextmanager

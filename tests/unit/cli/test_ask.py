@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.cli.ask import Stream, ask, closing
-from sleuth.cli.printed import Terminal
+from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, Turn
 

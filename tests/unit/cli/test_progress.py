@@ -5,12 +5,12 @@ import re
 
 from rich.console import Console
 
-from sleuth.cli.meter import Meter
+from sleuth.cli.progress import StageProgress
 
 
 def shown(*reports: tuple[str, int, int], terminal: bool = False, pause: float = 0.0) -> str:
     screen = io.StringIO()
-    with Meter(Console(file=screen, force_terminal=terminal, width=120, color_system=None), pause) as meter:
+    with StageProgress(Console(file=screen, force_terminal=terminal, width=120, color_system=None), pause) as meter:
         for report in reports:
             meter(*report)
     return screen.getvalue()

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sleuth.cli.live import Live, figures
+from sleuth.cli.progress import TrainingProgress, format_metrics
 
 METRICS = {
     "reward/mean": 0.5,
@@ -19,7 +19,7 @@ LINE = "reward 0.50  EM 0.25  searches 1.4  2,000 tokens/s"
 
 def shown(*, terminal: bool) -> str:
     file = StringIO()
-    with Live(Console(file=file, force_terminal=terminal, width=140)) as live:
+    with TrainingProgress(Console(file=file, force_terminal=terminal, width=140)) as live:
         live.advance()
         live.begin("indexing", 1)
         live.begin("training", 20)
@@ -32,13 +32,13 @@ def shown(*, terminal: bool) -> str:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_what_is_told_is_a_line_of_its_own(terminal: bool) -> None:
     file = StringIO()
-    with Live(Console(file=file, force_terminal=terminal, width=20)) as live:
+    with TrainingProgress(Console(file=file, force_terminal=terminal, width=20)) as live:
         live.log("longer than the terminal is wide")
     assert "longer than the terminal is wide\n" in file.getvalue()
 
 
 def test_figures_are_one_line() -> None:
-    assert figures(METRICS) == LINE
+    assert format_metrics(METRICS) == LINE
 
 
 def test_without_a_terminal_stages_and_every_tenth_step_are_lines() -> None:

@@ -1,0 +1,55 @@
+"""Options that several commands share: upper bounds, checks, and the options of a model server."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sleuth.config.section import MAX_INT as MAX_INT
+from sleuth.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from sleuth.engines.remote import Endpoint
+
+# Upper bounds: a typo must not exhaust the machine's memory.
+MAX_SEED = 2**64 - 1
+MAX_ITEMS = 1_000_000  # held in memory at the same time
+MAX_TOKENS = 2**24
+MAX_HITS = 10_000
+MAX_PROCESSES = 1_024
+
+
+def require_finite(option: typer.CallbackParam, value: float | None) -> float | None:
+    """Option callback: inf passes every bound, and nan those that do not exist."""
+    if value is not None and not math.isfinite(value):
+        raise ConfigError(f"{option.opts[0]} is {value}: expected a finite number")
+    return value
+
+
+def require_new_file(path: Path | None) -> None:
+    """Raise InputError if an output file exists or cannot be created, before hours of work are lost."""
+    if path is not None and path.exists():
+        raise InputError(f"{path} already exists; name a new file, or move the old one away")
+    if path is not None and not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
+
+
+MODEL = typer.Option("--model", metavar="NAME", help="With an address: name of the model on that server.")
+KEY_ENV = typer.Option(help="With an address: environment variable of the API key. Default: OPENAI_API_KEY.")
+TIMEOUT = typer.Option(
+    min=0.001, callback=require_finite, help="With an address: seconds before a request is retried. Default: 300."
+)
+
+
+def parse_endpoint(name: str, model: str | None, key_env: str | None, timeout: float | None) -> "Endpoint | None":
+    """The endpoint of a server address; None for other names, with which the options above are rejected."""
+    from sleuth.engines.remote import DEFAULT_TIMEOUT, Endpoint, is_address
+
+    if is_address(name):
+        # Without a model name, the server's list of models decides.
+        return Endpoint(name, model or "", key_env, DEFAULT_TIMEOUT if timeout is None else timeout)
+    for option, value in {"--model": model, "--key-env": key_env, "--timeout": timeout}.items():
+        if value is not None:
+            raise ConfigError(f"{option} has no effect without an address such as http://host:8000/v1; remove it")
+    return None

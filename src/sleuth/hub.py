@@ -27,14 +27,6 @@ BLOCK = 1 << 20
 Report = Callable[[str, int], object]  # stage ("downloading" or "verifying") and bytes of the file
 
 
-class HubError(Exception):
-    """A failed request to the Hub; `denied` means that it needs a token with access."""
-
-    def __init__(self, reason: str, denied: bool = False) -> None:
-        super().__init__(reason)
-        self.denied = denied
-
-
 @dataclass(frozen=True, slots=True)
 class HubFile:
     """A file of a data set; large files have a SHA-256, small ones only the id of their git blob."""
@@ -91,13 +83,8 @@ def download_model(model: str, patterns: Sequence[str], alternative: str, *, ign
     """Download the files of a model that match the patterns; the error recommends `alternative`."""
     from huggingface_hub import snapshot_download
 
-    try:
-        with _hub_errors():
-            return Path(snapshot_download(model, allow_patterns=list(patterns), ignore_patterns=list(ignore)))
-    except (HubError, OSError) as error:
-        raise InputError(
-            f"the model {model!r} is not a local folder and cannot be downloaded from the Hub ({error}); {alternative}"
-        ) from error
+    with _explain_hub_errors(f"the model {model!r}, which is not a local folder,", alternative):
+        return Path(snapshot_download(model, allow_patterns=list(patterns), ignore_patterns=list(ignore)))
 
 
 def _is_complete(folder: Path) -> bool:
@@ -107,11 +94,11 @@ def _is_complete(folder: Path) -> bool:
     return tokenizer and all((folder / name).is_file() for name in ("config.json", *weights))
 
 
-def list_dataset(repo: str) -> list[HubFile]:
-    """List the files of a data set with their sizes and checksums."""
+def list_dataset(repo: str, alternative: str) -> list[HubFile]:
+    """List the files of a data set with their sizes and checksums; the error recommends `alternative`."""
     from huggingface_hub import HfApi
 
-    with _hub_errors():
+    with _explain_hub_errors(f"the data set {repo}", alternative):
         files = HfApi().dataset_info(repo, files_metadata=True, timeout=TIMEOUT).siblings or []
         return [
             HubFile(file.rfilename, file.lfs.size, file.lfs.sha256)
@@ -121,10 +108,10 @@ def list_dataset(repo: str) -> list[HubFile]:
         ]
 
 
-def download_file(repo: str, file: HubFile, output: BinaryIO, start: int, report: Report) -> None:
-    """Write a file of a data set into `output` at offset `start`; what `output` already holds of it is kept.
+def download_file(repo: str, file: HubFile, output: BinaryIO, start: int, report: Report, alternative: str) -> None:
+    """Write a file of a data set into `output` at offset `start`, resuming after the content that is there.
 
-    Content with a wrong checksum is downloaded once more, and raises HubError the second time.
+    Content with a wrong checksum is downloaded once more, and is an InputError the second time.
     """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
@@ -146,30 +133,32 @@ def download_file(repo: str, file: HubFile, output: BinaryIO, start: int, report
         done = min(max(output.seek(0, os.SEEK_END) - start, 0), file.size)
         output.seek(start + done)
         if done < file.size:
-            with _hub_errors():
+            with _explain_hub_errors(f"{file.path} of the data set {repo}", alternative):
                 # hf_hub_download starts over in the next process; this resumes.
                 http_get(url, output, resume_size=done, headers=headers, tqdm_class=Progress)
         if output.seek(0, os.SEEK_END) >= start + file.size and file.matches(output, start, report):
             return
         output.seek(start)
         output.truncate()
-    raise HubError(f"{file.path} came twice with a wrong checksum, expected {file.sha256 or file.git_blob}")
+    expected = file.sha256 or file.git_blob
+    raise InputError(
+        f"{file.path} of the data set {repo} came twice with a wrong checksum, expected {expected}; {alternative}"
+    )
 
 
 @contextmanager
-def _hub_errors() -> Iterator[None]:
-    """Convert the errors of huggingface_hub into a one-line HubError; failed writes pass through."""
+def _explain_hub_errors(subject: str, alternative: str) -> Iterator[None]:
+    """Convert errors of huggingface_hub, full disks included, into a one-line InputError."""
     import httpx2
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every retry
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError, KeyError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        status = getattr(getattr(error, "response", None), "status_code", None)
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         if isinstance(error, json.JSONDecodeError | TypeError | KeyError):
             # Networks with a login page answer every request with HTML.
             reason = f"the server did not answer like the Hub ({reason})"
-        raise HubError(reason, status in (401, 403)) from error
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        token = "set HF_TOKEN to a token with access, or " if status in (401, 403) else ""
+        raise InputError(f"{subject} cannot be downloaded from the Hub ({reason}); {token}{alternative}") from error

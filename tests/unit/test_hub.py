@@ -82,7 +82,7 @@ def test_missing_model_is_a_one_line_error() -> None:
     with pytest.raises(InputError) as caught:
         resolve_policy(MODEL)
     message = str(caught.value)
-    assert message.startswith(f"the model '{MODEL}' is not a local folder and cannot be downloaded from the Hub (")
+    assert message.startswith(f"the model '{MODEL}', which is not a local folder, cannot be downloaded from the Hub (")
     assert f"hf download {MODEL}" in message
     assert message.endswith("or give a local folder")
     assert "\n" not in message

@@ -31,10 +31,7 @@ BEFORE_NUMBERS = frozenset(
 
 
 def passages(document: Document, words: int = WORDS) -> Iterator[Passage]:
-    """Yield the passages of a document in order; ids are the document's name and the position.
-
-    The title of a passage includes its section heading if it lies within one section.
-    """
+    """Yield the passages of a document, titled by document and, if they lie within one section, its heading."""
     for position, (heading, text) in enumerate(_cut(document.text, words, document.headings)):
         named = heading != document.title and 0 < len(WORD.findall(heading)) <= HEADING_WORDS
         title = f"{document.title}: {heading}" if named else document.title

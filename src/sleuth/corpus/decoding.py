@@ -24,10 +24,7 @@ ACTUAL = {"iso8859-1": "cp1252", "ascii": "cp1252"}
 
 
 def decode(content: bytes, declared: str = "") -> str:
-    """Decode a file without byte order mark, NULs and surrogates; never fails.
-
-    `declared` is the encoding that the sender declared.
-    """
+    """Decode bytes of a declared or unknown encoding, without byte order mark, NULs and surrogates; never fails."""
     marked = next((encoding for mark, encoding in MARKS.items() if content.startswith(mark)), None)
     if marked is not None:
         return clean(content.decode(marked, "replace"))

@@ -34,10 +34,7 @@ class Markup:
 
 
 def page_text(html: str | bytes, url: str | None = None) -> tuple[str, str]:
-    """Return title ("" if missing) and main text of a page, one paragraph per line; never fails.
-
-    All visible text is returned if the page has no main text or too many tags.
-    """
+    """Return title ("" if missing) and main text of a page, or all visible text if no main text is found."""
     source = decode_html(html) if isinstance(html, bytes) else clean(html)
     markup = read_markup(source)
     text = _main_text(source, url)

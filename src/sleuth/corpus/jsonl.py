@@ -1,7 +1,4 @@
-"""JSON lines of bounded length, from plain files, gzip, and files that were split into pieces.
-
-The bound matters for compressed files: a small one can hold a line that fills the memory.
-"""
+"""JSON lines of bounded length, from plain files, gzip, and files that were split into pieces."""
 
 import gzip
 import json
@@ -17,7 +14,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from sleuth.errors import InputError
 
-LONGEST_LINE = 32 * 2**20  # bytes, or characters of a text file
+LONGEST_LINE = 32 * 2**20  # bytes or characters; a small compressed file can hold a line that fills the memory
 BLOCK = 1 << 20
 GZIP = b"\x1f\x8b"
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # JSON escape of half a surrogate pair
@@ -81,10 +78,7 @@ def text_lines(path: Path, noun: str) -> Iterator[str]:
 
 
 def parse_question_line(text: str) -> dict[str, Any]:
-    """Parse a JSON object, replacing half a surrogate pair by a question mark, as tokenizers do.
-
-    Raise ValueError with the beginning of the line if it is not a JSON object.
-    """
+    """Parse a JSON object, replacing half a surrogate pair by a question mark; raise ValueError for anything else."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):
@@ -174,14 +168,12 @@ class ConcatenatedFiles(RawIOBase):
 
 
 def decompressed_batches(paths: Sequence[Path], report: Callable[[int], object]) -> Iterator[list[bytes]]:
-    """Yield the lines of a file, or of its pieces, in batches, and report how many of its bytes are read.
-
-    It is decompressed if named .gz, or if it has no suffix, as pieces do, and begins like gzip.
-    """
+    """Yield the lines of a file, or of its pieces, in batches, and report how many of its bytes are read."""
     first, last = paths[0], paths[-1]
     name = f"{first}" if len(paths) == 1 else f"{first.parent} ({first.name} to {last.name})"
     errors = _explain_read_errors(name, "get it again, with every piece")
     with errors, ConcatenatedFiles(paths) as files, BufferedReader(files, BLOCK) as buffered:
+        # Pieces have no suffix.
         packed = first.suffix.lower() == ".gz" or (first.suffix == "" and buffered.peek(2)[:2] == GZIP)
         file = gzip.GzipFile(fileobj=buffered) if packed else buffered
         for lines in line_batches(cast(BinaryIO, file), first):

@@ -16,10 +16,7 @@ PARSER = MarkdownIt("commonmark", {"maxNesting": 50}).enable(["table", "striketh
 
 
 def plain_markdown(text: str) -> tuple[str, str, frozenset[int]]:
-    """Return title, plain text with one paragraph per line, and the numbers of the lines that are headings.
-
-    The title is that of the front matter, else the first heading, else "".
-    """
+    """Return title (front matter, else first heading, else ""), text by paragraphs, and line numbers of headings."""
     front = FRONT_MATTER.match(text)
     match = FRONT_TITLE.search(front[1]) if front else None
     title = match[1].strip() if match else ""

@@ -67,10 +67,7 @@ def text_columns(columns: Schema) -> list[str]:
 
 
 def write(path: Path, content: Iterable[Mapping[str, Any]], columns: Schema) -> int:
-    """Write rows and return their number; raise ValueError if one does not fit the schema.
-
-    The entries of a map may be lists of two, as in JSON.
-    """
+    """Write rows, in which map entries may be lists, and return their number; raise ValueError if one does not fit."""
     mapped = [field for field in columns if _holds_map(field.type)]
 
     def with_maps(row: Mapping[str, Any]) -> Mapping[str, Any]:

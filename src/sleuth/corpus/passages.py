@@ -207,11 +207,8 @@ class Ids:
         self._lengths.extend(map(len, encoded))
 
     def order(self) -> NDArray[np.uint32]:
-        """Return the rows in the order of their ids as strings; raise RepeatedId if two are equal.
-
-        UTF-8 keeps the order of code points, so ids are compared as bytes: eight at a time as one number, and after
-        the first round only those that are equal so far.
-        """
+        """Return the rows in the order of their ids as strings; raise RepeatedId if two are equal."""
+        # UTF-8 keeps the order of code points: compare eight bytes as one number, then only ids still tied.
         order = np.arange(len(self), dtype=np.uint32)
         places: slice | NDArray[np.int64] = slice(None)  # positions in the order that are still tied
         ties = np.zeros(1, np.uint32)  # group of each tied position

@@ -248,10 +248,7 @@ def _parquet_line(row: dict[str, Any]) -> bytes:
 
 
 def _merge(files: Sequence[Path], out: Path, progress: Progress) -> None:
-    """Write the rows of all JSONL files in order; of rows with the same id and contents only the first is kept.
-
-    Contents are compared without regard to case and spaces. Raise InputError if they differ under the same id.
-    """
+    """Write the rows of all JSONL files, keeping the first of equal ids; raise InputError if their contents differ."""
     hashes = bytearray()
     ends: list[int] = []
     sizes = [path.stat().st_size for path in files]

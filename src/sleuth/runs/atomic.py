@@ -182,5 +182,5 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:  # it belongs to another user
-        return True
+        pass
     return True

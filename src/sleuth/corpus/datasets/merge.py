@@ -65,10 +65,7 @@ class Merged:
 
 
 def merge(rows: Iterable[QuestionRow], rules: MergeRules, tested: Mapping[str, str] | None = None) -> Merged:
-    """Merge rows under rules; conflicting ids get a suffix.
-
-    `tested` maps the questions of test sets, as normalised by `question_key`, to their ids.
-    """
+    """Merge rows, with suffixes for conflicting ids; `tested` maps keys of test questions to their ids."""
     given = list(rows)
     if rules.answerable and given and all(row.question.answerable is None for row in given):
         raise InputError(

@@ -126,10 +126,7 @@ def _write_dropped(path: Path, merged: Merged) -> None:
 def _write_table(
     path: Path, rows: Sequence[QuestionRow], schemas: Sequence[parquet.Schema | None], split: str, prompt: MakePrompt
 ) -> parquet.Schema | None:
-    """Write the rows as Parquet; return the schema of their files if they are written back under it, else None.
-
-    `schemas` has one entry per file, None if the file has no schema.
-    """
+    """Write the rows as Parquet; return the schema of their source files if they fit it, else None."""
     schema = _original_schema(rows, schemas)
     table = _search_r1_rows(rows, split, prompt) if schema is None else _original_rows(rows)
     try:

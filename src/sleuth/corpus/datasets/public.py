@@ -107,14 +107,12 @@ def download(wanted: Collection, folder: Path = FOLDER, progress: Progress = sil
     present = _find_present(wanted, folder, progress)
     if present is not None:
         return present
-    try:
-        downloads = _plan(wanted, folder, hub.list_dataset(wanted.repo))
-        missing = [each for each in downloads if not each.target.exists()]
-        _require_space(wanted.repo, missing, folder)
-        for each in missing:
-            each.run(wanted.repo, progress)
-    except hub.HubError as error:
-        raise InputError(_manual_remedy(wanted, folder, error)) from error
+    alternative = _alternative(wanted, folder)
+    downloads = _plan(wanted, folder, hub.list_dataset(wanted.repo, alternative))
+    missing = [each for each in downloads if not each.target.exists()]
+    _require_space(wanted.repo, missing, folder)
+    for each in missing:
+        each.run(wanted.repo, progress, alternative)
     return [each.target for each in downloads]
 
 
@@ -131,7 +129,7 @@ class _Download:
         partial = _partial(self.target)
         return size - (min(partial.stat().st_size, size) if partial.exists() else 0)
 
-    def run(self, repo: str, progress: Progress) -> None:
+    def run(self, repo: str, progress: Progress, alternative: str) -> None:
         """Download the pieces one after the other into the target, resuming an interrupted download."""
         self.target.parent.mkdir(parents=True, exist_ok=True)
         total, start = sum(piece.size for piece in self.pieces), 0
@@ -141,7 +139,7 @@ class _Download:
                 def report(stage: str, done: int, start: int = start) -> None:
                     progress(f"{stage} {self.target.name}", start + done, total)
 
-                hub.download_file(repo, piece, file, start, report)
+                hub.download_file(repo, piece, file, start, report, alternative)
                 start += piece.size
 
 
@@ -237,16 +235,13 @@ def _require_space(repo: str, missing: Sequence[_Download], folder: Path) -> Non
         )
 
 
-def _manual_remedy(wanted: Collection, folder: Path, error: hub.HubError) -> str:
+def _alternative(wanted: Collection, folder: Path) -> str:
     """Explain how to get the files another way: from which repository, and to which path."""
     home = folder / wanted.repo
+    names = " and ".join(wanted.patterns)
     if wanted.joined:
         place = f"the joined pieces (cat part_* > {wanted.joined}) at {home / wanted.joined}"
     else:
         place = "it at " + " and ".join(str(home / name) for name in wanted.patterns)
-    token = "set HF_TOKEN to a token with access, or " if error.denied else ""
-    names = " and ".join(wanted.patterns)
-    return (
-        f"{names} of the data set {wanted.repo} cannot be downloaded ({error}); run the command again to resume, or "
-        f"{token}get it from https://huggingface.co/datasets/{wanted.repo} and put {place}"
-    )
+    address = f"https://huggingface.co/datasets/{wanted.repo}"
+    return f"run the command again to resume, or get {names} from {address} and put {place}"

@@ -57,9 +57,7 @@ def test_killed_download_is_resumed_by_the_next_command(hub: Any, tmp_path: Path
     partial = tmp_path / HUB / "one.bin.partial"
     partial.parent.mkdir(parents=True)
     partial.write_bytes(hub.files["one.bin"][:3210])
-    with pytest.raises(
-        InputError, match=r"one\.bin of the data set someone/some-data cannot be downloaded .*again to resume"
-    ):
+    with pytest.raises(InputError, match=r"one\.bin of the data set someone/some-data .*again to resume"):
         download(tmp_path, "one.bin")
     assert not (tmp_path / HUB / "one.bin").exists()
     hub.cuts, hub.asked = 0, []
@@ -82,9 +80,7 @@ def test_mismatched_content_is_downloaded_again(hub: Any, tmp_path: Path, ranges
 
 def test_wrong_bytes_never_get_the_final_name(hub: Any, tmp_path: Path) -> None:
     hub.files = {"one.bin": noise(500), "true one.bin": noise(500, seed=3)}
-    with pytest.raises(
-        InputError, match=r"someone/some-data cannot be downloaded \(one\.bin came twice with a wrong checksum"
-    ):
+    with pytest.raises(InputError, match=r"one\.bin of .*someone/some-data .*wrong checksum"):
         download(tmp_path, "one.bin")
     assert not (tmp_path / HUB / "one.bin").exists()
     hub.files = {"one.bin": noise(600)}
@@ -193,7 +189,8 @@ def test_without_network_the_error_says_which_file_to_put_where(
     with pytest.raises(InputError) as caught:
         public.question_file("nq", "train", tmp_path)
     said = str(caught.value)
-    assert "nq/train.jsonl of the data set RUC-NLPIR/FlashRAG_datasets cannot be downloaded (" in said
+    assert "the data set RUC-NLPIR/FlashRAG_datasets cannot be downloaded" in said
+    assert "get nq/train.jsonl from https://huggingface.co/datasets/RUC-NLPIR/FlashRAG_datasets" in said
     assert said.endswith(f"and put it at {path}")
     assert list(tmp_path.iterdir()) == []
     path.parent.mkdir(parents=True)
@@ -204,7 +201,7 @@ def test_without_network_the_error_says_which_file_to_put_where(
 
 def test_error_for_pieces_says_how_to_join_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match=r"part_aa and part_ab of the data set .* \(cat part_\* > e5_Flat.index\) at "):
+    with pytest.raises(InputError, match=r"part_aa and part_ab from .* \(cat part_\* > e5_Flat.index\) at "):
         public.download(COLLECTIONS["wiki18-e5"], tmp_path)
 
 

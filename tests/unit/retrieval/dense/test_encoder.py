@@ -131,7 +131,7 @@ def test_settings_of_a_wrong_value_are_named() -> None:
 
 def test_a_model_that_cannot_be_fetched_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="'nobody/nothing' is not a local folder") as caught:
+    with pytest.raises(InputError, match="'nobody/nothing', which is not a local folder") as caught:
         model_folder("nobody/nothing")
     assert "\n" not in str(caught.value)
     (tmp_path / "file").touch()

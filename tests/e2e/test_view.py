@@ -197,7 +197,7 @@ def test_what_is_no_folder_is_refused_in_one_sentence(name: str, tmp_path: Path)
     command = [sys.executable, "-c", COMMAND, "view", name, "--no-open", "--port", "0"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (found.returncode, found.stdout, found.stderr.count("\n")) == (2, "", 1)
-    assert f"{name} is no folder" in found.stderr
+    assert f"{name} is not a folder" in found.stderr
 
 
 def test_an_empty_folder_is_watched_until_a_run_begins(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Questions of an evaluation: benchmark suites by name or question files, optionally a stratified sample."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sleuth.corpus.questions import load
 from sleuth.errors import InputError
@@ -24,6 +25,8 @@ SUITES: dict[str, dict[str, int]] = {
 }
 COMBINED = "questions.jsonl"  # written by `sleuth data prepare` for several data sets
 SEPARATE = (".test.jsonl", ".test.jsonl.gz", "/questions.jsonl")
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +95,16 @@ def draw(questions: Sequence[Question], limit: int, seed: int) -> list[Question]
     return [question for question in questions if (question.data_source, question.id) in chosen]
 
 
-def by_data_set(questions: Sequence[Question]) -> dict[str, list[Question]]:
-    """Questions of each data set, in order of first appearance."""
-    sets: dict[str, list[Question]] = {}
-    for question in questions:
-        sets.setdefault(question.data_source, []).append(question)
-    return sets
+def group_by(items: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
+    """Items by key, in order of first appearance."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def by_data_set(questions: Iterable[Question]) -> dict[str, list[Question]]:
+    return group_by(questions, lambda question: question.data_source)
 
 
 def _load_suite(suite: str, folder: Path) -> list[Question]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.errors import InputError
+from sleuth.evaluate.benchmarks import group_by
 from sleuth.evaluate.report import markdown_table
 from sleuth.evaluate.results import COUNTS, MEASURES, Evaluation, QuestionResult, read_results
 from sleuth.evaluate.statistics import estimate, mean_of_means, paired_difference, paired_mean_of_means
@@ -49,10 +50,7 @@ class Comparison:
 
     @property
     def sets(self) -> dict[str, list[Pair]]:
-        sets: dict[str, list[Pair]] = {}
-        for pair in self.pairs:
-            sets.setdefault(pair.question.data_source, []).append(pair)
-        return sets
+        return group_by(self.pairs, lambda pair: pair.question.data_source)
 
     @property
     def unusable(self) -> int:

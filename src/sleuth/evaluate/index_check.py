@@ -13,6 +13,7 @@ import numpy as np
 
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, SearchUnavailable
+from sleuth.evaluate.benchmarks import group_by
 from sleuth.evaluate.report import markdown_table
 from sleuth.evaluate.statistics import estimate
 from sleuth.page.document import ABSENT
@@ -177,16 +178,14 @@ async def check_index(
     if not questions:
         raise InputError("no questions to check the index with; expected at least one")
     probes: list[Probe] = []
-    by_set: dict[str, list[Probe]] = defaultdict(list)
     for start in range(0, len(questions), BATCH):
         batch = questions[start : start + BATCH]
         found = await retriever.search([question.question for question in batch], max(DEPTHS))
         for question, answer in zip(batch, found, strict=True):
             hits = None if isinstance(answer, SearchUnavailable) else tuple(answer)
-            probe = Probe(question, hits, question_key(question) in corpus.covered)
-            probes.append(probe)
-            by_set[question.data_source].append(probe)
+            probes.append(Probe(question, hits, question_key(question) in corpus.covered))
         progress("searching", len(probes), len(questions))
+    by_set = group_by(probes, lambda probe: probe.question.data_source)
     sets = {name: _check_set(part) for name, part in by_set.items()} if len(by_set) > 1 else {}
     depth = max(DEPTHS)
     missed = [probe for probe in probes if probe.hits is not None and probe.covered and not probe.hit(depth)]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from sleuth.credentials import redact_tree
 from sleuth.errors import ConfigError, InputError
+from sleuth.evaluate.benchmarks import group_by
 from sleuth.evaluate.folder import MANIFEST, RESULTS, EvaluationFolder
 from sleuth.evaluate.judge import JUDGE, count_unjudged, with_saved_verdicts
 from sleuth.evaluate.results import MEASURES, QuestionResult, score_folder, summarize, write_results
@@ -78,10 +79,8 @@ def check_failures(folder: EvaluationFolder, results: Sequence[QuestionResult]) 
 
 def select_transcripts(results: Sequence[QuestionResult], count: int = TRANSCRIPTS) -> list[int]:
     """Positions of questions to show: from each data set in turn, wrong and right answers alternating."""
-    by_set: dict[str, list[int]] = {}
-    for position, result in enumerate(results):
-        if result.values is not None:
-            by_set.setdefault(result.question.data_source, []).append(position)
+    usable = (position for position, result in enumerate(results) if result.usable)
+    by_set = group_by(usable, lambda position: results[position].question.data_source)
     for positions in by_set.values():
         positions.sort(key=lambda position: (results[position].values or {})["em"])
     rounds = zip_longest(*map(alternate_ends, by_set.values()))

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
 
 from sleuth.errors import InputError
+from sleuth.evaluate.benchmarks import group_by
 from sleuth.evaluate.folder import QUESTION_RESULTS, QUESTIONS, RESULTS, TRAJECTORIES, EvaluationFolder, read_trajectory
 from sleuth.evaluate.statistics import combine, estimate
 from sleuth.records import Estimate, Question, Score, StopReason, Trajectory
@@ -162,18 +163,8 @@ def group_by_kind(
     results: Sequence[QuestionResult], fallback: Callable[[Question], str] = lambda _: UNKNOWN_KIND
 ) -> dict[str, list[QuestionResult]]:
     """Results by kind of question, in display order; `fallback` names the kind where it is unknown."""
-    kinds: dict[str, list[QuestionResult]] = {}
-    for result in results:
-        kinds.setdefault(question_kind(result.question) or fallback(result.question), []).append(result)
+    kinds = group_by(results, lambda each: question_kind(each.question) or fallback(each.question))
     return dict(sorted(kinds.items(), key=lambda entry: kind_order(entry[0])))
-
-
-def group_by_data_set(results: Sequence[QuestionResult]) -> dict[str, list[QuestionResult]]:
-    """Results by data set, in order of first appearance."""
-    sets: dict[str, list[QuestionResult]] = {}
-    for result in results:
-        sets.setdefault(result.question.data_source, []).append(result)
-    return sets
 
 
 def values_of(results: Iterable[QuestionResult], measure: str) -> list[float]:
@@ -189,7 +180,7 @@ def means(results: Sequence[QuestionResult]) -> dict[str, Estimate]:
 
 def summarize(results: Sequence[QuestionResult], **about: Any) -> Tree:
     """Figures for results.json: over all questions, the mean over data sets, each data set and each kind."""
-    sets = group_by_data_set(results)
+    sets = group_by(results, lambda each: each.question.data_source)
     set_means = {name: means(part) for name, part in sets.items()}
     # With a single set its means are those of all questions; intervals are slow, so reuse them.
     (overall,) = set_means.values() if len(set_means) == 1 else [means(results)]

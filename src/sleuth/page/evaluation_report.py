@@ -75,11 +75,7 @@ def _tables(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str], first: s
     episodes = {name: label for name, label in known.items() if name not in PROPORTIONS}
     counts = ("questions", "unusable")
     answer_rows = [
-        [
-            label,
-            *(short(part[name]) for name in counts),
-            *(interval(read_estimate(part.get(name))) for name in answers),
-        ]
+        [label, *(short(part[name]) for name in counts), *(interval(read_estimate(part.get(name))) for name in answers)]
         for label, part in rows
     ]
     episode_rows = [[label, *(_episode_cell(part.get(name)) for name in episodes)] for label, part in rows]

@@ -1,9 +1,7 @@
 """The viewer's API: query parameters of each path, and the responses as plain values."""
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,7 +11,7 @@ from sleuth.records import StopReason
 from sleuth.runs.run import STEP
 from sleuth.view import listing
 from sleuth.view.comparison import Change, ComparisonCache, ComparisonPage, comparison_page
-from sleuth.view.folders import MANIFEST, ViewedFolder
+from sleuth.view.folders import MANIFEST
 from sleuth.view.jsonl import Tree
 from sleuth.view.library import FINAL, Kind, Library, metrics_since, read_document, status
 from sleuth.view.tokenizer_cache import TokenizerCache
@@ -118,16 +116,15 @@ class ComparisonParameters(Parameters):
     start: Annotated[Count, Field(alias="from")] = 0
 
 
-@dataclass(slots=True)
 class Api:
     """Responses about the runs and evaluations of a library; `cache` keeps trajectory indexes between sessions."""
 
-    library: Library
-    comparisons: ComparisonCache
-    tokenizers: TokenizerCache
-    cache: Path | None
-    _files: "OrderedDict[tuple[Kind, str], TrajectoryFiles]" = field(default_factory=OrderedDict)
-    _lock: Lock = field(default_factory=Lock)
+    def __init__(
+        self, library: Library, comparisons: ComparisonCache, tokenizers: TokenizerCache, cache: Path | None
+    ) -> None:
+        self.library, self.comparisons, self.tokenizers = library, comparisons, tokenizers
+        # Keeps the indexes of recently used folders in memory.
+        self._trajectory_files = lru_cache(maxsize=CACHED)(lambda kind, folder: TrajectoryFiles(folder, kind, cache))
 
     def run(self, query: RunParameters) -> Tree:
         """Settings, results and checkpoints of a run."""
@@ -216,14 +213,3 @@ class Api:
     def _find_files(self, query: FolderParameters) -> TrajectoryFiles:
         kind, name = query.folder
         return self._trajectory_files(kind, self.library.find(kind, name))
-
-    def _trajectory_files(self, kind: Kind, folder: ViewedFolder) -> TrajectoryFiles:
-        """Trajectory files of a folder, with the indexes of recent requests."""
-        with self._lock:
-            key = kind, folder.id
-            if key not in self._files or self._files[key].folder != folder:
-                self._files[key] = TrajectoryFiles(folder, kind, self.cache)
-                while len(self._files) > CACHED:
-                    self._files.popitem(last=False)
-            self._files.move_to_end(key)
-            return self._files[key]

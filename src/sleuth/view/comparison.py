@@ -1,11 +1,10 @@
 """Comparison of two evaluations, question by question; the function that compares them is passed in."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any, Literal
 
 from sleuth.errors import InputError
@@ -22,29 +21,23 @@ CACHED = 4
 FIGURES = ("questions", "left_out", "unusable", "mean", "all", "sets")
 
 
-@dataclass(slots=True)
 class ComparisonCache:
     """Recent comparisons; `measures` maps measures to labels, `counts` are those where higher is not better."""
 
-    compare: Compare
-    measures: Mapping[str, str]
-    counts: Sequence[str]
-    _cached: "OrderedDict[tuple[Any, ...], Mapping[str, Any]]" = field(default_factory=OrderedDict)
-    _lock: Lock = field(default_factory=Lock)
+    def __init__(self, compare: Compare, measures: Mapping[str, str], counts: Sequence[str]) -> None:
+        self.measures, self.counts = measures, counts
+        # The stamps of the files are part of the key only.
+        self._compare = lru_cache(maxsize=CACHED)(
+            lambda first, second, common, stamps: compare(first, second, common)  # noqa: ARG005
+        )
 
     def load(self, first: ViewedFolder, second: ViewedFolder, common: bool) -> Mapping[str, Any]:
         """Compare two finished evaluations; recomputed when their files change."""
-        key = (*_file_stamps(first), *_file_stamps(second), common)
-        with self._lock:
-            if key not in self._cached:
-                try:
-                    self._cached[key] = self.compare(first.path, second.path, common)
-                except InputError as error:
-                    raise HttpProblem(400, str(error)) from error
-                while len(self._cached) > CACHED:
-                    self._cached.popitem(last=False)
-            self._cached.move_to_end(key)
-            return self._cached[key]
+        stamps = (*_file_stamps(first), *_file_stamps(second))
+        try:
+            return self._compare(first.path, second.path, common, stamps)
+        except InputError as error:
+            raise HttpProblem(400, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +107,8 @@ def _find_trajectory(files: TrajectoryFiles, source: str, question_id: str) -> s
 
 
 def _file_stamps(folder: ViewedFolder) -> tuple[Any, ...]:
-    """Id, inode, size and time of the files a comparison depends on."""
-    stamps: list[Any] = [folder.id]
+    """Inode, size and time of the files a comparison depends on."""
+    stamps: list[Any] = []
     for name in ("marks.jsonl", "results.json"):
         path = folder.find(name)
         if path is None:

@@ -196,59 +196,47 @@ def _search_text(
     return rows, None
 
 
-@dataclass(slots=True)
-class _QuestionCount:
-    """Number of trajectories of a question, and the sum of their known rewards."""
-
-    source: str
-    question_id: str
-    question: str
-    count: int = 0
-    rewarded: int = 0
-    reward: float = 0.0
-
-    def row(self) -> Tree:
-        return {
-            "question_id": self.question_id,
-            "data_source": self.source,
-            "question": self.question,
-            "trajectories": self.count,
-            "reward": self.reward / self.rewarded if self.rewarded else None,
-        }
-
-
 def question_page(files: TrajectoryFiles, text: str | None, first: int, limit: int) -> Tree:
     """Questions by number of trajectories, optionally those that contain a text."""
     until, complete, rows = time.monotonic() + TIME_BUDGET, True, 0
-    found: dict[tuple[str, str], _QuestionCount] = {}
+    texts: dict[tuple[str, str], str] = {}
+    totals: dict[tuple[str, str], NDArray[np.float64]] = {}  # trajectories, those with a reward, and its sum
     for file in files.files():
         with files.lock:
             index, whole = files.index(file, until)
-            _count_questions(index, found)
+            for (source, question_id, question), counts in zip(index.questions, _question_totals(index), strict=True):
+                key = source, question_id
+                texts.setdefault(key, question)
+                totals[key] = totals.get(key, 0.0) + counts
             complete, rows = complete and whole, rows + index.rows
     needle = (text or "").lower()
-    chosen = [each for each in found.values() if needle in f"{each.question} {each.question_id}".lower()]
-    chosen.sort(key=lambda each: (-each.count, each.source, each.question_id))
+    chosen = [key for key in texts if needle in f"{texts[key]} {key[1]}".lower()]
+    chosen.sort(key=lambda key: (-totals[key][0], key))
     return {
         "complete": complete,
         "indexed": {"rows": rows, "of": rows if complete else files.count()},
         "total": len(chosen),
-        "rows": [each.row() for each in chosen[first : first + limit]],
+        "rows": [
+            {
+                "question_id": key[1],
+                "data_source": key[0],
+                "question": texts[key],
+                "trajectories": int(totals[key][0]),
+                "reward": totals[key][2] / totals[key][1] if totals[key][1] else None,
+            }
+            for key in chosen[first : first + limit]
+        ],
     }
 
 
-def _count_questions(index: TrajectoryIndex, found: dict[tuple[str, str], _QuestionCount]) -> None:
+def _question_totals(index: TrajectoryIndex) -> NDArray[np.float64]:
+    """For each question of an index: trajectories, those with a known reward, and the sum of the rewards."""
     columns, size = index.columns(), len(index.questions)
     numbers, rewards = columns["question"], columns["reward"]
     known = ~np.isnan(rewards)
     counts = np.bincount(numbers[numbers >= 0], minlength=size)  # invalid rows have -1
     rewarded = np.bincount(numbers[known], minlength=size)
-    sums = np.bincount(numbers[known], weights=rewards[known], minlength=size)
-    for number, (source, question_id, question) in enumerate(index.questions):
-        each = found.setdefault((source, question_id), _QuestionCount(source, question_id, question))
-        each.count += int(counts[number])
-        each.rewarded += int(rewarded[number])
-        each.reward += float(sums[number])
+    return np.stack([counts, rewarded, np.bincount(numbers[known], weights=rewards[known], minlength=size)], axis=1)
 
 
 def question_history(files: TrajectoryFiles, question: str, source: str | None) -> Tree:

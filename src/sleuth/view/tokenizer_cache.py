@@ -1,10 +1,9 @@
 """Tokenizers of runs, loaded with the tokenizers library alone."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 
 from tokenizers import Tokenizer
 
@@ -18,16 +17,12 @@ MAX_PIECES = 8  # more tokens than a character has bytes
 INCOMPLETE = "\ufffd"
 CACHED = 3  # tokenizers of large models take tens of megabytes
 
-Key = tuple[str, int, int]
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class TokenizerCache:
-    """Recently used tokenizers; `fallback` is for folders without one."""
+    """Tokenizers by folder; `fallback` is for folders without one."""
 
     fallback: ViewedFolder | None = None
-    _cached: "OrderedDict[Key, Tokenizer]" = field(default_factory=OrderedDict)
-    _lock: Lock = field(default_factory=Lock)
 
     def load(self, folder: ViewedFolder) -> Tokenizer | None:
         """Tokenizer of the newest checkpoint, or the fallback; None if missing or unreadable."""
@@ -40,19 +35,15 @@ class TokenizerCache:
         if path is None:
             return None
         stat = path.stat()
-        return self._read((str(path), stat.st_ino, stat.st_mtime_ns))
+        return _read_tokenizer(str(path), stat.st_ino, stat.st_mtime_ns)
 
-    def _read(self, key: Key) -> Tokenizer | None:
-        with self._lock:
-            if key not in self._cached:
-                try:
-                    self._cached[key] = Tokenizer.from_file(key[0])
-                except Exception:  # the library raises plain exceptions
-                    return None
-                while len(self._cached) > CACHED:
-                    self._cached.popitem(last=False)
-            self._cached.move_to_end(key)
-            return self._cached[key]
+
+@lru_cache(maxsize=CACHED)
+def _read_tokenizer(path: str, inode: int, changed: int) -> Tokenizer | None:  # noqa: ARG001  cache key
+    try:
+        return Tokenizer.from_file(path)
+    except Exception:  # the library raises plain exceptions
+        return None
 
 
 def tokenizer_folder(folder: Path) -> ViewedFolder:

@@ -45,7 +45,7 @@ def test_another_measure_and_the_other_way_round(tab: "Tab", link: Callable[[str
     expect(page.locator(".foundhead")).to_contain_text("higher")
     gain = page.locator(".gains tbody tr").last.locator("td").nth(3)
     expect(gain).to_contain_text("+")
-    page.get_by_role("button", name="Swap the two").click()
+    page.get_by_role("button", name="Swap evaluations").click()
     expect(gain).to_contain_text("−")
 
 
@@ -53,8 +53,8 @@ def test_different_questions_are_compared_where_they_agree(tab: "Tab", link: Cal
     page = tab.page
     page.goto(link("compare?first=evaluations/fewer&second=evaluations/after"))
     expect(page.get_by_role("alert")).to_be_visible()
-    page.get_by_role("button", name="Compare the questions they share").click()
-    expect(page.locator(".gains")).to_contain_text("12 questions in both, 12 in one only")
+    page.get_by_role("button", name="Compare common questions").click()
+    expect(page.locator(".gains")).to_contain_text("12 questions in both, 12 in only one")
     assert all("400" in fault for fault in tab.faults), "the browser itself notes what the server refused"
     tab.faults.clear()
 

@@ -99,16 +99,16 @@ def test_a_run_is_followed_while_it_writes(
     page.goto(link(f"trajectories?run=runs/{run.path.name}"))
     expect(page.get_by_role("status").first).to_have_text("48 trajectories")
     library.step(run, 4)
-    page.get_by_role("button", name="Step 4 is there").click()
+    page.get_by_role("button", name="Show step 4").click()
     expect(page.get_by_role("status").first).to_have_text("64 trajectories")
 
 
 def test_keys_and_their_list(tab: "Tab", link: Callable[[str], str]) -> None:
     page = tab.page
     page.goto(link("runs?runs=none"))
-    expect(page.locator("main")).to_contain_text("No run is chosen")
+    expect(page.locator("main")).to_contain_text("No run selected")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keyboard")).to_contain_text("x by step or by time")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_contain_text("x axis: steps or time")
     tab.keep("keys")
     page.keyboard.press("Escape")
     page.keyboard.press("/")
@@ -142,7 +142,7 @@ def test_the_switch_changes_colours_and_is_remembered(tab: "Tab", link: Callable
 def test_where_nothing_is_the_page_says_what_to_do(tab: "Tab", link: Callable[[str], str]) -> None:
     page = tab.page
     page.goto(link("nowhere"))
-    expect(page.locator("main")).to_contain_text("There is no such page")
+    expect(page.locator("main")).to_contain_text("Page not found")
     page.goto(link("trajectories?run=runs/steady&text=nobody%20says%20this"))
     expect(page.locator("main")).to_contain_text("No trajectory matches")
 
@@ -155,7 +155,7 @@ def test_an_empty_folder_says_how_a_run_is_made_and_shows_it(
     for each, place in ((page, "runs"), (reading, "trajectories")):
         each.clock.install()
         each.goto(f"{address}#/{place}")
-        expect(each.locator("main")).to_contain_text("There is no run")
+        expect(each.locator("main")).to_contain_text("To start one:")
         expect(each.locator("main pre")).to_have_text("sleuth train quickstart --out runs/quickstart-1")
         for key in ("/", "x", "s", "o", "j", "k", "g", "Escape"):
             each.keyboard.press(key)
@@ -208,7 +208,7 @@ def test_run_that_cannot_be_read_leaves_the_others(
         file.write(b"no JSON\n")
     page = tab.page
     page.goto(link("runs?runs=runs/torn,runs/steady"))
-    expect(page.get_by_role("alert")).to_contain_text("of runs/torn has a line that cannot be read: it is no JSON")
+    expect(page.get_by_role("alert")).to_contain_text("of runs/torn has an unreadable line: it is not JSON")
     expect(page.locator(".figures .beside")).to_contain_text("steady")
     page.get_by_role("checkbox", name="torn").uncheck()
     expect(page.get_by_role("alert")).to_have_count(0)
@@ -228,7 +228,7 @@ def test_what_was_written_is_offered_until_it_is_taken(
     page.goto(link("trajectories?run=runs/offered"))
     expect(page.get_by_role("status").first).to_have_text("16 trajectories")
     library.step(run, 2)
-    offer = page.get_by_role("button", name="Step 2 is there")
+    offer = page.get_by_role("button", name="Show step 2")
     expect(offer).to_be_visible()
     page.locator(".row").first.click()
     expect(page.locator(".reader .heading")).to_be_visible()
@@ -240,7 +240,7 @@ def test_what_was_written_is_offered_until_it_is_taken(
 def test_counts_are_whole_and_addresses_of_any_kind_are_read(tab: "Tab", link: Callable[[str], str]) -> None:
     page = tab.page
     page.goto(link("runs?runs=%25"))
-    expect(page.locator("main")).to_contain_text("No run is chosen")
+    expect(page.locator("main")).to_contain_text("No run selected")
     counted = "() => import('/static/number.js').then(number => number.counted(100123, 'row'))"
     assert page.evaluate(counted) == "100,123 rows"
 

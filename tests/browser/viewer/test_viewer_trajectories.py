@@ -149,7 +149,7 @@ def test_a_broken_row_is_a_plain_sentence_among_the_others(tab: "Tab", bare: "tu
     expect(page.locator(".row")).to_have_count(14)
     torn, wild = page.locator(".rows .unread").all()
     expect(torn).to_contain_text("row 1 of trajectories/step-1.jsonl, at byte")
-    expect(torn).to_contain_text("is no trajectory: it is no JSON")
+    expect(torn).to_contain_text("is not a trajectory: it is not JSON")
     expect(wild).to_contain_text("<img src=x")
     assert page.locator(".rows .unread a, .rows a .unread, main img, main script, main b").count() == 0
     tab.keep("broken")
@@ -167,7 +167,7 @@ def test_a_broken_row_is_a_plain_sentence_among_the_others(tab: "Tab", bare: "tu
 def test_a_failure_is_a_sentence_with_a_way_on(tab: "Tab", steady: Callable[[str], str]) -> None:
     page = tab.page
     page.goto(steady("&at=99.0"))
-    expect(page.get_by_role("alert")).to_contain_text("This could not be shown")
+    expect(page.get_by_role("alert")).to_contain_text("Could not load")
     expect(page.get_by_role("button", name="Try again")).to_be_visible()
     assert all("404" in fault for fault in tab.faults), "the browser itself notes what the server refused"
     tab.faults.clear()

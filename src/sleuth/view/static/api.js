@@ -1,6 +1,6 @@
-// What the server is asked; a failure is an error whose message is the server's own sentence.
+// Requests to the server; errors carry the server's message.
 
-/** The answer at a path; parameters that are null, undefined or empty are left out, lists are repeated. */
+/** GET a path; null, undefined and empty parameters are omitted, lists are repeated. */
 export async function ask(path, parameters = {}, signal = undefined) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
@@ -14,7 +14,7 @@ export async function ask(path, parameters = {}, signal = undefined) {
   return answer.json();
 }
 
-/** Asks until the server has looked at everything, calling back with each answer on the way. */
+/** Request repeatedly until indexing is complete, calling back with each response. */
 export async function whole(path, parameters, signal, told) {
   for (;;) {
     const answer = await ask(path, parameters, signal);
@@ -23,7 +23,7 @@ export async function whole(path, parameters, signal, told) {
   }
 }
 
-/** Whether an error says no more than that nobody waits for the answer. */
+/** Whether an error is only an aborted request. */
 export function abandoned(error) {
   return error.name === "AbortError";
 }
@@ -33,11 +33,11 @@ async function reached(address, signal) {
     return await fetch(address, { signal });
   } catch (error) {
     if (abandoned(error)) throw error;
-    throw new Error("The server did not answer; start it again with: sleuth view", { cause: error });
+    throw new Error("The server does not respond; restart it with: sleuth view", { cause: error });
   }
 }
 
 async function sentence(answer) {
   const { detail } = await answer.json().catch(() => ({}));
-  return typeof detail === "string" ? detail : `The server answered with status ${answer.status}.`;
+  return typeof detail === "string" ? detail : `The server responded with status ${answer.status}.`;
 }

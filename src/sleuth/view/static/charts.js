@@ -1,4 +1,4 @@
-// The charts of the runs page: what each shows and how its axes run.
+// The charts of the runs page and their axes.
 
 import { heldOut, marks, parts, trend } from "./curves.js";
 import { axis } from "./parts/chart.js";
@@ -9,8 +9,8 @@ const UNITS = [
   [0, 1, "s"],
 ];
 
-// In the order in which they are shown: what they are called, the metric, what stands behind the name; `held` is the
-// measure of evaluations shown with it, `low` where its axis begins, `span` the least its axis covers.
+// In display order: title, metric and note; `held` is the
+// held-out measure shown with it, `low` the start of its axis, `span` the minimum range of its axis.
 export const CHARTS = [
   { key: "reward", title: "Reward", metric: "reward/mean", note: "mean of a step" },
   { key: "em", title: "Exact match", metric: "episode/em", held: "em", note: "sampled; held out ◆", low: 0 },
@@ -19,25 +19,25 @@ export const CHARTS = [
     title: "Searches",
     metric: "episode/searches",
     held: "searches",
-    note: "a question; held out ◆",
+    note: "per question; held out ◆",
     low: 0,
   },
-  { key: "entropy", title: "Entropy", metric: "policy/entropy", note: "of the policy, nats a token", low: 0 },
-  { key: "kl", title: "KL", metric: "policy/kl", note: "to the reference, a token" },
-  { key: "ratio", title: "Ratio", metric: "policy/ratio", note: "trainer to engine, mean", span: 0.002 },
+  { key: "entropy", title: "Entropy", metric: "policy/entropy", note: "nats per token", low: 0 },
+  { key: "kl", title: "KL", metric: "policy/kl", note: "to the reference, per token" },
+  { key: "ratio", title: "Ratio", metric: "policy/ratio", note: "trainer / engine, mean", span: 0.002 },
   { key: "clipped", title: "Clipped", metric: "policy/clipped", note: "share of tokens", low: 0 },
-  { key: "length", title: "Length", metric: "episode/tokens", note: "tokens sampled a response", low: 0 },
+  { key: "length", title: "Length", metric: "episode/tokens", note: "sampled tokens per response", low: 0 },
   { key: "norm", title: "Gradient norm", metric: "policy/gradient_norm", note: "before clipping", low: 0 },
   { key: "step-time", title: "Step time", metric: "time/step", note: "seconds", low: 0 },
 ];
 export const TIME = { key: "time", title: "Step time by part", note: "seconds" };
 
-/** A chart of any other metric. */
+/** A chart of another metric. */
 export function other(metric) {
   return { key: metric, title: metric, metric, note: "" };
 }
 
-/** Whether any of the runs recorded what a chart shows. */
+/** Whether any run recorded the metric of a chart. */
 export function known(chart, records) {
   const wanted = [chart.metric, `evaluate/${chart.held}`];
   return records.some((record) => wanted.some((name) => record.columns[name]?.some((value) => value !== null)));
@@ -57,7 +57,7 @@ export function drawing(chart, records, view) {
   return { traces: scaled.traces, layout };
 }
 
-/** Traces and axes of the chart of a step's parts. */
+/** Traces and axes of the step time chart. */
 export function timeDrawing(records, view) {
   const traces = parts(records, view);
   if (records.length > 1) {
@@ -78,7 +78,7 @@ export function timeDrawing(records, view) {
   };
 }
 
-/** The x axis, the same for every chart, and the traces brought to its unit: hours where a run takes hours. */
+/** Common x axis, and the traces in its unit: hours for long runs. */
 function along(traces, { x, from, to }, records) {
   const ends = records
     .map((record) => (x === "time" ? record.times : record.columns.step))
@@ -100,7 +100,7 @@ function along(traces, { x, from, to }, records) {
   };
 }
 
-/** A range for values that lie within `span`, so that rounding does not look like news. */
+/** Range for values within `span`, so that rounding noise stays small. */
 function roomy(traces, span) {
   const values = traces
     .filter((trace) => !trace.yaxis)

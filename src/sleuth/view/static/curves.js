@@ -1,4 +1,4 @@
-// The traces of a chart, from the records of runs: each run's values, faint where a smoothed curve stands before them.
+// Traces of a chart: the values of each run, faint behind a smoothed curve.
 
 import { look, plain } from "./parts/chart.js";
 import { smoothed } from "./smoothing.js";
@@ -18,7 +18,7 @@ const PARTS = {
   save: "save",
 };
 
-/** One metric of several runs; x is "step" or "time", and `window` how many steps a mean is taken over. */
+/** One metric of several runs; x is "step" or "time", `window` the smoothing window in steps. */
 export function trend(records, metric, { x, window }) {
   return records.flatMap((record) => {
     const found = record.column(metric, x);
@@ -36,7 +36,7 @@ export function trend(records, metric, { x, window }) {
   });
 }
 
-/** Held-out figures with their intervals, at the steps at which they were taken. */
+/** Held-out figures with intervals, by step. */
 export function heldOut(records, measure, { x }) {
   const key = `evaluate/${measure}`;
   return records.flatMap((record) => {
@@ -70,19 +70,19 @@ export function heldOut(records, measure, { x }) {
   });
 }
 
-/** The parts of a step's time: over the steps of one run, or the mean of each of several side by side. */
+/** Step time by part: over the steps of one run, or means of several runs. */
 export function parts(records, { x }) {
   const names = [...new Set(records.flatMap((record) => record.parts))];
   if (records.length === 1) return names.map((name, place) => layer(records[0], name, place, x));
   return names.map((name, place) => bars(records, name, place));
 }
 
-/** The names of the parts, as they are coloured. */
+/** Names of the parts, in colour order. */
 export function partNames(records) {
   return [...new Set(records.flatMap((record) => record.parts))].map((name) => PARTS[name] ?? words(name));
 }
 
-/** Guard events as marks at the top of a chart, with a line down to its axis. */
+/** Guard events as markers with a vertical line. */
 export function marks(records, { x }) {
   const spoken = records.flatMap((record) =>
     record.events.map((event) => ({ record, event, x: record.position(event.step, x) })),
@@ -113,7 +113,7 @@ export function marks(records, { x }) {
   return { traces: shown.length ? [trace] : [], lines };
 }
 
-/** A name of the record as words. */
+/** A metric name as words. */
 export function words(name) {
   return String(name).replaceAll("_", " ").replaceAll("/", " ");
 }

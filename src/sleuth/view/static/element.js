@@ -1,24 +1,24 @@
-// Elements made of text: whatever a model or a document wrote enters the page as a text node, never as markup.
+// DOM elements; text of models and documents becomes text nodes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element; attributes beginning with "on" are listeners, null and false ones are left out. */
+/** An element; "on…" attributes are listeners, null and false ones are omitted. */
 export function h(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** An element of a drawing. */
+/** An SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
-/** Puts these children, and no others, into an element. */
+/** Replace the children of an element. */
 export function replace(parent, ...children) {
   parent.replaceChildren(...nodes(children));
   return parent;
 }
 
-/** As `replace`, for controls: whoever was at one of them is at the same one afterwards. */
+/** Like `replace`, but keep the keyboard focus on the same control. */
 export function redraw(parent, ...children) {
   const at = parent.contains(document.activeElement) ? nameOf(document.activeElement) : null;
   replace(parent, ...children);
@@ -38,10 +38,10 @@ function nameOf(control) {
   ].join(" ");
 }
 
-// Controls, terminal escapes and directional overrides: they would hide or reorder the text around them.
+// Control characters, terminal escapes and directional overrides, which hide or reorder text.
 const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Text as a reader may see it, as `visible` of page/text.py makes it. */
+/** Replace hidden characters, like `visible` in page/markup.py. */
 export function visible(text) {
   return String(text).replace(HIDDEN, "\ufffd");
 }

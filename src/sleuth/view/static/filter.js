@@ -1,4 +1,4 @@
-// Which trajectories are wanted: the settings of the address, and what the server is asked for them.
+// Trajectory filters: from the address to request parameters.
 
 const NAMES = {
   from: "step_from",
@@ -15,21 +15,21 @@ const NAMES = {
   cursor: "cursor",
 };
 
-/** The names of the filters in the address, without the two that say which page of the list is shown. */
+/** Filter names in the address, without the paging parameters. */
 export const FILTERS = Object.keys(NAMES).filter((name) => !["order", "cursor"].includes(name));
 
-/** The parameters of the server's list. */
+/** Request parameters of the list. */
 export function wanted(query, source) {
   const known = Object.entries(NAMES).map(([name, parameter]) => [parameter, query.get(name)]);
   return { ...source, ...Object.fromEntries(known) };
 }
 
-/** How many filters are set. */
+/** Number of active filters. */
 export function count(query) {
   return FILTERS.filter((name) => query.get(name)).length;
 }
 
-/** The settings that take every filter away. */
+/** Settings that clear all filters. */
 export function none() {
   return Object.fromEntries([...FILTERS, "cursor", "page"].map((name) => [name, null]));
 }

@@ -1,16 +1,16 @@
-// Keys, and the sheet that lists them.
+// Keyboard shortcuts and their help sheet.
 
 import { h } from "./element.js";
 
 const bindings = new Map();
 
-/** Binds keys for as long as a page is shown: [[key, what it does, action], ...]; returns how to unbind them. */
+/** Bind keys: [[key, description, action], ...]; returns a function that unbinds them. */
 export function bind(entries) {
   for (const [key, meaning, action] of entries) bindings.set(key, { meaning, action });
   return () => entries.forEach(([key, , action]) => bindings.get(key)?.action === action && bindings.delete(key));
 }
 
-/** Starts listening; the sheet opens with "?". */
+/** Start listening; "?" opens the help sheet. */
 export function listen() {
   const sheet = h("dialog", { class: "sheet", "aria-label": "Keyboard" });
   document.body.append(sheet);

@@ -1,10 +1,10 @@
-// What the server found below its folders: runs and evaluations, newest first.
+// Runs and evaluations found by the server, newest first.
 
 import { ask } from "./api.js";
 
-const FRESH = 180; // seconds within which a run that is not finished counts as being written
+const FRESH = 180; // seconds since the last write within which an unfinished run counts as live
 
-/** The library, with the place of each run among all of them by name, from which its colour follows. */
+/** The library; each run has its place by name, which determines its colour. */
 export async function library(signal) {
   const found = await ask("library", {}, signal);
   const runs = [...found.runs].sort((first, second) => second.written - first.written);
@@ -13,19 +13,19 @@ export async function library(signal) {
   return { ...found, runs: distinct(placed), evaluations: distinct(found.evaluations) };
 }
 
-/** The command that makes a first run where the viewer looks. */
+/** Command that starts a first run in the viewed folder. */
 export function firstRun({ folders }) {
   return `sleuth train quickstart --out ${folders[0]}/quickstart-1`;
 }
 
-/** Entries of one name are called by where they lie: two runs of a name could not be told apart. */
+/** Entries with the same name are shown with their folder. */
 function distinct(entries) {
   const names = entries.map(({ name }) => name);
   const again = new Set(names.filter((name, place) => names.indexOf(name) !== place));
   return entries.map((each) => (again.has(each.name) ? { ...each, name: each.id } : each));
 }
 
-/** Whether something is being written at this moment, as far as one can tell. */
+/** Whether an entry is probably being written now. */
 export function live({ state, age_seconds: age }) {
   return state === "open" && age < FRESH;
 }

@@ -1,15 +1,15 @@
-// The page of trajectories that is shown: rows as they come in, and the ways on and back.
+// The current page of trajectories, with paging.
 
 import { abandoned, whole } from "./api.js";
 import { wanted } from "./filter.js";
 
-/** The rows of one page; `told()` is called whenever more is known. */
+/** The rows of one page; `told()` is called on new data. */
 export class List {
   constructor(told) {
     this.told = told;
     this.key = null;
     this.waiting = null;
-    this.back = new Map(); // cursor -> the cursor of the page before
+    this.back = new Map(); // cursor -> cursor of the previous page
     this.clear();
   }
 
@@ -17,12 +17,12 @@ export class List {
     [this.rows, this.total, this.next, this.complete, this.error, this.indexed] = [[], null, null, false, null, null];
   }
 
-  /** Whether another page than the one shown is meant. */
+  /** Whether the query asks for another page. */
   wants(query, source) {
     return JSON.stringify(wanted(query, source)) !== this.key;
   }
 
-  /** Asks for the page of these settings, unless it is there. */
+  /** Load the page of a query unless already loaded. */
   async show(query, source) {
     if (!this.wants(query, source)) return;
     const parameters = wanted(query, source);
@@ -51,12 +51,12 @@ export class List {
     this.told();
   }
 
-  /** Asks again for what is shown. */
+  /** Reload the current page. */
   refresh() {
     this.load(JSON.parse(this.key));
   }
 
-  /** The rows that are trajectories. */
+  /** Valid rows. */
   get readable() {
     return this.rows.filter((row) => !row.broken);
   }

@@ -1,6 +1,6 @@
-// Asking again and again while somebody looks.
+// Polling while the page is visible.
 
-/** Calls `ask` every few seconds while the page is visible, never twice at once; returns how to stop. */
+/** Call `ask` every few seconds while visible, never concurrently; returns a function that stops. */
 export function repeat(ask, seconds) {
   let timer = null;
   let stopped = false;

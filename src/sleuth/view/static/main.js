@@ -1,4 +1,4 @@
-// The frame around every page: the bar at the top, the page the address names, and keys that work everywhere.
+// Application shell: top bar, routing and global keys.
 
 import { h, replace } from "./element.js";
 import { bind, listen } from "./keyboard.js";
@@ -11,7 +11,7 @@ import { empty, failed } from "./parts/state.js";
 import { follow, link } from "./route.js";
 import { apply, chosen, onTheme, turn } from "./theme.js";
 
-// A page is a function of its place: it returns { show(query), leave() } and may be shown again with other settings.
+// A page is a function of its container that returns { show(query), leave() }.
 const PAGES = { runs, trajectories, evaluations, compare: comparison };
 const TABS = [
   ["runs", "Runs", "1"],
@@ -19,7 +19,7 @@ const TABS = [
   ["evaluations", "Evaluations", "3"],
 ];
 const PARENT = { compare: "evaluations" };
-const THEMES = { system: ["half", "colours of the system"], light: ["sun", "light"], dark: ["moon", "dark"] };
+const THEMES = { system: ["half", "system"], light: ["sun", "light"], dark: ["moon", "dark"] };
 
 const place = h("main", { tabindex: -1 });
 let current = { page: null, controller: null };
@@ -51,7 +51,7 @@ async function open({ page, query }) {
     window.scrollTo(0, 0);
   }
   if (!current.controller) {
-    replace(place, empty("There is no such page", "The address names none; the tabs above do."));
+    replace(place, empty("Page not found", "Use the tabs above."));
     return;
   }
   const { controller } = current;

@@ -1,8 +1,8 @@
-// Figures as people read them.
+// Number formats.
 
 export const ABSENT = "–";
 
-/** A number with as many digits as say something; absent ones are a dash. */
+/** A number with significant digits; a dash if absent. */
 export function short(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return ABSENT;
   const size = Math.abs(value);
@@ -14,24 +14,24 @@ export function short(value) {
   return value.toExponential(1);
 }
 
-/** A number with a sign before it, for differences. */
+/** A number with its sign. */
 export function signed(value) {
   const text = short(value);
   return typeof value === "number" && value > 0 ? `+${text}` : text.replace("-", "−");
 }
 
-/** An estimate as its value and its 95% interval. */
+/** An estimate with its 95% interval. */
 export function interval(estimate) {
   return estimate ? `${share(estimate.value)} [${share(estimate.low)}, ${share(estimate.high)}]` : ABSENT;
 }
 
-/** A figure with two decimals, as tables of results have them. */
+/** A figure with two decimals. */
 export function share(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return ABSENT;
   return Math.abs(value) >= 100 ? value.toFixed(0) : value.toFixed(2);
 }
 
-/** Seconds as a span of time. */
+/** Seconds as a duration. */
 export function duration(seconds) {
   if (typeof seconds !== "number" || !Number.isFinite(seconds)) return ABSENT;
   if (seconds < 60) return `${short(seconds)} s`;
@@ -40,7 +40,7 @@ export function duration(seconds) {
   return minutes < 2880 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.round(minutes / 1440)} days`;
 }
 
-/** A count to its last digit. */
+/** An exact count. */
 export function whole(count) {
   return typeof count === "number" ? count.toLocaleString("en") : ABSENT;
 }

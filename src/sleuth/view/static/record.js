@@ -1,12 +1,12 @@
-// The record of a run as it grows: columns of metrics and what its guards said, asked for piece by piece.
+// Metrics and guard events of a run, loaded incrementally.
 
 import { ask } from "./api.js";
 
 const WHOLE = "time/step";
-// The whole, and what an episode takes beside others, are no parts of a step's time.
+// Not parts of the step time: the total, and times per episode.
 const NO_PARTS = new Set(["step", "episodes"]);
 
-/** What is known of one run; `place` is its place among all, which gives it its colour. */
+/** Data of one run; `place` determines its colour. */
 export class Record {
   constructor(run, place) {
     this.id = run.id;
@@ -23,7 +23,7 @@ export class Record {
     this.times = [];
   }
 
-  /** Reads what was written since; true where there was something. */
+  /** Load new data; true if there was any. */
   async read(signal) {
     let grown = false;
     for (let more = true; more;) {
@@ -47,7 +47,7 @@ export class Record {
     this.times = summed(this.columns[WHOLE] ?? Array(before + added).fill(null));
   }
 
-  /** A metric where it is known: its x, by step or time, and its values. */
+  /** Known values of a metric, with x by step or time. */
   column(name, x = "step") {
     const values = this.columns[name] ?? [];
     const places = values.map((value, place) => (value === null ? -1 : place)).filter((place) => place >= 0);
@@ -55,7 +55,7 @@ export class Record {
     return { x: places.map((place) => along[place]), y: places.map((place) => values[place]), places };
   }
 
-  /** Where a step stands on x. */
+  /** x of a step. */
   position(step, x) {
     if (x === "step") return step;
     const place = this.columns.step.findIndex((each) => each >= step);
@@ -72,14 +72,14 @@ export class Record {
     );
   }
 
-  /** The parts of a step's time, the longest first. */
+  /** Parts of the step time, longest first. */
   get parts() {
     const names = this.metrics.filter((name) => name.startsWith("time/")).map((name) => name.slice(5));
     const spent = (name) => this.seconds(name).y.reduce((sum, value) => sum + value, 0);
     return names.filter((name) => !NO_PARTS.has(name)).sort((first, second) => spent(second) - spent(first));
   }
 
-  /** The seconds of a part; waiting for searches happens while episodes are generated, and is taken out of that. */
+  /** Seconds of a part; generation excludes waiting for searches. */
   seconds(part, x = "step") {
     const found = this.column(`time/${part}`, x);
     const searched = this.columns["time/search"];

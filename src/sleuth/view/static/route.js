@@ -1,12 +1,12 @@
-// The address holds the whole state of the page: #/trajectories?run=a&step=3. Links, reload and "back" restore it.
+// The address holds the whole state: #/trajectories?run=a&step=3.
 
-/** The page named by the address, and its settings. */
+/** Page and settings from the address. */
 export function here() {
   const [path, query = ""] = window.location.hash.replace(/^#\/?/, "").split("?");
   return { page: path || "runs", query: new URLSearchParams(query) };
 }
 
-/** The address of a page; settings that are null or empty are left out. */
+/** Address of a page; null and empty settings are omitted. */
 export function link(page, settings = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(settings)) if (!blank(value)) query.set(name, String(value));
@@ -14,30 +14,30 @@ export function link(page, settings = {}) {
   return `#/${page}${text ? `?${text}` : ""}`;
 }
 
-/** Changes some settings of this page, leaving a way back; null removes one. */
+/** Change settings with a history entry; null removes one. */
 export function change(settings) {
   window.location.hash = changed(settings);
 }
 
-/** Changes some settings in place: what a slider does is not worth a way back. */
+/** Change settings without a history entry, as for a slider. */
 export function adjust(settings) {
   window.history.replaceState(null, "", changed(settings));
   window.dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
-/** Calls back now and whenever the address changes. */
+/** Call back now and on every change of the address. */
 export function follow(listener) {
   window.addEventListener("hashchange", () => listener(here()));
   listener(here());
 }
 
-/** The address of this page with some settings changed. */
+/** This address with some settings changed. */
 export function changed(settings) {
   const { page, query } = here();
   return link(page, { ...Object.fromEntries(query), ...settings });
 }
 
-/** Several names in one setting, and back; a comma inside a name is written differently. */
+/** Join names into one setting, and split them; commas in names are escaped. */
 export const list = {
   join: (names) => names.map((name) => name.replaceAll("%", "%25").replaceAll(",", "%2C")).join(","),
   split: (text) => (text ? text.split(",").map((name) => name.replaceAll("%2C", ",").replaceAll("%25", "%")) : []),

@@ -1,11 +1,11 @@
-// The ways to colour tokens: each says which colour a token has, how strong, and what the colours mean.
+// Token overlays: colour, strength and legend.
 
 import { short } from "./number.js";
 
-const UNLIKELY = 5; // nats from which a token is as dark as can be
-const APART = Math.log(1.05); // what a ratio has to differ by to be as strong as can be, at the least
+const UNLIKELY = 5; // nats at full strength
+const APART = Math.log(1.05); // minimum log ratio at full strength
 
-/** The overlays in the order in which they are offered. */
+/** Overlays in display order. */
 export const OVERLAYS = {
   origin: { title: "origin", make: origin },
   logprob: { title: "logprob", make: logprob },
@@ -14,12 +14,12 @@ export const OVERLAYS = {
   version: { title: "version", make: version },
 };
 
-/** Which overlays a trajectory has the figures for. */
+/** Overlays available for a trajectory. */
 export function available(tokens, name) {
   return name === "origin" || (tokens[name] ?? []).some((value) => value !== null);
 }
 
-/** How tokens are coloured: { of(place) -> [colour, strength] or null, legend: [[colour, strength, words], ...] }. */
+/** Colouring: { of(place) -> [colour, strength] or null, legend: [[colour, strength, label], ...] }. */
 export function shade(tokens, name) {
   return OVERLAYS[name].make(tokens);
 }
@@ -56,7 +56,7 @@ function advantage({ advantage: values }) {
   return diverging(values, (size, sign) => short(sign * size));
 }
 
-/** Two colours on either side of zero, as strong as the largest value there is. */
+/** Diverging colours around zero, scaled to the largest value. */
 function diverging(values, said, least = Number.MIN_VALUE) {
   const largest = Math.max(least, ...values.map((value) => Math.abs(value ?? 0)));
   const of = (place) => {

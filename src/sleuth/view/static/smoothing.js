@@ -1,6 +1,6 @@
-// Curves made calm, as the reports do it.
+// Smoothing, as in the reports.
 
-/** The mean of each value and those before it, `window` of them at most; gaps stay gaps. */
+/** Trailing mean over up to `window` values; gaps stay gaps. */
 export function smoothed(values, window) {
   if (window <= 1) return values;
   return values.map((value, place) => {

@@ -1,21 +1,21 @@
-// Light or dark: as the system has it, until the switch says otherwise.
+// Light, dark or system theme.
 
 const KEY = "sleuth-theme";
 const NEXT = { system: "light", light: "dark", dark: "system" };
 const system = window.matchMedia("(prefers-color-scheme: dark)");
-const known = new Map(); // colours asked for since they last changed
+const known = new Map(); // cached colours
 
-/** The choice made: system, light or dark. */
+/** Current choice: system, light or dark. */
 export function chosen() {
   return window.localStorage.getItem(KEY) ?? "system";
 }
 
-/** Takes the next choice in turn. */
+/** Switch to the next choice. */
 export function turn() {
   apply(NEXT[chosen()]);
 }
 
-/** Shows the page in the chosen colours, now and from now on. */
+/** Apply and remember the choice. */
 export function apply(theme = chosen()) {
   window.localStorage.setItem(KEY, theme);
   if (theme === "system") delete document.documentElement.dataset.theme;
@@ -30,13 +30,13 @@ function changed() {
 
 system.addEventListener("change", changed);
 
-/** Calls back whenever colours change, by the switch or by the system; returns how to stop that. */
+/** Call back when colours change; returns a function that stops. */
 export function onTheme(listener) {
   window.addEventListener("theme", listener);
   return () => window.removeEventListener("theme", listener);
 }
 
-/** What a colour of the style sheet is at this moment, for drawings that know no variables; `alpha` thins it. */
+/** Current value of a CSS colour, for plotly; `alpha` sets its opacity. */
 export function colour(name, alpha = 1) {
   if (!known.has(name)) known.set(name, probed(name));
   return alpha === 1 ? known.get(name) : known.get(name).replace("rgb(", "rgba(").replace(")", `, ${alpha})`);

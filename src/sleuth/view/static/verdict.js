@@ -1,4 +1,4 @@
-// How a trajectory ended, in a word.
+// Stop reasons and verdicts.
 
 export const STOPS = {
   answered: "answered",
@@ -10,7 +10,7 @@ export const STOPS = {
 };
 const UNUSABLE = new Set(["search_unavailable", "engine_failed", "function_failed"]);
 
-/** [word, tone]: right, wrong or in between; what failed through no fault of the model is never called wrong. */
+/** [label, tone]; failed episodes are unusable, never wrong. */
 export function verdict({ stop, em, reward }) {
   if (UNUSABLE.has(stop)) return ["unusable", "quiet"];
   const value = em ?? reward;

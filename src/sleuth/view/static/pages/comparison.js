@@ -1,4 +1,4 @@
-// Two evaluations of the same questions: what differs on the mean, and question by question.
+// Comparison of two evaluations: mean differences, and question by question.
 
 import { abandoned, ask } from "../api.js";
 import { h, redraw, replace } from "../element.js";
@@ -44,7 +44,7 @@ export function comparison(place) {
     place.classList.toggle("is-open", query.has("a") || query.has("b"));
     redraw(areas.sides, sides());
     if (!query.get("first") || !query.get("second")) {
-      replace(areas.found, empty("Choose two evaluations", "The second is measured against the first."));
+      replace(areas.found, empty("Choose two evaluations", "The second is compared with the first."));
       return;
     }
     try {
@@ -65,7 +65,7 @@ export function comparison(place) {
     const common = h(
       "button",
       { class: "button", onclick: () => change({ common: 1 }) },
-      "Compare the questions they share",
+      "Compare common questions",
     );
     replace(areas.gains, failed(error), query.get("common") ? null : h("p", { class: "state inline" }, common));
     replace(areas.found);
@@ -80,7 +80,7 @@ export function comparison(place) {
       "div",
       { class: "tools" },
       named("first", pick("first")),
-      h("button", { class: "plain", onclick: swap, title: "Swap the two", "aria-label": "Swap the two" }, "⇄"),
+      h("button", { class: "plain", onclick: swap, title: "Swap evaluations", "aria-label": "Swap evaluations" }, "⇄"),
       named("second", pick("second")),
       answer &&
         named(
@@ -96,8 +96,8 @@ export function comparison(place) {
     redraw(areas.sides, sides());
     const about = [
       `${short(answer.questions)} questions in both`,
-      answer.left_out && `${short(answer.left_out)} in one only`,
-      answer.unusable && `${short(answer.unusable)} lost to failures`,
+      answer.left_out && `${short(answer.left_out)} in only one`,
+      answer.unusable && `${short(answer.unusable)} failed`,
     ];
     replace(
       areas.gains,
@@ -112,7 +112,7 @@ export function comparison(place) {
     if (!query.has("a") && !query.has("b")) {
       replace(
         areas.reader,
-        empty("Choose a question", "j and k move through the list; both conversations stand side by side here."),
+        empty("Choose a question", "Use j and k to move through the list; both conversations appear here side by side."),
       );
       return;
     }

@@ -1,4 +1,4 @@
-// Evaluations: all of them with their exact match, one of them set by set, two of them to be compared.
+// Evaluations: list, figures of one by data set, and selection of two to compare.
 
 import { abandoned, ask } from "../api.js";
 import { h, redraw, replace } from "../element.js";
@@ -30,7 +30,7 @@ export function evaluations(place) {
         place,
         empty(
           "No evaluations yet",
-          `Nothing is below ${shelf.folders.join(", ")}; evaluate a run or a model, and it appears here.`,
+          `There is no evaluation in ${shelf.folders.join(", ")} yet; evaluate a run or a model:`,
           "sleuth evaluate RUN",
         ),
       );
@@ -71,8 +71,8 @@ export function evaluations(place) {
           ? [results.title && h("p", { class: "quiet" }, results.title), resultTables(known.get(id)), ended(results)]
           : empty(
               "Not finished",
-              "The figures are written when every question has been asked; its trajectories can be read already.",
-              "sleuth evaluate … (the same command goes on)",
+              "Figures are written at the end; trajectories can be read already.",
+              "sleuth evaluate … (repeat the same command to resume)",
             ),
       );
     } catch (error) {
@@ -103,7 +103,7 @@ export function evaluations(place) {
       ["k", "previous evaluation", () => move(-1)],
       [
         "o",
-        "its trajectories",
+        "open trajectories",
         () => {
           window.location.hash = link("trajectories", {
             evaluation: opened(),
@@ -123,5 +123,5 @@ export function evaluations(place) {
 
 function ended({ stops }) {
   const named = Object.entries(stops ?? {}).map(([stop, count]) => `${STOPS[stop] ?? stop} ${short(count)}`);
-  return named.length ? h("p", { class: "quiet" }, `How they ended: ${named.join(", ")}.`) : null;
+  return named.length ? h("p", { class: "quiet" }, `Stop reasons: ${named.join(", ")}.`) : null;
 }

@@ -32,7 +32,7 @@ export function reader(area) {
     const { signal } = pending;
     if (!query.has("at")) {
       shown = { key: null, trajectory: null };
-      replace(area, empty("Choose a trajectory", "j and k move through the list, o opens, ? lists every key."));
+      replace(area, empty("Choose a trajectory", "Use j and k to move through the list, o to open, ? for all keys."));
       return;
     }
     try {
@@ -122,8 +122,8 @@ export function reader(area) {
       h(
         "span",
         { class: "end" },
-        step(neighbours.previous, "left", "The one before in the file"),
-        step(neighbours.next, "right", "The one after in the file"),
+        step(neighbours.previous, "left", "Previous in the file"),
+        step(neighbours.next, "right", "Next in the file"),
       ),
     );
   }

@@ -120,7 +120,7 @@ export function runs(place) {
     );
     if (!shown.length) {
       const lost = unreadable();
-      grid.say(lost.length ? null : empty("No run is chosen", "Check one in the list of runs to see its curves."));
+      grid.say(lost.length ? null : empty("No run selected", "Select one in the list to see its curves."));
       replace(areas.figures, lost);
       replace(areas.events);
       return;
@@ -180,7 +180,7 @@ export function runs(place) {
     bind([
       [
         "/",
-        "filter the runs",
+        "filter runs",
         withRuns(() => {
           place.querySelector(".chooser").open = true;
           place.querySelector(".side .field").focus();
@@ -188,17 +188,17 @@ export function runs(place) {
       ],
       [
         "x",
-        "x by step or by time",
+        "x axis: steps or time",
         withRuns(() => change({ x: view.x === "step" ? "time" : "step", from: null, to: null })),
       ],
       [
         "s",
-        "smooth more, then not at all",
+        "cycle through smoothing windows",
         withRuns(() => adjust({ smooth: WINDOWS[(WINDOWS.indexOf(view.window) + 1) % WINDOWS.length] })),
       ],
       [
         "o",
-        "trajectories of the first run shown",
+        "trajectories of the first selected run",
         withRuns(() => view.runs.length && (window.location.hash = link("trajectories", { run: view.runs[0] }))),
       ],
     ]),
@@ -226,8 +226,8 @@ function settings(query, shelf) {
 }
 
 function nothing(shelf) {
-  const where = `There is no run in ${shelf.folders.join(", ")}; one appears here as soon as it begins. This makes one:`;
-  return [empty("No run here yet", where, firstRun(shelf)), broken(shelf)];
+  const where = `There is no run in ${shelf.folders.join(", ")} yet; new runs appear here. To start one:`;
+  return [empty("No runs yet", where, firstRun(shelf)), broken(shelf)];
 }
 
 function broken(shelf) {

@@ -34,8 +34,8 @@ export function trajectories(place) {
       replace(
         place,
         empty(
-          "Nothing to read yet",
-          "There is no run here yet; trajectories appear when one has written some. This makes one:",
+          "No trajectories yet",
+          "Trajectories appear here once a run has written some. To start one:",
           firstRun(state.shelf),
         ),
       );
@@ -75,7 +75,7 @@ export function trajectories(place) {
   function head() {
     const far =
       list.indexed && list.indexed.rows < list.indexed.of
-        ? `, read ${whole(list.indexed.rows)} of ${whole(list.indexed.of)}`
+        ? `, ${whole(list.indexed.rows)} of ${whole(list.indexed.of)} indexed`
         : "";
     const many =
       list.total === null
@@ -102,16 +102,16 @@ export function trajectories(place) {
       state.newest = newest;
       list.refresh();
     };
-    return h("button", { class: "button fresh", onclick: take }, `Step ${newest} is there: show`);
+    return h("button", { class: "button fresh", onclick: take }, `Show step ${newest}`);
   }
 
   function body(at, evaluation) {
     if (list.error) return failed(list.error, () => list.refresh());
     if (list.rows.length) return rowList(list.rows, at, evaluation);
     if (!list.complete) return waiting();
-    if (list.next) return h("p", { class: "quiet" }, "Nothing on this stretch; the search goes on with the next page.");
+    if (list.next) return h("p", { class: "quiet" }, "No match so far; the next page continues the search.");
     return [
-      empty("No trajectory matches", "Take a filter away, or choose another run."),
+      empty("No trajectory matches", "Remove a filter, or choose another run."),
       h("button", { class: "plain", onclick: () => change(none()) }, "clear filters"),
     ];
   }
@@ -181,7 +181,7 @@ export function trajectories(place) {
     bind([
       ["j", "next trajectory", () => move(1)],
       ["k", "previous trajectory", () => move(-1)],
-      ["o", "open it", () => change({ at: state.cursor ?? state.query.get("at") ?? list.readable[0]?.at })],
+      ["o", "open", () => change({ at: state.cursor ?? state.query.get("at") ?? list.readable[0]?.at })],
       ["/", "search the text of trajectories", search],
       ...VIEWS.map(([view, title, key]) => [key, `show: ${title.toLowerCase()}`, () => reading.turn(view)]),
       ["Escape", "back to the list", () => change(state.query.has("view") ? { view: null } : { at: null })],

@@ -1,4 +1,4 @@
-// The samples of a group beside each other: one question, several ways to go about it.
+// The samples of a group side by side.
 
 import { h } from "../element.js";
 import { short } from "../number.js";
@@ -7,7 +7,7 @@ import { conversation } from "./conversation.js";
 import { badge, rewards } from "./heading.js";
 import { unread } from "./rows.js";
 
-/** A column for each sample; the one at `at` is marked. */
+/** One column per sample; the one at `at` is highlighted. */
 export function beside(group, at) {
   const mean = average(group.samples.map(({ reward }) => reward));
   const head = h(
@@ -17,7 +17,7 @@ export function beside(group, at) {
     h(
       "p",
       { class: "quiet" },
-      `step ${group.step} · group ${group.group} · mean reward ${short(mean)} of ${group.samples.length} · right: `,
+      `step ${group.step} · group ${group.group} · mean reward ${short(mean)} of ${group.samples.length} · expected: `,
       h("span", { dir: "auto" }, group.golden_answers.join(" · ")),
     ),
   );

@@ -1,4 +1,4 @@
-// A chart: a title and a drawing by plotly, in the colours of the page. Charts of one page share where they are zoomed.
+// A plotly chart in the page's theme; the charts of a page share their zoom.
 
 import { h } from "../element.js";
 import { colour } from "../theme.js";
@@ -8,19 +8,19 @@ const SETTINGS = { displayModeBar: false, responsive: true, showTips: false, dou
 const DASHES = ["solid", "dot", "dash"];
 let loading = null;
 
-/** The drawing library, asked of our own server when the first chart is drawn. */
+/** Load plotly from this server when the first chart is drawn. */
 export function plotly() {
   loading ??= new Promise((resolve, reject) => {
     const fail = () => {
       loading = null;
-      reject(new Error("The charts' script did not arrive; is the server still running?"));
+      reject(new Error("The chart library could not be loaded; is the server still running?"));
     };
     document.head.append(h("script", { src: SCRIPT, onload: () => resolve(window.Plotly), onerror: fail }));
   });
   return loading;
 }
 
-/** A chart that is drawn when it comes into sight; `zoomed(from, to)` is told of a stretch of x, or of nulls. */
+/** A chart drawn when visible; `zoomed(from, to)` is called with the new x range, or nulls. */
 export function chart(title, note, zoomed) {
   const plot = h("div", { class: "plot" });
   const figure = h(
@@ -59,12 +59,12 @@ export function chart(title, note, zoomed) {
   return { figure, draw, remove };
 }
 
-/** What plotly shows of a name: it reads markup in names, so that theirs is taken from them. */
+/** Escape a name: plotly interprets markup in names. */
 export function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
-/** The look of a run: its colour, and a dash where the colours have been used up. */
+/** Line style of a run: its colour, dashed once the colours repeat. */
 export function look(place) {
   return { color: colour(`c${place % 6}`), dash: DASHES[Math.floor(place / 6) % DASHES.length] };
 }

@@ -1,10 +1,10 @@
-// Controls that choose one of several.
+// Controls to choose one of several options.
 
 import { h } from "../element.js";
 
 let made = 0;
 
-/** A row of alternatives of which one is pressed; `options` are [value, words, disabled]. */
+/** Segmented control; `options` are [value, label, disabled]. */
 export function segments(name, options, value, chosen) {
   const group = `choice-${(made += 1)}`;
   const choices = options.map(([each, words, disabled]) =>
@@ -25,7 +25,7 @@ export function segments(name, options, value, chosen) {
   return h("div", { class: "segments", role: "radiogroup", "aria-label": name }, choices);
 }
 
-/** A list that opens; `options` are [value, words]. */
+/** Drop-down list; `options` are [value, label]. */
 export function menu(name, options, value, chosen) {
   const items = options.map(([each, words]) =>
     h("option", { value: each, selected: String(each) === String(value ?? "") }, words),
@@ -33,7 +33,7 @@ export function menu(name, options, value, chosen) {
   return h("select", { "aria-label": name, onchange: (event) => chosen(event.target.value) }, items);
 }
 
-/** A control with its name before it. */
+/** A control with a label. */
 export function named(name, control) {
   return h("label", { class: "named" }, h("span", {}, name), control);
 }

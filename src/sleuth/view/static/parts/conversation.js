@@ -1,4 +1,4 @@
-// A trajectory as a conversation: what the model thought, searched, was shown and answered.
+// A trajectory as a conversation: thoughts, searches, results and the answer.
 
 import { h } from "../element.js";
 import { counted, share } from "../number.js";
@@ -8,10 +8,10 @@ const NOTES = {
   unavailable: "The search engine gave no answer.",
 };
 
-/** The turns of a trajectory, one under the other. */
+/** The turns of a trajectory. */
 export function conversation({ turns, failure, prompt }) {
-  const opening = prompt && h("li", { class: "turn" }, unfolding("prompt", "What the model was given", prompt));
-  const silence = !turns.length && h("p", { class: "quiet" }, "The model said nothing.");
+  const opening = prompt && h("li", { class: "turn" }, unfolding("prompt", "Prompt", prompt));
+  const silence = !turns.length && h("p", { class: "quiet" }, "The model generated nothing.");
   return [
     h(
       "ol",
@@ -27,7 +27,7 @@ export function conversation({ turns, failure, prompt }) {
 function acts(turn) {
   const asked = [turn.queries.map((query) => line("search", query)), turn.urls.map((url) => line("access", url))];
   const called = turn.action === "tool" && [line("search", turn.call, turn.tool), line("result", turn.result, `${turn.tool} result`)];
-  // What an answer's turn has found was searched for it, and shown before it spoke.
+  // Hits of an answer turn were retrieved before generation (method rag).
   const before = ["search", "access", "tool"].includes(turn.action) ? [] : [documents(turn)];
   const spoken = [
     line("thought", turn.thought),
@@ -53,10 +53,10 @@ function note(text) {
   return text ? h("div", { class: "said" }, h("span", { class: "label" }), h("p", { class: "quiet" }, text)) : null;
 }
 
-/** The turn word for word: as it was sampled, and what came back. */
+/** The sampled text of a turn, and the observation. */
 function folded(turn) {
   if (!turn.text) return null;
-  return unfolding("", `word for word, ${counted(turn.sampled ?? 0, "token")} sampled`, turn.text, turn.shown);
+  return unfolding("", `as sampled, ${counted(turn.sampled ?? 0, "token")} sampled`, turn.text, turn.shown);
 }
 
 function unfolding(label, summary, ...texts) {
@@ -73,7 +73,7 @@ function documents(turn) {
   const { hits } = turn;
   if (!hits.length) return turn.outcome === "found" ? note("Nothing was found.") : null;
   const label = h("span", { class: "label" }, counted(hits.length, "document"));
-  // Where a run kept no text of its documents, what the model was shown of them still stands among its tokens.
+  // Without recorded passages, the shown text is decoded from the tokens.
   const shown =
     turn.shown &&
     !hits.some((hit) => hit.text) &&
@@ -83,7 +83,7 @@ function documents(turn) {
       h(
         "details",
         {},
-        h("summary", { class: "head quiet" }, "text as shown"),
+        h("summary", { class: "head quiet" }, "text shown to the model"),
         h("p", { dir: "auto" }, turn.shown.trim()),
       ),
     );
@@ -105,8 +105,8 @@ function passage(hit, place, turn) {
   const head = [
     h("span", { class: "rank figure quiet" }, `${several}${place + 1}`),
     h("span", { class: "title", dir: "auto" }, hit.title || `passage ${hit.id}`),
-    hit.gold && h("span", { class: "badge good", title: "one of the passages that support the answer" }, "gold"),
-    h("span", { class: "score figure quiet", title: "score of the search engine" }, share(hit.score)),
+    hit.gold && h("span", { class: "badge good", title: "supporting passage of the question" }, "gold"),
+    h("span", { class: "score figure quiet", title: "retrieval score" }, share(hit.score)),
   ];
   if (!hit.text) return h("li", { class: "hit" }, h("div", { class: "head" }, head));
   return h(

@@ -1,36 +1,36 @@
-// What can be changed about curves: x by step or time, how much they are smoothed, and which others are shown.
+// Controls of the curves: x axis, smoothing and additional charts.
 
 import { CHARTS } from "../charts.js";
 import { h, redraw } from "../element.js";
 import { adjust, change, list } from "../route.js";
 import { menu, named, segments } from "./choice.js";
 
-export const WINDOWS = [1, 3, 5, 10, 20, 50]; // steps that a mean is taken over
+export const WINDOWS = [1, 3, 5, 10, 20, 50]; // smoothing windows in steps
 const ALONG = [
   ["step", "step"],
   ["time", "time"],
 ];
 
-/** The controls in an area of the page. */
+/** The controls. */
 export class CurveTools {
   constructor(area) {
     this.area = area;
     this.drawnFor = null;
   }
 
-  /** Shows the settings of `view`; `metrics` are those that the chosen runs recorded. */
+  /** Show the settings of `view`; `metrics` are those recorded by the selected runs. */
   show(view, metrics) {
     const shown = (name) => CHARTS.some((each) => each.metric === name) || view.more.includes(name);
     const others = [...new Set(metrics)].filter((name) => !shown(name)).sort();
     const key = JSON.stringify([view.x, view.from !== null, others]);
-    // A slider that is replaced while it is dragged would slip from the hand.
+    // Keep the slider element while it is dragged.
     if (key !== this.drawnFor) redraw(this.area, controls(view, others));
     this.drawnFor = key;
     this.area.querySelector("[type=range]").value = WINDOWS.indexOf(view.window);
     this.area.querySelector(".window").textContent = view.window > 1 ? `mean of ${view.window} steps` : "each step";
   }
 
-  /** Says that the server is not reached, or with null that it is. */
+  /** Show a connection error, or clear it with null. */
   lost(sentence) {
     if (sentence === null) delete this.area.dataset.lost;
     else this.area.dataset.lost = sentence;

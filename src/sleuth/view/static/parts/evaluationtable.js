@@ -1,4 +1,4 @@
-// All evaluations with their exact match; two of them can be checked to be compared.
+// Table of evaluations; two can be selected for comparison.
 
 import { h } from "../element.js";
 import { short } from "../number.js";
@@ -10,7 +10,7 @@ import { whisker } from "./whisker.js";
 
 const HEADS = ["", "evaluation", ["questions", "figure"], ["EM", "figure"], "95% interval", "sets", ""];
 
-/** The table; `open` is the id of the one shown below, `picked` are checked, `pick(id, on)` is told of a change. */
+/** The table; `open` is the id shown below, `picked` are selected, `pick(id, on)` is called on a change. */
 export function evaluationTable(evaluations, open, picked, pick) {
   const rows = evaluations.map((each) => row(each, each.id === open, picked.includes(each.id), pick));
   return [heading(picked), table("wide choices", HEADS, rows)];
@@ -23,7 +23,7 @@ function heading([first, second]) {
     "div",
     { class: "tools above" },
     h("h1", {}, "Evaluations"),
-    h("span", { class: "end quiet" }, ready ? "" : "check two to compare them question by question"),
+    h("span", { class: "end quiet" }, ready ? "" : "select two to compare them question by question"),
     h("a", { ...address, "aria-disabled": ready ? null : "true" }, "Compare"),
   );
 }

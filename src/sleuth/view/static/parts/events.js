@@ -1,4 +1,4 @@
-// What the guards of runs said, the latest first.
+// Guard events, latest first.
 
 import { words } from "../curves.js";
 import { h } from "../element.js";
@@ -10,12 +10,12 @@ import { table } from "./table.js";
 const DONE = { warn: "warned", skip: "step skipped", rollback: "rolled back", stop: "run stopped" };
 const GRAVE = new Set(["rollback", "stop"]);
 const MOST = 50; // events shown
-const HEADS = ["run", ["step", "figure"], "guard", "done", ["value", "figure"], ["limit", "figure"], "what it saw"];
+const HEADS = ["run", ["step", "figure"], "guard", "action", ["value", "figure"], ["limit", "figure"], "message"];
 
-/** A table of the events of several runs; a line saying so where there are none. */
+/** Table of the events of several runs, or a note. */
 export function eventTable(entries) {
   const spoken = entries.flatMap(({ run, record }) => record.events.map((event) => ({ run, event })));
-  if (!spoken.length) return h("p", { class: "quiet" }, "No guard had anything to say.");
+  if (!spoken.length) return h("p", { class: "quiet" }, "No guard was triggered.");
   const latest = spoken.sort((first, second) => second.event.step - first.event.step).slice(0, MOST);
   return table("wide", HEADS, latest.map(row));
 }

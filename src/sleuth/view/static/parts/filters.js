@@ -1,4 +1,4 @@
-// The filters of trajectories, as a line of fields.
+// Filter bar of the trajectory list.
 
 import { h } from "../element.js";
 import { count, none } from "../filter.js";
@@ -6,7 +6,7 @@ import { change } from "../route.js";
 import { STOPS } from "../verdict.js";
 import { menu, named } from "./choice.js";
 
-/** The line; `shelf` is the library, `source` the run or evaluation that is read. */
+/** The filter bar; `shelf` is the library, `source` the run or evaluation shown. */
 export function filters(query, shelf, source, stops) {
   const set = (settings) => change({ ...settings, cursor: null, page: null });
   const field = (name, words, kind = {}) =>

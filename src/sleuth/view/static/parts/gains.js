@@ -1,4 +1,4 @@
-// What differs between two evaluations: a line for each set, the difference with its paired interval.
+// Paired differences of two evaluations by data set.
 
 import { h } from "../element.js";
 import { share, short, signed } from "../number.js";
@@ -6,11 +6,11 @@ import { figure } from "./results.js";
 import { table } from "./table.js";
 import { around, whisker } from "./whisker.js";
 
-/** The table of one measure; gains whose interval leaves out zero have a colour, unless more is not better. */
+/** Table of one measure; significant gains are coloured, unless the measure is a count. */
 export function gains(comparison, measure) {
   const sets = Object.entries(comparison.sets).map(([name, figures]) => [name, figures.questions, figures[measure]]);
   const whole = [
-    ["mean of the sets", null, comparison.mean?.[measure]],
+    ["mean over the sets", null, comparison.mean?.[measure]],
     ["all questions", comparison.questions, comparison.all?.[measure]],
   ];
   const lines = [...sets, ...(sets.length > 1 ? whole : [])].filter(([, , difference]) => difference);

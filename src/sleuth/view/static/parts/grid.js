@@ -1,4 +1,4 @@
-// The charts of the chosen runs, each made once and drawn anew when there is something new to show.
+// The charts of the selected runs, created once and redrawn on new data.
 
 import { CHARTS, TIME, drawing, known, other, timeDrawing } from "../charts.js";
 import { partNames } from "../curves.js";
@@ -7,26 +7,26 @@ import { adjust, change, list } from "../route.js";
 import { chart } from "./chart.js";
 import { empty, failed } from "./state.js";
 
-/** The charts in an area of the page. */
+/** The charts. */
 export class Grid {
   constructor(area) {
     this.area = area;
     this.charts = new Map(); // key -> chart
   }
 
-  /** Draws what the runs recorded; `view` has x, window, from, to and more. */
+  /** Draw the runs; `view` has x, window, from, to and more. */
   draw(records, view) {
     const recorded = (each) => known(each, records);
     const timed = records.some((record) => record.parts.length) ? [TIME] : [];
     const wanted = [...CHARTS.filter(recorded), ...timed, ...view.more.map(other).filter(recorded)];
     if (!wanted.length)
-      return this.say(empty("Nothing is recorded yet", "The first step of this run will appear here by itself."));
+      return this.say(empty("No metrics yet", "They appear after the first step."));
     this.lay(wanted.map((each) => this.held(each, view).figure));
     for (const each of wanted) this.put(each, records, view);
     return undefined;
   }
 
-  /** Shows words where charts stood. */
+  /** Show a message instead of charts. */
   say(...words) {
     this.clear();
     replace(this.area, ...words);

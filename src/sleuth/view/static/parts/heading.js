@@ -1,4 +1,4 @@
-// The head of a trajectory: its question, how it ended, what it earned, and where it stands.
+// Header of a trajectory: question, verdict, reward and place.
 
 import { words } from "../curves.js";
 import { h } from "../element.js";
@@ -6,7 +6,7 @@ import { short } from "../number.js";
 import { changed } from "../route.js";
 import { STOPS, verdict } from "../verdict.js";
 
-/** Question, verdict, right answers, and the parts of the reward. */
+/** Question, verdict, expected answers and reward parts. */
 export function heading(trajectory) {
   return h(
     "header",
@@ -27,18 +27,18 @@ export function heading(trajectory) {
 function alone({ question_id: question }) {
   return h(
     "a",
-    { href: changed({ question, cursor: null, page: null }), title: `list the trajectories of ${question} only` },
+    { href: changed({ question, cursor: null, page: null }), title: `show only trajectories of ${question}` },
     "only this question",
   );
 }
 
-/** Right, wrong or unusable, as a badge. */
+/** Verdict as a badge. */
 export function badge(trajectory) {
   const [word, tone] = verdict(trajectory);
   return h("span", { class: `badge ${tone}` }, word);
 }
 
-/** The reward and its parts as pairs. */
+/** Reward and its parts. */
 export function rewards({ score, advantage }) {
   if (!score) return null;
   const pairs = [["reward", score.total], ...Object.entries(score.parts ?? {}), ["advantage", advantage]];

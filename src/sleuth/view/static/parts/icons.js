@@ -1,4 +1,4 @@
-// The few drawings of the page, in the colour of the text around them.
+// Icons in the colour of the surrounding text.
 
 import { svg } from "../element.js";
 
@@ -15,7 +15,7 @@ const PATHS = {
   right: "M6 3l5 5l-5 5",
 };
 
-/** A drawing by name; it says nothing to a screen reader, so what holds it must. */
+/** An icon by name, hidden from screen readers: its parent needs a label. */
 export function icon(name) {
   const stroke = {
     fill: "none",

@@ -1,4 +1,4 @@
-// The same question over steps: a line for each step, and in it every sample that was taken.
+// One question over the steps, with all samples of each step.
 
 import { h } from "../element.js";
 import { counted, short } from "../number.js";
@@ -8,7 +8,7 @@ import { table } from "./table.js";
 
 const HEADS = [["step", "figure"], ["reward", "figure"], "", ["searches", "figure"], "answers"];
 
-/** A table of steps; every sample is a link to its conversation. */
+/** Table of steps; each sample links to its conversation. */
 export function overSteps(question, at) {
   const head = h(
     "header",
@@ -17,7 +17,7 @@ export function overSteps(question, at) {
     h(
       "p",
       { class: "quiet" },
-      `asked at ${counted(question.steps.length, "step")} · right: `,
+      `in ${counted(question.steps.length, "step")} · expected: `,
       h("span", { dir: "auto" }, question.golden_answers.join(" · ")),
     ),
   );

@@ -1,11 +1,11 @@
-// One question in two evaluations: what either made of it, side by side.
+// One question in two evaluations, side by side.
 
 import { ask } from "../api.js";
 import { h } from "../element.js";
 import { conversation } from "./conversation.js";
 import { badge, rewards } from "./heading.js";
 
-/** Both conversations; a place without a trajectory says so. */
+/** Both conversations, or a note where one is missing. */
 export async function pair(sides, signal) {
   const read = await Promise.all(
     sides.map(({ id, at }) => (at ? ask("trajectory", { evaluation: id, at, tokens: 0 }, signal) : null)),
@@ -27,7 +27,7 @@ function column(name, trajectory) {
       "article",
       { class: "column" },
       h("header", {}, name),
-      h("p", { class: "quiet" }, "It was not asked here."),
+      h("p", { class: "quiet" }, "Not asked in this evaluation."),
     );
   return h(
     "article",

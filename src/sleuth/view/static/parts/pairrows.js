@@ -1,4 +1,4 @@
-// The questions of two evaluations: a line each with both answers, those that changed to be told from the others.
+// The questions of a comparison with both answers, filtered by change.
 
 import { h } from "../element.js";
 import { short } from "../number.js";
@@ -6,23 +6,23 @@ import { change, changed } from "../route.js";
 import { menu, segments } from "./choice.js";
 import { empty } from "./state.js";
 
-export const PAGE = 50; // questions at once
+export const PAGE = 50; // questions per page
 const CHANGES = { won: ["▲", "good"], lost: ["▼", "bad"], same: ["=", "quiet"], unknown: ["?", "quiet"] };
 
-/** The settings with which a list begins anew. */
+/** Settings that reset the list. */
 export function anew() {
   return { from: null, a: null, b: null };
 }
 
-/** Whether a row is the one that the address opens. */
+/** Whether a row is the open one. */
 export function isOpen(row, query) {
   return row.first.at === query.get("a") && row.second.at === query.get("b");
 }
 
-/** Which questions are listed, the questions, and the ways on and back. */
+/** Heading, rows and pager. */
 export function pairRows(answer, query) {
   const items = answer.rows.map((row) => h("li", {}, item(row, isOpen(row, query))));
-  const none = () => empty("No question here", "Nothing changed this way; show all of them instead.");
+  const none = () => empty("No questions", "No question changed this way; show all instead.");
   return [head(answer, query), items.length ? h("ol", { class: "rows pairs" }, items) : none(), pager(answer, query)];
 }
 
@@ -32,7 +32,7 @@ function head({ tally, counts, measure, sets, show }, query) {
   const figures = { all: ["all", all], won: [more, tally.won], lost: [less, tally.lost], same: ["same", tally.same] };
   const options = Object.entries(figures).map(([key, [words, count]]) => [key, `${words} ${short(count)}`]);
   const names = Object.keys(sets);
-  const offered = [["", "every set"], ...names.map((name) => [name, name])];
+  const offered = [["", "all sets"], ...names.map((name) => [name, name])];
   return h(
     "header",
     { class: "tools foundhead" },

@@ -1,4 +1,4 @@
-// The figures of an evaluation: a line for each set, each figure with its interval.
+// Figures of an evaluation by data set, with intervals.
 
 import { h } from "../element.js";
 import { share, short } from "../number.js";
@@ -6,12 +6,12 @@ import { link } from "../route.js";
 import { table } from "./table.js";
 import { whisker } from "./whisker.js";
 
-/** The table of sets and, where kinds of questions are told apart, that of kinds. */
+/** Table by data set and, if known, by kind of question. */
 export function resultTables(evaluation) {
   const { results } = evaluation;
   const sets = Object.entries(results.sets ?? {});
   const whole = [
-    ["mean of the sets", { ...results.mean, questions: null }],
+    ["mean over the sets", { ...results.mean, questions: null }],
     ["all questions", results],
   ];
   const kinds = Object.entries(results.kinds ?? {});
@@ -22,7 +22,7 @@ export function resultTables(evaluation) {
   ];
 }
 
-/** A figure with its interval in small figures behind it. */
+/** A figure with its interval. */
 export function figure(estimate) {
   if (!estimate) return h("span", { class: "quiet" }, "–");
   return h(

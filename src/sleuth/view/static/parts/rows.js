@@ -1,11 +1,11 @@
-// The list of trajectories: a question once, and under it the samples that stand together in the file.
+// List of trajectories, grouped by question.
 
 import { h } from "../element.js";
 import { counted, share } from "../number.js";
 import { changed } from "../route.js";
 import { STOPS, verdict } from "../verdict.js";
 
-/** The list, a link for each that can be read; the one at `at` is the one being read. */
+/** The list; `at` is the open trajectory. */
 export function rowList(rows, at, evaluation) {
   return h(
     "ol",
@@ -23,7 +23,7 @@ export function rowList(rows, at, evaluation) {
   );
 }
 
-/** A row that is no trajectory: what the server says of it, and nothing to follow. */
+/** An invalid row: the server's message, without a link. */
 export function unread(sentence) {
   return h("p", { class: "unread quiet", dir: "auto" }, sentence);
 }

@@ -1,10 +1,10 @@
-// The runs to choose from: each with its colour, whether it is being written, and how far it is.
+// List of runs with colour, live status and progress.
 
 import { h } from "../element.js";
 import { short } from "../number.js";
 import { liveness } from "./liveness.js";
 
-/** A list of runs with a check box each; `chosen(ids)` is told what is checked. */
+/** Runs with check boxes; `chosen(ids)` is called with the selection. */
 export function runList(runs, selected, chosen) {
   const toggle = (id, on) => chosen(on ? [...selected, id] : selected.filter((each) => each !== id));
   const items = runs.map((run) => item(run, selected.includes(run.id), toggle, () => chosen([run.id])));
@@ -23,7 +23,7 @@ function item(run, checked, toggle, alone) {
     "li",
     { class: checked ? "run on" : "run" },
     box,
-    h("button", { class: "name clip", title: `${run.id}: show it alone`, onclick: alone }, run.name),
+    h("button", { class: "name clip", title: `${run.id}: show only this run`, onclick: alone }, run.name),
     h("span", { class: "quiet figure" }, liveness(run)),
     h("span", { class: "about quiet clip" }, about(run)),
   );

@@ -1,4 +1,4 @@
-// Runs side by side: what each reached, and which of their settings differ.
+// Runs side by side: results and differing settings.
 
 import { h } from "../element.js";
 import { live } from "../library.js";
@@ -16,13 +16,13 @@ const FIGURES = [
   ["time", ({ record }) => duration(record.times.at(-1))],
 ];
 
-/** A row for each run: { run (of the library), record, whole (with manifest and summary, or null) }. */
+/** One row per run: { run (of the library), record, whole (with manifest and summary, or null) }. */
 export function sideBySide(entries) {
   const heads = ["run", "state", ...["steps", ...FIGURES.map(([name]) => name), ""].map((name) => [name, "figure"])];
   return table("wide beside", heads, entries.map(row));
 }
 
-/** The settings in which the runs differ, one line each; null where none do. */
+/** Settings in which the runs differ; null if none. */
 export function differences(entries) {
   const trees = entries.map(({ whole }) => new Map(leaves(whole?.manifest?.config ?? {})));
   const names = [...new Set(trees.flatMap((tree) => [...tree.keys()]))].filter((name) => name !== "name");
@@ -41,7 +41,7 @@ export function differences(entries) {
   return h("details", { class: "block", open: differing.length <= 6 }, title, table(null, heads, lines));
 }
 
-/** The colour of a run, as a small square. */
+/** Colour swatch of a run. */
 export function swatch(run) {
   return h("span", { class: "swatch", style: { background: `var(--c${run.place % 6})` } });
 }

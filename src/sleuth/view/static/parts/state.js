@@ -1,13 +1,13 @@
-// What stands where nothing can be shown: waiting, empty, failed; the last two say what to do.
+// Placeholders: waiting, empty, failed.
 
 import { h } from "../element.js";
 
-/** A line that appears only where waiting takes long enough to be noticed. */
+/** Loading note, shown after a delay. */
 export function waiting(what = "Reading…") {
   return h("p", { class: "waiting", role: "status" }, what);
 }
 
-/** Nothing is there, why, and how something comes to be there; `command` is shown as one to type. */
+/** Empty state with a reason and an optional command to run. */
 export function empty(title, advice, command = null) {
   return h(
     "section",
@@ -18,12 +18,12 @@ export function empty(title, advice, command = null) {
   );
 }
 
-/** A failure as a sentence of the server, with a way to try again. */
+/** Error message of the server, with a retry button. */
 export function failed(error, again) {
   return h(
     "section",
     { class: "state inline", role: "alert" },
-    h("h2", {}, "This could not be shown"),
+    h("h2", {}, "Could not load"),
     h("p", {}, error.message),
     again && h("button", { class: "button", onclick: again }, "Try again"),
   );

@@ -1,8 +1,8 @@
-// A table that scrolls by itself where it is wider than the page.
+// A table that scrolls horizontally if wider than the page.
 
 import { h } from "../element.js";
 
-/** `heads` are [words, class] or words alone; `rows` are the lines of the body. */
+/** `heads` are labels or [label, class]; `rows` are table rows. */
 export function table(kind, heads, rows) {
   const cells = heads.map((head) => (Array.isArray(head) ? h("th", { class: head[1] }, head[0]) : h("th", {}, head)));
   return h(

@@ -1,4 +1,4 @@
-// A trajectory token by token, coloured by what is asked; the token under the pointer is told apart above.
+// A trajectory token by token, coloured by an overlay, with a readout of the current token.
 
 import { h, replace } from "../element.js";
 import { short } from "../number.js";
@@ -7,14 +7,14 @@ import { segments } from "./choice.js";
 
 const FIGURES = ["logprob", "ratio", "advantage", "version"];
 
-/** The tokens with the overlay `by`; `chosen(name)` is called where another is asked for. */
+/** The tokens with the overlay `by`; `chosen(name)` is called when another is selected. */
 export function tokenView(trajectory, by, chosen) {
   const { tokens, missing } = trajectory;
   if (!tokens?.ids.length)
     return h(
       "p",
       { class: "quiet" },
-      missing.tokens ?? "This trajectory has words only: the model stands behind an address that gives no tokens.",
+      missing.tokens ?? "This trajectory has text only: the model was behind an API that returns no tokens.",
     );
   const name = available(tokens, by) ? by : "origin";
   const colours = shade(tokens, name);
@@ -76,7 +76,7 @@ function told(tokens, place) {
 }
 
 function hint() {
-  return h("span", { class: "quiet" }, "Point at a token, or move with the arrow keys, to read its figures.");
+  return h("span", { class: "quiet" }, "Point at a token, or use the arrow keys, to see its values.");
 }
 
 function legend(entries) {

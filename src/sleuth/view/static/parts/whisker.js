@@ -1,11 +1,11 @@
-// An estimate as a dot with its interval, on a scale that a column of them shares.
+// An estimate as a dot with its interval, on a scale shared by a column.
 
 import { svg } from "../element.js";
 
 const WIDTH = 120;
 const HEIGHT = 14;
 
-/** The drawing; `low` and `high` are the ends of the scale, and zero is marked where it lies inside. */
+/** The drawing; `low` and `high` are the ends of the scale; zero is marked if inside. */
 export function whisker(estimate, low = 0, high = 1, tone = "c0") {
   if (!estimate) return null;
   const at = (value) => (WIDTH * (Math.min(high, Math.max(low, value)) - low)) / (high - low || 1);
@@ -22,7 +22,7 @@ export function whisker(estimate, low = 0, high = 1, tone = "c0") {
   );
 }
 
-/** A scale around zero that holds every one of these. */
+/** A scale around zero that covers all estimates. */
 export function around(estimates) {
   const largest = Math.max(
     0.01,

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sleuth.bench.server import compare
+from sleuth.bench.retrieval import compare_servers
 from sleuth.retrieval.index import load
 
 pytestmark = pytest.mark.e2e
@@ -209,7 +209,7 @@ def test_a_length_that_lies_harms_only_its_sender() -> None:
 
 def test_many_clients_at_once_get_answers_and_no_errors(index: Path) -> None:
     queries = [f"how many bridges has town {number}?" for number in range(300)]
-    gathering, naive = compare(partial(load, index), queries, clients=64, seconds=1.5)
+    gathering, naive = compare_servers(partial(load, index), queries, clients=64, seconds=1.5)
     for load_seen in (gathering, naive):
         assert load_seen.errors == 0
         assert load_seen.answered > 64

@@ -1,1 +1,1 @@
-"""Speed, measured side by side with peers in one run."""
+"""Benchmarks: speed, measured next to a baseline in the same run."""

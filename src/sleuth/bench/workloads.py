@@ -1,4 +1,4 @@
-"""What an engine is asked to generate: episodes of random tokens, and exactly so many sampled after them."""
+"""Generation workloads: episodes of random tokens with a fixed number of sampled tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from random import Random
 
 
 class Workload(StrEnum):
-    """What the episodes look like."""
+    """The structure of the episodes."""
 
     SINGLE = "single"
     GROUPS = "groups"
@@ -16,7 +16,7 @@ class Workload(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Tokens that are given, and how many are sampled after them."""
+    """Given tokens, and the number of tokens sampled after them."""
 
     given: tuple[int, ...]
     sampled: int
@@ -27,7 +27,7 @@ Episode = tuple[Turn, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many samples share a prompt in groups, and how long prompts, turns and observations are, in tokens."""
+    """Samples per prompt in groups, and the lengths of prompts, turns and observations in tokens."""
 
     group: int = 8
     prompt: int = 300
@@ -37,7 +37,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A workload of so many episodes at the same time."""
+    """A workload with a number of concurrent episodes."""
 
     workload: Workload
     concurrent: int
@@ -45,46 +45,38 @@ class Job:
 
     @property
     def sampled(self) -> int:
-        """Tokens sampled by all episodes together."""
+        """Tokens sampled in all episodes together."""
         return self.concurrent * self.sizes.new * self._turns
 
     @property
     def context(self) -> int:
-        """Tokens of a whole episode."""
-        between = self.sizes.observation * (self._turns - 1)
-        return self.sizes.prompt + self.sizes.new * self._turns + between
-
-    def shortened(self, new: int) -> "Job":
-        """The same with fewer sampled tokens, to warm up."""
-        return replace(self, sizes=replace(self.sizes, new=min(new, self.sizes.new)))
-
-    def episodes(self, vocabulary: int, dice: Random) -> list[Episode]:
-        """Episodes of tokens drawn anew, so that nothing an engine kept from earlier ones is of use."""
-        match self.workload:
-            case Workload.SINGLE:
-                return [(self._opening(vocabulary, dice),) for _ in range(self.concurrent)]
-            case Workload.GROUPS:
-                openings = [self._opening(vocabulary, dice) for _ in range(0, self.concurrent, self.sizes.group)]
-                return [(openings[sample // self.sizes.group],) for sample in range(self.concurrent)]
-            case Workload.TURNS:
-                return [self._two_turns(vocabulary, dice) for _ in range(self.concurrent)]
+        """Tokens of one episode."""
+        return self.sizes.prompt + self.sizes.new * self._turns + self.sizes.observation * (self._turns - 1)
 
     @property
     def _turns(self) -> int:
         return 2 if self.workload is Workload.TURNS else 1
 
-    def _opening(self, vocabulary: int, dice: Random) -> Turn:
-        return Turn(_drawn(self.sizes.prompt, vocabulary, dice), self.sizes.new)
+    def shortened(self, new: int) -> "Job":
+        """The same job with fewer sampled tokens, for a warm-up."""
+        return replace(self, sizes=replace(self.sizes, new=min(new, self.sizes.new)))
 
-    def _two_turns(self, vocabulary: int, dice: Random) -> Episode:
-        observed = Turn(_drawn(self.sizes.observation, vocabulary, dice), self.sizes.new)
-        return self._opening(vocabulary, dice), observed
+    def episodes(self, vocabulary: int, random: Random) -> list[Episode]:
+        """Draw new random episodes, so that an engine cannot profit from cached prefixes."""
+
+        def turn(length: int) -> Turn:
+            return Turn(tuple(random.choices(range(vocabulary), k=length)), self.sizes.new)
+
+        match self.workload:
+            case Workload.SINGLE:
+                return [(turn(self.sizes.prompt),) for _ in range(self.concurrent)]
+            case Workload.GROUPS:
+                openings = [turn(self.sizes.prompt) for _ in range(0, self.concurrent, self.sizes.group)]
+                return [(openings[sample // self.sizes.group],) for sample in range(self.concurrent)]
+            case Workload.TURNS:
+                return [(turn(self.sizes.prompt), turn(self.sizes.observation)) for _ in range(self.concurrent)]
 
 
 def jobs(workloads: Sequence[Workload], concurrents: Sequence[int], sizes: Sizes) -> list[Job]:
-    """Every workload with every number of episodes, the fewest first."""
+    """Every workload at every concurrency, in ascending order."""
     return [Job(workload, concurrent, sizes) for workload in workloads for concurrent in sorted(set(concurrents))]
-
-
-def _drawn(count: int, vocabulary: int, dice: Random) -> tuple[int, ...]:
-    return tuple(dice.choices(range(vocabulary), k=count))

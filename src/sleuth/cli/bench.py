@@ -1,10 +1,9 @@
 """sleuth bench: speed, measured beside peers in one run."""
 
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,15 +15,9 @@ from sleuth.cli.options import MAX_HITS, MAX_INT, MAX_ITEMS
 from sleuth.cli.terminal import echo
 from sleuth.errors import InputError
 
-if TYPE_CHECKING:
-    from sleuth.bench.table import Table
-
 app = typer.Typer(no_args_is_help=True, help="Measure speed, beside peers and in one run.")
 for _command in (engine, train, step, evaluate):
     app.command()(_command)
-
-WIKI18 = 21_015_324
-BATCHES = (1, 8, 64, 256, 512)
 
 
 class Part(StrEnum):
@@ -60,21 +53,22 @@ def retrieval(
     """Measure search: words, vectors and the server, each beside a peer; tables are Markdown."""
     if (corpus is None) != (not questions):
         raise InputError("--corpus and --questions belong together; give both, or neither for a generated encyclopedia")
-    from sleuth.bench.table import machine
+    from sleuth.bench.measurement import describe_machine
+    from sleuth.bench.retrieval import bm25_table, dense_table, server_table
     from sleuth.cli.terminal import silence_transformers
 
     silence_transformers()
-    echo(f"{machine()}\n")
+    echo(f"{describe_machine()}\n")
     with TemporaryDirectory() as scratch:
         for each in part or Part:
             match each:
                 case Part.WORDS:
-                    table = _words(*_material(corpus, questions or [], passages, Path(scratch)), k)
+                    table = bm25_table(*_material(corpus, questions or [], passages, Path(scratch)), k)
                 case Part.VECTORS:
-                    table = _vectors(rows, dimensions, k)
+                    table = dense_table(rows, dimensions, k)
                 case Part.SERVER:
                     material = _material(corpus, questions or [], passages, Path(scratch))
-                    table = _server(*material, kind, clients, seconds, Path(scratch) / "index")
+                    table = server_table(*material, kind, clients, seconds, Path(scratch) / "index")
             echo(f"{table.markdown()}\n")
 
 
@@ -91,45 +85,3 @@ def _material(corpus: Path | None, questions: list[Path], passages: int, scratch
     if not world.exists():
         write_world(World(passages, 0), world, 1, 2000)
     return world / CORPUS, [question.question for question in load(world / TEST)]
-
-
-def _words(corpus: Path, queries: list[str], k: int) -> "Table":
-    from sleuth.bench import bm25
-
-    return bm25.table(corpus, queries, k)
-
-
-def _vectors(rows: int | None, dimensions: int, k: int) -> "Table":
-    import torch
-
-    from sleuth.bench import dense
-    from sleuth.bench.table import Table
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    count = rows or (WIKI18 if device == "cuda" else 200_000)
-    timings = dense.compare(count, dimensions, k, BATCHES, device)
-    return Table(
-        f"Exact search among {count:,} x {dimensions} random unit vectors, best {k}, on {device}",
-        ("queries at once", "plain, ms", "ours, ms", "ours, queries/s", "times as fast", "hits that differ"),
-        [(each.batch, each.plain, each.ours, each.rate, each.ratio, each.differing) for each in timings],
-    )
-
-
-def _server(
-    corpus: Path, queries: list[str], kind: Literal["bm25", "dense", "hybrid"], clients: int, seconds: float, out: Path
-) -> "Table":
-    from sleuth.bench import server
-    from sleuth.bench.table import Table
-    from sleuth.config.retrieval import IndexPlan
-    from sleuth.retrieval.index import build, load
-
-    manifest = build(corpus, out, IndexPlan.of(kind))
-    loads = server.compare(partial(load, out), queries, clients=clients, seconds=seconds)
-    return Table(
-        f"{clients} clients for {seconds:g} s, {kind}, {manifest.passages:,} passages",
-        ("server", "queries/s", "p50, ms", "p99, ms", "answered", "errors"),
-        [
-            (each.server, each.queries_per_second, each.p50_ms, each.p99_ms, each.answered, each.errors)
-            for each in loads
-        ],
-    )

@@ -16,7 +16,7 @@ from sleuth.errors import InputError
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from sleuth.bench.rollouts import Comparison
+    from sleuth.bench.generation import Comparison
 
 SHAPE = "smollm2-135m"
 CONCURRENT = {"cuda": (512, 1024), "cpu": (8,)}
@@ -80,30 +80,30 @@ def engine(
     theirs, ours = _settings(vllm_setting or []), {"memory": memory, "prefill_tokens": prefill_tokens}
     import torch
 
-    from sleuth.bench.rollouts import Peer, compare
-    from sleuth.bench.table import machine
+    from sleuth.bench.generation import Peer, compare
+    from sleuth.bench.measurement import describe_machine
     from sleuth.cli.terminal import silence_transformers
 
     silence_transformers()
     shapes = _shapes(shape or [], model or [])
     sizes = Sizes(group, prompt_tokens, new_tokens, observation_tokens)
     concurrents = concurrent or CONCURRENT["cuda" if torch.cuda.is_available() else "cpu"]
-    echo(f"{machine()}\n")
+    echo(f"{describe_machine()}\n")
     comparisons = [
         compare(
             name,
             each,
             jobs(workload or list(Workload), concurrents, sizes),
             repetitions=repetitions,
-            beside=Peer(vllm_python, theirs) if peer is PeerName.VLLM else None,
+            peer=Peer(vllm_python, theirs) if peer is PeerName.VLLM else None,
             settings={name: value for name, value in ours.items() if value is not None},
-            heard=lambda line: echo(line, err=True),
+            log=lambda line: echo(line, err=True),
         )
         for name, each in shapes.items()
     ]
     echo(_told(comparisons, sizes, repetitions))
     if json_file is not None:
-        json_file.write_text(_kept(machine(), comparisons), encoding="utf-8")
+        json_file.write_text(_kept(describe_machine(), comparisons), encoding="utf-8")
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
@@ -122,17 +122,17 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 def _shapes(names: list[str], folders: list[Path]) -> "dict[str, PretrainedConfig]":
     """By the name it has in the table; without either, the default shape."""
-    from sleuth.bench import shapes
+    from sleuth.bench.models import published_shape, shape_of_folder
 
     if not names and not folders:
         names = [SHAPE]
-    found = {name: shapes.named(name) for name in names}
-    return found | {folder.resolve().name: shapes.of_folder(folder) for folder in folders}
+    found = {name: published_shape(name) for name in names}
+    return found | {folder.resolve().name: shape_of_folder(folder) for folder in folders}
 
 
 def _told(comparisons: "list[Comparison]", sizes: Sizes, repetitions: int) -> str:
     """Which vLLM it was, the table, and why vLLM failed where it did."""
-    from sleuth.bench.rollouts import table
+    from sleuth.bench.generation import table
 
     rows = [row for comparison in comparisons for row in comparison.rows]
     lengths = f"{sizes.prompt} prompt and {sizes.new} new tokens, groups of {sizes.group}"

@@ -28,14 +28,14 @@ def evaluate(
     require_new_file(json_file)
     from dataclasses import asdict
 
-    from sleuth.bench import evaluating, policies, shapes
-    from sleuth.bench.device import here
-    from sleuth.bench.plan import Plan
-    from sleuth.bench.table import machine
+    from sleuth.bench.episodes import Plan
+    from sleuth.bench.evaluation import measure
+    from sleuth.bench.measurement import default_device, describe_machine
+    from sleuth.bench.models import choose_shape, load_tokens
     from sleuth.cli.terminal import silence_transformers
 
     silence_transformers()
-    name, chosen = shapes.one(shape, model, options.SHAPE)
+    name, chosen = choose_shape(shape, model, options.SHAPE)
     plan = Plan(
         questions=questions,
         samples=1,
@@ -43,14 +43,14 @@ def evaluate(
         prompt_tokens=prompt_tokens,
         turn_tokens=turn_tokens,
         observation_tokens=observation_tokens,
-        slots=min(slots or options.SLOTS[here().type], questions),
+        slots=min(slots or options.SLOTS[default_device().type], questions),
         engine_memory=engine_memory,
         warmup=warmup,
         passages=passages,
     )
-    echo(f"{machine()}\n")
-    found = evaluating.measure(chosen, policies.tokens(chosen, model), plan, lambda line: echo(line, err=True))
+    echo(f"{describe_machine()}\n")
+    found = measure(chosen, load_tokens(chosen, model), plan, lambda line: echo(line, err=True))
     echo(found.table(name, plan).markdown())
     if json_file is not None:
-        kept = {"machine": machine(), "shape": name, "plan": asdict(plan), **asdict(found), "rate": found.rate}
+        kept = {"machine": describe_machine(), "shape": name, "plan": asdict(plan), **asdict(found), "rate": found.rate}
         json_file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

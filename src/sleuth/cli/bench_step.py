@@ -39,15 +39,14 @@ def step(
 ) -> None:
     """Measure a whole Search-R1 step on random weights, part by part; tables are Markdown."""
     require_new_file(json_file)
-    from sleuth.bench import policies, shapes, step_report
-    from sleuth.bench.device import here
-    from sleuth.bench.plan import Plan
-    from sleuth.bench.step import measure
-    from sleuth.bench.table import machine
+    from sleuth.bench.episodes import Plan
+    from sleuth.bench.measurement import default_device, describe_machine
+    from sleuth.bench.models import choose_shape, load_tokens
+    from sleuth.bench.step import markdown, measure, record
     from sleuth.cli.terminal import silence_transformers
 
     silence_transformers()
-    name, chosen = shapes.one(shape, model, options.SHAPE)
+    name, chosen = choose_shape(shape, model, options.SHAPE)
     plan = Plan(
         questions=questions,
         samples=samples,
@@ -60,16 +59,16 @@ def step(
         lora=lora,
         recompute=recompute,
         pack_tokens=pack_tokens,
-        slots=min(slots or options.SLOTS[here().type], questions * samples),
+        slots=min(slots or options.SLOTS[default_device().type], questions * samples),
         engine_memory=engine_memory,
         warmup=warmup,
         steps=steps,
         passages=passages,
     )
-    echo(f"{machine()}\n")
-    tokens = policies.tokens(chosen, model)
-    measured = measure(chosen, tokens, plan, heard=lambda line: echo(line, err=True))
-    echo(step_report.markdown(name, plan, measured))
+    echo(f"{describe_machine()}\n")
+    tokens = load_tokens(chosen, model)
+    measured = measure(chosen, tokens, plan, log=lambda line: echo(line, err=True))
+    echo(markdown(name, plan, measured))
     if json_file is not None:
-        kept = step_report.record(machine(), name, plan, measured)
+        kept = record(describe_machine(), name, plan, measured)
         json_file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

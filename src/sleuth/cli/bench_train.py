@@ -34,25 +34,25 @@ def train(
     require_new_file(json_file)
     from dataclasses import asdict
 
-    from sleuth.bench import logits, passes, shapes
-    from sleuth.bench.device import here
-    from sleuth.bench.table import machine
+    from sleuth.bench import training
+    from sleuth.bench.measurement import default_device, describe_machine
+    from sleuth.bench.models import choose_shape
     from sleuth.cli.terminal import silence_transformers
 
     silence_transformers()
-    name, chosen = shapes.one(shape, model, SHAPE)
+    name, chosen = choose_shape(shape, model, SHAPE)
     if row_tokens > (known := chosen.max_position_embeddings):
         raise InputError(f"--row-tokens {row_tokens} is more than the {known} positions of the model; lower it")
-    work = passes.Work(rows or ROWS[here().type], row_tokens, repetitions, recompute)
-    echo(f"{machine()}\n")
-    timings = passes.compare(chosen, work, heard=lambda line: echo(line, err=True))
-    echo(passes.table(name, work, timings).markdown())
-    grown = logits.growth(chosen, work.tokens)
+    work = training.Work(rows or ROWS[default_device().type], row_tokens, repetitions, recompute)
+    echo(f"{describe_machine()}\n")
+    timings = training.compare(chosen, work, log=lambda line: echo(line, err=True))
+    echo(training.table(name, work, timings).markdown())
+    grown = training.head_growth(chosen, work.tokens)
     if grown is not None:
-        echo(f"\n{grown.told()}")
+        echo(f"\n{grown.describe()}")
     if json_file is not None:
         figures = {"ways": [asdict(each) for each in timings], "head": None if grown is None else asdict(grown)}
-        kept = {"machine": machine(), "shape": name, "work": asdict(work), **figures}
+        kept = {"machine": describe_machine(), "shape": name, "work": asdict(work), **figures}
         json_file.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     if grown is not None and not grown.chunked:
         raise typer.Exit(1)

@@ -32,24 +32,22 @@ def doctor(
     """Check the environment, and the engine's logprobs against the trainer's; exits with 1 when something is bad."""
     folder = recipe.resolve_policy(model)
     from sleuth.cli.terminal import silence_transformers
-    from sleuth.doctor import report
-    from sleuth.doctor.checkup import device_of, dtypes_of
-    from sleuth.doctor.environment import Verdict, findings
-    from sleuth.doctor.machine import look
+    from sleuth.doctor.engine_check import choose_device, choose_dtypes
+    from sleuth.doctor.environment import Verdict, findings, inspect_machine, json_text, markdown, worst
 
     silence_transformers()
-    where = device_of(device)
-    dtypes = dtypes_of(dtype, where)
-    found = findings(look(Path.cwd()))
+    where = choose_device(device)
+    dtypes = choose_dtypes(dtype, where)
+    found = findings(inspect_machine(Path.cwd()))
     if not as_json:
         # Before the engine is tried: a broken driver may end the process there.
-        print_markdown(report.markdown("Environment", found))
+        print_markdown(markdown("Environment", found))
     checked, parities = _checked(folder, where, dtypes, tokens)
     if as_json:
-        echo(report.json_text([*found, *checked], parities), nl=False)
+        echo(json_text([*found, *checked], parities), nl=False)
     else:
-        print_markdown("\n" + report.markdown(f"Logprobs of engine and trainer apart: {model}", checked))
-    if report.worst([*found, *checked]) is Verdict.BAD:
+        print_markdown("\n" + markdown(f"Logprobs of engine and trainer apart: {model}", checked))
+    if worst([*found, *checked]) is Verdict.BAD:
         raise typer.Exit(UNSOUND)
 
 
@@ -57,7 +55,7 @@ def _checked(
     folder: Path, device: "torch.device", dtypes: "list[torch.dtype]", tokens: int
 ) -> "tuple[list[Finding], list[Parity]]":
     """The engine in each precision; one that breaks is a row like the others."""
-    from sleuth.doctor.checkup import check, failed, finding
+    from sleuth.doctor.engine_check import check, failure_finding, finding
     from sleuth.errors import EngineFailure
 
     rows, parities = [], []
@@ -66,5 +64,5 @@ def _checked(
             parities.append(check(folder, device, dtype, tokens))
             rows.append(finding(parities[-1]))
         except EngineFailure as failure:
-            rows.append(failed(device, dtype, failure))
+            rows.append(failure_finding(device, dtype, failure))
     return rows, parities

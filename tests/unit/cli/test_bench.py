@@ -56,7 +56,7 @@ def test_a_vllm_that_fails_is_told_below_the_table(folder: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--shape", "gpt-5"], "'gpt-5' is no shape"),
+        (["--shape", "gpt-5"], "unknown shape 'gpt-5'"),
         (["--model", "nowhere"], "no config.json"),
         (["--vllm-setting", "block_size"], "NAME=JSON"),
         (["--json", "."], "already there"),

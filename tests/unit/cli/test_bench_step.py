@@ -28,7 +28,7 @@ def run(*words: str | Path) -> str:
 def test_a_step_is_printed_and_kept(tmp_path: Path) -> None:
     printed = run("step", *SMALL, "--no-kl", "--recompute", "0.5", "--json", tmp_path / "step.json")
     assert "**tiny: 2 questions x 2, 2 searches, " in printed
-    assert "(12 sampled), no KL, updates: 2, all weights, 50% of the layers computed again**" in printed
+    assert "(12 sampled), no KL, updates: 2, all weights, 50% of the layers recomputed**" in printed
     assert "| whole step | " in printed
     kept = json.loads((tmp_path / "step.json").read_text())
     assert set(kept) == {"machine", "shape", "plan", "steps", "rates", "anchors"}
@@ -51,9 +51,9 @@ def test_passes_are_printed_and_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["step", "--shape", "gpt-5"], "'gpt-5' is no shape"),
+        (["step", "--shape", "gpt-5"], "unknown shape 'gpt-5'"),
         (["step", "--model", "nowhere"], "no config.json"),
-        (["step", "--model", "nowhere", "--shape", "tiny"], "are two shapes"),
+        (["step", "--model", "nowhere", "--shape", "tiny"], "exclude each other"),
         (["step", "--json", "."], "already there"),
         (["step", "--json", "nowhere/step.json"], "there is no folder nowhere"),
         (["step", "--shape", "tiny", "--update", "3"], "smaller than a group of 5"),

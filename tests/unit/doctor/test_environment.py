@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from sleuth.doctor.environment import SUPPORTED, Finding, Verdict, findings
-from sleuth.doctor.machine import OPTIONAL, Gpu, Kernels, Machine, driver, look
+from sleuth.doctor.environment import (
+    OPTIONAL,
+    SUPPORTED,
+    Finding,
+    Gpu,
+    Kernels,
+    Machine,
+    Verdict,
+    findings,
+    inspect_machine,
+    parse_driver_version,
+)
 
 GIB = 1 << 30
 H200 = Gpu("NVIDIA H200", (9, 0), 140 * GIB, 139 * GIB)
@@ -65,7 +75,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, Verdict, str]] = {
     "no driver": ({"gpus": (), "driver": None}, "CUDA", Verdict.WARN, "install the driver"),
     "torch without CUDA": ({"gpus": (), "cuda_build": None}, "CUDA", Verdict.WARN, "a build of torch for CUDA"),
     "old GPU": ({"gpus": (H200, replace(H200, capability=(7, 5)))}, "GPU 1", Verdict.WARN, "8.0 or more"),
-    "full GPU": ({"gpus": (replace(H200, free=9 * GIB),)}, "GPU 0", Verdict.WARN, "end what else runs there"),
+    "full GPU": ({"gpus": (replace(H200, free=9 * GIB),)}, "GPU 0", Verdict.WARN, "stop other processes"),
     "no compiler": (
         {"kernels": Kernels.FAILED, "kernel_fault": "RuntimeError: no gcc"},
         "Triton",
@@ -75,7 +85,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, Verdict, str]] = {
     "wrong kernel": ({"kernels": Kernels.WRONG, "kernel_fault": "by 3"}, "Triton", Verdict.BAD, "the Triton that came"),
     "no Triton": ({"kernels": Kernels.ABSENT, "triton": None}, "Triton", Verdict.BAD, "pip install triton"),
     "interpreter": ({"kernels": Kernels.INTERPRETED}, "Triton", Verdict.WARN, "unset TRITON_INTERPRET"),
-    "little memory": ({"memory_free": GIB}, "memory", Verdict.WARN, "end what else runs here"),
+    "little memory": ({"memory_free": GIB}, "memory", Verdict.WARN, "stop other processes"),
     "little disk": ({"disk_free": 5 * GIB}, "disk", Verdict.WARN, "enough for small models only"),
     "no disk": ({"disk_free": GIB // 2}, "disk", Verdict.BAD, "free some space"),
 }
@@ -92,7 +102,7 @@ def test_rows_tell_what_was_found() -> None:
     told = {row.what: row.found for row in findings(replace(SOUND, kernels=Kernels.FAILED, kernel_fault="no gcc"))}
     assert told["GPU 0"] == "NVIDIA H200, compute capability 9.0, 139.0 of 140.0 GiB free"
     assert told["CUDA"] == "torch for CUDA 13.0, driver 580.65.06"
-    assert told["Triton"] == "3.9.0 cannot be compiled or run (no gcc)"
+    assert told["Triton"] == "3.9.0 does not compile or run (no gcc)"
     assert told["optional libraries"] == "peft 0.21.2; not installed: vllm"
 
 
@@ -113,11 +123,11 @@ def test_versions_are_those_the_package_asks_for() -> None:
     ],
 )
 def test_driver_is_read_from_what_it_says(text: str, version: str | None) -> None:
-    assert driver(text) == version
+    assert parse_driver_version(text) == version
 
 
 def test_this_machine_is_looked_at(tmp_path: Path) -> None:
-    found = look(tmp_path)
+    found = inspect_machine(tmp_path)
     assert 0 < found.memory_free <= found.memory
     assert found.disk_free > 0
     assert found.cores > 0

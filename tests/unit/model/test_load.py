@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from sleuth.bench import shapes
+from sleuth.bench.models import shape_of_folder
 from sleuth.config.retrieval import EncoderSettings
 from sleuth.errors import InputError
 from sleuth.model.attention import NAME
@@ -233,7 +233,7 @@ LOADERS: dict[str, Callable[[Path], object]] = {
     "encoder": lambda folder: encoder.Encoder.load(SETTINGS.model_copy(update={"model": str(folder)}), "cpu"),
     "modules of an encoder": lambda folder: encoder._sentence_encoder(folder, SETTINGS, "cpu"),
     "reranker": lambda folder: encoder.load_cross_encoder(str(folder), "cpu"),
-    "shape": shapes.of_folder,
+    "shape": shape_of_folder,
 }
 
 

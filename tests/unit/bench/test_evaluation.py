@@ -1,4 +1,4 @@
-"""The speed of an evaluation: every question asked, as long as asked for, and a rate that can be believed."""
+"""Evaluation speed: every question is asked at the planned length, and the rate follows from the time."""
 
 import json
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sleuth.bench import policies, shapes
-from sleuth.bench.evaluating import measure
-from sleuth.bench.plan import Plan
+from sleuth.bench.episodes import Plan
+from sleuth.bench.evaluation import measure
+from sleuth.bench.models import load_tokens, published_shape
 from sleuth.cli.bench import app
 from sleuth.errors import InputError
 
-SHAPE = shapes.named("tiny")
+SHAPE = published_shape("tiny")
 PLAN = Plan(
     questions=6, samples=1, searches=1, prompt_tokens=40, turn_tokens=4, observation_tokens=30, slots=4, warmup=2,
     passages=200,
@@ -20,14 +20,14 @@ PLAN = Plan(
 
 
 def test_every_question_is_asked_and_counted() -> None:
-    heard: list[str] = []
-    found = measure(SHAPE, policies.tokens(SHAPE, None), PLAN, heard.append)
+    logged: list[str] = []
+    found = measure(SHAPE, load_tokens(SHAPE, None), PLAN, logged.append)
     assert (found.questions, found.searches, found.sampled) == (6, 6, 6 * 8)
     assert 6 * (25 + 38) <= found.tokens <= 6 * (70 + 38)
     assert found.rate == pytest.approx(6 / found.asking)
-    assert heard[0].startswith("warm-up: ")
+    assert logged[0].startswith("warm-up: ")
     table = found.table("tiny", PLAN).markdown()
-    assert "6 questions greedily, 4 in flight, 1 searches" in table
+    assert "6 questions, greedy, 4 in flight, 1 searches" in table
     assert "| verl, 51,713 questions on 8 H20, as published, s | 6,000 |" in table
     assert "51,713 questions at this rate, s" in table
 
@@ -43,5 +43,5 @@ def test_the_command_prints_and_keeps_it(tmp_path: Path) -> None:
 
 
 def test_episodes_longer_than_the_model_are_refused() -> None:
-    with pytest.raises(InputError, match="more than the 8192 positions"):
-        measure(SHAPE, policies.tokens(SHAPE, None), Plan(questions=1, turn_tokens=3000, warmup=0, passages=200), print)
+    with pytest.raises(InputError, match="exceed the 8192 positions"):
+        measure(SHAPE, load_tokens(SHAPE, None), Plan(questions=1, turn_tokens=3000, warmup=0, passages=200), print)

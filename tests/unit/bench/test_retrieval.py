@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from sleuth.bench.bm25 import Timing, compare
+from sleuth.bench.retrieval import BM25Timing, compare_bm25
 
 
 def test_both_do_all_of_it(tmp_path: Path) -> None:
     rows = (json.dumps({"id": str(row), "contents": f"red apple number {row}"}) for row in range(30))
     (tmp_path / "corpus.jsonl").write_text("\n".join(rows) + "\n")
-    timings = compare(tmp_path / "corpus.jsonl", [f"apple {row}" for row in range(5)], 3, compiled=False)
+    timings = compare_bm25(tmp_path / "corpus.jsonl", [f"apple {row}" for row in range(5)], 3, compiled=False)
     assert [timing.task for timing in timings] == [
         "index 30 passages, s",
         "queries/s, one at a time",
@@ -21,7 +21,7 @@ def test_both_do_all_of_it(tmp_path: Path) -> None:
 
 
 def test_what_is_shown() -> None:
-    rate = Timing("queries/s", {"ours": 0.5, "bm25s": 2.0}, scale=100)
+    rate = BM25Timing("queries/s", {"ours": 0.5, "bm25s": 2.0}, scale=100)
     assert (rate.shown("ours"), rate.shown("bm25s"), rate.shown("bm25s with numba")) == (200.0, 50.0, "-")
     assert (rate.ratio("bm25s"), rate.ratio("bm25s with numba")) == (4.0, "-")
-    assert Timing("seconds", {"ours": 0.5}).shown("ours") == 0.5
+    assert BM25Timing("seconds", {"ours": 0.5}).shown("ours") == 0.5

@@ -1,9 +1,8 @@
-"""vLLM as a peer: a process of its own that is told episodes in JSON lines and answers how long they took.
+"""vLLM in a separate process that receives episodes as JSON lines and returns the time they took.
 
-It is run by its path in whichever environment has vLLM, so it imports nothing of Sleuth. The first line holds the
-folder of the model and vLLM's settings; the answer is vLLM's version, null where it is not installed. Every further
-line is a list of episodes, each a list of turns [given ids, how many to sample]; the answer is seconds and how many
-tokens were sampled.
+It runs by path in whichever environment has vLLM, so it imports nothing of Sleuth. The first line has the model folder
+and vLLM's settings; the answer is vLLM's version, null if it is not installed. Each further line is a list of episodes,
+each a list of turns [given ids, number of tokens to sample]; the answer has the seconds and the sampled tokens.
 """
 
 import gc
@@ -18,8 +17,8 @@ Episodes = list[list[tuple[list[int], int]]]
 
 
 def main() -> None:
-    """Answers line by line until the lines end."""
-    # Libraries print to standard output; the answers keep it for themselves.
+    """Answer line by line until the input ends."""
+    # Libraries print to stdout, which is reserved for the answers: their output goes to stderr.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     order = json.loads(sys.stdin.readline())
@@ -34,38 +33,38 @@ def main() -> None:
     engine = vllm.LLM(order["model"], **order["settings"])
     print(json.dumps({"version": vllm.__version__}), file=answers)
     for line in sys.stdin:
-        print(json.dumps(played(engine, json.loads(line))), file=answers)
+        print(json.dumps(play(engine, json.loads(line))), file=answers)
 
 
-def played(engine: Any, episodes: Episodes) -> dict[str, float]:
-    """Seconds from the first request to the last completion, and how many tokens were sampled."""
-    way = _in_turns if any(len(episode) > 1 for episode in episodes) else _at_once
+def play(engine: Any, episodes: Episodes) -> dict[str, float]:
+    """Return the seconds from the first request to the last completion, and the number of sampled tokens."""
+    run = _run_turns if any(len(episode) > 1 for episode in episodes) else _run_single_turns
     gc.collect()
     start = perf_counter()
-    sampled = way(engine, episodes)
+    sampled = run(engine, episodes)
     return {"seconds": perf_counter() - start, "sampled": sampled}
 
 
-def _at_once(engine: Any, episodes: Episodes) -> int:
+def _run_single_turns(engine: Any, episodes: Episodes) -> int:
     prompts = [{"prompt_token_ids": given} for ((given, _),) in episodes]
     outputs = engine.generate(prompts, [_sampling(count) for ((_, count),) in episodes], use_tqdm=False)
     return sum(len(output.outputs[0].token_ids) for output in outputs)
 
 
-def _in_turns(engine: Any, episodes: Episodes) -> int:
-    """The loop of `LLM.generate`, with an episode's next turn asked for as soon as its last one is done."""
+def _run_turns(engine: Any, episodes: Episodes) -> int:
+    """The loop of `LLM.generate`, which submits the next turn of an episode as soon as the last one is done."""
     core, sampled = engine.llm_engine, 0
     left = [list(reversed(episode)) for episode in episodes]
     texts: list[list[int]] = [[] for _ in episodes]
 
-    def ask(number: int) -> None:
+    def submit(number: int) -> None:
         given, count = left[number].pop()
         texts[number] += given
         prompt = {"type": "token", "prompt_token_ids": list(texts[number])}
         core.add_request(f"{number}-{len(left[number])}", prompt, _sampling(count))
 
     for number in range(len(episodes)):
-        ask(number)
+        submit(number)
     while core.has_unfinished_requests():
         for output in core.step():
             if not output.finished:
@@ -75,7 +74,7 @@ def _in_turns(engine: Any, episodes: Episodes) -> int:
             texts[number] += new
             sampled += len(new)
             if left[number]:
-                ask(number)
+                submit(number)
     return sampled
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sleuth.bench.shapes import SHAPES, named, of_folder
+from sleuth.bench.models import SHAPES, published_shape, shape_of_folder
 from sleuth.errors import InputError
 from sleuth.model.load import unsupported_reason
 
@@ -29,7 +29,7 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_parameters(name: str) -> None:
-    shape = named(name)
+    shape = published_shape(name)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(shape)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
@@ -38,14 +38,14 @@ def test_parameters(name: str) -> None:
 
 
 def test_an_unknown_shape_is_refused_with_those_known() -> None:
-    with pytest.raises(InputError, match=r"'gpt-5' is no shape.*qwen2\.5-3b.*--model"):
-        named("gpt-5")
+    with pytest.raises(InputError, match=r"'gpt-5'.*qwen2\.5-3b.*--model"):
+        published_shape("gpt-5")
 
 
 def test_a_folder_gives_its_shape(tmp_path: Path) -> None:
-    named("qwen3-0.6b").save_pretrained(tmp_path)
-    assert of_folder(tmp_path).to_diff_dict() == named("qwen3-0.6b").to_diff_dict() | {
-        "transformers_version": of_folder(tmp_path).transformers_version
+    published_shape("qwen3-0.6b").save_pretrained(tmp_path)
+    assert shape_of_folder(tmp_path).to_diff_dict() == published_shape("qwen3-0.6b").to_diff_dict() | {
+        "transformers_version": shape_of_folder(tmp_path).transformers_version
     }
 
 
@@ -61,4 +61,4 @@ def test_a_folder_that_cannot_be_served(tmp_path: Path, settings: dict[str, obje
     if settings is not None:
         (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match=reason):
-        of_folder(tmp_path)
+        shape_of_folder(tmp_path)

@@ -49,7 +49,7 @@ def test_a_vllm_that_fails_is_told_below_the_table(folder: Path, tmp_path: Path)
     printed = run("--model", folder, *chosen, "--vllm-python", dying)
     assert "| failed | - | - |" in printed
     assert (
-        printed.index("| failed |") < printed.index("small: vLLM ended with code 3") < printed.index("no GPU is left")
+        printed.index("| failed |") < printed.index("small: vLLM exited with code 3") < printed.index("no GPU is left")
     )
 
 

@@ -7,14 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.corpus.jsonl import open_text, parse_question_line, replace_surrogates, text_lines
-from sleuth.corpus.question_formats import (
-    Reader,
-    find_reader,
-    fold_row,
-    mark_numbers,
-    read_search_r1,
-    read_sleuth,
-)
+from sleuth.corpus.question_formats import Reader, find_reader, fold_row, mark_numbers, read_search_r1, read_sleuth
 from sleuth.errors import InputError
 from sleuth.records import Question
 from sleuth.runs.atomic import atomic_write

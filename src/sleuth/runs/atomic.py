@@ -171,6 +171,11 @@ def remove(path: Path) -> None:
         path.unlink()
 
 
+def remove_atomically(path: Path) -> None:
+    """Rename a folder to a temporary name, which an interrupted removal leaves behind, and remove it."""
+    remove(path.rename(path.with_name(f"{TEMPORARY}{path.name}")))
+
+
 def _host() -> str:
     """Identify this host: process ids are meaningless on others that share the folder."""
     return f"{crc32(node().encode()):08x}"

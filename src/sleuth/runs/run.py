@@ -11,10 +11,9 @@ from typing import Any
 from sleuth.errors import InputError
 from sleuth.runs.atomic import (
     PRIVATE,
-    TEMPORARY,
     atomic_write,
     explain_write_errors,
-    remove,
+    remove_atomically,
     remove_leftovers,
     write_private,
 )
@@ -201,13 +200,13 @@ class Run:
         best = self.best()
         for path in self.checkpoints()[:-keep]:
             if path != best and step_of(path) not in also:
-                _remove_checkpoint(path)
+                remove_atomically(path)
 
     def remove_checkpoints_after(self, step: int) -> None:
         """Remove later checkpoints, newest first, so that an interrupted rollback can be repeated."""
         for path in reversed(self.checkpoints()):
             if step_of(path) > step:
-                _remove_checkpoint(path)
+                remove_atomically(path)
         if self.best() is None:
             # A new checkpoint of the same step will have other weights.
             (self.path / BEST).unlink(missing_ok=True)
@@ -233,10 +232,6 @@ class Run:
 
     def write_summary(self, content: Mapping[str, Any]) -> Path:
         return self.write_json("summary.json", content)
-
-
-def _remove_checkpoint(path: Path) -> None:
-    remove(path.rename(path.with_name(f"{TEMPORARY}{path.name}")))
 
 
 def _parts(manifest: Row) -> list[Row]:

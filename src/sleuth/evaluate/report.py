@@ -12,15 +12,10 @@ from sleuth.evaluate.benchmarks import group_by
 from sleuth.evaluate.folder import MANIFEST, RESULTS, EvaluationFolder
 from sleuth.evaluate.judge import JUDGE, count_unjudged, with_saved_verdicts
 from sleuth.evaluate.results import MEASURES, QuestionResult, score_folder, summarize, write_results
-from sleuth.page.evaluation_report import evaluation_page
+from sleuth.page.evaluation_report import NOTE, evaluation_page, rows_by_set
 
 TRANSCRIPTS = 12
 REMEDY_CONTEXT = "raise agent.context_tokens with --set"
-INTERVALS = (
-    "Brackets hold 95% intervals: Wilson intervals for proportions, bootstrap intervals for other means. The interval "
-    "of the mean over the sets combines those of the sets."
-)
-UNUSABLE = "Unusable questions, whose search or engine failed, are excluded from all means."
 
 # Evaluations report exact match, whatever reward a run was trained with.
 
@@ -97,7 +92,7 @@ def markdown(results: Tree) -> str:
     lines = [f"# {results['title']}", "", *_results_table(rows_by_set(results), results, "Set")]
     if results["kinds"]:
         lines += ["", *_results_table([*results["kinds"].items(), ("all", results)], results, "Kind")]
-    lines += ["", INTERVALS, UNUSABLE, *notes_of(results)]
+    lines += ["", NOTE, *notes_of(results)]
     return "\n".join(lines) + "\n"
 
 
@@ -111,14 +106,6 @@ def notes_of(results: Tree) -> list[str]:
         *([f"Stop reasons: {stops}."] if stops else []),
         *([f"The judge gave no verdict on {unjudged:,} questions; its means exclude them."] if unjudged else []),
     ]
-
-
-def rows_by_set(results: Tree) -> list[tuple[str, Tree]]:
-    rows = list(results["sets"].items())
-    if len(rows) > 1:
-        sizes = {name: results[name] for name in ("questions", "unusable")}
-        rows.append(("mean over the sets", {**results["mean"], **sizes}))
-    return [*rows, ("all", results)]
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -100,31 +100,22 @@ async def evaluate(
     return Evaluation(tuple(results[task.group] for task in tasks))
 
 
-@dataclass(slots=True)
 class EvaluationClock:
     """Elapsed time of an evaluation over all sessions, saved every SAVE_INTERVAL seconds."""
 
-    folder: EvaluationFolder
-    earlier: float
-    started: float = field(default_factory=time.monotonic)
-    saved: float = 0.0
+    def __init__(self, folder: EvaluationFolder) -> None:
+        self.folder, self.earlier = folder, folder.seconds() or 0.0
+        self.started, self.saved = time.monotonic(), 0.0
 
-    @classmethod
-    def resume(cls, folder: EvaluationFolder) -> "EvaluationClock":
-        return cls(folder, folder.seconds() or 0.0)
-
-    @property
     def elapsed(self) -> float:
         """Seconds of this session."""
         return time.monotonic() - self.started
 
-    def tick(self) -> None:
-        if self.elapsed - self.saved >= SAVE_INTERVAL:
-            self.save()
-
-    def save(self) -> None:
-        self.saved = self.elapsed
-        self.folder.write_seconds(self.earlier + self.saved)
+    def save(self, *, force: bool = False) -> None:
+        """Write the total if SAVE_INTERVAL has passed, or always with `force`."""
+        if force or self.elapsed() - self.saved >= SAVE_INTERVAL:
+            self.saved = self.elapsed()
+            self.folder.write_seconds(self.earlier + self.saved)
 
 
 async def evaluate_folder(
@@ -137,13 +128,13 @@ async def evaluate_folder(
     on_result: OnResult | None = None,
 ) -> float:
     """Ask the questions of a folder that have no usable trajectory; return the seconds it took."""
-    clock, locations, questions = EvaluationClock.resume(folder), folder.locations(), folder.questions()
+    clock, locations, questions = EvaluationClock(folder), folder.locations(), folder.questions()
     missing = {each for each in range(len(questions)) if each not in locations or not locations[each].usable}
     with folder.appending() as append:
 
         def save(episode: ScoredTrajectory) -> None:
             append(row_with_passages(episode.trajectory, episode.score, episode.seconds))
-            clock.tick()
+            clock.save()
             if on_result is not None:
                 on_result(episode)
 
@@ -160,5 +151,5 @@ async def evaluate_folder(
                 breaker=CircuitBreaker(),
             )
         finally:
-            clock.save()
-    return clock.elapsed
+            clock.save(force=True)
+    return clock.elapsed()

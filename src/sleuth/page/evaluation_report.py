@@ -1,6 +1,6 @@
 """HTML report of an evaluation: figures by data set and kind, transcripts, and the stamp."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sleuth.page.charts import bar_chart
@@ -22,7 +22,7 @@ from sleuth.page.transcript import transcript
 Tree = Mapping[str, Any]
 PROPORTIONS = ("em", "f1", "cover_em", "judge")  # measures drawn as bars
 
-_NOTE = (
+NOTE = (
     "Brackets hold 95% intervals: Wilson intervals for proportions, bootstrap intervals for other means. The interval "
     "of the mean over the sets combines those of the sets. Unusable questions, whose search or engine failed, are "
     "excluded from all means."
@@ -34,13 +34,13 @@ def evaluation_page(
 ) -> Html:
     """Report as one page; `measures` maps measures to column headings."""
     known = {name: label for name, label in measures.items() if name in results}
-    rows = list(_rows(results))
+    rows = rows_by_set(results)[: None if len(results["sets"]) > 1 else 1]
     kinds = [*results["kinds"].items(), ("all", results)] if results["kinds"] else []
     return document(
         results["title"],
         _headline(results),
         *(element("p", note) for note in notes),
-        element("p", _NOTE, class_="note"),
+        element("p", NOTE, class_="note"),
         section("By set", _charts(rows, known) if len(rows) > 1 else "", _tables(rows, known, "Set")),
         *([section("By kind of question", _charts(kinds, known), _tables(kinds, known, "Kind"))] if kinds else []),
         section("Transcripts", *map(transcript, transcripts)),
@@ -61,12 +61,13 @@ def _headline(results: Tree) -> Html:
     )
 
 
-def _rows(results: Tree) -> Iterator[tuple[str, Tree]]:
-    """One row per data set; with several, also the mean over them and all questions."""
-    yield from results["sets"].items()
-    if len(results["sets"]) > 1:
-        yield "mean over the sets", {**results["mean"], **{name: results[name] for name in ("questions", "unusable")}}
-        yield "all", results
+def rows_by_set(results: Tree) -> list[tuple[str, Tree]]:
+    """One row per data set, the mean over several, and all questions."""
+    rows = list(results["sets"].items())
+    if len(rows) > 1:
+        sizes = {name: results[name] for name in ("questions", "unusable")}
+        rows.append(("mean over the sets", {**results["mean"], **sizes}))
+    return [*rows, ("all", results)]
 
 
 def _tables(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str], first: str) -> Html:

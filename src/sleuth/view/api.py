@@ -10,7 +10,7 @@ from sleuth.http.responses import HttpProblem
 from sleuth.records import StopReason
 from sleuth.runs.run import STEP
 from sleuth.view import listing
-from sleuth.view.comparison import Change, ComparisonCache, ComparisonPage, comparison_page
+from sleuth.view.comparison import Change, ComparisonCache, comparison_page
 from sleuth.view.folders import MANIFEST
 from sleuth.view.jsonl import Tree
 from sleuth.view.library import FINAL, Kind, Library, metrics_since, read_document, status
@@ -206,9 +206,9 @@ class Api:
         first, second = (self.library.find("evaluation", each) for each in (query.first, query.second))
         found = self.comparisons.load(first, second, query.common)
         files = self._trajectory_files("evaluation", first), self._trajectory_files("evaluation", second)
-        page = ComparisonPage(query.measure, query.show, query.source, query.start, query.limit)
+        wanted = query.model_dump(include={"measure", "show", "source", "limit"})
         labels = {"measures": self.comparisons.measures, "counts": self.comparisons.counts}
-        return {**comparison_page(found, files, page), **labels}
+        return {**comparison_page(found, files, first=query.start, **wanted), **labels}
 
     def _find_files(self, query: FolderParameters) -> TrajectoryFiles:
         kind, name = query.folder

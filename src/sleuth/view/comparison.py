@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -40,36 +39,32 @@ class ComparisonCache:
             raise HttpProblem(400, str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonPage:
-    """Which questions of a comparison to show."""
-
-    measure: str = "em"
-    show: Change = "all"
-    source: str | None = None
-    first: int = 0
-    limit: int = 50
-
-
 def comparison_page(
-    found: Mapping[str, Any], files: tuple[TrajectoryFiles, TrajectoryFiles], page: ComparisonPage
+    found: Mapping[str, Any],
+    files: tuple[TrajectoryFiles, TrajectoryFiles],
+    *,
+    measure: str,
+    show: Change,
+    source: str | None,
+    first: int,
+    limit: int,
 ) -> Tree:
     """Figures of a comparison and one page of its questions."""
-    pairs = [pair for pair in found["pairs"] if page.source in (None, pair["data_source"])]
-    changes = [_change(pair, page.measure) for pair in pairs]
-    shown = [(pair, change) for pair, change in zip(pairs, changes, strict=True) if page.show in ("all", change)]
+    pairs = [pair for pair in found["pairs"] if source in (None, pair["data_source"])]
+    changes = [_change(pair, measure) for pair in pairs]
+    shown = [(pair, change) for pair, change in zip(pairs, changes, strict=True) if show in ("all", change)]
     sides = {
         side: {"id": each.folder.id, "name": each.folder.path.name}
         for side, each in zip(("first", "second"), files, strict=True)
     }
     return {
         **sides,
-        "measure": page.measure,
+        "measure": measure,
         **{name: found[name] for name in FIGURES},
         "tally": {each: changes.count(each) for each in ("won", "lost", "same", "unknown")},
-        "show": page.show,
+        "show": show,
         "total": len(shown),
-        "rows": [_row(pair, change, files, page.measure) for pair, change in shown[page.first :][: page.limit]],
+        "rows": [_row(pair, change, files, measure) for pair, change in shown[first:][:limit]],
     }
 
 

@@ -113,11 +113,11 @@ def test_time_of_an_interrupted_session_counts(tmp_path: Path, agent: Agent) -> 
 
 def test_time_is_saved_periodically(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "e", *TEXTS)
-    clock = EvaluationClock.resume(folder)
-    clock.tick()
+    clock = EvaluationClock(folder)
+    clock.save()
     assert not (folder.path / TIME).exists()
     clock.started -= 30.0
-    clock.tick()
+    clock.save()
     assert 30.0 <= (folder.seconds() or 0.0) < 40.0
 
 

@@ -41,7 +41,7 @@ class Slow:
 listener = bind("127.0.0.1", 0)
 address = "http://127.0.0.1:%d (" % listener.getsockname()[1]
 app = application(Slow(), Facts("slow", "slow", 0))
-serve(app, listener, lambda: print(address, flush=True), grace=int(sys.argv[2]))
+serve(app, listener, lambda: print(address, flush=True), shutdown_seconds=int(sys.argv[2]))
 """
 
 Nursery = Any
@@ -128,7 +128,7 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(nursery: Nursery, tmp_p
         port = str(other.getsockname()[1])
         done = nursery.sleuth(tmp_path, "serve", "retriever", tmp_path, "--port", port)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"port {port} of 127.0.0.1 cannot be served: it is in use" in done.stderr
+    assert f"port {port} of 127.0.0.1: it is in use" in done.stderr
 
 
 def asked(address: str, query: str) -> object:

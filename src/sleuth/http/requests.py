@@ -20,10 +20,13 @@ WATCH_DELAY = 0.05  # seconds; most responses are ready by then, and watching a 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: float, remedy: str) -> bytes:
     """Read a whole body; raise a 413 problem for one that is too large, 408 for one that is too slow."""
-    too_large = HttpProblem(413, f"the body is larger than the limit of {max_bytes:,} bytes; {remedy}")
+
+    def too_large() -> HttpProblem:
+        return HttpProblem(413, f"the body is larger than the limit of {max_bytes:,} bytes; {remedy}")
+
     declared = dict(scope["headers"]).get(b"content-length", b"")
     if declared.isdigit() and int(declared[:20]) > max_bytes:
-        raise too_large
+        raise too_large()
     body, more = bytearray(), True
     try:
         async with asyncio.timeout(seconds):
@@ -33,7 +36,7 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: 
                     raise ClientDisconnect
                 body += message.get("body", b"")
                 if len(body) > max_bytes:
-                    raise too_large
+                    raise too_large()
                 more = message.get("more_body", False)
     except TimeoutError:
         raise HttpProblem(408, f"the body did not arrive within {seconds:g} s") from None

@@ -1,10 +1,11 @@
 """When rollouts are collected: synchronously, or one step ahead while the previous step trains."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train.publish import Publisher
@@ -16,36 +17,35 @@ POLL_SECONDS = 0.2
 Collect = Callable[[int, int], Coroutine[Any, Any, RolloutBatch]]
 
 
-class RolloutSchedule(Protocol):
+class RolloutSchedule(ABC):
     """Provides the rollouts of each step, and runs other coroutines that use the engine."""
 
+    @abstractmethod
     def next_batch(self, step: int, questions_drawn: int, last: bool) -> RolloutBatch:
         """The rollouts of a step, starting at this position of the question stream."""
-        ...
 
+    @abstractmethod
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run another coroutine while no rollout is in flight."""
-        ...
 
-    def wait_idle(self) -> None:
+    def wait_idle(self) -> None:  # noqa: B027  nothing to do for a schedule without background work
         """Wait until no rollout is in flight, so that the weights may change."""
-        ...
 
-    def discard(self) -> None:
+    def discard(self) -> None:  # noqa: B027
         """Drop rollouts collected for a step that will not happen."""
-        ...
 
-    def cancel(self) -> None:
+    def cancel(self) -> None:  # noqa: B027
         """Cancel rollouts in flight because the run ends with an error or an interrupt."""
-        ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
+    @abstractmethod
     def __exit__(self, *error: object) -> None: ...
 
 
-class Synchronous:
-    """Collects rollouts when they are needed, with the weights that they will train."""
+class Synchronous(RolloutSchedule):
+    """Collects rollouts when they are needed, with the weights that they will train; nothing runs in the background."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect, self._runner = collect, asyncio.Runner()
@@ -57,23 +57,11 @@ class Synchronous:
         with _raise_interrupts():
             return self._runner.run(work)
 
-    def wait_idle(self) -> None:
-        """No-op: nothing runs in the background."""
-
-    def discard(self) -> None:
-        """No-op: nothing is collected in advance."""
-
-    def cancel(self) -> None:
-        """No-op: Ctrl-C cancels the main thread's work."""
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self._runner.close()
 
 
-class OneStepAhead:
+class OneStepAhead(RolloutSchedule):
     """Collects the rollouts of the next step in a thread while a step trains; they are one version old."""
 
     def __init__(self, collect: Collect, publisher: Publisher) -> None:
@@ -130,9 +118,6 @@ class OneStepAhead:
         ended = self._thread.submit(self._runner.run, run())
         self._running = (ended, started)
         return ended
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._thread.submit(self._runner.close)  # an event loop is closed in its own thread

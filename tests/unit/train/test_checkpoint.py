@@ -127,10 +127,10 @@ def test_critic_comes_back_with_its_weights(run: Run, make: Make) -> None:
     folder = save(run, ours, optimiser, PROGRESS, keep=1, critic=critic)
     restore(folder, ours, optimiser, critic=other)
     assert identical(state(bodies[0], critic), state(bodies[1], other))
-    with pytest.raises(InputError, match="it holds a critic, and this run has none"):
+    with pytest.raises(InputError, match=r"critic.* none"):
         restore(folder, ours, optimiser)
     plain = save(run, ours, optimiser, replace(PROGRESS, step=3), keep=1)
-    with pytest.raises(InputError, match="it holds no critic, and this run has one"):
+    with pytest.raises(InputError, match=r"no critic"):
         restore(plain, ours, optimiser, critic=other)
 
 
@@ -245,14 +245,14 @@ OTHERS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a weight too many": (
         "llama, grouped heads",
         _rewritten(lambda weights: weights.update({"bias": torch.zeros(1)})),
-        "it holds bias, which the policy has not",
+        "it has bias",
     ),
     "a weight too few": (
         "llama, grouped heads",
         _rewritten(lambda weights: weights.pop("model.norm.weight")),
-        "it holds no model.norm.weight",
+        "it has no model.norm.weight",
     ),
-    "other tokens": ("llama, grouped heads", _spoil_tokenizer, "its tokenizer has other tokens"),
+    "other tokens": ("llama, grouped heads", _spoil_tokenizer, "its tokenizer has"),
 }
 
 
@@ -265,7 +265,7 @@ def test_checkpoint_of_another_model_is_refused(
     change(folder)
     optimiser = trained(ours)
     before = state(ours, optimiser)
-    with pytest.raises(InputError, match=f"is of another model or optimiser: .*{difference}.*; resume it with"):
+    with pytest.raises(InputError, match=f"step-2 .*{difference}"):
         restore(folder, ours, optimiser)
     assert identical(before, state(ours, optimiser))
 
@@ -280,7 +280,7 @@ def test_adapter_of_another_rank_is_refused(run: Run, make: Make) -> None:
 def test_renamed_checkpoint_is_refused(run: Run, make: Make) -> None:
     ours = make()
     folder = save(run, ours, trained(ours), PROGRESS, keep=1)
-    with pytest.raises(InputError, match="holds step 2; it was renamed"):
+    with pytest.raises(InputError, match=r"step 2; it was renamed"):
         restore(folder.rename(run.checkpoint(20)), ours, trained(ours))
 
 

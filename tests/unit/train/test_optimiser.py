@@ -168,13 +168,13 @@ def test_state_without_moments_is_that_of_a_start() -> None:
 Spoil = Callable[[dict[str, Tensor]], object]
 SPOILT: dict[str, tuple[Spoil, str]] = {
     "no such parameter": (lambda state: state.update({"exp_avg.tall": torch.zeros(1)}), "exp_avg.tall belongs to no"),
-    "no such kind": (lambda state: state.update({"state1.wide": torch.zeros(4, 6)}), "state1.wide is no state of the"),
+    "no such kind": (lambda state: state.update({"state1.wide": torch.zeros(4, 6)}), "state1.wide .* adamw"),
     "other shape": (
         lambda state: state.update({"exp_avg.wide": torch.zeros(4, 7)}),
         r"exp_avg.wide has the shape \(4, 7\)",
     ),
     "master missing": (lambda state: state.pop("master.wide"), "master.wide is missing"),
-    "count missing": (lambda state: state.pop("step.wide"), "wide has moments without a count"),
+    "count missing": (lambda state: state.pop("step.wide"), "wide has moments without"),
 }
 
 

@@ -75,9 +75,9 @@ def test_one_that_fails_is_told_of_once_and_the_others_go_on() -> None:
         trackers.log(step, {})
     trackers.close()
     trackers.close()
-    assert observer.lines == [
-        "broken is no longer told of this run: refused by the server; metrics.jsonl has it all",
-    ]
+    (line,) = observer.lines
+    assert line.startswith("broken ")
+    assert "refused by the server" in line
     assert sound.heard[-2:] == [(4, {}), "closed"]
 
 
@@ -88,7 +88,9 @@ def test_one_that_cannot_be_opened_is_dropped() -> None:
     trackers = Trackers([TrackerThread("closed", opening)], observer := Listening())
     trackers.log(1, {})
     trackers.close()
-    assert observer.lines == ["closed is no longer told of this run: OSError; metrics.jsonl has it all"]
+    (line,) = observer.lines
+    assert line.startswith("closed ")
+    assert "OSError" in line
 
 
 def test_one_that_hangs_keeps_nobody_waiting() -> None:
@@ -98,16 +100,18 @@ def test_one_that_hangs_keeps_nobody_waiting() -> None:
     )
     trackers.log(1, {})
     trackers.close()
-    assert observer.lines == [
-        "slow is no longer told of this run: it had not taken everything 0.05 s after the end; metrics.jsonl has it all"
-    ]
+    (line,) = observer.lines
+    assert line.startswith("slow ")
+    assert "0.05 s" in line
     hung.set()
 
 
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_library_that_is_not_installed_is_told_first(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtra, match=rf"{name} is not installed; it comes with: pip install 'sleuth\[{name}\]'"):
+    with pytest.raises(
+        MissingExtra, match=rf"{name} is not installed; .*'sleuth\[{name}\]'"
+    ):
         Trackers.build(TrackConfig(to=name), run, SilentObserver())
 
 

@@ -85,7 +85,7 @@ def other_rotation(policy: Making) -> Policy:
 @pytest.mark.parametrize("wrong", [other_weights, one_layer_off, other_rotation], ids=lambda made: made.__name__)
 def test_wrong_policy_is_refused(wrong: Callable[[Making], Policy], policy: Making) -> None:
     apart = found(policy(), wrong(policy))
-    with pytest.raises(UserError, match=r"differ by .* expected at most engine\.parity = 0\.02 in the mean: .* doctor"):
+    with pytest.raises(UserError, match=r"differ by .* engine\.parity = 0\.02.* doctor"):
         require(apart, LIMIT, "model")
 
 
@@ -191,7 +191,7 @@ def test_run_whose_engine_has_other_weights_does_not_start(
 ) -> None:
     made = parts(tmp_path / "run")
     wrong = replace(made, learner=replace(made.learner, policy=policy(seed=1)))
-    with pytest.raises(UserError, match=r"expected at most engine\.parity = 0\.02"):
+    with pytest.raises(UserError, match=r"engine\.parity = 0\.02"):
         train(wrong, SilentObserver(), 0.0)
     assert list(made.run.metrics()) == []
     assert json.loads((tmp_path / "run" / parity.FILE).read_text())["mean"] > LIMIT

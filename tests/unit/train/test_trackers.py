@@ -109,9 +109,7 @@ def test_one_that_hangs_keeps_nobody_waiting() -> None:
 @pytest.mark.parametrize("name", TRACKERS)
 def test_a_library_that_is_not_installed_is_told_first(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(
-        MissingExtra, match=rf"{name} is not installed; .*'sleuth\[{name}\]'"
-    ):
+    with pytest.raises(MissingExtra, match=rf"{name} is not installed; .*'sleuth\[{name}\]'"):
         Trackers.build(TrackConfig(to=name), run, SilentObserver())
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Protocol
 
 from sleuth.config.hooks import IMPORT
 from sleuth.config.tree import Config
@@ -13,13 +15,35 @@ from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.vllm import server_process
 from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.engines.vllm.server_process import ServerProcess
-from sleuth.engines.vllm.weight_sync import IPC_ENVIRONMENT, IPC_OPTIONS, WeightTransport
+from sleuth.engines.vllm.weight_sync import (
+    IPC_ENVIRONMENT,
+    IPC_OPTIONS,
+    CudaIpcTransport,
+    DiskTransport,
+    WeightTransport,
+)
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model.policy import Policy, select_device, select_dtype
 from sleuth.model.tokens import Tokens
 from sleuth.runs import checksums
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 SERVER_LOG = "vllm.log"
+EXCHANGE = "weights"  # folder of a run through which weights travel by default
+
+
+class ServerEngine(Engine, Protocol):
+    """An engine whose model runs in servers outside this process."""
+
+    def load(self, folder: Path) -> None:
+        """Load the weights of a model folder that the servers see under the same path."""
+        ...
+
+    def require_tied_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
+        """Refuse servers whose tied output head does not follow updates of the embedding."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +107,9 @@ def load_engine(config: Config, weights: Path, *, lockstep: bool | None = None) 
     checksums.verify_checkpoint(weights)
     tokens = Tokens.load(weights)
     try:
-        servers = connect_servers(config, tokens, weights, Path(mkdtemp(prefix="sleuth-vllm-")), None)
+        servers = connect_servers(
+            config, tokens, weights, Path(mkdtemp(prefix=f"sleuth-{config.engine.kind}-")), training=False
+        )
         if config.engine.url:
             servers.load(weights)  # the servers may hold other weights
     except EngineFailure as failure:
@@ -91,11 +117,20 @@ def load_engine(config: Config, weights: Path, *, lockstep: bool | None = None) 
     return servers, tokens
 
 
-def connect_servers(
-    config: Config, tokens: Tokens, model: Path, log_folder: Path, transport: WeightTransport | None
-) -> VllmEngine:
-    """Connect to the vLLM servers at `engine.url`, or start one; raises EngineFailure if that server does not start."""
-    process = None if config.engine.url else _start_server(config, model, log_folder)
+def connect_servers(config: Config, tokens: Tokens, model: Path, folder: Path, *, training: bool) -> ServerEngine:
+    """Connect to the servers of `engine.kind` at `engine.url`, or start one with its log in `folder`.
+
+    With `training`, weights can be published. Raises EngineFailure if a server does not start.
+    """
+    return SERVER_ENGINES[config.engine.kind](config, tokens, model, folder, training)
+
+
+def _connect_vllm(config: Config, tokens: Tokens, model: Path, folder: Path, training: bool) -> VllmEngine:
+    transport: WeightTransport | None = None
+    if training:
+        exchange = Path(config.engine.exchange) if config.engine.exchange is not None else folder / EXCHANGE
+        transport = CudaIpcTransport() if config.engine.weights == "device" else DiskTransport(exchange)
+    process = None if config.engine.url else _start_vllm(config, model, folder)
     connecting = VllmEngine.connect(
         config.engine.addresses if process is None else [process.address],
         tokens,
@@ -112,13 +147,13 @@ def connect_servers(
         raise InputError(str(failure)) from failure
 
 
-def _start_server(config: Config, model: Path, log_folder: Path) -> ServerProcess:
+def _start_vllm(config: Config, model: Path, folder: Path) -> ServerProcess:
     by_device = config.engine.weights == "device"
     prefill = config.engine.prefill_tokens
     return server_process.start(
         shlex.split(config.engine.command),
         model,
-        log_folder / SERVER_LOG,
+        folder / SERVER_LOG,
         context=config.agent.context_tokens,
         slots=config.engine.slots,
         dtype=str(select_dtype(config.model, select_device())).removeprefix("torch."),
@@ -129,3 +164,7 @@ def _start_server(config: Config, model: Path, log_folder: Path) -> ServerProces
         ],
         environment=IPC_ENVIRONMENT if by_device else {},
     )
+
+
+# By engine.kind. A new kind needs its engine, an entry here, and its settings in config/engine.py.
+SERVER_ENGINES: dict[str, Callable[[Config, Tokens, Path, Path, bool], ServerEngine]] = {"vllm": _connect_vllm}

@@ -9,17 +9,13 @@ from torch import Tensor
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
-from sleuth.engines.build import connect_servers, embed_policy
+from sleuth.engines.build import ServerEngine, connect_servers, embed_policy
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.engines.vllm.engine import VllmEngine
-from sleuth.engines.vllm.weight_sync import CudaIpcTransport, DiskTransport, WeightTransport
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
 from sleuth.model.policy import Policy
 from sleuth.train.guards import RESUME
 from sleuth.train.models import load_policy
 from sleuth.train.step import Learner
-
-EXCHANGE = "weights"  # folder of a run through which weights travel by default
 
 Weights = Callable[[], Mapping[str, Tensor]]
 
@@ -79,11 +75,9 @@ def build_engine(config: Config, learner: Learner, folder: Path) -> tuple[Engine
         policy = engine_policy(config, learner)
         engine = embed_policy(config, policy)
         return engine, SharedWeights(engine) if policy is learner.policy else CopiedWeights(engine, weights)
-    exchange = Path(config.engine.exchange) if config.engine.exchange is not None else folder / EXCHANGE
-    transport: WeightTransport = CudaIpcTransport() if config.engine.weights == "device" else DiskTransport(exchange)
     model = recipe.resolve_policy(config.model.policy)
     try:
-        servers = connect_servers(config, learner.policy.tokens, model, folder, transport)
+        servers = connect_servers(config, learner.policy.tokens, model, folder, training=True)
     except EngineFailure as failure:
         raise TrainingStopped(f"{failure}; {RESUME}") from failure
     _require_tied_head(servers, learner.policy)
@@ -97,7 +91,7 @@ def engine_policy(config: Config, learner: Learner) -> Policy:
     return load_policy(config, learner.policy.device)
 
 
-def _require_tied_head(servers: VllmEngine, policy: Policy) -> None:
+def _require_tied_head(servers: ServerEngine, policy: Policy) -> None:
     """A head that is tied to the embedding must be updated with it."""
     if not policy.model.config.tie_word_embeddings:
         return

@@ -123,7 +123,7 @@ def test_function_calls_are_written_for_a_model(questions: Path, tmp_path: Path)
     corpus.write_text(json.dumps({"id": "p1", "contents": '"Ada"\nAda wrote it.'}) + "\n")
     with pytest.raises(ConfigError, match="--model"):
         gold(questions, out, corpus=corpus, protocol="tools")
-    with pytest.raises(ConfigError, match="takes a chat template, and the model has none"):
+    with pytest.raises(ConfigError, match="chat template"):
         gold(questions, out, corpus=corpus, protocol="tools", model="quickstart")
     with pytest.raises(ConfigError, match="--model has no effect with --protocol tags"):
         gold(questions, out, corpus=corpus, model="quickstart")

@@ -75,7 +75,7 @@ def test_trace_has_the_tokens_of_its_episode(
     config = AgentConfig(prompt="brief", observation_tokens=limit)
     agent = Agent(engine, known, Tags(), Toolbox(library, 2), config)
     episode = asyncio.run(agent.run(Task(ASKED)))
-    shown = Tags().observe(ToolCall.search("x"), [episode.turns[0].hits]).text
+    shown = Tags().observe(ToolCall.search("x"), (episode.turns[0].hits,)).text
     messages = [*prompts.messages(ASKED, "brief", Tags()), said("assistant", SEARCHED + shown + ANSWERED)]
     pieces = list(ConversationEncoder(known, Tags(), limit).encode(messages))
     ids = [token for piece in pieces for token in piece.ids]
@@ -103,7 +103,7 @@ def test_trace_of_tool_calls_has_the_tokens_of_its_episode(
     episode = asyncio.run(Agent(engine, known, tools, Toolbox(library, 2), config).run(Task(ASKED)))
     turn = episode.turns[0]
     assert isinstance(turn.action, ToolCall)
-    seen = tools.observe(turn.action, [turn.hits[: turn.counts[0]], turn.hits[turn.counts[0] :]])
+    seen = tools.observe(turn.action, (turn.hits[: turn.counts[0]], turn.hits[turn.counts[0] :]))
     messages = [*prompts.messages(ASKED, "brief", tools), *tools.to_messages([call, ANSWERED], [seen])]
     pieces = list(ConversationEncoder(known, tools, limit).encode(messages))
     ids = [token for piece in pieces for token in piece.ids]

@@ -16,10 +16,7 @@ BEFORE_NAME = re.compile(r"(?:^|\b(?:is|was|did|does|of|were|are|has|had|that) )
 AFTER_NAME = re.compile(r"[?]| [a-z]")
 # Kinds of topic that a name of a given kind can refer to.
 TARGETS = {
-    Kind.PERSON: frozenset({Kind.PERSON}),
-    Kind.PLACE: frozenset({Kind.PLACE}),
-    Kind.GROUP: frozenset({Kind.GROUP}),
-    Kind.WORK: frozenset({Kind.WORK}),
+    **{kind: frozenset({kind}) for kind in (Kind.PERSON, Kind.PLACE, Kind.GROUP, Kind.WORK)},
     Kind.THING: frozenset({Kind.PLACE, Kind.GROUP, Kind.THING}),
 }
 MAX_IN_SITU_WORDS = 18
@@ -209,7 +206,6 @@ def _is_rewritable(draft: Draft, page: Page) -> bool:
 
 
 def _bridge_text(draft: Draft, chain: Chain, rng: Random) -> str:
-    """The question with the description in place of the name."""
     if not draft.templates:
         return capitalize(draft.text.replace(draft.name, chain.description))
     last = chain.relations[-1]

@@ -115,7 +115,6 @@ class Comparisons:
         return fill_template(texts, (page, other), answers, self._rng, shared if noun == PERSON else noun)
 
     def _lifespan(self, page: Page, relation: Relation) -> Comparison | None:
-        """Who lived longer."""
         other = self._partner((relation, PERSON), page, lambda each: Relation.BORN in each.subject.facts)
         if other is None:
             return None
@@ -143,7 +142,6 @@ class Comparisons:
         return fill_template(texts, (page, other), _yes_no(equal), self._rng, noun)
 
     def _both_of_nationality(self, page: Page, relation: Relation) -> Comparison | None:
-        """Whether both have the nationality of the page."""
         equal, noun, value = self._flip(), _noun(page), _value(page, relation)
         other = self._partner_by_value(page, relation, equal=equal)
         if other is None or noun.endswith("s") or (not equal and value.lower() in other.words):
@@ -152,7 +150,6 @@ class Comparisons:
         return fill_template(texts, (page, other), _yes_no(equal), self._rng, noun, value)
 
     def _which_has_nationality(self, page: Page, relation: Relation) -> Comparison | None:
-        """Which of two has the nationality of the page."""
         other, noun, value = self._partner_by_value(page, relation, equal=False), _noun(page), _value(page, relation)
         if other is None or value.lower() in other.words:
             return None
@@ -164,7 +161,6 @@ class Comparisons:
         return fill_template(texts, (page, other), _title_answers(page), self._rng, noun, value)
 
     def _shared_nationality(self, page: Page, relation: Relation) -> Comparison | None:
-        """Which nationality two people share."""
         other, fact = self._partner_by_value(page, relation, equal=True), page.subject.facts[relation]
         if other is None:
             return None
@@ -172,7 +168,6 @@ class Comparisons:
         return fill_template(templates.SHARED_NATIONALITY, (page, other), answers, self._rng)
 
     def _both_have_occupation(self, page: Page, _: Relation) -> Comparison | None:
-        """Whether both have the first occupation of the page."""
         equal, occupation = self._flip(), page.subject.occupations[0]
         if equal:
             other = self._partner(("occupation", occupation), page)
@@ -185,7 +180,6 @@ class Comparisons:
         return fill_template(texts, (page, other), _yes_no(equal), self._rng, value=occupation)
 
     def _shared_occupation(self, page: Page, _: Relation) -> Comparison | None:
-        """Which occupation two people share, if there is only one."""
         occupation = self._rng.choice(page.subject.occupations)
         other = self._partner(("occupation", occupation), page)
         if other is None or len(set(page.subject.occupations) & set(other.subject.occupations)) != 1:
@@ -204,7 +198,6 @@ class Comparisons:
         return fill_template(templates.BOTH_OF_KIND, (page, other), _yes_no(equal), self._rng, value=noun)
 
     def _same_maker(self, page: Page, relation: Relation) -> Comparison | None:
-        """Whether two works have the same maker."""
         equal, noun, maker = self._flip(), _noun(page), _value(page, relation)
         pool = (relation, noun, maker) if equal else (relation, noun)
         other = self._partner(pool, page, lambda each: equal or _value(each, relation) != maker)

@@ -61,14 +61,7 @@ SIBLING = re.compile(rf"\b(?P<role>brother|sister) of {ROLE}(?P<name>{NAME})")
 OWN_RELATIVE = re.compile(
     rf"\b(?:his|her) (?P<role>father|mother|wife|husband|brother|sister),? (?P<name>{NAME})(?=[,.]| (?!and )[a-z]|$)"
 )
-RELATIVE_RELATIONS = {
-    "father": Relation.FATHER,
-    "mother": Relation.MOTHER,
-    "wife": Relation.WIFE,
-    "husband": Relation.HUSBAND,
-    "brother": Relation.SIBLING,
-    "sister": Relation.SIBLING,
-}
+PARENTS_AND_SPOUSES = {each.value: each for each in (Relation.FATHER, Relation.MOTHER, Relation.WIFE, Relation.HUSBAND)}
 SCHOOL = re.compile(
     rf"^ (?:(?:graduated|(?:earned|received|obtained|holds) [^,.]{{0,40}}) from|attended|"
     rf"studied (?:[a-z ]{{1,30}} )?at|was educated at) (?:the )?(?P<name>{NAME})"
@@ -344,7 +337,7 @@ def _family(topic: Topic, lexicon: Lexicon) -> Found:
             yield (Relation.WIFE if spouse["role"] == "husband" else Relation.HUSBAND), Fact(name)
         own = OWN_RELATIVE.search(text)
         if own and is_full_name(own["name"]) and not re.search(r"\b(?:who|whose)\b", text[: own.start()]):
-            yield RELATIVE_RELATIONS[own["role"]], Fact(own["name"])
+            yield PARENTS_AND_SPOUSES.get(own["role"], Relation.SIBLING), Fact(own["name"])
         name = _single_name(text, SIBLING.search(text[:160])) if is_copular else None
         if name and is_full_name(name):
             yield Relation.SIBLING, Fact(name)

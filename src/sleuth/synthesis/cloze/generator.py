@@ -24,7 +24,7 @@ from sleuth.synthesis.cloze.bridges import (
     intersection_draft,
     start_chain,
 )
-from sleuth.synthesis.cloze.comparisons import Comparisons, compare_makers
+from sleuth.synthesis.cloze.comparisons import Comparison, Comparisons, compare_makers
 from sleuth.synthesis.cloze.exclusion import Exclusions, answer_key
 from sleuth.synthesis.cloze.grammar import Draft
 from sleuth.synthesis.cloze.lexicon import Lexicon
@@ -203,8 +203,7 @@ class _MultiHop:
             self._add_bridge_questions(two_hop)
             draft = intersection_draft(two_hop, self._rng)
             if draft:
-                pages = two_hop.pages
-                self._collector.add_multi_hop(pages, pages, draft.text, draft.answers, MultiHopType.BRIDGE)
+                self._add(two_hop.pages, two_hop.pages, draft, MultiHopType.BRIDGE)
             for three_hop in self._extensions(two_hop):
                 self._add_bridge_questions(three_hop)
 
@@ -214,7 +213,7 @@ class _MultiHop:
             return
         found = self._comparisons.compare(page)
         if found:
-            self._collector.add_multi_hop(found.pages, found.pages, found.text, found.answers, MultiHopType.COMPARISON)
+            self._add(found.pages, found.pages, found, MultiHopType.COMPARISON)
 
     def add_bridge_comparisons(self, count: int) -> None:
         """Add up to `count` questions over two works and their makers."""
@@ -227,9 +226,12 @@ class _MultiHop:
             other = self._rng.choice(self._works[relation])
             found = compare_makers(one, other, relation, self._rng)
             if found:
-                self._collector.add_multi_hop(
-                    found.pages[:2], found.pages, found.text, found.answers, MultiHopType.BRIDGE_COMPARISON
-                )
+                self._add(found.pages[:2], found.pages, found, MultiHopType.BRIDGE_COMPARISON)
+
+    def _add(
+        self, counted: Sequence[Page], pages: Sequence[Page], found: Draft | Comparison, kind: MultiHopType
+    ) -> bool:
+        return self._collector.add_multi_hop(counted, pages, found.text, found.answers, kind)
 
     def _extensions(self, chain: Chain) -> Iterator[Chain]:
         for link in find_links(chain.pages[-1], self._lexicon):
@@ -244,7 +246,7 @@ class _MultiHop:
         for draft in bridge_drafts(chain, self._rng):
             if added >= MAX_PER_CHAIN or any(map(self._collector.multi_hop_full, ends)):
                 return
-            added += self._collector.add_multi_hop(ends, chain.pages, draft.text, draft.answers, MultiHopType.BRIDGE)
+            added += self._add(ends, chain.pages, draft, MultiHopType.BRIDGE)
 
 
 class _Generator:

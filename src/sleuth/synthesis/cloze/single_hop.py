@@ -183,7 +183,6 @@ def _fact_drafts(subject: Subject) -> Iterator[Draft]:
 
 
 def _cast_drafts(topic: Topic) -> Iterator[Draft]:
-    """Questions for the stars of a film."""
     found = STARRING.search(topic.opening.rstrip("."))
     if found is None or topic.kind is not Kind.WORK:
         return

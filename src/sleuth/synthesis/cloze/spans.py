@@ -232,7 +232,6 @@ def _classify(name: str, role: str, lexicon: Lexicon) -> tuple[Kind, str | None]
 
 
 def _person_aliases(name: str, kind: Kind) -> tuple[str, ...]:
-    """The name of a person without honorifics."""
     short = HONORIFICS.sub("", name)
     return (short,) if kind is Kind.PERSON and short != name else ()
 

@@ -30,8 +30,6 @@ class Permutation:
     outside range(size) are permuted again (cycle walking), which keeps the map a bijection.
     """
 
-    __slots__ = ("_add", "_back", "_factors", "_mask", "_shift", "size")
-
     def __init__(self, size: int, seed: int) -> None:
         bits = max(2, (size - 1).bit_length())
         self.size = size
@@ -84,8 +82,6 @@ class RelationMap(Protocol):
 class Blocks:
     """A random partition of range(size) into `count` blocks whose sizes differ by at most one."""
 
-    __slots__ = ("_order", "count", "size")
-
     def __init__(self, size: int, count: int, seed: int) -> None:
         self.size = size
         self.count = count
@@ -113,8 +109,6 @@ class Blocks:
 class ManyToOne:
     """At least `sharing` subjects per value; different blocks have different values."""
 
-    __slots__ = ("blocks", "targets")
-
     def __init__(self, subjects: int, values: int, sharing: int, seed: int) -> None:
         self.blocks = Blocks(subjects, min(values, max(1, subjects // sharing)), seed)
         self.targets = Permutation(values, mix64(seed))
@@ -125,8 +119,6 @@ class ManyToOne:
 
 class NextBlock:
     """The value of a block is one member of the next block, so no subject is its own value."""
-
-    __slots__ = ("_seed", "blocks")
 
     def __init__(self, subjects: int, sharing: int, seed: int) -> None:
         self.blocks = Blocks(subjects, subjects // sharing, seed)
@@ -140,8 +132,6 @@ class NextBlock:
 class Pairing:
     """A symmetric one-to-one map over an even number of subjects."""
 
-    __slots__ = ("_order",)
-
     def __init__(self, subjects: int, seed: int) -> None:
         self._order = Permutation(subjects, seed)
 
@@ -151,8 +141,6 @@ class Pairing:
 
 class OneOfSharers:
     """Selects one of the subjects that share a value: a country's capital is one of its cities."""
-
-    __slots__ = ("_members", "_seed")
 
     def __init__(self, members: ManyToOne, seed: int) -> None:
         self._members = members

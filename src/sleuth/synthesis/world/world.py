@@ -111,8 +111,6 @@ class _Draft:
 class _Draw:
     """A stream of pseudo-random numbers from one seed."""
 
-    __slots__ = ("_state",)
-
     def __init__(self, seed: int) -> None:
         self._state = seed
 
@@ -138,12 +136,6 @@ class _QuestionWriter:
         hop = self._hop(subject, relation, relation.nouns[0] if natural else noun)
         text = relation.natural.format(X=hop.subject) if natural else _nested([hop])
         return _Draft(text, self._answers(subject, relation), (hop,))
-
-    def two_hop(self, draw: _Draw, _turn: int) -> _Draft | None:
-        return self._chain(draw, 2)
-
-    def three_hop(self, draw: _Draw, _turn: int) -> _Draft | None:
-        return self._chain(draw, 3)
 
     def comparison(self, draw: _Draw, turn: int) -> _Draft | None:
         """Ask which of two subjects has the earlier or later year; the answer alternates between the two positions."""
@@ -173,7 +165,7 @@ class _QuestionWriter:
         text = str(relation.same).format(A=hops[0].subject, B=hops[1].subject)
         return _Draft(text, ("yes" if expected else "no",), hops)
 
-    def _chain(self, draw: _Draw, length: int) -> _Draft | None:
+    def chain(self, draw: _Draw, length: int) -> _Draft | None:
         """Follow stated facts from entity to entity without repeats; the last value may be a year."""
         subject = self._random_entity(draw)
         seen = [subject]
@@ -223,8 +215,8 @@ class _QuestionWriter:
 
 _TYPES: dict[str, Callable[[_QuestionWriter, _Draw, int], _Draft | None]] = {
     "one_hop": _QuestionWriter.one_hop,
-    "two_hop": _QuestionWriter.two_hop,
-    "three_hop": _QuestionWriter.three_hop,
+    "two_hop": lambda writer, draw, _: writer.chain(draw, 2),
+    "three_hop": lambda writer, draw, _: writer.chain(draw, 3),
     "comparison": _QuestionWriter.comparison,
     "yes_no": _QuestionWriter.yes_no,
 }

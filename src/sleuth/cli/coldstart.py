@@ -1,4 +1,4 @@
-"""sleuth coldstart: makes the quickstart's policy again."""
+"""sleuth coldstart: train the initial policy of the quickstart."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,12 +12,12 @@ from sleuth.runs.atomic import require_new
 
 
 def coldstart(
-    out: Annotated[Path, typer.Option(help="the model folder to write; it must not exist")],
+    out: Annotated[Path, typer.Option(help="Output model folder; it must not exist.")],
     seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="of weights and demonstrations; the shipped policy has 2")
+        int, typer.Option(min=0, max=MAX_SEED, help="Seed of weights and demonstrations; the shipped policy uses 2.")
     ] = 2,
 ) -> None:
-    """Train the small policy the quickstart begins with, from nothing, on demonstrations of mixed quality."""
+    """Train the quickstart's small initial policy from scratch, on demonstrations of mixed quality."""
     require_new(out)
     from sleuth.cli.terminal import silence_transformers
     from sleuth.sft.quickstart_policy import Plan, make_policy

@@ -1,4 +1,4 @@
-"""sleuth compare: two evaluations of the same questions, question by question."""
+"""sleuth compare: paired comparison of two evaluations."""
 
 import json
 from pathlib import Path
@@ -12,23 +12,19 @@ from sleuth.errors import ConfigError
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="an evaluation: its folder, or the results.json in it")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="another one, of the same questions")],
-    measure: Annotated[
-        str, typer.Option(help="what is compared set by set: em, f1, cover_em, judge, format, tokens...")
-    ] = "em",
+    first: Annotated[Path, typer.Argument(metavar="A", help="An evaluation folder, or its results.json.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another evaluation of the same questions.")],
+    measure: Annotated[str, typer.Option(help="Measure to compare: em, f1, cover_em, judge, format, tokens...")] = "em",
     common: Annotated[
-        bool, typer.Option("--common", help="where the questions differ, compare those that both asked")
+        bool, typer.Option("--common", help="Compare only the questions that both evaluations have.")
     ] = False,
     show: Annotated[
         int,
-        typer.Option(
-            min=0, max=MAX_INT, help="questions won and lost (of counts: higher and lower) to print, of each so many"
-        ),
+        typer.Option(min=0, max=MAX_INT, help="Number of questions to print that were won and lost."),
     ] = 10,
-    json_file: Annotated[Path | None, typer.Option("--json", help="a new file for all figures and questions")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="New JSON file with all figures.")] = None,
 ) -> None:
-    """Compare B with A: paired differences by set and on the mean with 95% intervals, and which questions changed."""
+    """Compare B with A: paired differences with 95% intervals, per set and overall, and the changed questions."""
     require_new_file(json_file)
     from sleuth.evaluate import comparison
     from sleuth.evaluate.results import MEASURES, read_results
@@ -38,12 +34,11 @@ def compare(
     found = comparison.compare(read_results(first), read_results(second), common=common)
     if found.overall(measure) is None:
         raise ConfigError(f"--measure {measure} was not measured in both evaluations; choose another")
-    print_markdown(comparison.markdown(found, (_named(first), _named(second)), measure, show))
+    print_markdown(comparison.markdown(found, (_evaluation_name(first), _evaluation_name(second)), measure, show))
     if json_file is not None:
         kept = {"first": str(first), "second": str(second), **comparison.as_json(found, measure)}
         json_file.write_text(json.dumps(kept, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _named(path: Path) -> str:
-    """What an evaluation is called: its folder."""
+def _evaluation_name(path: Path) -> str:
     return (path if path.is_dir() else path.parent).resolve().name

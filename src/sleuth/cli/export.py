@@ -1,4 +1,4 @@
-"""sleuth export: a checkpoint as a model folder for others."""
+"""sleuth export: convert a checkpoint to a plain Hugging Face model folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +10,17 @@ from sleuth.cli.terminal import Terminal
 
 
 def export(
-    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="a run folder, or one of its checkpoints")],
-    out: Annotated[Path, typer.Argument(help="the folder to make, which must not exist")],
+    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run folder, or one of its checkpoints.")],
+    out: Annotated[Path, typer.Argument(help="Output folder; it must not exist.")],
     step: Annotated[
-        int | None, typer.Option(min=0, max=MAX_INT, help="the checkpoint of this step of the run; default: the newest")
+        int | None, typer.Option(min=0, max=MAX_INT, help="Step of the checkpoint. Default: the newest.")
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="the checkpoint with the highest held-out score")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Use the checkpoint with the best evaluation.")] = False,
     dtype: Annotated[
-        str | None, typer.Option(help="round the weights: bfloat16, float16 or float32; default: as they are")
+        str | None, typer.Option(help="Convert to bfloat16, float16 or float32. Default: unchanged.")
     ] = None,
 ) -> None:
-    """Write a plain Hugging Face folder, for transformers, vLLM and others; an adapter is merged into the weights."""
+    """Write a Hugging Face model folder for transformers, vLLM and others; LoRA adapters are merged."""
     from sleuth.cli.terminal import silence_transformers
     from sleuth.train import export as exporting
 

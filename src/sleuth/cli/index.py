@@ -1,4 +1,4 @@
-"""sleuth index: documents made searchable, and looked at."""
+"""sleuth index: build, import, describe and check search indexes."""
 
 import asyncio
 from collections import Counter
@@ -26,10 +26,10 @@ from sleuth.runs.atomic import require_new
 if TYPE_CHECKING:
     from sleuth.retrieval.manifest import Manifest
 
-app = typer.Typer(no_args_is_help=True, help="Build search indexes, and look at them.")
+app = typer.Typer(no_args_is_help=True, help="Build, import, describe and check search indexes.")
 
-NAMED = 10
-# The options of each component of an index: its settings, where the model of an encoder is --encoder.
+MAX_SHOWN = 10  # skipped documents that are named
+# The options of each component of an index; the encoder's setting `model` is the option --encoder.
 OPTIONS: dict[Component, tuple[str, ...]] = {
     "bm25": tuple(BM25Settings.model_fields),
     "encoder": tuple(name if name != "model" else "encoder" for name in EncoderSettings.model_fields),
@@ -38,12 +38,14 @@ OPTIONS: dict[Component, tuple[str, ...]] = {
 BUILD_OPTIONS: dict[Component, tuple[str, ...]] = {"bm25": ("workers",), "encoder": ("device",)}
 Given = dict[str, Any]
 
-# What is encoded, and how; known for e5, bge, gte, MiniLM and contriever, else to be stated.
-EncoderName = Annotated[str | None, typer.Option(help="minilm, a model folder, or a name on the hub")]
-QueryPrefix = Annotated[str | None, typer.Option(help="put before each query; default: as the encoder's family wants")]
-PassagePrefix = Annotated[str | None, typer.Option(help="put before each passage; default: likewise")]
-Pooling = Annotated[Literal["mean", "cls", "last"] | None, typer.Option(help="of token vectors; default: likewise")]
-Normalise = Annotated[bool | None, typer.Option("--normalise/--raw", help="vectors of length one, or as they are")]
+# Encoder options: known for e5, bge, gte, MiniLM and contriever, required for other families.
+EncoderName = Annotated[str | None, typer.Option(help="minilm, a model folder, or a hub name.")]
+QueryPrefix = Annotated[str | None, typer.Option(help="Prefix of queries. Default: that of the encoder family.")]
+PassagePrefix = Annotated[str | None, typer.Option(help="Prefix of passages. Default: that of the encoder family.")]
+Pooling = Annotated[
+    Literal["mean", "cls", "last"] | None, typer.Option(help="Pooling of token vectors. Default: that of the family.")
+]
+Normalise = Annotated[bool | None, typer.Option("--normalise/--raw", help="Normalise vectors to unit length, or not.")]
 QueryTokens = Annotated[int | None, typer.Option(min=1, max=MAX_TOKENS, help="Maximum tokens per query. Default: 256.")]
 PassageTokens = Annotated[
     int | None, typer.Option(min=1, max=MAX_TOKENS, help="Maximum tokens per passage. Default: 256.")
@@ -55,18 +57,18 @@ def build(
     source: Annotated[
         Path,
         typer.Argument(
-            help="JSONL with id and contents (plain, .gz, part_* pieces, a folder of them), parquet, "
-            "or a folder of text, Markdown, HTML and PDF"
+            help="JSONL with id and contents (plain, .gz, part_* pieces, or a folder of them), Parquet, "
+            "or a folder of text, Markdown, HTML and PDF files."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="the folder to write; it must not exist")],
+    out: Annotated[Path, typer.Option(help="Output folder; it must not exist.")],
     kind: Annotated[
         IndexKind,
-        typer.Option(help="bm25: words; dense: vectors, exact; ann: vectors, approximate; hybrid: bm25 and dense"),
+        typer.Option(help="bm25, dense (exact), ann (approximate), or hybrid (bm25 and dense)."),
     ] = "bm25",
-    k1: Annotated[float | None, typer.Option(min=0.0, help="BM25 term saturation; default: 0.9")] = None,
-    b: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="BM25 length normalisation; default: 0.4")] = None,
-    stemmer: Annotated[str | None, typer.Option(help="BM25 language of stems, or none; default: english")] = None,
+    k1: Annotated[float | None, typer.Option(min=0.0, help="BM25 term saturation. Default: 0.9.")] = None,
+    b: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="BM25 length normalisation. Default: 0.4.")] = None,
+    stemmer: Annotated[str | None, typer.Option(help="BM25 stemmer language, or none. Default: english.")] = None,
     encoder: EncoderName = None,
     query_prefix: QueryPrefix = None,
     passage_prefix: PassagePrefix = None,
@@ -74,7 +76,7 @@ def build(
     normalise: Normalise = None,
     query_tokens: QueryTokens = None,
     passage_tokens: PassageTokens = None,
-    method: Annotated[Literal["hnsw", "ivfpq"] | None, typer.Option(help="of ann; default: hnsw")] = None,
+    method: Annotated[Literal["hnsw", "ivfpq"] | None, typer.Option(help="ANN method. Default: hnsw.")] = None,
     links: Annotated[
         int | None, typer.Option(min=2, max=MAX_ITEMS, help="HNSW: neighbours per node. Default: 64.")
     ] = None,
@@ -83,35 +85,35 @@ def build(
         typer.Option(min=1, max=MAX_ITEMS, help="HNSW: candidates; IVF-PQ: probed lists. Default: 128."),
     ] = None,
     lists: Annotated[
-        int | None, typer.Option(min=0, max=MAX_INT, help="ivfpq: inverted lists; default: by size")
+        int | None, typer.Option(min=0, max=MAX_INT, help="IVF-PQ: number of lists. Default: by corpus size.")
     ] = None,
     bytes_: Annotated[
-        int | None, typer.Option("--bytes", min=1, max=MAX_ITEMS, help="ivfpq: bytes of a vector; default: 64")
+        int | None, typer.Option("--bytes", min=1, max=MAX_ITEMS, help="IVF-PQ: bytes per vector. Default: 64.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, max=MAX_PROCESSES, help="processes that read words; default: one a core")
+        int | None, typer.Option(min=1, max=MAX_PROCESSES, help="Tokenising processes. Default: one per core.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="of the encoder: auto, cpu, cuda, cuda:0; default: auto")] = None,
+    device: Annotated[str | None, typer.Option(help="Encoder device: auto, cpu, cuda, cuda:0. Default: auto.")] = None,
 ) -> None:
-    """Index documents for search. Killed and started again with the same settings, it goes on where it was."""
+    """Build an index. An interrupted build continues if it is started again with the same settings."""
     from sleuth.retrieval import index
 
     options = {**locals(), "bytes": bytes_}
     for component, names in OPTIONS.items():
-        _refuse_unused(kind, component, _given(options, (*names, *BUILD_OPTIONS.get(component, ()))))
+        _reject_unused(kind, component, _given(options, (*names, *BUILD_OPTIONS.get(component, ()))))
     plan = _plan(kind, {component: _given(options, names) for component, names in OPTIONS.items()})
-    with StageProgress() as meter:
-        manifest = index.build(source, out, plan, progress=meter, workers=workers or 0, device=device or "auto")
-    _warn(manifest.skipped)
+    with StageProgress() as progress:
+        manifest = index.build(source, out, plan, progress=progress, workers=workers or 0, device=device or "auto")
+    _warn_skipped(manifest.skipped)
     echo(f"{out}: {_summary(manifest)}")
 
 
 @app.command("import")
 def adopt(
-    faiss: Annotated[Path, typer.Option(help="a FAISS file, a folder of part_* pieces, or one piece of them")],
-    corpus: Annotated[Path, typer.Option(help="the corpus whose rows the vectors are, in their order")],
-    out: Annotated[Path, typer.Option(help="the folder to write; it must not exist")],
-    encoder: Annotated[str, typer.Option(help="the encoder of the vectors: a model folder, or a name on the hub")] = (
+    faiss: Annotated[Path, typer.Option(help="A FAISS file, a folder of part_* pieces, or one of the pieces.")],
+    corpus: Annotated[Path, typer.Option(help="The corpus of the vectors, in the same order.")],
+    out: Annotated[Path, typer.Option(help="Output folder; it must not exist.")],
+    encoder: Annotated[str, typer.Option(help="Encoder of the vectors: a model folder, or a hub name.")] = (
         "intfloat/e5-base-v2"
     ),
     query_prefix: QueryPrefix = None,
@@ -121,19 +123,19 @@ def adopt(
     query_tokens: QueryTokens = None,
     passage_tokens: PassageTokens = None,
 ) -> None:
-    """Take over a published FAISS index: a flat one as fp16 vectors, half its size; any other as it is, where it is."""
+    """Import a published FAISS index: a flat one as fp16 vectors of half its size, any other by reference."""
     from sleuth.retrieval import faiss_import
 
     options = _given(locals(), OPTIONS["encoder"])
-    with StageProgress() as meter:
-        manifest = faiss_import.import_faiss(faiss, corpus, out, _encoder(options), progress=meter)
-    _warn(manifest.skipped)
+    with StageProgress() as progress:
+        manifest = faiss_import.import_faiss(faiss, corpus, out, _encoder(options), progress=progress)
+    _warn_skipped(manifest.skipped)
     echo(f"{out}: {_summary(manifest)}")
 
 
 @app.command("info")
-def describe(folder: Annotated[Path, typer.Argument(help="an index folder")]) -> None:
-    """Print what an index was built from, how and by which versions."""
+def describe(folder: Annotated[Path, typer.Argument(help="An index folder.")]) -> None:
+    """Print the corpus, settings and library versions of an index."""
     from sleuth.retrieval.manifest import fingerprint, read
 
     manifest = read(folder)
@@ -158,12 +160,12 @@ def describe(folder: Annotated[Path, typer.Argument(help="an index folder")]) ->
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="an index folder")],
-    questions: Annotated[list[Path], typer.Option(help="a questions file; give the option again for more")],
-    out: Annotated[Path | None, typer.Option(help="a new folder for check.json and report.html")] = None,
-    device: Annotated[str, typer.Option(help="where vectors are searched: auto, cpu, cuda, cuda:0")] = "auto",
+    folder: Annotated[Path, typer.Argument(help="An index folder.")],
+    questions: Annotated[list[Path], typer.Option(help="A questions file; repeatable.")],
+    out: Annotated[Path | None, typer.Option(help="A new folder for check.json and report.html.")] = None,
+    device: Annotated[str, typer.Option(help="Search device: auto, cpu, cuda, cuda:0.")] = "auto",
 ) -> None:
-    """Measure an index: are the answers in the corpus, does the search find them, what is empty or repeated?"""
+    """Check an index: are the answers in the corpus, are they found, which passages are empty or repeated?"""
     if out is not None:
         require_new(out)
     from sleuth.corpus import questions as question_files
@@ -175,13 +177,13 @@ def check(
     asked = [question for path in questions for question in question_files.load(path)]
     counts = Counter((question.data_source, question.id) for question in asked)
     if twice := [f"{source} {name}" for (source, name), count in counts.items() if count > 1]:
-        raise InputError(f"{len(twice):,} questions come twice, {twice[0]} first; give each questions file once")
+        raise InputError(f"{len(twice):,} questions are repeated, {twice[0]} first; give each questions file once")
     manifest = read(folder)
     corpus = verified_corpus(folder, manifest.corpus, full=False)
     retriever = load(folder, verify=True, device=device)
-    with StageProgress() as meter:
-        looked = index_check.check_corpus(stream(corpus), asked, manifest.passages, meter)
-        found = asyncio.run(index_check.check_index(retriever, asked, looked, meter))
+    with StageProgress() as progress:
+        looked = index_check.check_corpus(stream(corpus), asked, manifest.passages, progress)
+        found = asyncio.run(index_check.check_index(retriever, asked, looked, progress))
     text = index_check.markdown(found, f"{folder}: {manifest.kind}, {manifest.passages:,} passages")
     print_markdown(text)
     if out is not None:
@@ -193,8 +195,8 @@ def _given(options: Given, names: Sequence[str]) -> Given:
     return {name: options[name] for name in names if options[name] is not None}
 
 
-def _refuse_unused(kind: IndexKind, component: Component, given: Given) -> None:
-    """Refuse options that have no effect with the kind of index, or with the method of `ann`."""
+def _reject_unused(kind: IndexKind, component: Component, given: Given) -> None:
+    """Reject options that have no effect with this index kind or ANN method."""
     method = given.get("method", "hnsw")
     unused = set(given) if component not in INDEX_KINDS[kind] else set()
     of_method = ({"lists", "bytes"} if method == "hnsw" else {"links"}) if component == "ann" else set()
@@ -222,12 +224,11 @@ def _encoder(options: Given) -> EncoderSettings:
     return encoder_settings(overrides.pop("encoder"), **overrides)
 
 
-def _warn(skipped: Sequence[str]) -> None:
-    """Names the documents that are not in the index."""
-    for name in skipped[:NAMED]:
+def _warn_skipped(skipped: Sequence[str]) -> None:
+    for name in skipped[:MAX_SHOWN]:
         echo(f"not indexed: {name}", err=True)
-    if len(skipped) > NAMED:
-        echo(f"not indexed: {len(skipped) - NAMED:,} more, named in manifest.json", err=True)
+    if len(skipped) > MAX_SHOWN:
+        echo(f"not indexed: {len(skipped) - MAX_SHOWN:,} more, named in manifest.json", err=True)
 
 
 def _summary(manifest: "Manifest") -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sleuth import __version__
-from sleuth.cli import bench, index, serve, sets, traces, world
+from sleuth.cli import bench, data, index, serve, traces, world
 from sleuth.cli.ask import ask
 from sleuth.cli.coldstart import coldstart
 from sleuth.cli.compare import compare
@@ -28,7 +28,7 @@ from sleuth.model.memory import describe_out_of_memory
 
 GROUPS: dict[str, typer.Typer] = {
     "world": world.app,
-    "data": sets.app,
+    "data": data.app,
     "index": index.app,
     "serve": serve.app,
     "traces": traces.app,

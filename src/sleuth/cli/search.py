@@ -1,4 +1,4 @@
-"""sleuth search: one query, its hits."""
+"""sleuth search: search from the command line."""
 
 import asyncio
 from typing import Annotated
@@ -13,37 +13,37 @@ from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
 from sleuth.records import Hit
 
-PATIENCE = 2.0  # seconds in which a server has to answer: a person waits
+TIMEOUT = 2.0  # seconds until a server must be ready: a person waits
 
 
 def search(
     index: Annotated[
         str,
         typer.Argument(
-            help="an index folder, the address of a retrieval server, web:PROVIDER, or import:package.function"
+            help="An index folder, the address of a retrieval server, web:PROVIDER, or import:package.function."
         ),
     ],
-    query: Annotated[str, typer.Argument(help="what to look for")],
-    k: Annotated[int, typer.Option(min=1, max=MAX_HITS, help="hits at most")] = 3,
+    query: Annotated[str, typer.Argument(help="The query.")],
+    k: Annotated[int, typer.Option(min=1, max=MAX_HITS, help="Maximum number of hits.")] = 3,
     token_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="environment variable with the bearer token of a server")
+        str | None, typer.Option(metavar="NAME", help="Environment variable of the server's bearer token.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="where an index folder is searched: auto, cpu, cuda, cuda:0; default: auto")
+        str | None, typer.Option(help="Device for an index folder: auto, cpu, cuda, cuda:0. Default: auto.")
     ] = None,
 ) -> None:
-    """Search an index, a server or the web and print the passages found, best first."""
+    """Search an index, a server or the web, and print the hits, best first."""
     if not query.strip():
-        raise InputError("the query is empty; write what to look for")
+        raise InputError("the query is empty; give some text")
     from sleuth.config.retrieval import RetrievalConfig, ServiceConfig, backend_of
     from sleuth.retrieval.backends import open_backend, require_ready
 
     if token_env is not None and backend_of(index) != "server":
-        raise ConfigError(f"--token-env has no effect with {index}, which is no server; remove it")
+        raise ConfigError(f"--token-env has no effect with {index}, which is not a server; remove it")
     if device is not None and not RetrievalConfig(index=index).local:
-        raise ConfigError(f"--device has no effect with {index}, which is no index folder; remove it")
+        raise ConfigError(f"--device has no effect with {index}, which is not an index folder; remove it")
     service = ServiceConfig(token_env=token_env)
-    require_ready(index, service, timeout=PATIENCE)
+    require_ready(index, service, timeout=TIMEOUT)
     retriever = open_backend(index, service, device or "auto")
     (found,) = asyncio.run(retriever.search([query], k))
     if isinstance(found, SearchUnavailable):

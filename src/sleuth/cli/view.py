@@ -1,4 +1,4 @@
-"""sleuth view: runs and evaluations in a browser."""
+"""sleuth view: the web viewer of runs and evaluations."""
 
 import os
 import sys
@@ -24,38 +24,33 @@ def view(
         list[Path] | None,
         typer.Argument(
             metavar="RUNS",
-            help="folders of runs and evaluations, or folders that hold some",
+            help="Run and evaluation folders, or folders that contain them.",
             show_default="runs and evaluations",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 finds a free one, which is printed")] = 8090,
-    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 lets other machines in")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one and prints it.")] = 8090,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="a name of this machine under which browsers may ask", show_default="none"),
+        typer.Option(metavar="NAME", help="A host name of this machine to accept; repeatable.", show_default="none"),
     ] = None,
-    open_page: Annotated[bool, typer.Option("--open/--no-open", help="open the page in a browser here")] = True,
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
-            help="a model's folder whose tokenizer.json reads tokens that come with none", show_default="none"
-        ),
+        typer.Option(help="Model folder whose tokenizer.json decodes runs without a tokenizer.", show_default="none"),
     ] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(
-            help="where indexes of trajectories are kept between two starts", show_default="~/.cache/sleuth/view"
-        ),
+        typer.Option(help="Cache folder for trajectory indexes.", show_default="~/.cache/sleuth/view"),
     ] = None,
 ) -> None:
-    """Show runs and evaluations in a browser: curves, trajectories token by token, comparisons; live while they write.
+    """Show runs and evaluations in a browser: curves, token-level trajectories and comparisons, updated live.
 
-    A folder without a run is watched until one begins. Nothing outside of the folders is read and nothing in them is
-    written. Only this machine is let in unless --host says otherwise; there is no password, so reach a remote one
-    through ssh -L. Ctrl-C ends it.
+    The viewer reads only these folders and writes nothing in them. It serves this machine only, unless --host says
+    otherwise. There is no password: to view a remote machine, use ssh -L. Stop it with Ctrl-C.
     """
-    given = _given(folders)
-    api = _api(given, tokenizer, cache or _cache())
+    shown = _default_folders(folders)
+    api = _api(shown, tokenizer, cache or _cache())
 
     from sleuth.http.middleware import LOOPBACK, server_names
     from sleuth.http.server import authority, bind, serve
@@ -66,26 +61,26 @@ def view(
 
     def ready() -> None:
         address = f"http://{authority(host, listener.getsockname()[1])}/"
-        echo(f"viewing {_counted(api)} at {address}; stop with Ctrl-C")
+        echo(f"viewing {_describe_counts(api)} at {address}; stop with Ctrl-C")
         if api.library.counts() == (0, 0):
-            echo(_not_yet(given))
+            echo(_empty_hint(shown))
         if host not in LOOPBACK:
-            echo("whoever can reach this address can read these folders", err=True)
-        if open_page and _has_screen():
-            # Starting a browser may take seconds, in which the page must already be served.
+            echo("anyone who can reach this address can read these folders", err=True)
+        if open_page and _has_display():
+            # In a thread: starting a browser may take seconds, and the page must already be served.
             Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
     with listener:
         serve(served, listener, ready, shutdown_seconds=2)
 
 
-def _given(folders: list[Path] | None) -> list[Path]:
+def _default_folders(folders: list[Path] | None) -> list[Path]:
     if folders:
         return folders
     found = [folder for folder in DEFAULTS if folder.is_dir()]
     if not found:
         raise InputError(
-            "there is no folder runs or evaluations here; train with sleuth train, or name the folder: sleuth view RUNS"
+            "there is no folder runs or evaluations here; start a run with sleuth train, or name one: sleuth view RUNS"
         )
     return found
 
@@ -108,15 +103,14 @@ def _api(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Api":
     return Api(library, comparisons, tokenizers, cache)
 
 
-def _not_yet(folders: list[Path]) -> str:
-    """What to do where nothing is there to be shown."""
+def _empty_hint(folders: list[Path]) -> str:
     return (
-        f"no run is in {', '.join(map(str, folders))} yet, and what begins there is shown; "
-        f"this makes one: sleuth train quickstart --out {quote(str(folders[0] / 'quickstart-1'))}"
+        f"no runs in {', '.join(map(str, folders))} yet; new ones appear as they start, for example: "
+        f"sleuth train quickstart --out {quote(str(folders[0] / 'quickstart-1'))}"
     )
 
 
-def _counted(api: "Api") -> str:
+def _describe_counts(api: "Api") -> str:
     runs, evaluations = api.library.counts()
     return f"{runs} run{'s' * (runs != 1)} and {evaluations} evaluation{'s' * (evaluations != 1)}"
 
@@ -125,6 +119,6 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sleuth" / "view"
 
 
-def _has_screen() -> bool:
-    """Without one a browser of text would take over the terminal."""
+def _has_display() -> bool:
+    """Without a display, a text browser would take over the terminal."""
     return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""sleuth world: the generated encyclopedia, written as corpus and question files."""
+"""sleuth world: write a generated encyclopedia as corpus and question files."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from sleuth.cli.terminal import Terminal, echo
 from sleuth.synthesis.world.schema import MAX_PASSAGES, MIN_PASSAGES
 from sleuth.synthesis.world.world import World, write_world
 
-EVERY = 1000  # rows between two looks at the bar: it costs more than making a row
+UPDATE_EVERY = 1000  # rows: an update of the bar costs more than a row
 
 app = typer.Typer(no_args_is_help=True, help="Generate an encyclopedia of fictional entities, with questions about it.")
 
@@ -26,11 +26,13 @@ def world() -> None:
 
 @app.command()
 def make(
-    out: Annotated[Path, typer.Option(help="the folder to write; it must not exist")],
-    passages: Annotated[int, typer.Option(min=MIN_PASSAGES, max=MAX_PASSAGES, help="passages, one an entity")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="the same seed gives the same world")] = 0,
-    train: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="training questions")] = 4000,
-    test: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="questions about held-out entities")] = 500,
+    out: Annotated[Path, typer.Option(help="Output folder; it must not exist.")],
+    passages: Annotated[
+        int, typer.Option(min=MIN_PASSAGES, max=MAX_PASSAGES, help="Number of passages, one per entity.")
+    ] = 2000,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the world.")] = 0,
+    train: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Number of training questions.")] = 4000,
+    test: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Number of questions about held-out entities.")] = 500,
 ) -> None:
     """Write corpus.jsonl, questions.train.jsonl, questions.test.jsonl and manifest.json."""
     with _progress(passages + train + test) as advance:
@@ -46,14 +48,13 @@ def _report(folder: Path, manifest: dict[str, Any]) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Counts rows on a terminal, and leaves no trace when done."""
     console = Terminal(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("writing the world", total=total)
         rows = count(1)
 
         def advance() -> None:
-            if next(rows) % EVERY == 0:
-                progress.advance(task, EVERY)
+            if next(rows) % UPDATE_EVERY == 0:
+                progress.advance(task, UPDATE_EVERY)
 
         yield advance

@@ -1,0 +1,215 @@
+"""sleuth data: prepare, generate and download question sets and corpora."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_SEED
+from sleuth.cli.progress import StageProgress
+from sleuth.cli.terminal import echo, print_markdown
+from sleuth.errors import InputError
+from sleuth.runs.atomic import require_new
+
+if TYPE_CHECKING:
+    from sleuth.corpus.datasets.prepare import QuestionSource
+    from sleuth.corpus.passages import PassageStore
+    from sleuth.synthesis.cloze.generator import GeneratedQuestions
+
+EXAMPLES = 10  # generated questions that are printed
+
+app = typer.Typer(no_args_is_help=True, help="Prepare, generate and download question sets and corpora.")
+
+Folder = Annotated[
+    Path,
+    typer.Option(
+        envvar="SLEUTH_DATA",
+        help="Folder of public files, each under its hub id. Files that are already there are used, the others are "
+        "downloaded into it.",
+    ),
+]
+Split = Literal["train", "dev", "test"]
+
+
+@app.command()
+def prepare(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="nq, triviaqa, popqa, hotpotqa, 2wikimultihopqa, musique, bamboogle, searchr1-train; or files: "
+            "Parquet of Search-R1 and verl, JSONL of FlashRAG, RLinf, ASearcher and Sleuth, plain or .gz"
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Output folder; it must not exist.")],
+    test: Annotated[
+        list[str] | None, typer.Option(help="A test set or file whose questions are removed; repeatable.")
+    ] = None,
+    split: Annotated[Split | None, typer.Option(help="Split of the named sets: train (default), dev or test.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=MAX_SEED, help="Shuffle by this seed. Default: file order.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=MAX_INT, help="Maximum number of questions, drawn by seed.")
+    ] = None,
+    answerable: Annotated[bool, typer.Option(help="Drop questions that are marked as unanswerable.")] = False,
+    duplicates: Annotated[
+        Literal["drop", "keep"] | None,
+        typer.Option(help="Repeated questions: drop (default), or keep (default with --split dev and test)."),
+    ] = None,
+    prompt: Annotated[
+        str, typer.Option(help="Prompt of Parquet rows that have none: a name, or FILE.toml:NAME.")
+    ] = "instruct",
+    folder: Folder = Path("data"),
+) -> None:
+    """Write questions.jsonl, the same as Parquet for Search-R1 and verl, and dropped.jsonl."""
+    from sleuth.corpus.datasets.merge import MergeRules
+    from sleuth.corpus.datasets.prepare import prepare as prepare_folder
+    from sleuth.corpus.datasets.public import SETS
+    from sleuth.corpus.questions import stream
+    from sleuth.reward.answers import warn_wordless
+
+    require_new(out)
+    if split is not None and not any(source in SETS for source in sources):
+        raise InputError(f"--split {split} has no effect on files, which are read whole; remove it, or name a set")
+
+    def make_prompt(question: Any) -> Sequence[dict[str, str]]:
+        from sleuth.agent import prompts, protocol  # heavy, and only needed for rows without a prompt
+
+        return prompts.messages(question, prompt, protocol.make_protocol("tags"))
+
+    with StageProgress() as progress:
+        training = [_question_source(source, split or "train", folder, progress) for source in sources]
+        tests = [_question_source(source, "test", folder, progress) for source in test or ()]
+    drop_duplicates = duplicates == "drop" if duplicates else split in (None, "train")
+    rules = MergeRules(drop_duplicates, answerable, limit, seed)
+    manifest = prepare_folder(training, out, make_prompt, tests=tests, rules=rules, split=split or "train")
+    _report_sets(out, manifest)
+    if warning := warn_wordless(stream(out / "questions.jsonl")):
+        echo(warning)
+
+
+@app.command()
+def download(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="wiki18, wiki18-e5, wiki18-hnsw, wiki18-bm25, asearcher, asearcher-e5, searchr1-train, rlinf, "
+            "flashrag, or one of its sets (nq, ...)"
+        ),
+    ],
+    folder: Folder = Path("data"),
+) -> None:
+    """Download public files; interrupted downloads are resumed, complete ones are verified."""
+    from sleuth.corpus.datasets import public
+    from sleuth.corpus.datasets.public import find_collection
+
+    for collection in [find_collection(name) for name in names]:
+        with StageProgress() as progress:
+            paths = public.download(collection, folder, progress)
+        for path in paths:
+            echo(f"{path.stat().st_size:>16,}  {path}")
+
+
+@app.command()
+def make(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="CORPUS|INDEX", help="An index folder, or any source of an index: JSONL, documents."),
+    ],
+    out: Annotated[Path, typer.Option(help="Output question file (.jsonl or .jsonl.gz); it must not exist.")],
+    questions: Annotated[
+        int, typer.Option(min=1, max=MAX_INT, help="Number of questions; fewer if the passages do not suffice.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed; the same seed gives the same file.")] = 0,
+    without: Annotated[
+        list[Path] | None,
+        typer.Option(help="A test or validation file; its pages, questions and answers are excluded. Repeatable."),
+    ] = None,
+    per_passage: Annotated[
+        int,
+        typer.Option(
+            min=1, max=MAX_ITEMS, help="Maximum single-passage questions per passage; multi-hop questions are extra."
+        ),
+    ] = 1,
+    hops_share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Fraction of questions that need several passages.")
+    ] = 0.4,
+    name: Annotated[str, typer.Option(help="Name of the set, used as data_source and id prefix.")] = "cloze",
+) -> None:
+    """Generate questions about a corpus by rules, without a language model, with answers and gold passages."""
+    require_new(out)
+    if not name.strip():
+        raise InputError("--name is empty; give the set a name, such as cloze")
+    from sleuth.corpus.questions import write
+    from sleuth.synthesis.cloze.exclusion import read_exclusions
+    from sleuth.synthesis.cloze.generator import GeneratorConfig, generate
+
+    exclusions = read_exclusions(without or ())
+    config = GeneratorConfig(questions, seed, per_passage, name, hops_share)
+    with StageProgress() as progress, _open_passages(source, progress) as passages:
+        made = generate(passages, config, exclusions.with_titles(passages.find), progress)
+    if not made.questions:
+        raise InputError(
+            f"no passage of {source} gives a question: the rules need English prose in passages with titles, as in "
+            f"Wikipedia; --without excluded {made.excluded:,} of {made.passages:,} passages"
+        )
+    write(out, made.questions)
+    _report_generated(out, made, questions, Random(seed))
+
+
+def _question_source(name: str, split: Split, folder: Path, progress: StageProgress) -> "QuestionSource":
+    """A public set by name, or a file."""
+    from sleuth.corpus.datasets import public
+    from sleuth.corpus.datasets.prepare import QuestionSource
+    from sleuth.corpus.datasets.public import SETS
+
+    if name in SETS:
+        return QuestionSource(name, public.question_file(name, split, folder, progress))
+    if not Path(name).is_file():
+        raise InputError(f"{name} is neither a file nor a known question set; known sets: {', '.join(SETS)}")
+    return QuestionSource(name, Path(name))
+
+
+def _report_sets(out: Path, manifest: dict[str, Any]) -> None:
+    sets: dict[str, dict[str, int]] = manifest["sets"]
+    total = {name: sum(counts[name] for counts in sets.values()) for name in next(iter(sets.values()))}
+    names = [name for name in total if total[name] or name == "read"]
+    lines = ["| set | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+    for label, counts in (*sets.items(), *([("all", total)] if len(sets) > 1 else [])):
+        cell = " ".join(label.split()).replace("|", "\\|")
+        lines.append(f"| {cell} | " + " | ".join(f"{counts[name]:,}" for name in names) + " |")
+    print_markdown("\n".join(lines) + "\n")
+    for name, file in manifest["files"].items():
+        echo(f"{file['rows']:>9,}  {out / name}")
+
+
+@contextmanager
+def _open_passages(source: Path, progress: StageProgress) -> "Iterator[PassageStore]":
+    """The passages of an index folder, which records its corpus, or of any other source."""
+    from sleuth.retrieval import manifest
+    from sleuth.retrieval.index import open_passages
+    from sleuth.synthesis.cloze.generator import open_corpus
+
+    if (source / manifest.NAME).is_file():
+        yield open_passages(source)
+        return
+    with open_corpus(source, progress) as passages:
+        yield passages
+
+
+def _report_generated(out: Path, made: "GeneratedQuestions", wanted: int, random: Random) -> None:
+    lines = ["| answer type, or relation between passages | questions |", "|---|---:|"]
+    lines += [f"| {kind} | {count:,} |" for kind, count in made.type_counts.most_common()]
+    print_markdown("\n".join(lines) + "\n")
+    for question in random.sample(made.questions, min(EXAMPLES, len(made.questions))):
+        echo(f"  {question.question}  [{' | '.join(question.golden_answers)}]")
+    hops = ", ".join(f"{count:,} questions need {hops}" for hops, count in sorted(made.hop_counts.items()))
+    echo(f"{made.passages:,} passages: {made.excluded:,} excluded by --without, {made.passages_used:,} used; {hops}")
+    if made.rejected:
+        echo(f"{made.rejected:,} drafts were dropped because --without contains their answer")
+    if len(made.questions) < wanted:
+        echo(f"fewer than {wanted:,}: the passages do not suffice; raise --per-passage for more")
+    echo(f"{len(made.questions):>9,}  {out}")

@@ -187,5 +187,5 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:  # it belongs to another user
-        pass
+        return True
     return True

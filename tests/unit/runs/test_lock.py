@@ -25,7 +25,7 @@ def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         with (
-            pytest.raises(InputError, match="^another process is here$"),
+            pytest.raises(InputError, match="another process is here"),
             locked(tmp_path / "lock", "another process is here"),
         ):
             pass

@@ -124,11 +124,11 @@ def adopt(
     passage_tokens: PassageTokens = None,
 ) -> None:
     """Import a published FAISS index: a flat one as fp16 vectors of half its size, any other by reference."""
-    from sleuth.retrieval import faiss_import
+    from sleuth.retrieval.index import import_faiss
 
     options = _given(locals(), OPTIONS["encoder"])
     with StageProgress() as progress:
-        manifest = faiss_import.import_faiss(faiss, corpus, out, _encoder(options), progress=progress)
+        manifest = import_faiss(faiss, corpus, out, _encoder(options), progress=progress)
     _warn_skipped(manifest.skipped)
     echo(f"{out}: {_summary(manifest)}")
 

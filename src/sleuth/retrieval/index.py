@@ -1,4 +1,4 @@
-"""Index folders: build one from documents, and open it for search."""
+"""Index folders: build one from documents, import a FAISS index, and open it for search."""
 
 import asyncio
 import weakref
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sleuth.config.retrieval import BM25Settings, IndexPlan, RetrievalConfig
+from sleuth.config.retrieval import INDEX_KINDS, AnnSettings, BM25Settings, EncoderSettings, IndexPlan, RetrievalConfig
+from sleuth.corpus.arrays import sample_positions
 from sleuth.corpus.passages import OFFSETS, PassageStore
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, SearchUnavailable
@@ -17,7 +18,7 @@ from sleuth.retrieval.bm25.build import build_index
 from sleuth.retrieval.bm25.search import BM25
 from sleuth.retrieval.dense import ann, faiss_file, vectors
 from sleuth.retrieval.dense.encoder_config import encoder_settings
-from sleuth.retrieval.manifest import Manifest
+from sleuth.retrieval.manifest import FileStamp, Manifest, relative_path
 from sleuth.retrieval.rankers import Hybrid, Reranker
 from sleuth.retrieval.retriever import Ranker, SearchOutcome
 from sleuth.runs.atomic import require_new
@@ -28,7 +29,8 @@ BM25_FOLDER = "bm25"
 def plan_index(config: RetrievalConfig) -> IndexPlan:
     """The index that a run builds from its corpus."""
     bm25 = BM25Settings(k1=config.k1, b=config.b, stemmer=config.stemmer)
-    return IndexPlan.of(config.kind, bm25, None if config.kind == "bm25" else encoder_settings(config.encoder))
+    encoder = encoder_settings(config.encoder) if "encoder" in INDEX_KINDS[config.kind] else None
+    return IndexPlan.of(config.kind, bm25, encoder)
 
 
 def build(
@@ -76,6 +78,54 @@ def build(
         # An HNSW graph contains the vectors. IVF-PQ compresses them, and its candidates are rescored with these.
         redundant = [vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []
         return staging.finish(built, folder, *redundant)
+
+
+def import_faiss(
+    published: Path, source: Path, out: Path, settings: EncoderSettings, *, progress: Progress = silent
+) -> Manifest:
+    """Create an index folder: a flat index is converted to fp16 vectors, any other is searched in place."""
+    from sleuth.retrieval.dense.encoder import Encoder
+
+    require_new(out)
+    described = faiss_file.describe(faiss_file.pieces(published))
+    encoder = Encoder.load(settings)
+    if described.dimensions != encoder.dimensions:
+        raise InputError(
+            f"{published} has vectors of {described.dimensions} dimensions, the encoder {settings.model} produces "
+            f"{encoder.dimensions}; name the encoder of these vectors"
+        )
+    edges = faiss_file.edges(described.files)
+    spec = {"source": staging.source_fingerprint(source), "faiss": edges, **settings.model_dump(mode="json")}
+    with staging.staged_folder(out, spec) as folder:
+        corpus = staging.prepare_corpus(source, folder, progress)
+        if described.count != corpus.survey.passages:
+            raise InputError(
+                f"{published} has {described.count:,} vectors, {source} has {corpus.survey.passages:,} passages; "
+                "give the corpus that was indexed"
+            )
+        store = PassageStore(corpus.path, folder)
+        rows = sample_positions(len(store), vectors.SAMPLE)
+        if sample := faiss_file.plain_vectors(described, rows):
+            # Vectors of another encoder or in another order would be searched without any error.
+            texts = [store[row].contents for row in rows]
+            vectors.require_same_encoder(encoder, list(zip(texts, sample, strict=True)), published)
+        flat = described.kind == "flat"
+        if flat:
+            faiss_file.import_flat(described.files, folder, progress)
+        imported = Manifest(
+            kind="dense" if flat else "ann",
+            corpus=staging.corpus_stamp(corpus, folder, out),
+            passages=described.count,
+            skipped=corpus.skipped,
+            counts={},
+            encoder=settings,
+            encoder_sha256=encoder.fingerprint,
+            dimensions=described.dimensions,
+            ann=None if flat else AnnSettings(method="hnsw" if described.kind == "hnsw" else "ivfpq"),
+            faiss=() if flat else tuple(FileStamp.of(file, relative_path(file, out)) for file in described.files),
+            libraries=manifest.library_versions(),
+        )
+        return staging.finish(imported, folder)
 
 
 def load(

@@ -59,7 +59,7 @@ def test_a_vllm_that_fails_is_told_below_the_table(folder: Path, tmp_path: Path)
         (["--shape", "gpt-5"], "unknown shape 'gpt-5'"),
         (["--model", "nowhere"], "no config.json"),
         (["--vllm-setting", "block_size"], "NAME=JSON"),
-        (["--json", "."], "already there"),
+        (["--json", "."], "already exists"),
     ],
 )
 def test_what_is_refused(words: list[str], reason: str) -> None:

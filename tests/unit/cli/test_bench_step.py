@@ -54,8 +54,8 @@ def test_passes_are_printed_and_kept(tmp_path: Path) -> None:
         (["step", "--shape", "gpt-5"], "unknown shape 'gpt-5'"),
         (["step", "--model", "nowhere"], "no config.json"),
         (["step", "--model", "nowhere", "--shape", "tiny"], "exclude each other"),
-        (["step", "--json", "."], "already there"),
-        (["step", "--json", "nowhere/step.json"], "there is no folder nowhere"),
+        (["step", "--json", "."], "already exists"),
+        (["step", "--json", "nowhere/step.json"], "folder nowhere does not exist"),
         (["step", "--shape", "tiny", "--update", "3"], "smaller than a group of 5"),
         (["train", "--shape", "tiny", "--row-tokens", "9000"], "more than the 8192 positions"),
     ],
@@ -78,4 +78,4 @@ def test_a_refusal_is_one_line_and_code_2(tmp_path: Path) -> None:
     ]
     outcome = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert outcome.returncode == 2
-    assert outcome.stderr == "sleuth: there.json is already there; name a new file, or move the old one away\n"
+    assert outcome.stderr == "sleuth: there.json already exists; name a new file, or move the old one away\n"

@@ -16,8 +16,7 @@ from sleuth.config.retrieval import AnnSettings, EncoderSettings
 from sleuth.errors import InputError
 from sleuth.retrieval.dense.encoder import Encoder
 from sleuth.retrieval.dense.encoder_config import encoder_settings
-from sleuth.retrieval.faiss_import import import_faiss
-from sleuth.retrieval.index import load
+from sleuth.retrieval.index import import_faiss, load
 
 COUNT = 300
 WORDS = ["river", "castle", "painter", "village", "novel", "island", "comet", "treaty", "orchestra", "harbour"]

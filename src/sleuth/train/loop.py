@@ -15,7 +15,7 @@ from sleuth.train.held_out import HeldOutResults, evaluate_held_out, evaluate_tw
 from sleuth.train.monitor import StepMonitor, StepResult
 from sleuth.train.observer import RunObserver
 from sleuth.train.parts import Parts
-from sleuth.train.rollout_schedule import OneStepAhead, RolloutSchedule, Synchronous
+from sleuth.train.rollout_schedule import RolloutSchedule, schedule_rollouts
 from sleuth.train.step import StepRates
 
 
@@ -30,7 +30,7 @@ class Outcome:
 
 def train(parts: Parts, observer: RunObserver, started: float) -> Outcome:
     """Train from the newest checkpoint, or from the start."""
-    rollouts = schedule_rollouts(parts)
+    rollouts = schedule_rollouts(parts.config.train.mode, parts.sampler.collect, parts.publisher)
     with INTERRUPTION.defer(), parts.open(), rollouts, _closing_engine(parts.engine, rollouts):
         newest = recovery.newest_checkpoint(parts)
         recovery.prepare_records(parts, newest, observer)
@@ -82,21 +82,20 @@ class TrainingLoop:
 
     def step(self, progress: Progress) -> StepResult:
         """One step of the algorithm."""
-        parts, step = self.parts, progress.step
+        parts, config, step = self.parts, self.parts.config, progress.step
         monitor = StepMonitor(parts, self.guards, progress)
-        rates = self._rates(progress)
+        rates = StepRates.at(step, config.train, config.algorithm.critic, progress.kl, self.guards.rate_scale)
         try:
             with monitor.time("generate"):
-                last = step + 1 == parts.config.train.steps
-                batch = self.rollouts.next_batch(step, progress.questions_drawn, last)
+                batch = self.rollouts.next_batch(step, progress.questions_drawn, last=step + 1 == config.train.steps)
         except NotFinite as failure:
             return monitor.fail(failure)
         if monitor.check_rollouts(batch):
             metrics = parts.learner.learn(batch.kept, rates, monitor.allow_update, self.recompute)
             monitor.check_learning(metrics, batch)
         with monitor.time("publish"):
-            if parts.config.train.mode == "sync":
-                parts.publisher.publish(step + 1, keep_cache=parts.config.engine.stale_cache == "keep")
+            if config.train.mode == "sync":  # otherwise the schedule publishes
+                parts.publisher.publish(step + 1, keep_cache=config.engine.stale_cache == "keep")
         with monitor.time("write"):
             parts.record_rollouts(step + 1, batch)
         return monitor.finish(batch, rates.kl)
@@ -131,10 +130,6 @@ class TrainingLoop:
         rollbacks = sum(event["action"] == "rollback" for event in parts.run.events())
         self.guards = Guards(parts.config.guards, parts.run.metrics(), rollbacks)
 
-    def _rates(self, progress: Progress) -> StepRates:
-        config = self.parts.config
-        return StepRates.at(progress.step, config.train, config.algorithm.critic, progress.kl, self.guards.rate_scale)
-
     def _evaluation_due(self, step: int) -> bool:
         """Every `evaluate.every` steps; with `train.keep_best` also at the end, unless that is evaluated anyway."""
         config = self.parts.config
@@ -149,13 +144,6 @@ class TrainingLoop:
         evaluation = self.rollouts.run(evaluate_held_out(self.parts, 0.0, step))
         self.parts.publisher.publish(step)
         return evaluation
-
-
-def schedule_rollouts(parts: Parts) -> RolloutSchedule:
-    """The schedule that `train.mode` names."""
-    if parts.config.train.mode == "ahead":
-        return OneStepAhead(parts.sampler.collect, parts.publisher)
-    return Synchronous(parts.sampler.collect)
 
 
 @contextmanager

@@ -124,6 +124,11 @@ class OneStepAhead(RolloutSchedule):
         self._thread.shutdown()
 
 
+def schedule_rollouts(mode: str, collect: Collect, publisher: Publisher) -> RolloutSchedule:
+    """The schedule that `train.mode` names."""
+    return OneStepAhead(collect, publisher) if mode == "ahead" else Synchronous(collect)
+
+
 @contextmanager
 def _raise_interrupts() -> Iterator[None]:
     """Raise Interrupted instead of CancelledError if a signal cancelled the work."""

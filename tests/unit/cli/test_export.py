@@ -60,9 +60,7 @@ def test_newest_best_and_any_step(run: Run, tmp_path: Path, capsys: pytest.Captu
         assert same(tmp_path / name, run.checkpoint(step))
     assert not same(tmp_path / "newest", tmp_path / "best")
     said = capsys.readouterr().err
-    assert (
-        f"{run.checkpoint(2)} exported to {tmp_path / 'best'}\nstep 2 was the best by its held-out score, 0.750" in said
-    )
+    assert f"{run.checkpoint(2)} exported to {tmp_path / 'best'}\nstep 2 has the best held-out score, 0.750" in said
     assert said.count(f"the run is not finished; continue it with: sleuth train --resume {run.path}") == 3
     assert said.endswith(f"{run.checkpoint(1)} exported to {tmp_path / 'same'}\n")
 
@@ -73,10 +71,10 @@ def test_best_that_is_the_beginning_is_said_to_be(run: Run, tmp_path: Path, caps
     copied.write_json("best.json", {"step": 0, "score": 0.75})
     copied.write_summary({})
     export(copied.path, tmp_path / "best", best=True)
-    assert capsys.readouterr().err.splitlines()[1:] == [
-        "step 0 was the best by its held-out score, 0.750",
-        "that is the policy the run began with: no later one did better",
-    ]
+    score, remark = capsys.readouterr().err.splitlines()[1:]
+    assert score.startswith("step 0 ")
+    assert score.endswith("0.750")
+    assert "initial policy" in remark
 
 
 def test_folder_is_clean_and_stock_transformers_load_it(run: Run, tmp_path: Path, tokens: Tokens) -> None:
@@ -115,17 +113,17 @@ def test_existing_folder_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
 
 def test_checkpoint_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
     latest = shutil.copytree(run.checkpoint(3), tmp_path / "step-3")
-    with pytest.raises(InputError, match=r"is inside the checkpoint .*step-3, which stays as it is"):
+    with pytest.raises(InputError, match=r"inner is inside the checkpoint .*step-3"):
         export(latest, latest / "inner")
     for file in latest.glob("*.safetensors"):
         file.unlink()
-    with pytest.raises(InputError, match="step-3 holds no weights"):
+    with pytest.raises(InputError, match="step-3 has no weights"):
         export(latest, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_does_not_exist_is_refused(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no checkpoint of step 9; those it has: 1, 2, 3"):
+    with pytest.raises(InputError, match=r"no checkpoint of step 9; .*1, 2, 3"):
         export(run.path, tmp_path / "out", step=9)
     with pytest.raises(InputError, match="is not a run folder"):
         export(tmp_path, tmp_path / "out")
@@ -138,11 +136,11 @@ def test_what_does_not_exist_is_refused(run: Run, tmp_path: Path) -> None:
 
 
 def test_options_without_effect_are_refused(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name two checkpoints"):
+    with pytest.raises(ConfigError, match="--step and --best"):
         export(run.path, tmp_path / "out", step=1, best=True)
-    with pytest.raises(ConfigError, match="choose nothing"):
+    with pytest.raises(ConfigError, match="--step and --best have no effect"):
         export(run.checkpoint(1), tmp_path / "out", best=True)
-    with pytest.raises(ConfigError, match="--dtype int8 is not known"):
+    with pytest.raises(ConfigError, match="--dtype int8"):
         export(run.path, tmp_path / "out", dtype="int8")
 
 

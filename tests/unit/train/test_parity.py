@@ -144,7 +144,7 @@ def test_groups_share_prompts_and_second_turns_go_on_from_the_first(policy: Maki
 
 def test_engine_that_breaks_raises_its_failure(policy: Making) -> None:
     one = policy()
-    with pytest.raises(EngineFailure, match="at its end"):
+    with pytest.raises(EngineFailure, match="the script has only 1 lines"):
         asyncio.run(measure(ScriptedEngine.playing([7]), one, prompts(one), context=90))
 
 

@@ -49,7 +49,7 @@ def signalled(made: Parts, step: int) -> Parts:
 
 
 class SignalledAt(SilentObserver):
-    """A observer that gets SIGINT when a step is recorded or a stage begins."""
+    """An observer that gets SIGINT when a step is recorded or a stage begins."""
 
     def __init__(self, at: int | str) -> None:
         self._at = at
@@ -118,7 +118,7 @@ def test_signal_ends_an_evaluation_before_or_after_training(
 ) -> None:
     made = parts(tmp_path / "run", reward={"answer": judged}, train={"steps": 1})
     with pytest.raises(Interrupted), INTERRUPTION.handle_signals():
-        train(made, SignalledAt(f"asking the held-out questions {stage}"), 0.0)
+        train(made, SignalledAt(f"evaluating {stage} training"), 0.0)
     assert [path.name for path in made.run.checkpoints()] == {"before": [], "after": ["step-0", "step-1"]}[stage]
 
 

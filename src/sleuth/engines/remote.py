@@ -159,8 +159,14 @@ def served_model(endpoint: Endpoint) -> Mapping[str, Any] | None:
 
     Raises InputError if the server does not answer, rejects the key, or does not serve the model.
     """
+
+    async def list_models() -> Any:
+        quick = replace(endpoint, timeout=min(LISTING_TIMEOUT, endpoint.timeout), patience=LISTING_PATIENCE)
+        async with endpoint.client() as http:
+            return await _request_json(http, quick, "/models")
+
     try:
-        listed = asyncio.run(_list_models(endpoint))
+        listed = asyncio.run(list_models())
     except EndpointUnreachable as error:
         raise InputError(f"{error}; start the server, or use another") from error
     except EndpointRefused as error:
@@ -176,12 +182,6 @@ def served_model(endpoint: Endpoint) -> Mapping[str, Any] | None:
         problem = f"{endpoint.base} does not serve {endpoint.model!r}" if endpoint.model else "no model was given"
         raise InputError(f"{problem}; use --model with one of: {names or '(the server lists no models)'}")
     return {name: value for name in MODEL_FIELDS if isinstance(value := models[endpoint.model].get(name), str | int)}
-
-
-async def _list_models(endpoint: Endpoint) -> Any:
-    quick = replace(endpoint, timeout=min(LISTING_TIMEOUT, endpoint.timeout), patience=LISTING_PATIENCE)
-    async with endpoint.client() as http:
-        return await _request_json(http, quick, "/models")
 
 
 async def _request_json(

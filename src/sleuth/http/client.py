@@ -128,9 +128,9 @@ class ServiceClient:
     async def request(self, send: Send, parse: Parse[Result], ends: float | None = None) -> Result | RequestFailure:
         """The parsed response of the first attempt that succeeds, or the last failure without secrets."""
         result = await RetryPolicy(self.deadline).run(partial(self._attempt, send, parse), ends)
-        return (
-            replace(result, cause=self._secrets.redact(result.cause)) if isinstance(result, RequestFailure) else result
-        )
+        if isinstance(result, RequestFailure):
+            return replace(result, cause=self._secrets.redact(result.cause))
+        return result
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; otherwise they are closed when the loop ends."""

@@ -170,7 +170,7 @@ class _Request:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     taken: int = 0
-    results: dict[int, list[SearchResult]] = field(default_factory=dict)
+    results: dict[int, SearchResult] = field(default_factory=dict)
 
     @property
     def remaining(self) -> int:
@@ -181,10 +181,9 @@ class _Request:
         return sum(map(len, self.queries))
 
     def receive(self, start: int, results: list[SearchResult]) -> None:
-        self.results[start] = results
-        is_complete = sum(map(len, self.results.values())) == len(self.queries)
-        if is_complete and not self.answer.done():
-            self.answer.set_result([each for start in sorted(self.results) for each in self.results[start]])
+        self.results.update(enumerate(results, start))
+        if len(self.results) == len(self.queries) and not self.answer.done():
+            self.answer.set_result([self.results[place] for place in range(len(self.queries))])
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,8 +100,8 @@ def test_no_more_are_asked_where_all_fail(stage: Stage, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "which has no questions of its own; name some with --suite"),
-        ({"suite": ["x.jsonl"]}, "which searches nothing by itself; name an index with --index"),
+        ({}, "--suite"),
+        ({"suite": ["x.jsonl"]}, "--index"),
         ({"suite": ["x.jsonl"], "method": "direct", "before": True}, "--before has no effect with an address"),
         ({"suite": ["x.jsonl"], "method": "direct", "served": "unwise"}, "'unwise'.*--model.*wise"),
         ({"suite": ["x.jsonl"], "method": "direct"}, "--model.*wise"),
@@ -117,9 +117,7 @@ def test_invalid_options_are_user_errors(stage: Stage, options: dict[str, Any], 
 
 def test_context_longer_than_the_servers_is_refused(stage: Stage, asked: Path) -> None:
     stage.models = stage.scene({"data": [{"id": "wise", "max_model_len": 2048}]})
-    with pytest.raises(
-        ConfigError, match=r"is 4096, and wise is served with 2048; give --set agent\.context_tokens=2048"
-    ):
+    with pytest.raises(ConfigError, match=r"4096.*wise.*agent\.context_tokens=2048"):
         evaluate(stage.url, suite=[str(asked)], method="direct", served="wise")
 
 

@@ -22,8 +22,7 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, Passage
-from sleuth.serve.agent.application import application
-from sleuth.serve.agent.terms import Facts, Terms
+from sleuth.serve.agent.server import ModelInfo, ServerLimits, application
 
 pytestmark = pytest.mark.chromium
 
@@ -71,11 +70,11 @@ def write_answer(tokens: Tokens) -> ScriptedEngine:
 
 
 @contextmanager
-def serving(tokens: Tokens, terms: Terms, token: str | None = None) -> Iterator[House]:
+def serving(tokens: Tokens, terms: ServerLimits, token: str | None = None) -> Iterator[House]:
     shelf = Shelf()
     config = AgentConfig.model_validate({"prompt": "brief", "searches": 2, "context_tokens": 2000})
     agent = Agent(write_answer(tokens), tokens, Tags(), Toolbox(shelf, 2), config)
-    app = application(agent, Facts("wise", "books", 7), terms, token=token)
+    app = application(agent, ModelInfo("wise", "books", 7), terms, token=token)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -88,7 +87,7 @@ def serving(tokens: Tokens, terms: Terms, token: str | None = None) -> Iterator[
 
 @pytest.fixture
 def house(tokens: Tokens) -> Iterator[House]:
-    with serving(tokens, Terms()) as served:
+    with serving(tokens, ServerLimits()) as served:
         yield served
 
 
@@ -177,7 +176,7 @@ def test_two_questions_at_once_keep_apart(house: House, tab: Tab) -> None:
 
 
 def test_a_token_is_asked_for_and_refusals_are_told(tokens: Tokens, tabs: Callable[..., Tab]) -> None:
-    with serving(tokens, Terms(places=1, wait=0), token="secret") as house:
+    with serving(tokens, ServerLimits(slots=1, wait=0), token="secret") as house:
         tab = tabs()
         page: Page = tab.page
         page.goto(house.url)

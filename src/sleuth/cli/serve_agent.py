@@ -80,8 +80,7 @@ def agent(
     from sleuth.cli.terminal import silence_transformers
     from sleuth.http.middleware import server_names
     from sleuth.http.server import authority, bind, serve
-    from sleuth.serve.agent.application import application
-    from sleuth.serve.agent.terms import Facts, Terms
+    from sleuth.serve.agent.server import ModelInfo, ServerLimits, application
 
     with bind(host, port) as listener:
         silence_transformers()
@@ -89,13 +88,13 @@ def agent(
         options = AgentOptions(tuple(settings or ()), index, method, before)
         # Questions come from clients: the name of this file is never looked for.
         spec = describe_agent(model, options, Path("asked.jsonl"))
-        facts = Facts(name or spec.name, _searched(spec), int(time.time()))
+        facts = ModelInfo(name or spec.name, _searched(spec), int(time.time()))
         places = concurrent or spec.concurrency
-        terms = Terms(places, max_tokens, max_prompt, temperature=temperature, wait=wait)
+        terms = ServerLimits(places, max_tokens, max_prompt, temperature=temperature, wait=wait)
         names = server_names(host, allow_host or ())
         app = application(spec.load(lockstep=False), facts, terms, token=token, names=names)
         at = f"http://{authority(host, listener.getsockname()[1])}"
-        said = f"serving {facts.name} at {at} ({spec.config.agent.method}, {facts.searches}); stop with Ctrl-C"
+        said = f"serving {facts.name} at {at} ({spec.config.agent.method}, {facts.index}); stop with Ctrl-C"
         serve(app, listener, lambda: echo(said), shutdown_seconds=GRACE, lifespan="on")
 
 

@@ -1,4 +1,4 @@
-"""How many questions are answered at once: those that come on top wait their turn, for a bounded time."""
+"""Admission control: a bounded number of concurrent episodes, and a bounded queue for the rest."""
 
 import asyncio
 import time
@@ -6,77 +6,77 @@ from collections import deque
 from collections.abc import Callable
 from math import ceil
 
-from sleuth.serve.agent.problems import Denied
+from sleuth.serve.agent.request import ApiError
 
-WEIGHT = 0.2  # of the last episode in the mean that guesses when the next one ends
-ROOM = 8  # questions that may wait, for each place
+SMOOTHING = 0.2  # weight of the last episode in the moving average of durations
+QUEUED_PER_SLOT = 8
 
 
 class Admission:
-    """Places for `places` episodes, and a waiting room: questions are admitted in the order in which they came."""
+    """Slots for `slots` episodes and a first-come-first-served queue, in which a request waits up to `wait` seconds."""
 
-    def __init__(self, places: int, wait: float) -> None:
-        self.places = places
+    def __init__(self, slots: int, wait: float) -> None:
+        self.slots = slots
         self.wait = wait
-        self.taken = 0
-        self._mean = 0.0
+        self.active = 0
+        self._mean_seconds = 0.0
         self._queue: deque[asyncio.Future[None]] = deque()
 
     @property
     def waiting(self) -> int:
         return len(self._queue)
 
-    async def place(self) -> Callable[[], None]:
-        """Waits for a place and returns what gives it back; 429 where the wait would be, or was, too long."""
-        if self.taken < self.places:
-            self.taken += 1
+    async def acquire(self) -> Callable[[], None]:
+        """Wait for a slot and return the function that releases it; ApiError 429 if the wait is too long."""
+        if self.active < self.slots:
+            self.active += 1
         else:
-            await self._turn()
-        began = time.monotonic()
+            await self._wait_in_queue()
+        start = time.monotonic()
 
-        def give_back() -> None:
-            self._mean += WEIGHT * (time.monotonic() - began - self._mean)
-            self._pass_on()
+        def release() -> None:
+            self._mean_seconds += SMOOTHING * (time.monotonic() - start - self._mean_seconds)
+            self._hand_over()
 
-        return give_back
+        return release
 
-    async def _turn(self) -> None:
-        """Waits until a place is passed on to this question."""
-        if self.wait <= 0 or self.waiting >= ROOM * self.places or self._expected() > self.wait:
-            raise self._full()
+    async def _wait_in_queue(self) -> None:
+        full = self.waiting >= QUEUED_PER_SLOT * self.slots
+        if self.wait <= 0 or full or self._expected_wait() > self.wait:
+            raise self._overloaded()
         turn = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         try:
             async with asyncio.timeout(self.wait):
                 await turn
         except BaseException as error:
-            if not turn.cancelled():  # the place was passed on in the same moment
-                self._pass_on()
+            if not turn.cancelled():  # the slot was handed over at the same moment
+                self._hand_over()
             elif turn in self._queue:
                 self._queue.remove(turn)
             if isinstance(error, TimeoutError):
-                raise self._full() from None
+                raise self._overloaded() from None
             raise
 
-    def _pass_on(self) -> None:
-        """Gives a place to the first who waits, or leaves it free."""
+    def _hand_over(self) -> None:
+        """Give a slot to the first request in the queue, or free it."""
         while self._queue:
             turn = self._queue.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
-        self.taken -= 1
+        self.active -= 1
 
-    def _expected(self) -> float:
-        """The seconds that a question that comes now would wait."""
-        return self._mean * (self.waiting + 1) / self.places
+    def _expected_wait(self) -> float:
+        """The seconds that a request would wait if it came now."""
+        return self._mean_seconds * (self.waiting + 1) / self.slots
 
-    def _full(self) -> Denied:
-        """A refusal that says when a question could be taken in: when its wait would be one that is allowed."""
-        seconds = max(1, ceil(self._expected() - self.wait))
-        return Denied(
+    def _overloaded(self) -> ApiError:
+        """An error with the time after which a request would be admitted."""
+        seconds = max(1, ceil(self._expected_wait() - self.wait))
+        return ApiError(
             429,
-            f"{self.taken} questions are being answered and {self.waiting} wait, which is all this server takes; "
-            f"ask again in {seconds} s",
+            f"the server is full: {self.active} questions are being answered and {self.waiting} wait; retry in "
+            f"{seconds} s",
             headers={"Retry-After": str(seconds)},
         )

@@ -1,21 +1,33 @@
-"""Answers as OpenAI writes them: whole, or in chunks that add up to the same."""
+"""Answers in OpenAI's format: a whole chat completion, or server-sent chunks that add up to it."""
 
 import secrets
 import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from sleuth.errors import UserError
+from sleuth.http.requests import CancelOnDisconnect
+from sleuth.http.responses import encode_json
 from sleuth.records import StopReason
 from sleuth.serve.agent.events import End, Event, Step, Thought
-from sleuth.serve.agent.problems import Denied
+from sleuth.serve.agent.live_episode import LiveEpisode
+from sleuth.serve.agent.request import ApiError, error_body
 
 Delta = dict[str, Any]
 STATUS = {StopReason.SEARCH_UNAVAILABLE: 503, StopReason.ENGINE_FAILED: 500, StopReason.FUNCTION_FAILED: 500}
+KEEPALIVE_SECONDS = 15.0  # proxies close connections that stay silent
+KEEPALIVE = b": still here\n\n"
+DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to one request: who gives it, and under which name."""
+class Completion:
+    """The envelope of one answer: model, id and time."""
 
     model: str
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
@@ -26,69 +38,65 @@ class Reply:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
-    def counted(self, end: End) -> dict[str, Any]:
-        """The last chunk, which holds no part of the answer and what it took."""
+    def usage_chunk(self, end: End) -> dict[str, Any]:
+        """The last chunk, which has the token counts and no choices."""
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage(end)}
 
     def whole(self, message: Delta, end: End) -> dict[str, Any]:
-        """The answer at once."""
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish(end)}
+        """The answer in one response."""
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(end)}
         return {**self._head("chat.completion"), "choices": [choice], "usage": usage(end)}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-def delta(event: Event) -> Delta:
-    """An event as a part of the message; merged as the official client merges, all of them are the message.
-
-    Entries of `steps` with the same index belong together, as those of tool_calls do.
-    """
+def event_delta(event: Event) -> Delta:
+    """An event as a message delta; OpenAI's client merges `steps` by index, as it does tool_calls."""
     match event:
         case Thought(text):
             return {"reasoning_content": text}
         case Step(index, content):
             return {"sleuth": {"steps": [{"index": index, **content}]}}
         case End(trajectory, seconds):
-            told = {"stop": event.stop, "searches": trajectory.searches, "seconds": round(seconds, 4)}
-            return {"content": trajectory.answer or "", "sleuth": told}
+            summary = {"stop": event.stop, "searches": trajectory.searches, "seconds": round(seconds, 4)}
+            return {"content": trajectory.answer or "", "sleuth": summary}
 
 
-class Message:
-    """The message that the events of an episode add up to."""
-
-    def __init__(self) -> None:
-        self._thoughts: list[str] = []
-        self._steps: list[dict[str, Any]] = []
-
-    def add(self, event: Event) -> None:
+async def whole_answer(episode: LiveEpisode, completion: Completion) -> dict[str, Any]:
+    """Wait for the end of an episode and merge its events; a failed one raises ApiError."""
+    thoughts: list[str] = []
+    steps: list[dict[str, Any]] = []
+    async for event in episode.events():
         match event:
             case Thought(text):
-                self._thoughts.append(text)
+                thoughts.append(text)
             case Step(index, content):
-                if index == len(self._steps):
-                    self._steps.append({"index": index})
-                self._steps[index].update(content)
+                if index == len(steps):
+                    steps.append({"index": index})
+                steps[index].update(content)
+            case End():
+                if failed := failure_error(event):
+                    raise failed
+                last = event_delta(event)
+                message = {
+                    "role": "assistant",
+                    "content": last["content"],
+                    "refusal": None,
+                    "reasoning_content": "".join(thoughts),
+                    "sleuth": {"steps": steps, **last["sleuth"]},
+                }
+                return completion.whole(message, event)
+    raise RuntimeError("the episode has no end event")
 
-    def ended(self, end: End) -> Delta:
-        """The whole message."""
-        last = delta(end)
-        return {
-            "role": "assistant",
-            "content": last["content"],
-            "refusal": None,
-            "reasoning_content": "".join(self._thoughts),
-            "sleuth": {"steps": self._steps, **last["sleuth"]},
-        }
 
-
-def finish(end: End) -> str:
-    """Why the answer ends, in OpenAI's words: it was given, or there was no room for one."""
+def finish_reason(end: End) -> str:
+    """OpenAI's finish reason: `stop` for an answer, `length` if a limit came first."""
     return "stop" if end.stop == StopReason.ANSWERED else "length"
 
 
 def usage(end: End) -> dict[str, Any]:
-    """Tokens of the whole episode, each once: those the model was given, what was found too, and those it sampled."""
+    """Token counts of the whole episode; observations count as prompt tokens."""
     trajectory = end.trajectory
     sampled = sum(trajectory.sampled)
     return {
@@ -98,8 +106,63 @@ def usage(end: End) -> dict[str, Any]:
     }
 
 
-def failure(end: End) -> Denied | None:
-    """The refusal that a failed episode is answered with."""
-    if end.failed is None:
+def failure_error(end: End) -> ApiError | None:
+    """The error response of an unusable trajectory."""
+    if end.failure is None:
         return None
-    return Denied(STATUS[end.failed], f"{end.trajectory.failure}", code=end.stop)
+    return ApiError(STATUS[end.failure], f"{end.trajectory.failure}", code=end.stop)
+
+
+class StreamingAnswer(Response):
+    """The events of an episode as server-sent chunks; a client that disconnects cancels the episode."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, episode: LiveEpisode, completion: Completion, *, include_usage: bool, on_disconnect: Callable[[], None]
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._episode, self._completion = episode, completion
+        self._include_usage, self._on_disconnect = include_usage, on_disconnect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        async with self._episode:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            try:
+                async with CancelOnDisconnect(receive):
+                    async for line in self._lines():
+                        await send({"type": "http.response.body", "body": line, "more_body": True})
+            except ClientDisconnect:
+                self._on_disconnect()
+            else:
+                await send({"type": "http.response.body", "body": b""})
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        yield _line(self._completion.chunk({"role": "assistant", "content": ""}))
+        try:
+            async for event in self._episode.events(KEEPALIVE_SECONDS):
+                if event is None:
+                    yield KEEPALIVE
+                elif isinstance(event, End):
+                    for line in self._last_lines(event):
+                        yield line
+                else:
+                    yield _line(self._completion.chunk(event_delta(event)))
+        except UserError as error:
+            yield _line(error_body(ApiError(503, str(error))))
+        except Exception as error:
+            yield _line(error_body(ApiError(500, f"the server failed at this request ({type(error).__name__})")))
+            raise
+
+    def _last_lines(self, end: End) -> list[bytes]:
+        if failed := failure_error(end):
+            return [_line(error_body(failed))]
+        chunks = [self._completion.chunk(event_delta(end)), self._completion.chunk({}, finish_reason(end))]
+        if self._include_usage:
+            chunks.append(self._completion.usage_chunk(end))
+        return [*map(_line, chunks), DONE]
+
+
+def _line(content: dict[str, Any]) -> bytes:
+    return b"data: " + encode_json(content) + b"\n\n"

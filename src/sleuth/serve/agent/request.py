@@ -1,17 +1,28 @@
-"""What a client asks for: the fields of /v1/chat/completions that mean something here, and why others are refused."""
+"""Requests to /v1/chat/completions: supported fields, refused fields, and the question they contain."""
 
 from collections.abc import Mapping, Sequence
-from reprlib import repr as shortened
+from dataclasses import replace
+from reprlib import repr as shorten
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.responses import Response
 
-from sleuth.serve.agent.problems import Denied
+from sleuth.agent import prompts
+from sleuth.agent.episode import Agent, multi_turn
+from sleuth.agent.one_turn import OneTurn
+from sleuth.http.responses import JSON, HttpProblem, encode_json
+from sleuth.records import Question
 
+INSTRUCTION_ROLES = ("system", "developer")
+ROLES = (*INSTRUCTION_ROLES, "user", "assistant")
+ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+ERROR_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+SINGLE_QUESTION = "send the question alone, as one message of the user"
 EXPECTED = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
 
-# Fields that change no answer, wherever they are understood.
-WITHOUT_EFFECT = frozenset(
+# Fields that never change an answer.
+IGNORED = frozenset(
     {
         "metadata",
         "parallel_tool_calls",
@@ -23,50 +34,85 @@ WITHOUT_EFFECT = frozenset(
         "user",
     }
 )
-# Fields that would change an answer, with the values at which they do not, and why nothing else is taken.
+# Fields that would change an answer: their neutral values, and why others are refused.
 UNSUPPORTED: Mapping[str, tuple[Sequence[object], str]] = {
     "audio": ((), "answers are text"),
-    "frequency_penalty": ((0,), "tokens are drawn as the model was trained"),
-    "function_call": (("none", "auto"), "the agent calls its own search, and no functions of others"),
-    "functions": (([],), "the agent calls its own search, and no functions of others"),
-    "logit_bias": (({},), "tokens are drawn as the model was trained"),
-    "logprobs": ((False,), "an answer has no logprobs here"),
+    "frequency_penalty": ((0,), "tokens are sampled as in training"),
+    "function_call": (("none", "auto"), "the agent calls only its own tools"),
+    "functions": (([],), "the agent calls only its own tools"),
+    "logit_bias": (({},), "tokens are sampled as in training"),
+    "logprobs": ((False,), "logprobs are not returned"),
     "modalities": ((["text"],), "answers are text"),
-    "n": ((1,), "a request has one answer; send several for several"),
-    "presence_penalty": ((0,), "tokens are drawn as the model was trained"),
-    "repetition_penalty": ((1,), "tokens are drawn as the model was trained"),
+    "n": ((1,), "each request has one answer; send several requests"),
+    "presence_penalty": ((0,), "tokens are sampled as in training"),
+    "repetition_penalty": ((1,), "tokens are sampled as in training"),
     "response_format": (({"type": "text"},), "answers are short text"),
-    "stop": (([], ""), "the agent stops where its own grammar says"),
-    "tool_choice": (("none", "auto"), "the agent calls its own search, and no tools of others"),
-    "tools": (([],), "the agent calls its own search, and no tools of others"),
-    "top_logprobs": ((0,), "an answer has no logprobs here"),
+    "stop": (([], ""), "the agent has its own stop strings"),
+    "tool_choice": (("none", "auto"), "the agent calls only its own tools"),
+    "tools": (([],), "the agent calls only its own tools"),
+    "top_logprobs": ((0,), "logprobs are not returned"),
 }
 
 
-class _Read(BaseModel):
+class ApiError(HttpProblem):
+    """A refused request; `param` names the field and `code` the problem, as in OpenAI's API."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, headers)
+        self.param = param
+        self.code = code
+
+
+def error_body(error: HttpProblem) -> dict[str, Any]:
+    """The body of an error response."""
+    param, code = (error.param, error.code) if isinstance(error, ApiError) else (None, None)
+    default = "server_error" if error.status >= 500 else "invalid_request_error"
+    return {
+        "error": {
+            "message": str(error),
+            "type": ERROR_TYPES.get(error.status, default),
+            "param": param,
+            "code": code or ERROR_CODES.get(error.status),
+        }
+    }
+
+
+def error_response(error: HttpProblem) -> Response:
+    return Response(encode_json(error_body(error)), error.status, error.headers, media_type=JSON)
+
+
+class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
-class Part(_Read):
-    """A piece of a message."""
+class Part(_Strict):
+    """A part of a message's content."""
 
     type: str
     text: str | None = None
 
 
-class Message(_Read):
-    """A turn of the chat; what clients keep beside role and content is not read."""
+class Message(_Strict):
+    """A message of the chat; other fields are ignored."""
 
     role: str
     content: str | list[Part] | None = None
 
 
-class StreamOptions(_Read):
+class StreamOptions(_Strict):
     include_usage: bool = False
 
 
-class ChatRequest(_Read):
-    """A question with how it is to be answered; None where the server's own default holds."""
+class ChatRequest(_Strict):
+    """The supported fields; None is the server's default."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -83,44 +129,96 @@ class ChatRequest(_Read):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
 
     @property
-    def most(self) -> int | None:
-        """How many tokens may be sampled for it; the newer name of the field is heard first."""
+    def token_limit(self) -> int | None:
+        """The maximum number of sampled tokens; the newer name of the field takes precedence."""
         return self.max_completion_tokens or self.max_tokens
 
 
-def read(body: bytes) -> ChatRequest:
-    """The request in a body; one that asks for what is not done here is refused in a sentence."""
+def parse_request(body: bytes) -> ChatRequest:
+    """The request in a body; a field that would have no effect is an ApiError."""
     try:
-        wanted = ChatRequest.model_validate_json(body)
+        request = ChatRequest.model_validate_json(body)
     except ValidationError as error:
-        raise _faulty(error) from None
-    for name, value in (wanted.model_extra or {}).items():
-        _check(name, value)
-    if wanted.stream_options is not None and not wanted.stream:
-        raise Denied(400, "stream_options is for streams; set stream to true, or leave it out", param="stream_options")
-    return wanted
+        raise _validation_error(error) from None
+    for name, value in (request.model_extra or {}).items():
+        if value is None or name in IGNORED:
+            continue
+        if name not in UNSUPPORTED:
+            raise ApiError(400, f"unknown field {name!r}; remove it", param=name, code="unknown_parameter")
+        neutral, reason = UNSUPPORTED[name]
+        if value not in neutral:
+            message = f"{name} is {shorten(value)}, which is not supported: {reason}; remove it"
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
+    if request.stream_options is not None and not request.stream:
+        raise ApiError(400, "stream_options needs stream = true; set it, or remove the options", param="stream_options")
+    return request
 
 
-def _check(name: str, value: object) -> None:
-    """Refuses a field that would have no effect."""
-    if value is None or name in WITHOUT_EFFECT:
-        return
-    if name not in UNSUPPORTED:
-        raise Denied(400, f"the field {name!r} is not known here; leave it out", param=name, code="unknown_parameter")
-    neutral, reason = UNSUPPORTED[name]
-    if value not in neutral:
-        sentence = f"{name} is {shortened(value)}, which is not supported: {reason}; leave it out"
-        raise Denied(400, sentence, param=name, code="unsupported_parameter")
-
-
-def _faulty(error: ValidationError) -> Denied:
+def _validation_error(error: ValidationError) -> ApiError:
     first: Any = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
-        why = first["msg"].removeprefix("Invalid JSON: ")
-        return Denied(400, f"the body is no JSON ({why}); expected {EXPECTED}", code="invalid_json")
+        reason = first["msg"].removeprefix("Invalid JSON: ")
+        return ApiError(400, f"the body is not JSON ({reason}); expected {EXPECTED}", code="invalid_json")
     place = ".".join(map(str, first["loc"]))
     param = str(first["loc"][0]) if first["loc"] else None
     if first["type"] == "missing":
-        return Denied(400, f"{place} is missing; expected {EXPECTED}", param=param)
-    said = first["msg"][0].lower() + first["msg"][1:]
-    return Denied(400, f"{place or 'the body'}: {said}, and it is {shortened(first['input'])}", param=param)
+        return ApiError(400, f"{place} is missing; expected {EXPECTED}", param=param)
+    problem = first["msg"][0].lower() + first["msg"][1:]
+    return ApiError(400, f"{place or 'the body'}: {problem}, and it is {shorten(first['input'])}", param=param)
+
+
+def extract_question(messages: Sequence[Message], agent: Agent, max_characters: int) -> Question:
+    """The last message as a question; earlier messages go before it in the prompt.
+
+    That needs a chat template and the method `search`; otherwise earlier messages are an ApiError.
+    """
+    texts = [_text(place, message) for place, message in enumerate(messages)]
+    if (length := sum(map(len, texts))) > max_characters:
+        message = f"the messages have {length:,} characters; the maximum is {max_characters:,}, shorten them"
+        raise ApiError(400, message, param="messages", code="string_above_max_length")
+    if messages[-1].role != "user":
+        message = f"the last message has the role {messages[-1].role!r}; expected the question, with the role 'user'"
+        raise ApiError(400, message, param="messages")
+    if not texts[-1].strip():
+        raise ApiError(400, "the last message is empty; write a question", param="messages")
+    # The id that `sleuth ask` uses, so that the same seed samples the same tokens.
+    question = Question(id="asked", question=texts[-1].strip(), golden_answers=(), data_source="asked")
+    if len(messages) == 1:
+        return question
+    if agent.tokens.tokenizer.chat_template is None:
+        raise ApiError(400, f"the model has no chat template and answers single questions only; {SINGLE_QUESTION}")
+    if agent.method is not multi_turn:
+        raise ApiError(400, f"the method {agent.config.method} answers single questions only; {SINGLE_QUESTION}")
+    earlier = [
+        {"role": "system" if message.role in INSTRUCTION_ROLES else message.role, "content": text}
+        for message, text in zip(messages[:-1], texts[:-1], strict=True)
+    ]
+    return replace(question, prompt=(*earlier, *prompts.fill(question, agent.config.template, agent.protocol)))
+
+
+def count_prompt_tokens(question: Question, agent: Agent) -> int:
+    """The number of tokens of the question's prompt, before any retrieval."""
+    try:
+        if isinstance(agent.method, OneTurn):
+            return len(prompts.encode(agent.method.messages(question, "", agent), agent.tokens))
+        return len(prompts.render(question, agent.config.template, agent.protocol, agent.tokens))
+    except Exception as error:  # templates are third-party programs
+        if question.prompt is None:
+            raise
+        message = f"the model's chat template rejects these messages ({error})"
+        raise ApiError(400, message, param="messages") from error
+
+
+def _text(place: int, message: Message) -> str:
+    """The content of a message as text."""
+    where = f"messages.{place}"
+    if message.role not in ROLES:
+        error = f"{where} has the role {message.role!r}; expected one of {', '.join(ROLES)}"
+        raise ApiError(400, error, param="messages")
+    content = message.content
+    if isinstance(content, list):
+        other = next((part.type for part in content if part.type != "text" or part.text is None), None)
+        if other is not None:
+            raise ApiError(400, f"{where} has a part of type {other!r}; only text is supported", param="messages")
+        content = "".join(part.text or "" for part in content)
+    return content or ""

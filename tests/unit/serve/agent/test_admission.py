@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sleuth.serve.agent.admission import ROOM, Admission
-from sleuth.serve.agent.problems import Denied
+from sleuth.serve.agent.admission import QUEUED_PER_SLOT, Admission
+from sleuth.serve.agent.request import ApiError
 
 
 async def soon() -> None:
@@ -18,21 +18,21 @@ async def soon() -> None:
 def test_places_are_passed_on_in_order() -> None:
     async def check() -> None:
         admission, order = Admission(1, wait=60), list[int]()
-        first = await admission.place()
+        first = await admission.acquire()
 
         async def enter(number: int) -> Callable[[], None]:
-            give_back = await admission.place()
+            give_back = await admission.acquire()
             order.append(number)
             return give_back
 
         waiting = [asyncio.create_task(enter(number)) for number in range(3)]
         await soon()
-        assert (admission.taken, admission.waiting) == (1, 3)
+        assert (admission.active, admission.waiting) == (1, 3)
         waiting[1].cancel()
         first()
         (await waiting[0])()
         (await waiting[2])()
-        assert (order, admission.taken, admission.waiting) == ([0, 2], 0, 0)
+        assert (order, admission.active, admission.waiting) == ([0, 2], 0, 0)
 
     asyncio.run(check())
 
@@ -40,14 +40,14 @@ def test_places_are_passed_on_in_order() -> None:
 def test_a_place_passed_on_to_one_who_left_in_the_same_moment_is_not_lost() -> None:
     async def check() -> None:
         admission = Admission(1, wait=60)
-        first = await admission.place()
-        leaving = asyncio.create_task(admission.place())
+        first = await admission.acquire()
+        leaving = asyncio.create_task(admission.acquire())
         await soon()
         first()
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        assert (admission.taken, admission.waiting) == (0, 0)
+        assert (admission.active, admission.waiting) == (0, 0)
 
     asyncio.run(check())
 
@@ -55,11 +55,11 @@ def test_a_place_passed_on_to_one_who_left_in_the_same_moment_is_not_lost() -> N
 def test_the_room_is_bounded() -> None:
     async def check() -> None:
         admission = Admission(1, wait=60)
-        await admission.place()
-        waiting = [asyncio.create_task(admission.place()) for _ in range(ROOM)]
+        await admission.acquire()
+        waiting = [asyncio.create_task(admission.acquire()) for _ in range(QUEUED_PER_SLOT)]
         await soon()
-        with pytest.raises(Denied, match=f"and {ROOM} wait"):
-            await admission.place()
+        with pytest.raises(ApiError, match=f"and {QUEUED_PER_SLOT} wait"):
+            await admission.acquire()
         for each in waiting:
             each.cancel()
         await soon()
@@ -71,10 +71,10 @@ def test_the_room_is_bounded() -> None:
 def test_a_wait_that_would_be_too_long_is_refused_at_once_with_the_time_after_which_it_would_not_be() -> None:
     async def check() -> None:
         admission = Admission(2, wait=10)
-        places = [await admission.place() for _ in range(2)]
-        admission._mean = 50.0  # an episode takes so long: the first who waits does so for 25 s
-        with pytest.raises(Denied) as refused:
-            await admission.place()
+        places = [await admission.acquire() for _ in range(2)]
+        admission._mean_seconds = 50.0  # an episode takes so long: the first who waits does so for 25 s
+        with pytest.raises(ApiError) as refused:
+            await admission.acquire()
         assert refused.value.headers == {"Retry-After": "15"}
         for give_back in places:
             give_back()

@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from sleuth.serve.agent.terms import Terms
+from sleuth.serve.agent.server import ServerLimits
 
 ASKED: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is Emma"}]
 SOURCE = {
@@ -25,10 +25,10 @@ STEPS = [
 ]
 
 
-def untimed(told: dict[str, Any]) -> dict[str, Any]:
-    """What is told of an episode, less the seconds, which no two share."""
-    steps = [{key: value for key, value in step.items() if key != "seconds"} for step in told["steps"]]
-    return {**{key: value for key, value in told.items() if key != "seconds"}, "steps": steps}
+def untimed(error_body: dict[str, Any]) -> dict[str, Any]:
+    """What is error_body of an episode, less the seconds, which no two share."""
+    steps = [{key: value for key, value in step.items() if key != "seconds"} for step in error_body["steps"]]
+    return {**{key: value for key, value in error_body.items() if key != "seconds"}, "steps": steps}
 
 
 def test_an_answer_with_its_searches_and_sources(house: Any) -> None:
@@ -36,9 +36,9 @@ def test_an_answer_with_its_searches_and_sources(house: Any) -> None:
     (choice,) = found.choices
     assert (choice.message.content, choice.finish_reason, found.model) == ("Emma", "stop", "wise")
     assert choice.message.model_extra["reasoning_content"] == "I need Emma.\n\nIt is about Emma."
-    told = choice.message.model_extra["sleuth"]
-    assert untimed(told) == {"steps": STEPS, "stop": "answered", "searches": 1}
-    assert 0 <= told["steps"][0]["seconds"] <= told["seconds"]
+    error_body = choice.message.model_extra["sleuth"]
+    assert untimed(error_body) == {"steps": STEPS, "stop": "answered", "searches": 1}
+    assert 0 <= error_body["steps"][0]["seconds"] <= error_body["seconds"]
     usage = found.usage
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     assert usage.prompt_tokens > usage.completion_tokens > 0
@@ -72,7 +72,7 @@ def test_a_stream_tells_what_happens_while_it_does(house: Any) -> None:
         for step in extra.get("sleuth", {}).get("steps", ()):
             seen.append(step.get("type", "sources"))
             if step.get("type") == "search":
-                # It is told of the search before there is anything found.
+                # It is error_body of the search before there is anything found.
                 house.shelf.open.set()
     assert [one for one, before in zip(seen, ["", *seen], strict=False) if one != before] == [
         "thought", "search", "sources", "thought", "answer",
@@ -85,13 +85,13 @@ def test_models(house: Any) -> None:
     assert (model.id, model.created, model.owned_by) == ("wise", 7, "sleuth")
     assert model.model_extra["sleuth"]["index"] == "books"
     assert client.models.retrieve("wise") == model
-    with pytest.raises(openai.NotFoundError, match="there is no model 'a/b' here") as error:
+    with pytest.raises(openai.NotFoundError, match="there is no model 'a/b'") as error:
         client.models.retrieve("a/b")
     assert error.value.code == "model_not_found"
 
 
 def test_tokens_run_out(serving: Callable[..., Any]) -> None:
-    with serving(Terms(tokens=12)) as house:
+    with serving(ServerLimits(max_tokens=12)) as house:
         for wanted, most in ((None, 12), (5, 5), (1000, 12)):
             found = house.client().chat.completions.create(model="wise", messages=ASKED, max_completion_tokens=wanted)
             assert (found.choices[0].message.content, found.choices[0].finish_reason) == ("", "length")
@@ -102,9 +102,9 @@ def test_tokens_run_out(serving: Callable[..., Any]) -> None:
 def test_turns_run_out(house: Any) -> None:
     asked = [{"role": "user", "content": "Say babble"}]
     found = house.client().chat.completions.create(model="wise", messages=asked)
-    told = found.choices[0].message.model_extra["sleuth"]
-    assert (found.choices[0].finish_reason, told["stop"]) == ("length", "out_of_turns")
-    assert [step["type"] for step in told["steps"]] == ["malformed"] * 3
+    error_body = found.choices[0].message.model_extra["sleuth"]
+    assert (found.choices[0].finish_reason, error_body["stop"]) == ("length", "out_of_turns")
+    assert [step["type"] for step in error_body["steps"]] == ["malformed"] * 3
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_what_failed_is_an_error_whole_and_streamed(
 
 def test_a_question_that_leaves_no_room(serving: Callable[..., Any]) -> None:
     long = [{"role": "user", "content": "word " * 150}]
-    with serving(Terms(prompt=10)) as house:
+    with serving(ServerLimits(max_prompt=10)) as house:
         for asked in (long, [{"role": "user", "content": "Is it a b c d e f g h i j k"}]):
-            with pytest.raises(openai.BadRequestError, match="and 10 are served") as error:
+            with pytest.raises(openai.BadRequestError, match="maximum is 10") as error:
                 house.client().chat.completions.create(model="wise", messages=asked)
             assert (error.value.code, error.value.param) == ("context_length_exceeded", "messages")
 

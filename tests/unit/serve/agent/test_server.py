@@ -11,8 +11,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from sleuth.page.document import THEME
-from sleuth.serve.agent.playground import FILES, POLICY, STYLE
-from sleuth.serve.agent.terms import Terms
+from sleuth.serve.agent.server import PAGE_FILES, POLICY, THEME_PATH, ServerLimits
 
 ASKED: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is Emma"}]
 BODY = {"model": "wise", "messages": ASKED}
@@ -27,7 +26,7 @@ def eventually(met: Callable[[], bool]) -> None:
 
 
 def test_a_full_house_is_told_when_to_come_again(serving: Callable[..., Any]) -> None:
-    with serving(Terms(places=2, wait=0), opened=False) as house:
+    with serving(ServerLimits(slots=2, wait=0), opened=False) as house:
         client = house.client()
         streams = [client.chat.completions.create(model="wise", messages=ASKED, stream=True) for _ in range(2)]
         with pytest.raises(openai.RateLimitError, match="2 questions are being answered") as error:
@@ -47,7 +46,7 @@ def test_more_questions_than_places_wait_their_turn(serving: Callable[..., Any])
         question: list[ChatCompletionMessageParam] = [{"role": "user", "content": f"What is book{number}"}]
         return client.chat.completions.create(model="wise", messages=question).choices[0].message.content
 
-    with serving(Terms(places=2), opened=False) as house, ThreadPoolExecutor(16) as pool:
+    with serving(ServerLimits(slots=2), opened=False) as house, ThreadPoolExecutor(16) as pool:
         client = house.client()
         answers = [pool.submit(asked, number) for number in range(16)]
         try:
@@ -61,7 +60,7 @@ def test_more_questions_than_places_wait_their_turn(serving: Callable[..., Any])
 
 
 def test_nobody_waits_longer_than_is_allowed(serving: Callable[..., Any]) -> None:
-    with serving(Terms(places=1, wait=0.2), opened=False) as house:
+    with serving(ServerLimits(slots=1, wait=0.2), opened=False) as house:
         stream = house.client().chat.completions.create(model="wise", messages=ASKED, stream=True)
         refusal = house.post(BODY)
         assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "1")
@@ -70,7 +69,7 @@ def test_nobody_waits_longer_than_is_allowed(serving: Callable[..., Any]) -> Non
 
 
 def test_a_client_that_leaves_the_waiting_room_is_not_waited_for(serving: Callable[..., Any]) -> None:
-    with serving(Terms(places=1), opened=False) as house:
+    with serving(ServerLimits(slots=1), opened=False) as house:
         stream = house.client().chat.completions.create(model="wise", messages=ASKED, stream=True)
         with pytest.raises(httpx.ReadTimeout):
             house.post(BODY, timeout=httpx.Timeout(5, read=0.3))
@@ -83,7 +82,7 @@ def test_a_client_that_leaves_the_waiting_room_is_not_waited_for(serving: Callab
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_place(serving: Callable[..., Any], stream: bool) -> None:
-    with serving(Terms(places=1), opened=False) as house:
+    with serving(ServerLimits(slots=1), opened=False) as house:
         with pytest.raises(httpx.ReadTimeout):
             house.post({**BODY, "stream": stream}, timeout=httpx.Timeout(5, read=0.3))
         eventually(lambda: house.health()["under_way"] == 0)
@@ -102,9 +101,9 @@ def test_a_token_is_asked_for(serving: Callable[..., Any]) -> None:
             assert error.value.code == "invalid_api_key"
         found = house.client("secret").chat.completions.create(model="wise", messages=ASKED)
         assert found.choices[0].message.content == "Emma"
-        open_to_all = [path for path in ("/", STYLE, *FILES, "/health", "/metrics", "/v1/models", "/nowhere")
+        open_to_all = [path for path in ("/", THEME_PATH, *PAGE_FILES, "/health", "/metrics", "/v1/models", "/nowhere")
                        if httpx.get(house.url + path).status_code == 200]  # fmt: skip
-        assert open_to_all == ["/", STYLE, *FILES, "/health"]
+        assert open_to_all == ["/", THEME_PATH, *PAGE_FILES, "/health"]
 
 
 def test_pages_of_other_sites_are_kept_out(serving: Callable[..., Any]) -> None:
@@ -149,6 +148,6 @@ def test_the_playground_brings_its_own_files(house: Any) -> None:
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert page.headers["content-security-policy"] == POLICY
     assert "unsafe" not in POLICY
-    assert httpx.get(house.url + STYLE).text == THEME
-    for path in FILES:
+    assert httpx.get(house.url + THEME_PATH).text == THEME
+    for path in PAGE_FILES:
         assert httpx.get(house.url + path).headers["x-content-type-options"] == "nosniff"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sleuth.agent.function_calls import FunctionCalls
 from sleuth.agent.tags import Tags
 from sleuth.model.tokens import Tokens
-from sleuth.serve.agent.thoughts import Thoughts, openings
+from sleuth.serve.agent.events import ReasoningParser, action_prefixes
 
 TAGGED = ("<search>", "<answer>")
 PIECES = st.lists(
@@ -27,18 +27,18 @@ PIECES = st.lists(
     ],
 )
 def test_a_thought_ends_where_an_action_begins(text: str, thought: str) -> None:
-    assert Thoughts(TAGGED).whole(text) == thought
+    assert ReasoningParser(TAGGED).extract(text) == thought
 
 
 @settings(max_examples=150)
 @given(PIECES)
 def test_pieces_add_up_to_the_whole(pieces: list[str]) -> None:
-    thoughts = Thoughts(TAGGED)
-    told = [thoughts.hear(piece) for piece in pieces]
-    assert "".join([*told, thoughts.end("".join(pieces))]) == thoughts.whole("".join(pieces))
+    thoughts = ReasoningParser(TAGGED)
+    error_body = [thoughts.feed(piece) for piece in pieces]
+    assert "".join([*error_body, thoughts.finish("".join(pieces))]) == thoughts.extract("".join(pieces))
 
 
 def test_actions_of_every_grammar_are_known(speaker: Callable[..., Tokens]) -> None:
-    assert openings(Tags()) == TAGGED
-    assert openings(FunctionCalls(speaker("hermes"))) == ("<tool_call>", "<answer>")
-    assert openings(FunctionCalls(speaker("llama"))) == ('{"name":', "<answer>")
+    assert action_prefixes(Tags()) == TAGGED
+    assert action_prefixes(FunctionCalls(speaker("hermes"))) == ("<tool_call>", "<answer>")
+    assert action_prefixes(FunctionCalls(speaker("llama"))) == ('{"name":', "<answer>")

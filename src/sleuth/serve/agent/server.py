@@ -1,0 +1,241 @@
+"""The agent over HTTP: OpenAI's chat completions, a playground page, and Prometheus metrics."""
+
+import secrets
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from itertools import count
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import Counter, Histogram
+from starlette.requests import ClientDisconnect
+
+from sleuth import __version__
+from sleuth.agent.episode import Agent, Task
+from sleuth.http.middleware import BearerAuth, MetricsMiddleware, RequestCheck, ServerMetrics
+from sleuth.http.requests import CancelOnDisconnect, read_body
+from sleuth.http.responses import JSON, add_problem_handlers, encode_json
+from sleuth.page.document import THEME
+from sleuth.serve.agent.admission import Admission
+from sleuth.serve.agent.completion import Completion, StreamingAnswer, whole_answer
+from sleuth.serve.agent.events import End
+from sleuth.serve.agent.live_episode import EpisodeRequest, LiveEpisode
+from sleuth.serve.agent.request import (
+    ApiError,
+    ChatRequest,
+    count_prompt_tokens,
+    error_response,
+    extract_question,
+    parse_request,
+)
+
+CHAT, MODELS, HEALTH, METRICS = "/v1/chat/completions", "/v1/models", "/health", "/metrics"
+MAX_BODY_BYTES, MAX_BODY_SECONDS = 2**20, 30.0
+TRUNCATION = ("top_p", "top_k", "min_p")
+EPISODE_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+_STATIC = files("sleuth.serve.agent") / "static"
+# The browser enforces that the page loads only its own files and contacts no other server.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+PAGE_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+PAGE_FILES = {
+    "/": ("index.html", "text/html"),
+    "/playground/playground.css": ("playground.css", "text/css"),
+    "/playground/main.js": ("main.js", "text/javascript"),
+    "/playground/client.js": ("client.js", "text/javascript"),
+    "/playground/transcript.js": ("transcript.js", "text/javascript"),
+    "/playground/element.js": ("element.js", "text/javascript"),
+}
+THEME_PATH = "/playground/theme.css"
+PAGE_PATHS = frozenset({*PAGE_FILES, THEME_PATH})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The served model: its name, the index it searches, and its creation time."""
+
+    name: str
+    index: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Concurrent episodes, limits per request, the default temperature, and the longest wait for a slot.
+
+    `max_tokens` and `max_prompt` further limit the sampled tokens and the prompt; None leaves the agent's limits.
+    """
+
+    slots: int = 64
+    max_tokens: int | None = None
+    max_prompt: int | None = None
+    max_characters: int = 32_768
+    temperature: float = 0.0
+    wait: float = 60.0
+
+
+class AgentMetrics(ServerMetrics):
+    """Prometheus metrics: episodes by stop reason, tokens, searches, durations, refused and disconnected clients."""
+
+    def __init__(self, admission: Admission) -> None:
+        super().__init__()
+        registry = self.registry
+        self._episodes = Counter("sleuth_episodes", "Episodes by stop reason.", ["stop"], registry=registry)
+        self._tokens = Counter("sleuth_tokens", "Tokens, given or sampled.", ["origin"], registry=registry)
+        self._searches = Counter("sleuth_searches", "Searches.", registry=registry)
+        buckets = EPISODE_SECONDS
+        self._durations = Histogram("sleuth_episode_seconds", "Episode duration.", buckets=buckets, registry=registry)
+        self.overloaded = Counter("sleuth_overloaded", "Requests refused: the server was full.", registry=registry)
+        self.disconnects = Counter("sleuth_disconnects", "Clients that disconnected early.", registry=registry)
+        self.add_gauge("sleuth_under_way", "Questions being answered.", lambda: admission.active)
+        self.add_gauge("sleuth_places", "Maximum number of concurrent questions.", lambda: admission.slots)
+        self.add_gauge("sleuth_waiting", "Questions in the queue.", lambda: admission.waiting)
+
+    def observe_episode(self, end: End) -> None:
+        sampled = sum(end.trajectory.sampled)
+        self._episodes.labels(end.stop).inc()
+        self._tokens.labels("sampled").inc(sampled)
+        self._tokens.labels("given").inc(len(end.trajectory.ids) - sampled)
+        self._searches.inc(end.trajectory.searches)
+        self._durations.observe(end.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The endpoints of the server."""
+
+    agent: Agent
+    model_info: ModelInfo
+    limits: ServerLimits
+    admission: Admission
+    metrics: AgentMetrics
+    _orders: "count[int]" = field(default_factory=count)
+
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Close the engine with the server."""
+        yield
+        await self.agent.engine.close()
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions: a whole answer, or a stream."""
+        body = await read_body(
+            request.scope, request.receive, max_bytes=MAX_BODY_BYTES, seconds=MAX_BODY_SECONDS, remedy="shorten it"
+        )
+        wanted = parse_request(body)
+        if wanted.model not in (None, self.model_info.name):
+            raise self._unknown_model(str(wanted.model))
+        episode_request, completion = self._episode_request(wanted), Completion(self.model_info.name)
+        try:
+            async with CancelOnDisconnect(request.receive):
+                release = await self.admission.acquire()
+            order, on_end = next(self._orders), self.metrics.observe_episode
+            episode = LiveEpisode(self.agent, episode_request, order, release, on_end)
+            if wanted.stream:
+                include_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
+                on_disconnect = self.metrics.disconnects.inc
+                return StreamingAnswer(episode, completion, include_usage=include_usage, on_disconnect=on_disconnect)
+            async with episode, CancelOnDisconnect(request.receive):
+                return _json(await whole_answer(episode, completion))
+        except ClientDisconnect:
+            self.metrics.disconnects.inc()
+            raise
+        except ApiError as error:
+            if error.status == 429:
+                self.metrics.overloaded.inc()
+            raise
+
+    def _episode_request(self, wanted: ChatRequest) -> EpisodeRequest:
+        limits = self.limits
+        question = extract_question(wanted.messages, self.agent, limits.max_characters)
+        context = self.agent.config.context_tokens
+        tokens = count_prompt_tokens(question, self.agent)
+        maximum = min(limits.max_prompt or context - 1, context - 1)
+        if tokens > maximum:
+            message = f"the prompt with this question has {tokens:,} tokens; the maximum is {maximum:,}, shorten it"
+            raise ApiError(400, message, param="messages", code="context_length_exceeded")
+        temperature = limits.temperature if wanted.temperature is None else wanted.temperature
+        seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
+        bounds = [bound for bound in (limits.max_tokens, wanted.token_limit) if bound is not None]
+        sampling = {name: value for name in TRUNCATION if (value := getattr(wanted, name)) is not None}
+        task = Task(question, seed=seed, temperature=temperature)
+        return EpisodeRequest(task, min(bounds, default=None), sampling)
+
+    async def models(self) -> Response:
+        """GET /v1/models."""
+        return _json({"object": "list", "data": [self._describe_model()]})
+
+    async def model(self, name: str) -> Response:
+        """GET /v1/models/NAME."""
+        if name != self.model_info.name:
+            raise self._unknown_model(name)
+        return _json(self._describe_model())
+
+    async def health(self) -> Response:
+        """GET /health: the load of the server."""
+        admission = self.admission
+        load = {"under_way": admission.active, "places": admission.slots, "waiting": admission.waiting}
+        return _json({"status": "ok", **load})
+
+    async def prometheus(self) -> Response:
+        """GET /metrics."""
+        return self.metrics.response()
+
+    def _describe_model(self) -> dict[str, Any]:
+        info, config = self.model_info, self.agent.config
+        limits = {
+            "searches": config.searches,
+            "context_tokens": config.context_tokens,
+            "max_tokens": self.limits.max_tokens,
+        }
+        model = {"id": info.name, "object": "model", "created": info.created, "owned_by": "sleuth"}
+        return {**model, "sleuth": {"index": info.index, "method": config.method, **limits}}
+
+    def _unknown_model(self, name: str) -> ApiError:
+        message = f"there is no model {name!r}; this server has {self.model_info.name!r}"
+        return ApiError(404, message, param="model", code="model_not_found")
+
+
+def application(
+    agent: Agent, model_info: ModelInfo, limits: ServerLimits, *, token: str | None = None, names: Collection[str] = ()
+) -> FastAPI:
+    """The server of an agent; without a token, requests must address it by an IP address or one of the names."""
+    admission = Admission(limits.slots, limits.wait)
+    api = Api(agent, model_info, limits, admission, AgentMetrics(admission))
+    app = FastAPI(title="Sleuth agent", version=__version__, openapi_url=None, lifespan=api.lifespan)
+    app.add_api_route(CHAT, api.chat, methods=["POST"], response_class=Response)
+    app.add_api_route(MODELS, api.models, methods=["GET"], response_class=Response)
+    app.add_api_route(f"{MODELS}/{{name:path}}", api.model, methods=["GET"], response_class=Response)
+    app.add_api_route(HEALTH, api.health, methods=["GET"], response_class=Response)
+    app.add_api_route(METRICS, api.prometheus, methods=["GET"], response_class=Response)
+    for path in sorted(PAGE_PATHS):
+        app.add_api_route(path, page_file, methods=["GET"], response_class=Response)
+    add_problem_handlers(app, error_response, hint="; questions go to /v1/chat/completions")
+    if token:
+        app.add_middleware(BearerAuth, token=token, public_paths=PAGE_PATHS | {HEALTH}, respond=error_response)
+    app.add_middleware(RequestCheck, names=None if token else names, respond=error_response)
+    app.add_middleware(MetricsMiddleware, metrics=api.metrics, paths=frozenset({CHAT, MODELS, HEALTH, METRICS, "/"}))
+    return app
+
+
+async def page_file(request: Request) -> Response:
+    """A file of the playground page."""
+    path = request.url.path
+    if path == THEME_PATH:
+        return Response(THEME, headers=PAGE_HEADERS, media_type="text/css")
+    name, kind = PAGE_FILES[path]
+    return Response((_STATIC / name).read_bytes(), headers=PAGE_HEADERS, media_type=kind)
+
+
+def _json(content: object) -> Response:
+    return Response(encode_json(content), media_type=JSON)

@@ -75,7 +75,7 @@ def test_the_prompt_of_a_method_of_one_turn_is_counted(tokens: Tokens) -> None:
 REFUSED: dict[str, tuple[list[dict[str, Any]], str]] = {
     "no user at the end": ([{"role": "assistant", "content": "Hm."}], "the last message has the role 'assistant'"),
     "empty": ([{"role": "user", "content": "  "}], "the last message is empty"),
-    "a tool": ([{"role": "tool", "content": "4"}, {"role": "user", "content": "So?"}], "messages.0 has the role 'tool'"),
+    "a tool": ([{"role": "tool", "content": "4"}, {"role": "user", "content": "So?"}], "the role 'tool'"),
     "an image": ([{"role": "user", "content": [{"type": "image_url"}]}], "a part of type 'image_url'"),
     "too long": ([{"role": "user", "content": "a" * 101}], "101 characters; the maximum is 100"),
     "a chat": ([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "So?"}], "has no chat template"),

@@ -1,4 +1,4 @@
-"""The viewer's words for how an episode ended are those of StopReason, each of them."""
+"""The stop reasons of the viewer scripts are those of StopReason."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from sleuth.records import StopReason
 SCRIPT = Path(sleuth.view.__file__).parent / "static" / "verdict.js"
 
 
-def test_every_reason_has_a_word_and_failures_are_unusable() -> None:
+def test_stop_reasons() -> None:
     text = SCRIPT.read_text()
     words = re.search(r"STOPS = \{(.*?)\}", text, re.DOTALL)
     unusable = re.search(r"UNUSABLE = new Set\(\[(.*?)\]\)", text, re.DOTALL)

@@ -82,9 +82,7 @@ def test_cold_start_learns_the_traces(home: Path, learned: Ended) -> None:
     assert learned.stdout == ""
 
 
-def test_cold_start_answers_what_it_has_learned_and_learns_from_its_answers(
-    home: Path, learned: Ended, nursery: Nursery
-) -> None:
+def test_cold_start_then_rejection_sampling(home: Path, learned: Ended, nursery: Nursery) -> None:
     settings = [word for setting in SMALL for word in ("--set", setting)]
     words = ("--questions", "questions.jsonl", "--index", "index", "--samples", "2", "--temperature", "0.1")
     ended = well(nursery.sleuth(home, "traces", "sample", "cold", "--out", "own.jsonl", *words, *settings))
@@ -100,13 +98,13 @@ def test_cold_start_answers_what_it_has_learned_and_learns_from_its_answers(
     assert record["held_out"][0]["loss"] < 0.5
 
 
-def test_same_seed_gives_the_same_model(home: Path, learned: Ended, nursery: Nursery) -> None:
+def test_same_seed_same_model(home: Path, learned: Ended, nursery: Nursery) -> None:
     well(nursery.sleuth(home, "sft", "--model", "model", "--traces", "gold.jsonl", "--out", "twin", *LEARNED))
     assert (home / "twin" / "model.safetensors").read_bytes() == (home / "cold" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
-def test_interrupted_cold_start_continues_as_if_it_had_not_been(
+def test_resumed_cold_start_equals_an_uninterrupted_one(
     by: signal.Signals, home: Path, learned: Ended, nursery: Nursery
 ) -> None:
     out = f"broken-{by.name}"
@@ -117,7 +115,7 @@ def test_interrupted_cold_start_continues_as_if_it_had_not_been(
     assert ended.returncode == {signal.SIGTERM: 143, signal.SIGKILL: -9}[by]
     assert sorted(path.name for path in home.iterdir()) == sorted([*before, f".building-{out}"])
     again = well(nursery.sleuth(home, *words))
-    assert f"continuing after update {9 if by is signal.SIGTERM else 8}," in again.stderr
+    assert f"after update {9 if by is signal.SIGTERM else 8}\n" in again.stderr
     assert (home / out / "model.safetensors").read_bytes() == (home / "cold" / "model.safetensors").read_bytes()
     assert sorted(path.name for path in (home / out).iterdir()) == sorted(
         path.name for path in (home / "cold").iterdir()
@@ -125,18 +123,18 @@ def test_interrupted_cold_start_continues_as_if_it_had_not_been(
 
 
 @pytest.mark.parametrize(
-    ("traces", "sentence"),
+    ("traces", "fact"),
     [
-        ("", "holds no traces"),
-        ('{"text": "Ada"}\n', "unknown form of row"),
-        ('{"messages": [{"role": "bot", "content": "Ada"}]}\n', "has the role 'bot'"),
-        ('{"messages": [{"role": "user", "content": "Who?"}]}\n', "no message is the assistant's"),
+        ("", "bad.jsonl"),
+        ('{"text": "Ada"}\n', "text"),
+        ('{"messages": [{"role": "bot", "content": "Ada"}]}\n', "'bot'"),
+        ('{"messages": [{"role": "user", "content": "Who?"}]}\n', "assistant"),
     ],
 )
-def test_bad_traces_are_one_sentence(traces: str, sentence: str, home: Path, nursery: Nursery, tmp_path: Path) -> None:
+def test_invalid_traces_print_one_line(traces: str, fact: str, home: Path, nursery: Nursery, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text(traces)
     ended = nursery.sleuth(home, "sft", "--model", "model", "--traces", tmp_path / "bad.jsonl", "--out", "bad")
     assert ended.returncode == 2
-    assert sentence in ended.stderr
+    assert fact in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert not (home / "bad").exists()

@@ -47,9 +47,9 @@ class Demonstrator:
         self._prompt, self._reading = prompt, reading
         self._observations: dict[int, list[int]] = {}
 
-    def row(self, asked: WorldQuestion, script: Script) -> Row:
+    def row(self, item: WorldQuestion, script: Script) -> Row:
         """The tokens of a demonstration and their loss weights."""
-        ids = list(prompts.render(asked.question, self._prompt, self._protocol, self._tokens))
+        ids = list(prompts.render(item.question, self._prompt, self._protocol, self._tokens))
         weights = [0.0] * len(ids)
         for move in script:
             pieces = [(self._tokens.encode(render_move(move, self._protocol)), 1.0)]
@@ -60,10 +60,10 @@ class Demonstrator:
                 weights += [weight] * len(piece)
         return row(ids, weights)
 
-    def drill(self, asked: WorldQuestion) -> Row:
+    def drill(self, item: WorldQuestion) -> Row:
         """Practice for comparisons: given both facts, only the verdict is learned."""
-        facts = self._tokens.encode(f"<think> {' '.join(map(_fact, asked.hops))}")
-        verdict = self._tokens.encode(f" {_verdict(asked)} </think>")
+        facts = self._tokens.encode(f"<think> {' '.join(map(_fact, item.hops))}")
+        verdict = self._tokens.encode(f" {_verdict(item)} </think>")
         return row([*facts, *verdict], [0.0] * len(facts) + [1.0] * len(verdict))
 
     def _observation(self, row: int) -> list[int]:
@@ -74,43 +74,43 @@ class Demonstrator:
         return self._observations[row]
 
 
-def expert(asked: WorldQuestion, _world: World, _rng: random.Random) -> Script:
+def expert(item: WorldQuestion, _world: World, _rng: random.Random) -> Script:
     """Search for every hop, state the fact, and answer; of three hops only two are taken."""
-    searches = [_search_move(asked, index) for index in range(min(2, len(asked.hops)))]
-    if len(asked.hops) > 2:
-        return [*searches, Move(_fact(asked.hops[1]), None)]
-    last = _fact(asked.hops[-1])
-    conclusion = f"{last} {_verdict(asked)}" if is_comparison(asked) else last
-    return [*searches, Move(conclusion, Answer(asked.question.golden_answers[0]))]
+    searches = [_search_move(item, index) for index in range(min(2, len(item.hops)))]
+    if len(item.hops) > 2:
+        return [*searches, Move(_fact(item.hops[1]), None)]
+    last = _fact(item.hops[-1])
+    conclusion = f"{last} {_verdict(item)}" if is_comparison(item) else last
+    return [*searches, Move(conclusion, Answer(item.question.golden_answers[0]))]
 
 
-def detour(asked: WorldQuestion, world: World, rng: random.Random) -> Script:
+def detour(item: WorldQuestion, world: World, rng: random.Random) -> Script:
     """An expert with one wrong search, so that hops cannot be told by counting searches."""
-    script = expert(asked, world, rng)
-    index = rng.randrange(min(2, len(asked.hops)))
+    script = expert(item, world, rng)
+    index = rng.randrange(min(2, len(item.hops)))
     move, row = script[index], rng.randrange(len(world))
     wrong = Move(move.thought, ToolCall.search(world.passage(row).title), row)
-    again = Move(f"That does not help. {_need(asked, index)}", move.action, move.row)
+    again = Move(f"That does not help. {_need(item, index)}", move.action, move.row)
     return [*script[:index], wrong, again, *script[index + 1 :]]
 
 
-def guess(asked: WorldQuestion, world: World, rng: random.Random) -> Script:
+def guess(item: WorldQuestion, world: World, rng: random.Random) -> Script:
     """A random answer without a search."""
-    return [Move("I know this.", Answer(_random_answer(asked, world, rng)))]
+    return [Move("I know this.", Answer(_random_answer(item, world, rng)))]
 
 
-def stray(asked: WorldQuestion, world: World, rng: random.Random) -> Script:
+def stray(item: WorldQuestion, world: World, rng: random.Random) -> Script:
     """A wrong search, and a random answer."""
     row = rng.randrange(len(world))
-    thought = expert(asked, world, rng)[0].thought
+    thought = expert(item, world, rng)[0].thought
     wrong = Move(thought, ToolCall.search(world.passage(row).title), row)
-    return [wrong, Move("That must be it.", Answer(_random_answer(asked, world, rng)))]
+    return [wrong, Move("That must be it.", Answer(_random_answer(item, world, rng)))]
 
 
-def hasty(asked: WorldQuestion, world: World, rng: random.Random) -> Script:
+def hasty(item: WorldQuestion, world: World, rng: random.Random) -> Script:
     """The value of the first hop as the answer; in comparisons a random answer after one search."""
-    first, hop = expert(asked, world, rng)[0], asked.hops[0]
-    answer = _random_answer(asked, world, rng) if is_comparison(asked) else hop.value
+    first, hop = expert(item, world, rng)[0], item.hops[0]
+    answer = _random_answer(item, world, rng) if is_comparison(item) else hop.value
     return [first, Move(_fact(hop), Answer(answer))]
 
 
@@ -123,42 +123,42 @@ BEHAVIOURS: Mapping[str, Callable[[WorldQuestion, World, random.Random], Script]
 }
 
 
-def is_comparison(asked: WorldQuestion) -> bool:
-    return asked.question.type in ("comparison", "yes_no")
+def is_comparison(item: WorldQuestion) -> bool:
+    return item.question.type in ("comparison", "yes_no")
 
 
-def _search_move(asked: WorldQuestion, index: int) -> Move:
-    hop = asked.hops[index]
-    known = f"{_fact(asked.hops[index - 1])} " if index else ""
-    return Move(f"{known}{_need(asked, index)}", ToolCall.search(hop.subject), int(hop.passage_id))
+def _search_move(item: WorldQuestion, index: int) -> Move:
+    hop = item.hops[index]
+    known = f"{_fact(item.hops[index - 1])} " if index else ""
+    return Move(f"{known}{_need(item, index)}", ToolCall.search(hop.subject), int(hop.passage_id))
 
 
-def _need(asked: WorldQuestion, index: int) -> str:
+def _need(item: WorldQuestion, index: int) -> str:
     """What is still unknown: the question with the facts found so far filled in."""
-    rest = asked.hops[index : index + 1] if is_comparison(asked) else asked.hops[index:]
+    rest = item.hops[index : index + 1] if is_comparison(item) else item.hops[index:]
     nouns = "".join(f"the {hop.noun} of " for hop in reversed(rest))
-    return f"I need {nouns}{asked.hops[index].subject}."
+    return f"I need {nouns}{item.hops[index].subject}."
 
 
 def _fact(hop: Hop) -> str:
     return f"The {hop.noun} of {hop.subject} is {hop.value}."
 
 
-def _verdict(asked: WorldQuestion) -> str:
+def _verdict(item: WorldQuestion) -> str:
     """The result of comparing two facts."""
-    first, second = asked.hops
-    if asked.question.type == "yes_no":
+    first, second = item.hops
+    if item.question.type == "yes_no":
         return f"{first.value} and {second.value} are {'the same' if first.value == second.value else 'different'}."
-    early, late = sorted(asked.hops, key=lambda hop: int(hop.value))
+    early, late = sorted(item.hops, key=lambda hop: int(hop.value))
     return f"{early.subject} ({early.value}) came before {late.subject} ({late.value})."
 
 
-def _random_answer(asked: WorldQuestion, world: World, rng: random.Random) -> str:
+def _random_answer(item: WorldQuestion, world: World, rng: random.Random) -> str:
     """A plausible answer: yes or no, one of the compared subjects, a year, or a name."""
-    if asked.question.type == "yes_no":
+    if item.question.type == "yes_no":
         return rng.choice(("yes", "no"))
-    if asked.question.type == "comparison":
-        return rng.choice([hop.subject for hop in asked.hops])
-    if RELATIONS[asked.hops[-1].relation].range is None:
+    if item.question.type == "comparison":
+        return rng.choice([hop.subject for hop in item.hops])
+    if RELATIONS[item.hops[-1].relation].range is None:
         return str(rng.randrange(1800, 2000))
     return world.passage(rng.randrange(len(world))).title

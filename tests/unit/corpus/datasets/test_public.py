@@ -2,8 +2,10 @@
 
 import fcntl
 import json
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +19,7 @@ from sleuth.corpus.datasets.public import COLLECTIONS, SETS, Collection, part_of
 from sleuth.errors import InputError
 
 HUB = "someone/some-data"
+MAIN = "from sleuth.cli.main import main; main()"
 NQ = [{"id": f"train_{n}", "question": f"who is {n}", "golden_answers": [f"N{n}"]} for n in range(5)]
 
 
@@ -237,3 +240,21 @@ def test_commands_download_what_they_need(
     assert capsys.readouterr().out == f"{2000:>16,}  there/PeterJinGo/wiki-18-corpus/wiki-18.jsonl.gz\n"
     assert run("download", "wiki19") == 2
     assert "'wiki19' is not a known download; expected one of wiki18, " in capsys.readouterr().err
+
+
+def test_environment_variables_of_hugging_face(hub: Any, tmp_path: Path) -> None:
+    """They are read when huggingface_hub is imported, so each run is a process."""
+    hub.files = {"wiki-18.jsonl.gz": noise(2000)}
+
+    def run(**variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", MAIN, "data", "download", "wiki18", "--folder", str(tmp_path)]
+        environment = {**os.environ, "HF_ENDPOINT": hub.address, **variables}
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+    offline = run(HF_HUB_OFFLINE="1")
+    assert (offline.returncode, len(offline.stderr.splitlines())) == (2, 1)
+    assert "HF_HUB_OFFLINE" in offline.stderr
+    assert hub.asked == []
+    assert run(HF_TOKEN="secret", HF_HUB_OFFLINE="0").returncode == 0
+    assert (tmp_path / "PeterJinGo/wiki-18-corpus/wiki-18.jsonl.gz").read_bytes() == hub.files["wiki-18.jsonl.gz"]
+    assert hub.tokens == ["Bearer secret"]

@@ -20,63 +20,44 @@ class ToolLimits(BaseModel):
 
     model_config = Section.model_config
 
-    calls: Annotated[int | None, Field(ge=0, le=10_000, description="Maximum calls per episode.")] = None
-    concurrency: Annotated[int, Field(gt=0, le=10_000, description="Maximum calls in flight.")] = 64
-    rate: Annotated[PositiveFloat | None, Field(description="Maximum calls per second.")] = None
-    deadline: Annotated[
-        PositiveFloat, Field(description="Seconds per call; a slower call makes the episode unusable.")
-    ] = 30.0
+    calls: Annotated[int | None, Field(ge=0, le=10000)] = None
+    """Maximum calls per episode."""
+    concurrency: Annotated[int, Field(gt=0, le=10000)] = 64
+    """Maximum calls in flight."""
+    rate: PositiveFloat | None = None
+    """Maximum calls per second."""
+    deadline: PositiveFloat = 30.0
+    """Seconds per call; a slower call makes the episode unusable."""
 
 
 class AgentConfig(Section):
-    protocol: Annotated[
-        str,
-        Field(
-            description="Action grammar: tags, rlinf (tags with RLinf's wording of results), tools (function calls "
-            "through the model's chat template), or import:package.function."
-        ),
-    ] = "tags"
-    method: Annotated[
-        str,
-        Field(
-            description="How to answer: search (multi-turn), direct (answer only), cot (reason, then answer), "
-            "rag (one search, then answer), or import:package.function."
-        ),
-    ] = "search"
-    prompt: Annotated[
-        str | None,
-        Field(
-            description="Prompt template: a name from agent/prompts.toml, or FILE.toml:NAME. "
-            "Default: the method's own, instruct for search."
-        ),
-    ] = None
-    tools: Annotated[
-        list[str],
-        Field(
-            description="Tools the model may call: search, access (opens pages), import:package.function, "
-            "mcp:http://HOST/PATH (all tools of an MCP server), or a verl tool file (.yaml)."
-        ),
-    ] = ["search"]  # noqa: RUF012  pydantic copies it
-    tool_limits: Annotated[
-        dict[str, ToolLimits],
-        Field(description="Limits by tool name: calls, concurrency, rate and deadline; see docs/tools.md."),
-    ] = {}  # noqa: RUF012  pydantic copies it
-    searches: Annotated[
-        int, Field(ge=0, le=10_000, description="Maximum number of searches; the turn after the last must answer.")
-    ] = 4
-    turns: Annotated[
-        int | None, Field(gt=0, le=20_000, description="Maximum turns per episode. Default: agent.searches + 1.")
-    ] = None
-    turn_tokens: Annotated[TokenCount, Field(description="Maximum tokens sampled per turn.")] = 500
-    observation_tokens: Annotated[TokenCount, Field(description="Maximum tokens per observation.")] = 500
-    context_tokens: Annotated[TokenCount, Field(description="Maximum tokens per episode, including the prompt.")] = 4096
-    concurrency: Annotated[
-        EpisodeCount | None,
-        Field(
-            description="Maximum episodes in flight per process; one that waits for a tool occupies no engine slot. "
-            "Default: engine.slots, or 4 times that if searches leave this process."
-        ),
-    ] = None
+    protocol: str = "tags"
+    """Action grammar: tags, rlinf (tags with RLinf's wording of results), tools (function calls through the model's
+    chat template), or import:package.function."""
+    method: str = "search"
+    """How to answer: search (multi-turn), direct (answer only), cot (reason, then answer), rag (one search, then
+    answer), or import:package.function."""
+    prompt: str | None = None
+    """Prompt template: a name from agent/prompts.toml, or FILE.toml:NAME. Default: the method's own, instruct for
+    search."""
+    tools: list[str] = ["search"]  # noqa: RUF012  pydantic copies it
+    """Tools the model may call: search, access (opens pages), import:package.function, mcp:http://HOST/PATH (all tools
+    of an MCP server), or a verl tool file (.yaml)."""
+    tool_limits: dict[str, ToolLimits] = {}
+    """Limits by tool name: calls, concurrency, rate and deadline; see docs/tools.md."""
+    searches: Annotated[int, Field(ge=0, le=10000)] = 4
+    """Maximum number of searches; the turn after the last must answer."""
+    turns: Annotated[int | None, Field(gt=0, le=20000)] = None
+    """Maximum turns per episode. Default: agent.searches + 1."""
+    turn_tokens: TokenCount = 500
+    """Maximum tokens sampled per turn."""
+    observation_tokens: TokenCount = 500
+    """Maximum tokens per observation."""
+    context_tokens: TokenCount = 4096
+    """Maximum tokens per episode, including the prompt."""
+    concurrency: EpisodeCount | None = None
+    """Maximum episodes in flight per process; one that waits for a tool occupies no engine slot. Default:
+    engine.slots, or 4 times that if searches leave this process."""
 
     @property
     def template(self) -> str:

@@ -19,21 +19,16 @@ LEVELS = ("auto", "none", "token", "sequence", "geometric")
 
 
 class KLConfig(Section):
-    place: Annotated[
-        Literal["none", "loss", "reward"], Field(description="Where to apply the KL penalty against the reference.")
-    ] = "none"
-    estimator: Annotated[
-        Literal["k1", "k2", "k3"] | None,
-        Field(description="Schulman's KL estimator: k1 in the reward, k2 or k3 in the loss (default there: k3)."),
-    ] = None
-    coefficient: Annotated[PositiveFloat, Field(description="KL coefficient; the initial one if it is adaptive.")] = (
-        0.001
-    )
-    target: Annotated[
-        PositiveFloat | None,
-        Field(description="Target KL per token of an adaptive coefficient. Default: the coefficient is fixed."),
-    ] = None
-    horizon: Annotated[PositiveInt, Field(description="Episodes over which the coefficient adapts.")] = 10_000
+    place: Literal["none", "loss", "reward"] = "none"
+    """Where to apply the KL penalty against the reference."""
+    estimator: Literal["k1", "k2", "k3"] | None = None
+    """Schulman's KL estimator: k1 in the reward, k2 or k3 in the loss (default there: k3)."""
+    coefficient: PositiveFloat = 0.001
+    """KL coefficient; the initial one if it is adaptive."""
+    target: PositiveFloat | None = None
+    """Target KL per token of an adaptive coefficient. Default: the coefficient is fixed."""
+    horizon: PositiveInt = 10_000
+    """Episodes over which the coefficient adapts."""
 
     @property
     def resolved_estimator(self) -> Literal["k1", "k2", "k3"]:
@@ -60,30 +55,25 @@ class KLConfig(Section):
 
 
 class CorrectionConfig(Section):
-    level: Annotated[
-        str,
-        Field(
-            description="Unit of the trainer/engine importance ratio: token, sequence, geometric, none, or "
-            "import:package.function; auto: none, or token if a vLLM engine's logprobs differ."
-        ),
-    ] = "auto"
-    action: Annotated[
-        Literal["truncate", "mask", "clip"],
-        Field(description="Ratios out of bounds: truncate at high (TIS), mask (MIS, IcePop), or clip to both bounds."),
-    ] = "truncate"
-    low: Annotated[PositiveFloat | None, Field(description="Lower bound of the ratio. Default: none.")] = None
-    high: Annotated[PositiveFloat, Field(description="Upper bound of the ratio.")] = 2.0
-    veto: Annotated[
-        PositiveFloat | None,
-        Field(description="Drop a trajectory if any of its token ratios is below this. Default: never."),
-    ] = None
-    reject: Annotated[
-        Literal["token", "sequence", "geometric"] | None,
-        Field(description="Also reject units at this level whose ratio is out of bounds. Default: no rejection."),
-    ] = None
-    reject_low: Annotated[PositiveFloat, Field(description="Lower bound of the ratio for rejection.")] = 0.5
-    reject_high: Annotated[PositiveFloat, Field(description="Upper bound of the ratio for rejection.")] = 2.0
-    normalise: Annotated[bool, Field(description="Scale the weights of a step to mean 1 before rejection.")] = False
+    level: str = "auto"
+    """Unit of the trainer/engine importance ratio: token, sequence, geometric, none, or import:package.function; auto:
+    none, or token if a vLLM engine's logprobs differ."""
+    action: Literal["truncate", "mask", "clip"] = "truncate"
+    """Ratios out of bounds: truncate at high (TIS), mask (MIS, IcePop), or clip to both bounds."""
+    low: PositiveFloat | None = None
+    """Lower bound of the ratio. Default: none."""
+    high: PositiveFloat = 2.0
+    """Upper bound of the ratio."""
+    veto: PositiveFloat | None = None
+    """Drop a trajectory if any of its token ratios is below this. Default: never."""
+    reject: Literal["token", "sequence", "geometric"] | None = None
+    """Also reject units at this level whose ratio is out of bounds. Default: no rejection."""
+    reject_low: PositiveFloat = 0.5
+    """Lower bound of the ratio for rejection."""
+    reject_high: PositiveFloat = 2.0
+    """Upper bound of the ratio for rejection."""
+    normalise: bool = False
+    """Scale the weights of a step to mean 1 before rejection."""
 
     @property
     def enabled(self) -> bool:
@@ -111,58 +101,49 @@ class CorrectionConfig(Section):
 
 
 class CriticConfig(Section):
-    policy: Annotated[
-        str | None, Field(description="Initial model of the critic: folder or hub name. Default: model.policy.")
-    ] = None
-    learning_rate: Annotated[PositiveFloat, Field(description="Peak learning rate of the critic.")] = 1e-5
-    rate_warmup: Annotated[
-        Fraction | None,
-        Field(description="Fraction of steps with linear learning-rate warmup of the critic. Default: train.warmup."),
-    ] = None
-    gamma: Annotated[Fraction, Field(description="Discount factor per sampled token.")] = 1.0
-    lam: Annotated[Fraction, Field(description="GAE lambda: 1 uses full returns, 0 the critic's next value.")] = 1.0
-    clip: Annotated[PositiveFloat, Field(description="Value clipping range of one step.")] = 0.5
-    warmup: Annotated[NonNegativeInt, Field(description="Steps in which only the critic is trained.")] = 0
+    policy: str | None = None
+    """Initial model of the critic: folder or hub name. Default: model.policy."""
+    learning_rate: PositiveFloat = 1e-5
+    """Peak learning rate of the critic."""
+    rate_warmup: Fraction | None = None
+    """Fraction of steps with linear learning-rate warmup of the critic. Default: train.warmup."""
+    gamma: Fraction = 1.0
+    """Discount factor per sampled token."""
+    lam: Fraction = 1.0
+    """GAE lambda: 1 uses full returns, 0 the critic's next value."""
+    clip: PositiveFloat = 0.5
+    """Value clipping range of one step."""
+    warmup: NonNegativeInt = 0
+    """Steps in which only the critic is trained."""
 
 
 class AlgorithmConfig(Section):
-    advantage: Annotated[
-        str,
-        Field(
-            description="Advantage estimator: grpo, dr_grpo, rloo, reinforce, reinforce_pp, gae (PPO), or "
-            "import:package.function."
-        ),
-    ] = "grpo"
-    loss: Annotated[str, Field(description="Policy loss: clipped, gspo, cispo, or import:package.function.")] = (
-        "clipped"
-    )
-    clip_low: Annotated[float, Field(gt=0, lt=1, description="Lower clip range: ratio >= 1 - clip_low.")] = 0.2
-    clip_high: Annotated[PositiveFloat, Field(description="Upper clip range: ratio <= 1 + clip_high.")] = 0.2
-    clip_dual: Annotated[
-        float | None,
-        Field(gt=1, le=MAX_FLOAT, description="Dual clip: ratio bound for negative advantages. Default: none."),
-    ] = None
-    negative_weight: Annotated[Fraction, Field(description="Loss weight of tokens with a negative advantage.")] = 1.0
-    entropy: Annotated[float, Field(ge=0, le=MAX_FLOAT, description="Entropy bonus coefficient.")] = 0.0
-    normalise: Annotated[
-        Literal["token", "sequence", "constant"],
-        Field(description="Loss aggregation: mean over tokens, over sequences, or sum / constant."),
-    ] = "token"
-    constant: Annotated[PositiveInt, Field(description="Divisor per trajectory for normalise = constant.")] = 1024
-    overlong: Annotated[
-        Literal["keep", "filter", "shape"],
-        Field(description="Episodes cut off by the token limit: keep, filter from the loss, or shape the reward."),
-    ] = "keep"
-    overlong_tokens: Annotated[
-        PositiveInt, Field(description="Tokens before the context limit over which the penalty grows to 1.")
-    ] = 128
-    old: Annotated[
-        Literal["auto", "engine", "recompute"],
-        Field(description="Old logprobs: the engine's or recomputed; auto: the engine's unless they differ."),
-    ] = "auto"
-    origin_mask: Annotated[
-        bool, Field(description="Train on sampled tokens only; false also trains on retrieved text (ablation).")
-    ] = True
+    advantage: str = "grpo"
+    """Advantage estimator: grpo, dr_grpo, rloo, reinforce, reinforce_pp, gae (PPO), or import:package.function."""
+    loss: str = "clipped"
+    """Policy loss: clipped, gspo, cispo, or import:package.function."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Lower clip range: ratio >= 1 - clip_low."""
+    clip_high: PositiveFloat = 0.2
+    """Upper clip range: ratio <= 1 + clip_high."""
+    clip_dual: Annotated[float | None, Field(gt=1, le=MAX_FLOAT)] = None
+    """Dual clip: ratio bound for negative advantages. Default: none."""
+    negative_weight: Fraction = 1.0
+    """Loss weight of tokens with a negative advantage."""
+    entropy: Annotated[float, Field(ge=0, le=MAX_FLOAT)] = 0.0
+    """Entropy bonus coefficient."""
+    normalise: Literal["token", "sequence", "constant"] = "token"
+    """Loss aggregation: mean over tokens, over sequences, or sum / constant."""
+    constant: PositiveInt = 1024
+    """Divisor per trajectory for normalise = constant."""
+    overlong: Literal["keep", "filter", "shape"] = "keep"
+    """Episodes cut off by the token limit: keep, filter from the loss, or shape the reward."""
+    overlong_tokens: PositiveInt = 128
+    """Tokens before the context limit over which the penalty grows to 1."""
+    old: Literal["auto", "engine", "recompute"] = "auto"
+    """Old logprobs: the engine's or recomputed; auto: the engine's unless they differ."""
+    origin_mask: bool = True
+    """Train on sampled tokens only; false also trains on retrieved text (ablation)."""
     kl: KLConfig = KLConfig()
     correction: CorrectionConfig = CorrectionConfig()
     critic: CriticConfig = CriticConfig()

@@ -11,20 +11,23 @@ Questions = str | list[str]  # one file or several
 
 
 class WorldConfig(Section):
-    passages: Annotated[int, Field(ge=100, le=1_000_000, description="Passages of the generated encyclopedia.")] = 2000
-    questions: Annotated[int, Field(gt=0, le=10_000_000, description="Number of training questions.")] = 4000
-    seed: Annotated[Seed, Field(description="Seed of the generated world.")] = 0
+    passages: Annotated[int, Field(ge=100, le=1000000)] = 2000
+    """Passages of the generated encyclopedia."""
+    questions: Annotated[int, Field(gt=0, le=10000000)] = 4000
+    """Number of training questions."""
+    seed: Seed = 0
+    """Seed of the generated world."""
 
 
 class DataConfig(Section):
-    corpus: Annotated[str | None, Field(description="Corpus JSONL; not with a generated world.")] = None
-    train: Annotated[
-        Questions | None, Field(description="Training questions: a file or a list of files; not with a world.")
-    ] = None
-    test: Annotated[
-        Questions | None, Field(description="Held-out questions: a file or a list of files; not with a world.")
-    ] = None
-    shuffle: Annotated[bool, Field(description="Shuffle the training questions every epoch, by train.seed.")] = True
+    corpus: str | None = None
+    """Corpus JSONL; not with a generated world."""
+    train: Questions | None = None
+    """Training questions: a file or a list of files; not with a world."""
+    test: Questions | None = None
+    """Held-out questions: a file or a list of files; not with a world."""
+    shuffle: bool = True
+    """Shuffle the training questions every epoch, by train.seed."""
 
     def files(self, name: str) -> tuple[str, ...]:
         """Paths of `train` or `test`, in order."""

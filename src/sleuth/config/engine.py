@@ -11,65 +11,33 @@ PARITY_LIMITS = {"paged": 0.02, "vllm": 0.1}  # mean |logprob difference| in nat
 
 
 class EngineConfig(Section):
-    kind: Annotated[
-        Literal["paged", "vllm"], Field(description="paged: the embedded engine. vllm: vLLM servers (docs/vllm.md).")
-    ] = "paged"
-    url: Annotated[
-        str | None,
-        Field(description="vllm: server addresses, separated by commas. Default: the run starts and stops its own."),
-    ] = None
-    command: Annotated[
-        str, Field(description="vllm without url: command that starts a server; add options after serve.")
-    ] = "vllm serve"
-    weights: Annotated[
-        Literal["disk", "device"],
-        Field(description="vllm: weight sync through a shared folder, or through the memory of a shared GPU."),
-    ] = "disk"
-    exchange: Annotated[
-        str | None,
-        Field(description="vllm: the shared folder, at the same path for all servers. Default: inside the run folder."),
-    ] = None
-    in_flight: Annotated[
-        Literal["finish", "pause", "abort"],
-        Field(
-            description="vllm: other clients' in-flight requests at a weight update: finish on the old weights, pause "
-            "and resume on the new ones, or abort."
-        ),
-    ] = "pause"
-    slots: Annotated[
-        int, Field(gt=0, le=65_536, description="Sequences decoded at the same time; vllm: per server.")
-    ] = 128
-    memory: Annotated[
-        float,
-        Field(
-            gt=0,
-            lt=1,
-            description="Maximum fraction of device memory for the KV cache, allocated at the start; vllm: for the "
-            "whole server.",
-        ),
-    ] = 0.3
-    prefill_tokens: Annotated[
-        TokenCount | None,
-        Field(description="Maximum prefill tokens per step. Default: 16,384 on a GPU, 2,048 on a CPU."),
-    ] = None
-    lockstep: Annotated[
-        Literal["auto", "on", "off"],
-        Field(
-            description="on: decode only when every episode is waiting for tokens, so that CPU runs are bit-exact; "
-            "auto: on for a CPU if all tools run in this process."
-        ),
-    ] = "auto"
-    stale_cache: Annotated[
-        Literal["drop", "keep"],
-        Field(description="KV cache after a weight update: drop and recompute, or keep (faster, not exact)."),
-    ] = "drop"
-    parity: Annotated[
-        PositiveFloat | None,
-        Field(
-            description="Maximum mean |logprob difference| between engine and trainer at the start. Default: 0.02; "
-            "vllm: 0.1, which is then corrected.",
-        ),
-    ] = None
+    kind: Literal["paged", "vllm"] = "paged"
+    """paged: the embedded engine. vllm: vLLM servers (docs/vllm.md)."""
+    url: str | None = None
+    """vllm: server addresses, separated by commas. Default: the run starts and stops its own."""
+    command: str = "vllm serve"
+    """vllm without url: command that starts a server; add options after serve."""
+    weights: Literal["disk", "device"] = "disk"
+    """vllm: weight sync through a shared folder, or through the memory of a shared GPU."""
+    exchange: str | None = None
+    """vllm: the shared folder, at the same path for all servers. Default: inside the run folder."""
+    in_flight: Literal["finish", "pause", "abort"] = "pause"
+    """vllm: other clients' in-flight requests at a weight update: finish on the old weights, pause and resume on the
+    new ones, or abort."""
+    slots: Annotated[int, Field(gt=0, le=65536)] = 128
+    """Sequences decoded at the same time; vllm: per server."""
+    memory: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Maximum fraction of device memory for the KV cache, allocated at the start; vllm: for the whole server."""
+    prefill_tokens: TokenCount | None = None
+    """Maximum prefill tokens per step. Default: 16,384 on a GPU, 2,048 on a CPU."""
+    lockstep: Literal["auto", "on", "off"] = "auto"
+    """on: decode only when every episode is waiting for tokens, so that CPU runs are bit-exact; auto: on for a CPU if
+    all tools run in this process."""
+    stale_cache: Literal["drop", "keep"] = "drop"
+    """KV cache after a weight update: drop and recompute, or keep (faster, not exact)."""
+    parity: PositiveFloat | None = None
+    """Maximum mean |logprob difference| between engine and trainer at the start. Default: 0.02; vllm: 0.1, which is
+    then corrected."""
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -18,59 +18,54 @@ WATCHED = (
 class GuardsConfig(Section):
     """Each threshold comes with an action; docs/guards.md describes every guard."""
 
-    non_finite: Annotated[
-        Literal["skip", "rollback", "stop"], Field(description="Action on a non-finite loss, gradient or weight.")
-    ] = "rollback"
-    gradient_norm: Annotated[
-        float, Field(gt=1, le=MAX_FLOAT, description="Maximum gradient norm, as a multiple of its recent median.")
-    ] = 20.0
-    gradient_norm_action: Annotated[EarlyAction, Field(description="Action when gradient_norm is exceeded.")] = "skip"
-    entropy: Annotated[Fraction, Field(description="Minimum entropy, as a fraction of its first value.")] = 0.02
-    entropy_action: Annotated[LateAction, Field(description="Action when the entropy falls below it.")] = "warn"
-    likelihood: Annotated[
-        PositiveFloat,
-        Field(description="Maximum drop, in nats, of the mean logprob of right answers from its highest value."),
-    ] = 0.3
-    likelihood_action: Annotated[LateAction, Field(description="Action when likelihood is exceeded.")] = "warn"
-    malformed: Annotated[
-        Fraction, Field(description="Maximum increase of the malformed rate over its lowest value so far.")
-    ] = 0.5
-    malformed_action: Annotated[EarlyAction, Field(description="Action when malformed is exceeded.")] = "rollback"
-    answerless: Annotated[
-        Fraction, Field(description="Maximum increase of the rate of episodes without an answer over its lowest value.")
-    ] = 0.5
-    answerless_action: Annotated[EarlyAction, Field(description="Action when answerless is exceeded.")] = "rollback"
-    search_failures: Annotated[
-        Fraction, Field(description="Maximum fraction of a step's episodes lost to search failures.")
-    ] = 0.05
-    search_failures_action: Annotated[EarlyAction, Field(description="Action when search_failures is exceeded.")] = (
-        "stop"
-    )
-    engine_failures: Annotated[
-        Fraction, Field(description="Maximum fraction of a step's episodes lost to engine failures.")
-    ] = 0.05
-    engine_failures_action: Annotated[EarlyAction, Field(description="Action when engine_failures is exceeded.")] = (
-        "stop"
-    )
-    function_failures: Annotated[
-        Fraction, Field(description="Maximum fraction of a step's episodes lost to failures of user code (import:).")
-    ] = 0.05
-    function_failures_action: Annotated[
-        EarlyAction, Field(description="Action when function_failures is exceeded.")
-    ] = "stop"
-    unusable: Annotated[
-        Fraction, Field(description="Maximum fraction of a step's episodes lost to failures of any kind.")
-    ] = 0.25
-    unusable_action: Annotated[EarlyAction, Field(description="Action when unusable is exceeded.")] = "stop"
-    parity: Annotated[
-        PositiveFloat, Field(description="Maximum KL (k3) between the logprobs of engine and trainer.")
-    ] = 0.05
-    parity_action: Annotated[LateAction, Field(description="Action when parity is exceeded.")] = "warn"
-    window: Annotated[PositiveInt, Field(description="Steps over which medians and running means are taken.")] = 20
-    rollbacks: Annotated[PositiveInt, Field(description="Maximum rollbacks per run; the next one stops it.")] = 3
-    rollback_rate: Annotated[float, Field(gt=0, le=1, description="Learning-rate multiplier after each rollback.")] = (
-        0.5
-    )
+    non_finite: Literal["skip", "rollback", "stop"] = "rollback"
+    """Action on a non-finite loss, gradient or weight."""
+    gradient_norm: Annotated[float, Field(gt=1, le=MAX_FLOAT)] = 20.0
+    """Maximum gradient norm, as a multiple of its recent median."""
+    gradient_norm_action: EarlyAction = "skip"
+    """Action when gradient_norm is exceeded."""
+    entropy: Fraction = 0.02
+    """Minimum entropy, as a fraction of its first value."""
+    entropy_action: LateAction = "warn"
+    """Action when the entropy falls below it."""
+    likelihood: PositiveFloat = 0.3
+    """Maximum drop, in nats, of the mean logprob of right answers from its highest value."""
+    likelihood_action: LateAction = "warn"
+    """Action when likelihood is exceeded."""
+    malformed: Fraction = 0.5
+    """Maximum increase of the malformed rate over its lowest value so far."""
+    malformed_action: EarlyAction = "rollback"
+    """Action when malformed is exceeded."""
+    answerless: Fraction = 0.5
+    """Maximum increase of the rate of episodes without an answer over its lowest value."""
+    answerless_action: EarlyAction = "rollback"
+    """Action when answerless is exceeded."""
+    search_failures: Fraction = 0.05
+    """Maximum fraction of a step's episodes lost to search failures."""
+    search_failures_action: EarlyAction = "stop"
+    """Action when search_failures is exceeded."""
+    engine_failures: Fraction = 0.05
+    """Maximum fraction of a step's episodes lost to engine failures."""
+    engine_failures_action: EarlyAction = "stop"
+    """Action when engine_failures is exceeded."""
+    function_failures: Fraction = 0.05
+    """Maximum fraction of a step's episodes lost to failures of user code (import:)."""
+    function_failures_action: EarlyAction = "stop"
+    """Action when function_failures is exceeded."""
+    unusable: Fraction = 0.25
+    """Maximum fraction of a step's episodes lost to failures of any kind."""
+    unusable_action: EarlyAction = "stop"
+    """Action when unusable is exceeded."""
+    parity: PositiveFloat = 0.05
+    """Maximum KL (k3) between the logprobs of engine and trainer."""
+    parity_action: LateAction = "warn"
+    """Action when parity is exceeded."""
+    window: PositiveInt = 20
+    """Steps over which medians and running means are taken."""
+    rollbacks: PositiveInt = 3
+    """Maximum rollbacks per run; the next one stops it."""
+    rollback_rate: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Learning-rate multiplier after each rollback."""
 
     @property
     def actions(self) -> dict[str, str]:

@@ -351,7 +351,7 @@ def _settings(section: type[Section], prefix: str) -> Iterator[Setting]:
         if inner is not None:
             yield from _settings(inner, f"{prefix}{name}.")
         else:
-            yield Setting(prefix + name, _type_name(field), field.default, field.description or "")
+            yield Setting(prefix + name, _type_name(field), field.default, " ".join((field.description or "").split()))
 
 
 def _type_name(field: FieldInfo) -> str:

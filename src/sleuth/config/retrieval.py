@@ -62,10 +62,14 @@ class AnnSettings(Section):
 
     method: Literal["hnsw", "ivfpq"] = "hnsw"
     # FAISS crashes or hangs with a single link.
-    links: Annotated[int, Field(ge=2, description="hnsw: neighbours per node")] = 64
-    effort: Annotated[int, Field(gt=0, description="hnsw: candidates kept while searching; ivfpq: lists probed")] = 128
-    lists: Annotated[int, Field(ge=0, description="ivfpq: inverted lists; 0 chooses by the number of passages")] = 0
-    bytes: Annotated[int, Field(gt=0, description="ivfpq: bytes per compressed vector")] = 64
+    links: Annotated[int, Field(ge=2)] = 64
+    """hnsw: neighbours per node"""
+    effort: Annotated[int, Field(gt=0)] = 128
+    """hnsw: candidates kept while searching; ivfpq: lists probed"""
+    lists: Annotated[int, Field(ge=0)] = 0
+    """ivfpq: inverted lists; 0 chooses by the number of passages"""
+    bytes: Annotated[int, Field(gt=0)] = 64
+    """ivfpq: bytes per compressed vector"""
 
 
 class IndexPlan(Section):
@@ -94,50 +98,54 @@ class IndexPlan(Section):
 
 
 class ServiceConfig(Section):
-    concurrency: Annotated[
-        int, Field(gt=0, le=10_000, description="Maximum requests, or calls of a function, in flight.")
-    ] = 64
-    rate: Annotated[PositiveFloat | None, Field(description="Maximum requests per second. Default: no limit.")] = None
-    deadline: Annotated[PositiveFloat, Field(description="Seconds per search, including retries and queueing.")] = 60.0
-    token_env: Annotated[
-        str | None, Field(description="Environment variable that holds the bearer token of a retrieval server.")
-    ] = None
-    proxy: Annotated[str | None, Field(description="Proxy URL.")] = None
-    language: Annotated[str | None, Field(description="Web search: language of the results, such as en.")] = None
-    country: Annotated[str | None, Field(description="Web search: country of the search, such as us.")] = None
-    pages: Annotated[bool, Field(description="Web search: show page text around the snippet.")] = False
+    concurrency: Annotated[int, Field(gt=0, le=10000)] = 64
+    """Maximum requests, or calls of a function, in flight."""
+    rate: PositiveFloat | None = None
+    """Maximum requests per second. Default: no limit."""
+    deadline: PositiveFloat = 60.0
+    """Seconds per search, including retries and queueing."""
+    token_env: str | None = None
+    """Environment variable that holds the bearer token of a retrieval server."""
+    proxy: str | None = None
+    """Proxy URL."""
+    language: str | None = None
+    """Web search: language of the results, such as en."""
+    country: str | None = None
+    """Web search: country of the search, such as us."""
+    pages: bool = False
+    """Web search: show page text around the snippet."""
 
 
 class RetrievalConfig(Section):
-    index: Annotated[
-        str | None,
-        Field(
-            description="An index folder, the http:// address of a retrieval server, web:serper (serpapi, google, "
-            "brave), or import:package.function. Default: built from the corpus."
-        ),
-    ] = None
-    k: Annotated[int, Field(gt=0, le=10_000, description="Passages per search.")] = 3
-    kind: Annotated[IndexKind, Field(description="Kind of an index that the run builds.")] = "bm25"
-    k1: Annotated[NonNegativeFloat, Field(description="BM25 term saturation of an index that the run builds.")] = 0.9
-    b: Annotated[Fraction, Field(description="BM25 length normalisation of an index that the run builds.")] = 0.4
-    stemmer: Annotated[str, Field(description="BM25 stemmer language, or none, of an index that the run builds.")] = (
-        "english"
-    )
-    encoder: Annotated[
-        str, Field(description="Sentence encoder of an index that the run builds: minilm, a folder, or a hub name.")
-    ] = "minilm"
-    device: Annotated[str, Field(description="Device of the vector search: auto, cpu, cuda (all GPUs), or cuda:0.")] = (
-        "auto"
-    )
-    rerank: Annotated[str | None, Field(description="Cross-encoder that reranks the hits: folder or hub name.")] = None
-    rerank_depth: Annotated[int, Field(gt=0, le=10_000, description="Hits passed to the reranker.")] = 10
-    cache: Annotated[NonNegativeInt, Field(description="Search results kept in memory; 0 disables the cache.")] = 0
-    record: Annotated[bool, Field(description="Record every search and its results in searches.jsonl.")] = False
-    replay: Annotated[str | None, Field(description="Answer searches from such a recording instead.")] = None
-    pages: Annotated[
-        str | None,
-        Field(description="Pages the access tool opens: JSONL with url and contents. Default: the server's pages."),
-    ] = None
+    index: str | None = None
+    """An index folder, the http:// address of a retrieval server, web:serper (serpapi, google, brave), or
+    import:package.function. Default: built from the corpus."""
+    k: Annotated[int, Field(gt=0, le=10000)] = 3
+    """Passages per search."""
+    kind: IndexKind = "bm25"
+    """Kind of an index that the run builds."""
+    k1: NonNegativeFloat = 0.9
+    """BM25 term saturation of an index that the run builds."""
+    b: Fraction = 0.4
+    """BM25 length normalisation of an index that the run builds."""
+    stemmer: str = "english"
+    """BM25 stemmer language, or none, of an index that the run builds."""
+    encoder: str = "minilm"
+    """Sentence encoder of an index that the run builds: minilm, a folder, or a hub name."""
+    device: str = "auto"
+    """Device of the vector search: auto, cpu, cuda (all GPUs), or cuda:0."""
+    rerank: str | None = None
+    """Cross-encoder that reranks the hits: folder or hub name."""
+    rerank_depth: Annotated[int, Field(gt=0, le=10000)] = 10
+    """Hits passed to the reranker."""
+    cache: NonNegativeInt = 0
+    """Search results kept in memory; 0 disables the cache."""
+    record: bool = False
+    """Record every search and its results in searches.jsonl."""
+    replay: str | None = None
+    """Answer searches from such a recording instead."""
+    pages: str | None = None
+    """Pages the access tool opens: JSONL with url and contents. Default: the server's pages."""
     service: ServiceConfig = ServiceConfig()
 
     @property

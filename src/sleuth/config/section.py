@@ -21,7 +21,9 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 class Section(BaseModel):
     """A table of the recipe: strict, frozen, and without unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     def _reject_unused(self, condition: str, *names: str, table: str = "") -> None:
         """Raise if a setting was given that has no effect under `condition`."""

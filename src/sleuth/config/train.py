@@ -20,11 +20,12 @@ TRACKERS = ("wandb", "tensorboard", "trackio", "mlflow")
 
 
 class LoRAConfig(Section):
-    rank: Annotated[int, Field(ge=0, le=1024, description="LoRA rank; 0 trains all weights.")] = 0
-    alpha: Annotated[PositiveFloat, Field(description="LoRA scaling: alpha / rank.")] = 32.0
-    targets: Annotated[str, Field(description="Modules with adapters: all-linear, or names such as q_proj,v_proj.")] = (
-        "all-linear"
-    )
+    rank: Annotated[int, Field(ge=0, le=1024)] = 0
+    """LoRA rank; 0 trains all weights."""
+    alpha: PositiveFloat = 32.0
+    """LoRA scaling: alpha / rank."""
+    targets: str = "all-linear"
+    """Modules with adapters: all-linear, or names such as q_proj,v_proj."""
 
     @model_validator(mode="after")
     def _check_unused(self) -> Self:
@@ -34,77 +35,84 @@ class LoRAConfig(Section):
 
 
 class ModelConfig(Section):
-    policy: Annotated[
-        str, Field(description="'quickstart', a Hugging Face model folder with tokenizer, or a hub name.")
-    ] = "quickstart"
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"],
-        Field(description="Weight dtype; auto: bfloat16 with fp32 masters on a GPU, float32 on a CPU."),
-    ] = "auto"
+    policy: str = "quickstart"
+    """'quickstart', a Hugging Face model folder with tokenizer, or a hub name."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Weight dtype; auto: bfloat16 with fp32 masters on a GPU, float32 on a CPU."""
     lora: LoRAConfig = LoRAConfig()
 
 
 class TrainConfig(Section):
-    steps: Annotated[PositiveInt, Field(description="Training steps; each collects questions x samples episodes.")] = (
-        100
-    )
-    questions: Annotated[EpisodeCount, Field(description="Questions per step.")] = 16
-    samples: Annotated[EpisodeCount, Field(description="Episodes per question: the group size.")] = 8
-    temperature: Annotated[
-        PositiveFloat, Field(description="Sampling temperature, also applied to the trained logprobs.")
-    ] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1, description="Nucleus sampling threshold of rollouts; 1 disables it.")] = (
-        1.0
-    )
-    top_k: Annotated[
-        NonNegativeInt, Field(description="Sample rollouts from the k most likely tokens; 0 disables it.")
-    ] = 0
-    mode: Annotated[
-        Literal["sync", "ahead"],
-        Field(description="sync, or ahead: collect the next rollouts during the update, one weight version behind."),
-    ] = "sync"
-    resample: Annotated[
-        int,
-        Field(ge=0, le=10_000, description="Maximum rounds of replacing groups without reward spread by new ones."),
-    ] = 0
-    updates: Annotated[PositiveInt, Field(description="Mini-batches (optimiser updates) per step; 1 is on-policy.")] = 1
-    optimiser: Annotated[
-        Literal["adamw", "adamw8bit"], Field(description="adamw, or adamw8bit with 8-bit moments.")
-    ] = "adamw"
-    offload: Annotated[bool, Field(description="Keep optimiser masters and moments in host memory.")] = False
-    recompute: Annotated[
-        Fraction, Field(description="Fraction of layers with activation recomputation, to save memory.")
-    ] = 0.0
-    learning_rate: Annotated[PositiveFloat, Field(description="Peak learning rate.")] = 1e-6
-    warmup: Annotated[Fraction, Field(description="Fraction of steps with linear learning-rate warmup.")] = 0.0
-    decay: Annotated[Fraction, Field(description="Fraction of steps, at the end, with linear decay to zero.")] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, le=MAX_FLOAT, description="AdamW weight decay.")] = 0.01
-    beta1: Annotated[float, Field(ge=0, lt=1, description="AdamW beta1.")] = 0.9
-    beta2: Annotated[float, Field(ge=0, lt=1, description="AdamW beta2.")] = 0.999
-    epsilon: Annotated[PositiveFloat, Field(description="AdamW epsilon.")] = 1e-8
-    gradient_clip: Annotated[float, Field(gt=0, le=1e12, description="Maximum gradient norm (clipping).")] = 1.0
-    pack_tokens: Annotated[TokenCount, Field(description="Tokens per packed forward pass.")] = 16384
-    save_every: Annotated[PositiveInt, Field(description="Steps between checkpoints.")] = 20
-    keep: Annotated[PositiveInt, Field(description="Number of newest checkpoints to keep.")] = 2
-    keep_best: Annotated[
-        bool, Field(description="Also keep the checkpoint with the best evaluation; needs evaluate.every.")
-    ] = False
-    threads: Annotated[int, Field(ge=0, le=1024, description="CPU threads; 0 uses torch's default.")] = 0
-    seed: Annotated[Seed, Field(description="Seed of question order and sampling.")] = 0
+    steps: PositiveInt = 100
+    """Training steps; each collects questions x samples episodes."""
+    questions: EpisodeCount = 16
+    """Questions per step."""
+    samples: EpisodeCount = 8
+    """Episodes per question: the group size."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature, also applied to the trained logprobs."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling threshold of rollouts; 1 disables it."""
+    top_k: NonNegativeInt = 0
+    """Sample rollouts from the k most likely tokens; 0 disables it."""
+    mode: Literal["sync", "ahead"] = "sync"
+    """sync, or ahead: collect the next rollouts during the update, one weight version behind."""
+    resample: Annotated[int, Field(ge=0, le=10000)] = 0
+    """Maximum rounds of replacing groups without reward spread by new ones."""
+    updates: PositiveInt = 1
+    """Mini-batches (optimiser updates) per step; 1 is on-policy."""
+    optimiser: Literal["adamw", "adamw8bit"] = "adamw"
+    """adamw, or adamw8bit with 8-bit moments."""
+    offload: bool = False
+    """Keep optimiser masters and moments in host memory."""
+    recompute: Fraction = 0.0
+    """Fraction of layers with activation recomputation, to save memory."""
+    learning_rate: PositiveFloat = 1e-6
+    """Peak learning rate."""
+    warmup: Fraction = 0.0
+    """Fraction of steps with linear learning-rate warmup."""
+    decay: Fraction = 0.0
+    """Fraction of steps, at the end, with linear decay to zero."""
+    weight_decay: Annotated[float, Field(ge=0, le=MAX_FLOAT)] = 0.01
+    """AdamW weight decay."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """AdamW beta1."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """AdamW beta2."""
+    epsilon: PositiveFloat = 1e-8
+    """AdamW epsilon."""
+    gradient_clip: Annotated[float, Field(gt=0, le=1000000000000.0)] = 1.0
+    """Maximum gradient norm (clipping)."""
+    pack_tokens: TokenCount = 16384
+    """Tokens per packed forward pass."""
+    save_every: PositiveInt = 20
+    """Steps between checkpoints."""
+    keep: PositiveInt = 2
+    """Number of newest checkpoints to keep."""
+    keep_best: bool = False
+    """Also keep the checkpoint with the best evaluation; needs evaluate.every."""
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    """CPU threads; 0 uses torch's default."""
+    seed: Seed = 0
+    """Seed of question order and sampling."""
 
 
 class EvaluateConfig(Section):
-    questions: Annotated[EpisodeCount, Field(description="Number of held-out questions per evaluation.")] = 200
-    every: Annotated[NonNegativeInt, Field(description="Steps between evaluations during training; 0 for none.")] = 0
-    before: Annotated[bool, Field(description="Evaluate before training.")] = True
-    after: Annotated[bool, Field(description="Evaluate after training.")] = True
+    questions: EpisodeCount = 200
+    """Number of held-out questions per evaluation."""
+    every: NonNegativeInt = 0
+    """Steps between evaluations during training; 0 for none."""
+    before: bool = True
+    """Evaluate before training."""
+    after: bool = True
+    """Evaluate after training."""
 
 
 class TrackConfig(Section):
-    to: Annotated[
-        str, Field(description="Trackers besides metrics.jsonl: wandb, tensorboard, trackio, mlflow; comma-separated.")
-    ] = ""
-    project: Annotated[str, Field(min_length=1, description="Project name in the trackers.")] = "sleuth"
+    to: str = ""
+    """Trackers besides metrics.jsonl: wandb, tensorboard, trackio, mlflow; comma-separated."""
+    project: Annotated[str, Field(min_length=1)] = "sleuth"
+    """Project name in the trackers."""
 
     @property
     def trackers(self) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """The config tree of a run: every setting, declared once; saved with the run as resolved."""
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from sleuth.config.agent import TOOL_FILES, UNSEARCHED, AgentConfig
 from sleuth.config.algorithm import GROUPED, AlgorithmConfig
@@ -24,7 +24,8 @@ MAX_NAME_BYTES = 200  # a run number is appended, and file systems allow 255
 class Config(Section):
     """All settings of a run; the tables of a recipe are its fields."""
 
-    name: Annotated[str, Field(description="Name of the run folder.")] = "run"
+    name: str = "run"
+    """Name of the run folder."""
     model: ModelConfig = ModelConfig()
     world: WorldConfig | None = None
     data: DataConfig = DataConfig()

@@ -43,7 +43,7 @@ class AgentConfig(Section):
     tools: list[str] = ["search"]  # noqa: RUF012  pydantic copies it
     """Tools the model may call: search, access (opens pages), import:package.function, mcp:http://HOST/PATH (all tools
     of an MCP server), or a verl tool file (.yaml)."""
-    tool_limits: dict[str, ToolLimits] = {}
+    tool_limits: dict[str, ToolLimits] = {}  # noqa: RUF012  pydantic copies it
     """Limits by tool name: calls, concurrency, rate and deadline; see docs/tools.md."""
     searches: Annotated[int, Field(ge=0, le=10000)] = 4
     """Maximum number of searches; the turn after the last must answer."""

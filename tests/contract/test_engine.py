@@ -1,4 +1,4 @@
-"""What every engine promises, over every implementation."""
+"""The engine contract, over every implementation."""
 
 import asyncio
 import os

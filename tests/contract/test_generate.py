@@ -1,4 +1,4 @@
-"""Greedy tokens are those of Hugging Face's own `generate`, prompt by prompt, ties aside.
+"""Greedy tokens equal those of Hugging Face `generate` for each prompt, except for ties.
 
 A folder named in SLEUTH_TEST_MODEL is held to the same: on a CPU a few prompts of it, on a GPU as many as of our own.
 """

@@ -1,4 +1,4 @@
-"""The engine under more than it has room for: ten thousand requests, a tenth of the pages, callers who leave."""
+"""Engine load test: ten thousand requests, a tenth of the needed pages, and callers that cancel."""
 
 import asyncio
 import os

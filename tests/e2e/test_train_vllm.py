@@ -1,4 +1,4 @@
-"""Whole runs that sample from real vLLM servers: one by address, and one that the run starts and stops."""
+"""Training runs with real vLLM servers: one at an address, and one started and stopped by the run."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Real vLLM servers: weights pushed step after step, and one of two servers killed on the way."""
+"""Real vLLM servers: repeated weight updates, and the loss of one of two servers."""
 
 import asyncio
 import os

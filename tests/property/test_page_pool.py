@@ -1,4 +1,4 @@
-"""Whatever rows do with pages, everybody reads what they computed, and no page is lost."""
+"""Page pool invariants: requests read only what they computed, and no page is lost."""
 
 from collections import Counter
 from dataclasses import dataclass

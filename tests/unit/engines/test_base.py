@@ -1,4 +1,4 @@
-"""What no engine can do is refused before it is asked."""
+"""Sampling parameters are validated."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The engine that plays what it is given."""
+"""The scripted engine."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Packed attention is what the stock model computes for each sequence on its own, gradients too."""
+"""Packed attention and its gradients equal those of the stock model on each sequence alone."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

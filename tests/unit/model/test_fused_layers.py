@@ -1,4 +1,4 @@
-"""A decoder layer by the kernels is Hugging Face's, forwards and backwards, whoever laid its weights and wherever."""
+"""A fused decoder layer matches Hugging Face forward and backward, wherever its weights are stored."""
 
 import copy
 from collections.abc import Callable, Sequence

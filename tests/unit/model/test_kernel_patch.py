@@ -1,4 +1,4 @@
-"""Norms and activations by kernel compute what their modules do, derive it, and are taken on a GPU in half alone."""
+"""Patched norms and activations match their modules and gradients, and apply on a GPU in half precision only."""
 
 import copy
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Logprob and entropy in chunks are those of the naive form over everything at once."""
+"""Chunked logprobs and entropies equal those of the full logits."""
 
 from collections.abc import Callable
 from typing import Any

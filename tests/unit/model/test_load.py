@@ -1,4 +1,4 @@
-"""Loading refuses what would be computed wrongly, and says why."""
+"""Loading refuses models that would be computed wrongly, with the reason."""
 
 import builtins
 import json

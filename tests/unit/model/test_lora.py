@@ -1,4 +1,4 @@
-"""Adapters: attached when a model is loaded, trained alone, left out and merged exactly."""
+"""Adapters: attached at loading, trained alone, disabled and merged exactly."""
 
 from collections.abc import Callable
 from pathlib import Path

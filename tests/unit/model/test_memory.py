@@ -1,4 +1,4 @@
-"""A GPU or a machine without memory: the message of a library becomes a few words with its figures."""
+"""Out-of-memory errors are described in one line with their figures."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The chosen share of layers keeps its input alone, computes itself again, and gives the same gradients."""
+"""Recomputed layers keep only their input and give the same gradients."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Text to tokens and back: what comes from outside never becomes a special token."""
+"""The tokenizer: untrusted text never becomes a special token; word cache; stop strings."""
 
 import re
 from collections.abc import Callable, Sequence

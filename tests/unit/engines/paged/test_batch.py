@@ -1,4 +1,4 @@
-"""Given tokens as arrays, and steps that are filled up as captured ones are."""
+"""Packed prefill arrays, and padding as in captured steps."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def prefill() -> PackedPrefill:
     return PackedPrefill.of([PrefillChunk(first, 12, 20), PrefillChunk(second, 0, 9)], 2, 4)
 
 
-def test_segments_stand_behind_the_lanes(prefill: PackedPrefill) -> None:
+def test_chunks_follow_the_lanes(prefill: PackedPrefill) -> None:
     assert prefill.ids_N[2:].tolist() == [*range(12, 20), *range(100, 109)]
     assert prefill.positions_N[2:].tolist() == [*range(12, 20), *range(9)]
     assert prefill.addresses_N[2:].tolist() == [7 * PAGE_SIZE + 12 + n for n in range(4)] + [
@@ -41,11 +41,11 @@ def test_segments_stand_behind_the_lanes(prefill: PackedPrefill) -> None:
     assert prefill.ends_2G.tolist() == [[3, 1], [20, 9]]
 
 
-def test_only_lanes_and_rows_that_end_are_sampled(prefill: PackedPrefill) -> None:
+def test_only_lanes_and_last_chunks_are_sampled(prefill: PackedPrefill) -> None:
     assert prefill.last_M.tolist() == [0, 1, 9]
 
 
-def test_tiles_cover_every_given_token_once(prefill: PackedPrefill) -> None:
+def test_tiles_cover_every_prefill_token_once(prefill: PackedPrefill) -> None:
     first, slot, position, count = prefill.tiles_4T
     assert [*zip(first.tolist(), slot.tolist(), position.tolist(), count.tolist(), strict=True)] == [
         (2, 3, 12, 4),
@@ -58,7 +58,7 @@ def test_tiles_cover_every_given_token_once(prefill: PackedPrefill) -> None:
     assert len(count) <= max_tiles(17, 2, 4)
 
 
-def test_what_fills_up_goes_nowhere(prefill: PackedPrefill) -> None:
+def test_padding_has_no_address(prefill: PackedPrefill) -> None:
     full = prefill.padded(32, 9, 6)
     assert [len(each) for each in (full.ids_N, full.positions_N, full.addresses_N, full.last_M)] == [32, 32, 32, 6]
     assert full.tiles_4T.shape == (4, 9)
@@ -68,11 +68,11 @@ def test_what_fills_up_goes_nowhere(prefill: PackedPrefill) -> None:
 
 
 @pytest.mark.parametrize(("lanes", "filled"), [(0, 0), (1, 64), (64, 64), (65, 128)])
-def test_lanes_are_filled_up(lanes: int, filled: int) -> None:
+def test_lanes_are_padded(lanes: int, filled: int) -> None:
     assert pad_decode_lanes(lanes) == filled
 
 
-def test_frames_have_room_for_every_step_and_little_for_nobody() -> None:
+def test_buffers_fit_every_step_with_little_padding() -> None:
     made = PrefillBuffers.allocate_all(1200, slots=100, queries=8, device=torch.device("cpu"))
     assert [(each.tokens, each.chunks) for each in made] == [(512, 64), (1024, 64), (1200, 100)]
     assert made[0].fits(512, 64)
@@ -85,7 +85,7 @@ def test_frames_have_room_for_every_step_and_little_for_nobody() -> None:
 
 
 @pytest.mark.parametrize("prefill_tokens", [16, 24, 100, 700])
-def test_filled_up_steps_give_the_same(
+def test_padded_steps_give_the_same_completions(
     tiny: Callable[..., PreTrainedModel], tokens: Tokens, prefill_tokens: int
 ) -> None:
     """On a CPU nothing is captured; fillers, full chunks and rows sampled for nobody are as on a GPU."""
@@ -103,7 +103,7 @@ def test_filled_up_steps_give_the_same(
         assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
 
 
-def test_a_rehearsal_writes_into_nobodys_pages(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> None:
+def test_a_warm_up_writes_to_no_pages(tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> None:
     """A step is rehearsed before it is captured, while other rows' keys and values are cached."""
     engine = PagedEngine(tiny(), tokens, slots=5, context=200, prefill_tokens=600, graphs=True)
     asyncio.run(engine.generate(tokens.encode("Who wrote the book that Ada read?" * 3), Sampling(5)))

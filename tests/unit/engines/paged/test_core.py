@@ -1,4 +1,4 @@
-"""Which tokens may end a row, and why a row ends."""
+"""The stop checker: which tokens may end a request, and its finish reason."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -49,24 +49,24 @@ def judged(checker: StopChecker, spoken: Tokens, said: str, sampling: Sampling, 
     return row
 
 
-def test_only_ends_and_what_can_complete_a_stop_are_looked_at(checker: StopChecker) -> None:
+def test_only_eos_and_tokens_that_can_complete_a_stop_may_end(checker: StopChecker) -> None:
     assert ending(checker, ()) == {"<end>"}
     assert ending(checker, ("</search>",)) == {"<end>", ">", "</search>"}
     assert ending(checker, ("</search>", "!")) == {"<end>", ">", "</search>", "!"}
 
 
-def test_a_model_without_a_tokenizer_has_ends_and_no_stops(model: PreTrainedModel) -> None:
+def test_stop_strings_need_a_tokenizer(model: PreTrainedModel) -> None:
     checker = StopChecker(model, None)
     assert ending(checker, ()) == {"<end>"}
     with pytest.raises(EngineFailure, match="tokenizer"):
         checker.acquire(("!",))
 
 
-def test_requests_alike_share_a_row_of_the_table(checker: StopChecker) -> None:
+def test_requests_with_equal_stops_share_a_class(checker: StopChecker) -> None:
     assert checker.acquire(("!",)) == checker.acquire(("!",)) != checker.acquire((">",))
 
 
-def test_rows_of_the_table_are_used_again_when_nobody_needs_them(checker: StopChecker) -> None:
+def test_released_classes_are_reused(checker: StopChecker) -> None:
     kinds = set()
     kept = checker.acquire(("say",))
     for number in range(50):
@@ -77,7 +77,7 @@ def test_rows_of_the_table_are_used_again_when_nobody_needs_them(checker: StopCh
     assert ending(checker, ("say",)) == {"<end>", "say"}
 
 
-def test_a_row_of_the_table_is_kept_while_one_request_needs_it(checker: StopChecker) -> None:
+def test_a_class_is_kept_while_one_request_uses_it(checker: StopChecker) -> None:
     first, second = checker.acquire(("!",)), checker.acquire(("!",))
     checker.release(first)
     assert checker.acquire((">",)) != second
@@ -97,13 +97,13 @@ def test_a_row_of_the_table_is_kept_while_one_request_needs_it(checker: StopChec
         ("saysaysay<end>", Finish.END, None),
     ],
 )
-def test_why_a_row_ends(
+def test_finish_reasons(
     checker: StopChecker, spoken: Tokens, said: str, finish: Finish | None, stop: str | None
 ) -> None:
     row = judged(checker, spoken, said, Sampling(4, stops=("</search>",)))
     assert (row.finish, row.stop) == (finish, stop)
 
 
-def test_the_context_ends_a_row_before_its_limit(checker: StopChecker, spoken: Tokens) -> None:
+def test_context_length_ends_a_request_before_max_tokens(checker: StopChecker, spoken: Tokens) -> None:
     assert judged(checker, spoken, "saysay", Sampling(9), limit=2).finish is Finish.CONTEXT
     assert judged(checker, spoken, "saysay", Sampling(2), limit=2).finish is Finish.LENGTH

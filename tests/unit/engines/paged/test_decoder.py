@@ -1,4 +1,4 @@
-"""The fused forward over scattered pages gives the hidden states of the stock model, and shares its parameters."""
+"""The fused decoder over scattered pages matches the stock model and shares its parameters."""
 
 import random
 import re

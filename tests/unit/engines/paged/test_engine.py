@@ -1,4 +1,4 @@
-"""The embedded engine when things go wrong: broken models, broken listeners, callers who leave."""
+"""The embedded engine under failures: broken models, failing callbacks, cancelled calls."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""How many pages the engine may have, and what it says where that cannot be."""
+"""The size of the key/value cache, and errors for settings that do not fit."""
 
 from collections.abc import Callable
 

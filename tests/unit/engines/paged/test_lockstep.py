@@ -1,4 +1,4 @@
-"""With lockstep a batch of episodes is the same bit for bit, however long the searches take."""
+"""In lockstep a batch of episodes is reproducible bit for bit, whatever the search latency."""
 
 import asyncio
 import random

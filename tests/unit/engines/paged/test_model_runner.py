@@ -1,4 +1,4 @@
-"""Models the fused decoder does not know run through their own modules, over the same pages."""
+"""Models outside the Llama family, and adapters, run through their own modules on the same pages."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""PagePool: which are claimed, shared, kept, evicted and forgotten."""
+"""The page pool: claims, sharing, caching, eviction and invalidation."""
 
 import random
 import time

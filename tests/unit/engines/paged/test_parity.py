@@ -1,4 +1,4 @@
-"""The engine's logprobs are those of a plain forward pass, whatever came before and whoever was beside."""
+"""The engine's logprobs equal those of a plain forward pass, whatever is cached or in the batch."""
 
 import asyncio
 from collections.abc import Callable, Sequence

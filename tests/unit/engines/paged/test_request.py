@@ -1,4 +1,4 @@
-"""What the host knows of the slots: tokens wait in a ring until their row is looked at."""
+"""The slot table: tokens wait in a ring buffer until their request is updated."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ def land(table: SlotTable, slots: list[int], tokens: list[int], version: int = 0
     table.record(np.array(slots), np.array(tokens), -np.array(tokens, dtype=float), version)
 
 
-def test_each_row_gets_its_own_tokens_with_their_versions() -> None:
+def test_each_request_gets_its_own_tokens_and_versions() -> None:
     table = SlotTable(4)
     first, second = make_request(0), make_request(2, given=5)
     table.assign(first)
@@ -40,7 +40,7 @@ def test_each_row_gets_its_own_tokens_with_their_versions() -> None:
     assert (second.ids, second.versions) == ([0, 1, 2, 3, 4, 21, 22, 23], [1, 1, 2])
 
 
-def test_looking_twice_adds_nothing() -> None:
+def test_a_second_update_adds_nothing() -> None:
     table, request = SlotTable(1), make_request(0)
     table.assign(request)
     land(table, [0], [7])
@@ -49,7 +49,7 @@ def test_looking_twice_adds_nothing() -> None:
     assert request.sampled == [7]
 
 
-def test_rows_looked_at_once_a_page_lose_nothing_as_the_ring_goes_round() -> None:
+def test_updates_once_per_page_lose_nothing_when_the_ring_wraps() -> None:
     table, request = SlotTable(1), make_request(0)
     table.assign(request)
     for number in range(3 * RING + 5):
@@ -60,7 +60,7 @@ def test_rows_looked_at_once_a_page_lose_nothing_as_the_ring_goes_round() -> Non
     assert request.sampled == list(range(3 * RING + 5))
 
 
-def test_a_slot_knows_its_owners_apart() -> None:
+def test_a_slot_distinguishes_successive_requests() -> None:
     table, before, after = SlotTable(2), make_request(1), make_request(1, given=6)
     table.assign(before)
     tenant = table.generation_S[1]
@@ -71,7 +71,7 @@ def test_a_slot_knows_its_owners_apart() -> None:
     assert (table.prompt_S[1], table.received_S[1], table.launched_S[1]) == (6, 0, 0)
 
 
-def test_a_row_that_comes_back_goes_on_where_it_was() -> None:
+def test_a_preempted_request_resumes() -> None:
     table, request = SlotTable(1), make_request(0)
     table.assign(request)
     land(table, [0], [7])
@@ -86,7 +86,7 @@ def test_a_row_that_comes_back_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize(("computed", "known"), [(2, 2), (3, 3), (5, 3)])
-def test_what_is_computed_past_what_was_seen_is_not_known(computed: int, known: int) -> None:
+def test_computed_tokens_are_bounded_by_processed_tokens(computed: int, known: int) -> None:
     table, request = SlotTable(1), make_request(0)
     table.assign(request)
     table.computed_S[0] = computed
@@ -94,7 +94,7 @@ def test_what_is_computed_past_what_was_seen_is_not_known(computed: int, known: 
 
 
 @pytest.mark.parametrize("seed", [0, 2**63, 2**64 - 1])
-def test_every_seed_has_its_place(seed: int) -> None:
+def test_seeds_of_64_bits(seed: int) -> None:
     table, request = SlotTable(1), make_request(0, seed=seed)
     table.assign(request)
     assert int(table.seed_S[0]) == seed

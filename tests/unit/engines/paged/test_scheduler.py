@@ -1,4 +1,4 @@
-"""Who is computed next; and whatever is shared, dropped or taken away, everybody reads the keys of its own tokens."""
+"""The scheduler: order of service, and correct keys under sharing, eviction and preemption."""
 
 import asyncio
 import random

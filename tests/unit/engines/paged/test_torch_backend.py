@@ -1,4 +1,4 @@
-"""Sampling: right distribution, right logprob, no token without probability."""
+"""Sampling in PyTorch: the distribution, the logprobs, and no token of zero probability."""
 
 import numpy as np
 import pytest

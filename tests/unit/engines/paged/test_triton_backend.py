@@ -1,4 +1,4 @@
-"""The kernels around attention are transformers' own modules, rounding by rounding, and the plain inputs of a step."""
+"""Triton kernels of a step match the transformers modules and the PyTorch sampler."""
 
 from collections.abc import Iterable
 from itertools import cycle, product

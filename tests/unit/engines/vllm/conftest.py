@@ -1,4 +1,4 @@
-"""A server on the loopback that speaks as vLLM 0.32 does: it counts on from the last token of its prompt."""
+"""A loopback server with the protocol of vLLM 0.32; each token is its predecessor plus one."""
 
 import asyncio
 import json

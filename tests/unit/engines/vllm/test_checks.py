@@ -1,4 +1,4 @@
-"""A head that is the embedding: whether a server's moved on with it is seen in what it says."""
+"""Servers whose tied output head ignores updates are detected."""
 
 from collections.abc import Callable, Mapping
 
@@ -21,7 +21,7 @@ def likeliest(model: PreTrainedModel, weights: Mapping[str, Tensor], prompt: int
 
 
 @pytest.mark.parametrize("keeps_its_head", [False, True])
-def test_a_server_that_keeps_its_old_head_is_found_out(
+def test_a_server_that_keeps_its_old_head_is_detected(
     tiny: Callable[..., PreTrainedModel], keeps_its_head: bool
 ) -> None:
     model = tiny("llama", attention="eager")

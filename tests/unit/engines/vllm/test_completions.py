@@ -1,4 +1,4 @@
-"""A completion on its way: what ended it is told by its text, where a server's word will not do."""
+"""Finish reasons of completions, where the text and the server disagree."""
 
 import pytest
 
@@ -20,13 +20,13 @@ def ended(tokens: Tokens, text: str, stop: str | None) -> tuple[Finish, str | No
 
 
 @pytest.mark.parametrize("said", STOPS)
-def test_of_two_stops_the_one_that_stands_first_in_the_text_ended_it(tokens: Tokens, said: str) -> None:
+def test_the_first_of_two_stops_in_the_text_wins(tokens: Tokens, said: str) -> None:
     assert ended(tokens, "<answer> Lisbon </answer></search>", said) == (Finish.STOP, "</answer>")
 
 
-def test_a_stop_that_only_the_server_sees_is_taken_at_its_word(tokens: Tokens) -> None:
+def test_a_stop_reported_only_by_the_server_is_accepted(tokens: Tokens) -> None:
     assert ended(tokens, "<answer> Lisbon", "</answer>") == (Finish.STOP, "</answer>")
 
 
-def test_an_end_without_a_stop_is_the_end_of_the_text(tokens: Tokens) -> None:
+def test_a_finish_without_a_stop_string_is_end_of_text(tokens: Tokens) -> None:
     assert ended(tokens, "<answer> Lisbon", None) == (Finish.END, None)

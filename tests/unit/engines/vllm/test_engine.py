@@ -1,4 +1,4 @@
-"""The engine before servers that die, fall silent, or answer what they should not."""
+"""The vLLM engine with servers that die, stall or answer nonsense, and weight updates."""
 
 import asyncio
 from pathlib import Path
@@ -29,7 +29,7 @@ async def asked(
             await engine.close()
 
 
-def test_tokens_come_with_their_logprobs_and_nothing_is_left_to_defaults(doubles: Any, tokens: Tokens) -> None:
+def test_every_sampling_parameter_is_sent(doubles: Any, tokens: Tokens) -> None:
     async def main() -> tuple[Completion, dict[str, Any]]:
         async with doubles(1) as (server,):
             engine: Engine = await VllmEngine.connect([server.address], tokens, context=64, eos_ids=[3])
@@ -47,7 +47,7 @@ def test_tokens_come_with_their_logprobs_and_nothing_is_left_to_defaults(doubles
     assert {name: body[name] for name in neutral} == neutral
 
 
-def test_tokens_of_a_cut_distribution_are_scored_in_the_whole(doubles: Any, tokens: Tokens) -> None:
+def test_truncated_sampling_is_scored_in_the_whole_distribution(doubles: Any, tokens: Tokens) -> None:
     completion = asyncio.run(asked(doubles, tokens, Sampling(3, top_k=5)))
     assert completion.logprobs == (-7.0,) * 3
 
@@ -72,7 +72,7 @@ def test_a_session_stays_with_its_server_and_others_go_to_the_least_loaded(doubl
     assert len(found[0]) == len(found[1])
 
 
-def test_what_a_dead_server_left_unfinished_is_continued_by_another(
+def test_another_server_continues_the_completions_of_a_dead_one(
     doubles: Any, tokens: Tokens, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def main() -> tuple[list[Completion], list[int], bool]:
@@ -117,9 +117,7 @@ def test_when_the_last_server_dies_a_call_fails_with_the_reason(doubles: Any, to
         ),
     ],
 )
-def test_a_bad_answer_is_a_failure_with_one_sentence(
-    doubles: Any, tokens: Tokens, faults: dict[str, Any], error: str
-) -> None:
+def test_a_bad_response_is_an_engine_failure(doubles: Any, tokens: Tokens, faults: dict[str, Any], error: str) -> None:
     with pytest.raises(EngineFailure, match=error):
         asyncio.run(asked(doubles, tokens, Sampling(4), token_timeout=0.2, **faults))
 
@@ -135,24 +133,24 @@ def test_a_bad_answer_is_a_failure_with_one_sentence(
         ({"models": [{"id": "policy", "max_model_len": 63}]}, "63 .* 64"),
     ],
 )
-def test_a_server_that_will_not_do_is_refused_at_start(
+def test_an_unsuitable_server_is_refused_at_connect(
     doubles: Any, tokens: Tokens, faults: dict[str, Any], error: str
 ) -> None:
     with pytest.raises(SleuthError, match=error):
         asyncio.run(asked(doubles, tokens, Sampling(4), **faults))
 
 
-def test_no_server_at_an_address_is_said_at_start(tokens: Tokens) -> None:
+def test_an_unreachable_address_is_reported_at_connect(tokens: Tokens) -> None:
     with pytest.raises(EngineFailure, match=r"http://127\.0\.0\.1:9"):
         asyncio.run(VllmEngine.connect(["http://127.0.0.1:9"], tokens, context=64))
 
 
-def test_no_address_at_all_is_refused(tokens: Tokens) -> None:
+def test_no_address_is_refused(tokens: Tokens) -> None:
     with pytest.raises(ConfigError, match="0"):
         asyncio.run(VllmEngine.connect([], tokens, context=64))
 
 
-def test_a_cancelled_call_ends_its_request_at_the_server(doubles: Any, tokens: Tokens) -> None:
+def test_cancelling_a_call_aborts_its_request_at_the_server(doubles: Any, tokens: Tokens) -> None:
     async def main() -> int:
         async with doubles(1) as (server,):
             server.pause = 0.01
@@ -173,9 +171,7 @@ def test_a_cancelled_call_ends_its_request_at_the_server(doubles: Any, tokens: T
     assert asyncio.run(main()) == 1
 
 
-def test_weights_go_through_a_folder_and_the_rest_of_a_call_is_asked_for_anew(
-    doubles: Any, tokens: Tokens, tmp_path: Path
-) -> None:
+def test_a_weight_update_through_a_folder_resumes_running_calls(doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
     weights = {"embed": torch.ones(2), "head": torch.ones(2)}
     weights["tied"] = weights["embed"]
 
@@ -213,7 +209,7 @@ def test_weights_go_through_a_folder_and_the_rest_of_a_call_is_asked_for_anew(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_on_disk_stay_until_the_servers_have_loaded_what_replaces_them(tmp_path: Path) -> None:
+def test_weights_on_disk_stay_until_their_successors_are_loaded(tmp_path: Path) -> None:
     """Only the call for a third version means that the second one was loaded."""
     disk, weights = DiskTransport(tmp_path), {"head": torch.ones(2)}
     kept = []
@@ -225,7 +221,7 @@ def test_weights_on_disk_stay_until_the_servers_have_loaded_what_replaces_them(t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_servers_read_the_weights_of_a_model_folder(doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
+def test_servers_load_the_weights_of_a_model_folder(doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
     async def main() -> tuple[Completion, list[Any]]:
         async with doubles(1) as (server,):
             engine = await VllmEngine.connect([server.address], tokens, context=64, in_flight="abort")
@@ -241,9 +237,7 @@ def test_servers_read_the_weights_of_a_model_folder(doubles: Any, tokens: Tokens
     assert tmp_path.exists()
 
 
-def test_a_server_that_keeps_what_it_cached_of_old_weights_is_asked_no_more(
-    doubles: Any, tokens: Tokens, tmp_path: Path
-) -> None:
+def test_a_server_that_keeps_its_prefix_cache_is_removed(doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
     async def main() -> None:
         async with doubles(1) as (server,):
             server.drops = False
@@ -257,7 +251,7 @@ def test_a_server_that_keeps_what_it_cached_of_old_weights_is_asked_no_more(
         asyncio.run(main())
 
 
-def test_an_engine_connected_in_one_loop_is_asked_in_others(doubles: Any, tokens: Tokens) -> None:
+def test_an_engine_can_be_used_in_another_event_loop(doubles: Any, tokens: Tokens) -> None:
     async def asked_elsewhere() -> list[int]:
         async with doubles(1) as (server,):
 
@@ -276,9 +270,7 @@ def test_an_engine_connected_in_one_loop_is_asked_in_others(doubles: Any, tokens
     assert asyncio.run(asked_elsewhere()) == [11]
 
 
-def test_calls_under_way_are_finished_by_the_old_weights_where_that_is_asked_for(
-    doubles: Any, tokens: Tokens, tmp_path: Path
-) -> None:
+def test_in_flight_finish_completes_calls_on_the_old_weights(doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
     async def main() -> tuple[Completion, Completion, str]:
         async with doubles(1) as (server,):
             server.pause = 0.01
@@ -300,7 +292,7 @@ def test_calls_under_way_are_finished_by_the_old_weights_where_that_is_asked_for
 
 
 @pytest.mark.parametrize(("given", "error"), [(False, "transport"), (True, "VLLM_SERVER_DEV_MODE=1")])
-def test_weights_that_cannot_be_sent_are_a_failure(
+def test_publishing_without_transport_or_developer_mode_fails(
     doubles: Any, tokens: Tokens, tmp_path: Path, given: bool, error: str
 ) -> None:
     async def main() -> None:
@@ -318,7 +310,7 @@ def test_weights_that_cannot_be_sent_are_a_failure(
         asyncio.run(main())
 
 
-def test_a_server_that_new_weights_do_not_reach_is_asked_no_more(
+def test_a_server_that_misses_a_weight_update_is_removed(
     doubles: Any, tokens: Tokens, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def main() -> tuple[Completion, list[int]]:
@@ -337,7 +329,7 @@ def test_a_server_that_new_weights_do_not_reach_is_asked_no_more(
     assert "VLLM_SERVER_DEV_MODE=1" in capsys.readouterr().err
 
 
-def test_numbers_of_other_libraries_are_taken(doubles: Any, tokens: Tokens) -> None:
+def test_numpy_numbers_are_accepted(doubles: Any, tokens: Tokens) -> None:
     sampling = Sampling(np.int64(2), np.float64(0.5), seed=np.int64(3))  # type: ignore[arg-type]
 
     async def main() -> Completion:
@@ -350,7 +342,7 @@ def test_numbers_of_other_libraries_are_taken(doubles: Any, tokens: Tokens) -> N
     assert asyncio.run(main()).ids == (11, 12)
 
 
-def test_a_closed_engine_says_so(doubles: Any, tokens: Tokens) -> None:
+def test_a_closed_engine_refuses_calls(doubles: Any, tokens: Tokens) -> None:
     async def main() -> None:
         async with doubles(1) as (server,):
             engine = await VllmEngine.connect([server.address], tokens, context=64)
@@ -361,7 +353,7 @@ def test_a_closed_engine_says_so(doubles: Any, tokens: Tokens) -> None:
         asyncio.run(main())
 
 
-def test_a_stop_begun_before_a_break_is_found_after_it(doubles: Any, tokens: Tokens) -> None:
+def test_a_stop_string_across_two_requests_is_found(doubles: Any, tokens: Tokens) -> None:
     """The server that continues has not seen the beginning of the stop."""
     spelled = tokens.encode("rome </answer> and more")
     mark = next(place for place, _ in enumerate(spelled) if "</answer>" in tokens.decode(spelled[: place + 1]))

@@ -1,4 +1,4 @@
-"""Servers of our own that do not start, or do not end by themselves."""
+"""Server processes that do not start, or do not stop by themselves."""
 
 import os
 import signal
@@ -25,12 +25,12 @@ def program(folder: Path, script: str) -> Path:
     return path
 
 
-def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_program_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"engine\.command.*nowhere.*No such file"):
         opened(tmp_path / "nowhere", tmp_path)
 
 
-def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_an_early_exit_is_reported_with_the_end_of_the_log(tmp_path: Path) -> None:
     command = program(tmp_path, 'echo "no memory left"; echo "$VLLM_SERVER_DEV_MODE $@"; exit 3')
     with pytest.raises(EngineFailure, match=r"3[^$]*no memory left"):
         opened(command, tmp_path)
@@ -39,14 +39,14 @@ def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) 
     assert "--logprobs-mode processed_logprobs" in said
 
 
-def test_a_server_that_never_serves_is_stopped_with_what_it_started(tmp_path: Path) -> None:
+def test_a_server_that_never_serves_is_stopped_with_its_children(tmp_path: Path) -> None:
     command = program(tmp_path, 'sleep 600 & echo $! > "$(dirname "$0")/child"; wait')
     with pytest.raises(EngineFailure, match=r"0\.5 s"):
         opened(command, tmp_path, timeout=0.5)
     assert ended(int((tmp_path / "child").read_text()))
 
 
-def test_a_server_ends_with_whoever_started_it_even_by_a_kill(tmp_path: Path) -> None:
+def test_a_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     command = program(tmp_path, 'echo $$ > "$(dirname "$0")/child"; sleep 600')
     code = (
         "import sys; from pathlib import Path; from sleuth.engines.vllm.server_process import start; "

@@ -1,4 +1,4 @@
-"""Attention over pages, by kernels and in plain form, equals a softmax over the sequences that the pages hold."""
+"""Paged attention, by kernels and in PyTorch, equals a softmax over the sequences in the pages."""
 
 from dataclasses import dataclass
 from types import ModuleType

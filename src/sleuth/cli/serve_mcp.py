@@ -75,9 +75,9 @@ def mcp(
     place, token = None if http is None else _place(http), token_from_env(token_env)
 
     def library() -> "Library":
-        from sleuth.serve.library import opened_library
+        from sleuth.serve.library import open_library
 
-        return opened_library(index, pages=pages, token_env=index_token_env, device=device or "auto")
+        return open_library(index, pages=pages, token_env=index_token_env, device=device or "auto")
 
     if place is None:
         _speak(library, Path(index).name, k)
@@ -88,10 +88,10 @@ def mcp(
 def _speak(library: Callable[[], "Library"], name: str, k: int) -> None:
     # What a library prints while it loads must not be taken for a message of the protocol.
     with redirect_stdout(sys.stderr):
-        from sleuth.serve.mcp import speak
+        from sleuth.serve.mcp import serve_stdio
 
         opened = library()
-    speak(opened, name, k)
+    serve_stdio(opened, name, k)
 
 
 def _serve(

@@ -17,60 +17,60 @@ from sleuth.retrieval.retriever import Pages, Retriever
 from sleuth.retrieval.service.client import PageClient
 from sleuth.retrieval.web.fetch import Fetcher, Page
 
-REMEMBERED = 10_000  # hits whose passages can be opened where the index itself gives none by id
-DEADLINE = 20.0  # seconds of one search: an agent waits for it, and its own calls end after a minute
+RECENT_PASSAGES = 10_000  # search results that can be opened if the backend cannot look up ids
+DEADLINE = 20.0  # seconds per search; MCP clients give up after a minute
 
 Opened = Passage | SearchUnavailable | None
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Searches, and opens documents: on the first of its shelves that has one."""
+    """Searches documents, and opens one from the first of its sources that has it."""
 
     retriever: Retriever
-    shelves: tuple[Pages, ...]
-    found: "Found"
+    sources: tuple[Pages, ...]
+    recent: "RecentPassages"
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
-        """As Retriever; what is found can be opened from then on."""
+        """As Retriever; the results can be opened afterwards."""
         answers = await self.retriever.search(queries, k)
         for answer in answers:
             if not isinstance(answer, SearchUnavailable):
-                self.found.remember(hit.passage for hit in answer)
+                self.recent.add(hit.passage for hit in answer)
         return answers
 
     async def open(self, name: str) -> Opened:
-        """The page or passage of that id or url; None where there is none, or why it cannot be had."""
+        """The page or passage of an id or URL; None if it does not exist."""
         failure: SearchUnavailable | None = None
-        for shelf in self.shelves:
-            (opened,) = await shelf.access([name])
+        for source in self.sources:
+            (opened,) = await source.access([name])
             if isinstance(opened, Passage):
                 return opened
             failure = failure or opened
         return failure
 
 
-class Found:
-    """The passages that were found last."""
+class RecentPassages:
+    """The most recent search results by id."""
 
-    def __init__(self, capacity: int = REMEMBERED) -> None:
+    def __init__(self, capacity: int = RECENT_PASSAGES) -> None:
         self._capacity = capacity
-        self._kept: OrderedDict[str, Passage] = OrderedDict()
+        self._passages: OrderedDict[str, Passage] = OrderedDict()
 
-    def remember(self, passages: Iterable[Passage]) -> None:
-        """Keeps them, and lets go of those that were found longest ago."""
+    def add(self, passages: Iterable[Passage]) -> None:
+        """Add passages, and evict the oldest beyond the capacity."""
         for passage in passages:
-            self._kept[passage.id] = passage
-            self._kept.move_to_end(passage.id)
-        while len(self._kept) > self._capacity:
-            self._kept.popitem(last=False)
+            self._passages[passage.id] = passage
+            self._passages.move_to_end(passage.id)
+        while len(self._passages) > self._capacity:
+            self._passages.popitem(last=False)
 
     async def access(self, urls: Sequence[str]) -> list[Opened]:
         """See Pages."""
-        return [self._kept.get(url) for url in urls]
+        return [self._passages.get(url) for url in urls]
 
 
-class Passages:
+class IndexPassages:
     """The passages of an index folder by id."""
 
     def __init__(self, folder: Path) -> None:
@@ -87,47 +87,44 @@ class Passages:
             return SearchUnavailable(name, str(error))
 
 
-class FoundPages:
-    """The whole pages of what a web search found: no others, so that no text can send the reader where it wants."""
+class ResultPages:
+    """The full pages of recent web results only, so that no document can direct a client to another address."""
 
-    def __init__(self, found: Found, fetcher: Fetcher) -> None:
-        self._found = found
+    def __init__(self, recent: RecentPassages, fetcher: Fetcher) -> None:
+        self._recent = recent
         self._fetcher = fetcher
 
     async def access(self, urls: Sequence[str]) -> list[Opened]:
         """See Pages."""
-        known = await self._found.access(urls)
+        known = await self._recent.access(urls)
         return [None if each is None else await self._page(url) for url, each in zip(urls, known, strict=True)]
 
     async def _page(self, url: str) -> Opened:
         page = await self._fetcher.fetch(url)
         if not isinstance(page, Page):
             return SearchUnavailable(url, str(page))
-        return await asyncio.to_thread(_read, url, page)
+        return await asyncio.to_thread(_to_passage, url, page)
 
 
-def opened_library(
+def open_library(
     index: str, *, pages: Path | None = None, token_env: str | None = None, device: str = "auto"
 ) -> Library:
-    """The library of an index folder, an address, web:PROVIDER or import:package.function."""
-    service, found = ServiceConfig(token_env=token_env, deadline=DEADLINE), Found()
+    """The library of an index folder, a server address, web:PROVIDER or import:package.function."""
+    service, recent = ServiceConfig(token_env=token_env, deadline=DEADLINE), RecentPassages()
     retriever = open_backend(index, service, device)
     stored: tuple[Pages, ...] = () if pages is None else (FilePages(pages),)
-    return Library(retriever, (*stored, *_shelves(index, service, found)), found)
+    return Library(retriever, (*stored, *_sources(index, service, recent)), recent)
 
 
-def _shelves(index: str, service: ServiceConfig, found: Found) -> tuple[Pages, ...]:
+def _sources(index: str, service: ServiceConfig, recent: RecentPassages) -> tuple[Pages, ...]:
     if backend_of(index) == "server":
-        return _page_client(index, service), found
+        token = token_from_env(service.token_env)
+        return PageClient(index, deadline=service.deadline, token=token, proxy=service.proxy), recent
     if backend_of(index) == "web":
-        return FoundPages(found, Fetcher(proxy=service.proxy)), found
-    return (Passages(Path(index)),) if Path(index).is_dir() else (found,)
+        return ResultPages(recent, Fetcher(proxy=service.proxy)), recent
+    return (IndexPassages(Path(index)),) if Path(index).is_dir() else (recent,)
 
 
-def _page_client(url: str, service: ServiceConfig) -> PageClient:
-    return PageClient(url, deadline=service.deadline, token=token_from_env(service.token_env), proxy=service.proxy)
-
-
-def _read(url: str, page: Page) -> Passage:
+def _to_passage(url: str, page: Page) -> Passage:
     title, text = page_text(page.text, page.url) if page.markup else ("", page.text)
     return Passage(url, f'"{title}"\n{text}', {"url": page.url})

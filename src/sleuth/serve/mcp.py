@@ -1,7 +1,4 @@
-"""The search as a server of the Model Context Protocol: any agent that speaks it can search an index and read it.
-
-Two tools, `search` and `fetch`, whose answers are given twice, as text for models and as fields for programs.
-"""
+"""An MCP server over an index: the tools `search` and `fetch`, with results as text and as structured content."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,21 +26,21 @@ except ImportError as error:
     raise MissingExtra("mcp", "mcp") from error
 
 PATH = "/mcp"
-QUERIES, CHARACTERS, HITS = 32, 10_000, 100  # most queries a call, characters a query and passages a query
-WINDOW = 20_000  # characters of a document that one call gives
-SAID = 200  # characters of an id that an error repeats
+MAX_QUERIES, MAX_CHARACTERS, MAX_HITS = 32, 10_000, 100  # queries per call, characters and passages per query
+WINDOW = 20_000  # characters of a document per call
+MAX_SHOWN = 200  # characters of an id in an error
 INSTRUCTIONS = (
     "Search a collection of documents with `search`, in short queries of the words that the text you need would use; "
     "read a document in full with `fetch` and the id of a result. Ask several queries at once where they do not "
     "depend on each other."
 )
-READING = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
+READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True)
 
-Queries = Annotated[str | list[str], Field(description=f"what to look for: one query, or up to {QUERIES} at once")]
+Queries = Annotated[str | list[str], Field(description=f"search terms: one query, or up to {MAX_QUERIES} at once")]
 
 
 class Result(BaseModel):
-    """A passage that was found."""
+    """A passage of a query."""
 
     query: str
     id: str
@@ -54,14 +51,14 @@ class Result(BaseModel):
 
 
 class Results(BaseModel):
-    """The passages of all queries, in the order of the queries, best first; and why a query has no answer."""
+    """The passages of all queries, best first in the order of the queries, and the reasons of failed ones."""
 
     results: list[Result]
     unanswered: dict[str, str] = Field(default_factory=dict)
 
 
 class Document(BaseModel):
-    """A part of a document: `text` starts at `start`, and `characters` are the length of the whole."""
+    """A part of a document: `text` starts at character `start` of `characters`."""
 
     id: str
     title: str
@@ -73,8 +70,8 @@ class Document(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """The two tools over a library; `k` are the passages a query where the client does not say."""
+class LibraryTools:
+    """The two tools of a library; `k` is the default number of passages per query."""
 
     library: Library
     k: int
@@ -82,34 +79,34 @@ class Desk:
     async def search(
         self,
         query: Queries,
-        k: Annotated[int | None, Field(ge=1, le=HITS, description="passages a query at most; by default a few")] = None,
+        k: Annotated[int | None, Field(ge=1, le=MAX_HITS, description="maximum passages per query")] = None,
     ) -> Annotated[CallToolResult, Results]:
-        """Search the documents; gives passages with title, text, score and id, best first."""
-        queries = _checked([query] if isinstance(query, str) else query)
+        """Search the documents; returns passages with title, text, score and id, best first."""
+        queries = _validate([query] if isinstance(query, str) else query)
         answers = dict(zip(queries, await self.library.search(queries, k or self.k), strict=True))
         failed = {
             asked: visible(answer.cause) for asked, answer in answers.items() if isinstance(answer, SearchUnavailable)
         }
         if len(failed) == len(answers):
-            raise ToolError(f"the search gave no answer: {next(iter(failed.values()))}")
+            raise ToolError(f"the search failed: {next(iter(failed.values()))}")
         found = {asked: answer for asked, answer in answers.items() if not isinstance(answer, SearchUnavailable)}
         results = [_result(asked, hit) for asked, hits in found.items() for hit in hits]
         texts = [_listing(asked, hits) for asked, hits in found.items()]
-        texts += [f"No answer to {asked!r}: {cause}" for asked, cause in failed.items()]
+        texts += [f"The search for {asked!r} failed: {cause}" for asked, cause in failed.items()]
         return _answer("\n\n".join(texts), Results(results=results, unanswered=failed))
 
     async def fetch(
         self,
         id: Annotated[str, Field(coerce_numbers_to_str=True, description="the id of a result, or the url of a page")],  # noqa: A002
-        start: Annotated[int, Field(ge=0, description="the character to begin at, for documents that are long")] = 0,
+        start: Annotated[int, Field(ge=0, description="first character, for long documents")] = 0,
     ) -> Annotated[CallToolResult, Document]:
         """Read a document in full, by the id of a search result."""
         if not id.strip():
-            raise ToolError("the id is empty; give the id of a search result")
-        opened = await self._opened(id.strip())
+            raise ToolError("the id is empty; pass the id of a search result")
+        opened = await self._open(id.strip())
         part = opened.text[start : start + WINDOW]
         if start and not part:
-            raise ToolError(f"start is {start:,}, and the document has {len(opened.text):,} characters")
+            raise ToolError(f"start is {start:,}, but the document has {len(opened.text):,} characters")
         document = Document(
             id=opened.id,
             title=visible(opened.title),
@@ -123,55 +120,55 @@ class Desk:
         )
         return _answer(_reading(document), document)
 
-    async def _opened(self, name: str) -> Passage:
+    async def _open(self, name: str) -> Passage:
         try:
             opened = await self.library.open(name)
         except UserError as error:
             raise ToolError(visible(str(error))) from error
         if isinstance(opened, SearchUnavailable):
-            raise ToolError(f"{name[:SAID]!r} cannot be opened: {visible(opened.cause)}")
+            raise ToolError(f"{name[:MAX_SHOWN]!r} cannot be opened: {visible(opened.cause)}")
         if opened is None:
-            raise ToolError(f"nothing has the id {name[:SAID]!r}; give the id of a search result, as it stands there")
+            raise ToolError(f"there is no document {name[:MAX_SHOWN]!r}; pass the exact id of a search result")
         return opened
 
 
 def server(library: Library, name: str, k: int) -> MCPServer[Any]:
-    """The server of a library; `name` is what it searches, for those who read its list of tools."""
+    """The MCP server of a library; `name` describes the collection to clients."""
     built: MCPServer[Any] = MCPServer(
         "sleuth",
         title=f"Sleuth: {name}",
         instructions=INSTRUCTIONS,
         version=__version__,
         log_level="WARNING",
-        subscriptions=False,  # nothing here changes, and a stream that stays open would keep a server from stopping
+        subscriptions=False,  # nothing changes, and an open stream would keep the server from stopping
     )
-    desk = Desk(library, k)
-    built.add_tool(desk.search, title="Search", annotations=READING)
-    built.add_tool(desk.fetch, title="Fetch", annotations=READING)
+    tools = LibraryTools(library, k)
+    built.add_tool(tools.search, title="Search", annotations=READ_ONLY)
+    built.add_tool(tools.fetch, title="Fetch", annotations=READ_ONLY)
     return built
 
 
-def speak(library: Library, name: str, k: int) -> None:
-    """Serves a library on stdin and stdout until stdin ends; what else is printed goes to stderr."""
+def serve_stdio(library: Library, name: str, k: int) -> None:
+    """Serve a library on stdin and stdout until stdin closes."""
     server(library, name, k).run("stdio")
 
 
 def application(library: Library, name: str, k: int, names: Sequence[str]) -> ASGIApp:
-    """A library over streamable HTTP at /mcp, for requests that name the server by an address or one of these names.
+    """A library over streamable HTTP at /mcp; requests must address the server by an IP address or one of the names.
 
-    Pages that such a name serves may ask too, as inspectors of the protocol do.
+    Pages served under such a name may call it too, as MCP inspectors do.
     """
     built = server(library, name, k)
-    built.custom_route("/healthz", methods=["GET"])(_alive)
-    security = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # checked below, as by all servers
+    built.custom_route("/healthz", methods=["GET"])(_health)
+    security = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # RequestCheck does this
     app: Starlette = built.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=security
     )
-    return RequestCheck(_Posts(app), names, origins=names)
+    return RequestCheck(_PostOnly(app), names, origins=names)
 
 
-class _Posts:
-    """Refuses streams from here to the client, as the protocol allows: there is nothing to say without a question."""
+class _PostOnly:
+    """Refuses GET streams, as the protocol allows: the server sends nothing on its own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -183,19 +180,19 @@ class _Posts:
         return await self._app(scope, receive, send)
 
 
-async def _alive(_: Request) -> Response:
+async def _health(_: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-def _checked(queries: Sequence[str]) -> list[str]:
-    """The queries, each once, as they are searched for."""
-    if not 0 < len(queries) <= QUERIES:
-        raise ToolError(f"there are {len(queries):,} queries; give one, or up to {QUERIES}")
+def _validate(queries: Sequence[str]) -> list[str]:
+    """The queries without duplicates."""
+    if not 0 < len(queries) <= MAX_QUERIES:
+        raise ToolError(f"there are {len(queries):,} queries; pass 1 to {MAX_QUERIES}")
     for query in queries:
         if not query.strip():
-            raise ToolError("a query is empty; write what to look for")
-        if len(query) > CHARACTERS:
-            raise ToolError(f"a query has {len(query):,} characters, and {CHARACTERS:,} are served; shorten it")
+            raise ToolError("a query is empty; write search terms")
+        if len(query) > MAX_CHARACTERS:
+            raise ToolError(f"a query has {len(query):,} characters; the maximum is {MAX_CHARACTERS:,}, shorten it")
     return list(dict.fromkeys(queries))
 
 
@@ -217,7 +214,7 @@ def _url(passage: Passage) -> str | None:
 
 
 def _listing(query: str, hits: Sequence[Hit]) -> str:
-    """The hits of a query as a model reads them."""
+    """The hits of a query as text for a model."""
     if not hits:
         return f"Nothing was found for {query!r}."
     entries = (

@@ -12,7 +12,7 @@ from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.index import build
 from sleuth.retrieval.web.fetch import Fetcher
-from sleuth.serve.library import Found, FoundPages, Library, opened_library
+from sleuth.serve.library import Library, RecentPassages, ResultPages, open_library
 
 ROWS = [{"id": name, "contents": f'"Title {name}"\nText {name}.', "url": f"u/{name}"} for name in ("a", "b", "10")]
 
@@ -31,7 +31,7 @@ def text_of(opened: object) -> str | None:
 
 
 def test_a_passage_of_a_folder_is_opened_whether_it_was_found_or_not(index: Path) -> None:
-    library = opened_library(str(index))
+    library = open_library(str(index))
     assert [text_of(asyncio.run(library.open(name))) for name in ("a", "10", "1", "")] == [
         "Text a.",
         "Text 10.",
@@ -42,7 +42,7 @@ def test_a_passage_of_a_folder_is_opened_whether_it_was_found_or_not(index: Path
 
 def test_a_page_comes_before_a_passage(index: Path, tmp_path: Path) -> None:
     (tmp_path / "pages.jsonl").write_text(json.dumps({"url": "a", "contents": "A\nthe whole page"}) + "\n")
-    library = opened_library(str(index), pages=tmp_path / "pages.jsonl")
+    library = open_library(str(index), pages=tmp_path / "pages.jsonl")
     assert text_of(asyncio.run(library.open("a"))) == "the whole page"
     assert text_of(asyncio.run(library.open("b"))) == "Text b."
 
@@ -51,7 +51,7 @@ def test_a_corpus_that_changed_is_told_and_not_raised(index: Path, tmp_path: Pat
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     build(corpus, tmp_path / "index")
-    library = opened_library(str(tmp_path / "index"))
+    library = open_library(str(tmp_path / "index"))
     with corpus.open("r+") as file:
         file.write("#" * corpus.stat().st_size)
     opened = asyncio.run(library.open("a"))
@@ -61,7 +61,7 @@ def test_a_corpus_that_changed_is_told_and_not_raised(index: Path, tmp_path: Pat
 
 def test_a_folder_without_an_index_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not an index folder"):
-        opened_library(str(tmp_path))
+        open_library(str(tmp_path))
 
 
 class Answers:
@@ -75,7 +75,7 @@ class Answers:
 
 
 def test_only_what_was_found_last_can_be_opened_where_an_index_opens_nothing() -> None:
-    found = Found(capacity=2)
+    found = RecentPassages(capacity=2)
     library = Library(Answers(), (found,), found)
     asyncio.run(library.search(["one", "two", "no!", "one", "three"], 1))
     assert [text_of(asyncio.run(library.open(name))) for name in ("one", "two", "three", "no!")] == [
@@ -91,7 +91,7 @@ def test_a_shelf_that_fails_is_told_only_where_no_other_has_it() -> None:
         async def access(self, urls: Sequence[str]) -> list[Passage | SearchUnavailable | None]:
             return [SearchUnavailable(url, "broken shelf") for url in urls]
 
-    found = Found()
+    found = RecentPassages()
     library = Library(Answers(), (Broken(), found), found)
     asyncio.run(library.search(["one"], 1))
     assert text_of(asyncio.run(library.open("one"))) == "found"
@@ -107,9 +107,9 @@ def test_of_the_web_only_pages_that_were_found_are_fetched() -> None:
         asked.append(host)
         return ["10.0.0.1"]
 
-    found = Found()
-    pages = FoundPages(found, Fetcher(resolve=resolve))
-    found.remember([Passage("http://found.example/", '"t"\nsnippet')])
+    found = RecentPassages()
+    pages = ResultPages(found, Fetcher(resolve=resolve))
+    found.add([Passage("http://found.example/", '"t"\nsnippet')])
     other, inside = asyncio.run(pages.access(["http://other.example/", "http://found.example/"]))
     assert other is None
     assert isinstance(inside, SearchUnavailable)  # its address is one of our own network
@@ -128,9 +128,9 @@ def test_a_page_of_the_web_is_its_text() -> None:
     async def fetched() -> Passage | SearchUnavailable | None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-            found = Found()
-            found.remember([Passage(url, '"t"\nsnippet')])
-            pages = FoundPages(found, Fetcher(permitted=lambda _: True, ports=None))
+            found = RecentPassages()
+            found.add([Passage(url, '"t"\nsnippet')])
+            pages = ResultPages(found, Fetcher(permitted=lambda _: True, ports=None))
             return (await pages.access([url]))[0]
 
     opened = asyncio.run(fetched())

@@ -10,8 +10,8 @@ from mcp.types import CallToolResult, TextContent
 
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.serve.library import Found, Library
-from sleuth.serve.mcp import QUERIES, WINDOW, server
+from sleuth.serve.library import Library, RecentPassages
+from sleuth.serve.mcp import MAX_QUERIES, WINDOW, server
 
 
 class Towns:
@@ -47,7 +47,7 @@ def asked(asking: Callable[[Client, Towns], Awaitable[Any]], mode: str = "auto")
     """What comes of questions to a server over these towns."""
 
     async def ask() -> Any:
-        towns, found = Towns(), Found()
+        towns, found = Towns(), RecentPassages()
         async with Client(server(Library(towns, (Atlas(), found), found), "towns", k=2), mode=mode) as client:
             return await asking(client, towns)
 
@@ -102,7 +102,7 @@ def test_a_query_without_an_answer_leaves_the_others_theirs() -> None:
     assert not failed
     assert fields["unanswered"] == {"closed": "the archive is closed"}
     assert len(fields["results"]) == 2
-    assert "No answer to 'closed': the archive is closed" in text
+    assert "'closed' failed: the archive is closed" in text
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_query_without_an_answer_leaves_the_others_theirs() -> None:
         ({"query": " "}, "a query is empty"),
         ({"query": ["north", ""]}, "a query is empty"),
         ({"query": []}, "there are 0 queries"),
-        ({"query": ["north"] * (QUERIES + 1)}, f"there are {QUERIES + 1} queries"),
+        ({"query": ["north"] * (MAX_QUERIES + 1)}, f"there are {MAX_QUERIES + 1} queries"),
         ({"query": "x" * 10_001}, "10,001 characters"),
         ({"query": "closed"}, "the archive is closed"),
         ({"query": "north", "k": 0}, "greater than or equal to 1"),
@@ -154,9 +154,9 @@ def test_a_long_document_is_read_in_parts() -> None:
     ("arguments", "sentence"),
     [
         ({"id": " "}, "the id is empty"),
-        ({"id": "nowhere"}, "nothing has the id 'nowhere'"),
-        ({"id": 7}, "nothing has the id '7'"),
-        ({"id": "x" * 100_000}, "nothing has the id 'xxx"),
+        ({"id": "nowhere"}, "there is no document 'nowhere'"),
+        ({"id": 7}, "there is no document '7'"),
+        ({"id": "x" * 100_000}, "there is no document 'xxx"),
         ({"id": "long", "start": WINDOW + 10}, "the document has 20,010 characters"),
     ],
 )

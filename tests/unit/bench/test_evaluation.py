@@ -32,7 +32,7 @@ def test_every_question_is_asked_and_counted() -> None:
     assert "51,713 questions at this rate, s" in table
 
 
-def test_the_command_prints_and_keeps_it(tmp_path: Path) -> None:
+def test_command_prints_and_saves_results(tmp_path: Path) -> None:
     words = ["--questions", "3", "--turn-tokens", "3", "--observation-tokens", "20", "--prompt-tokens", "30"]
     words += ["--passages", "200", "--warmup", "0", "--shape", "tiny", "--json", str(tmp_path / "kept.json")]
     outcome = CliRunner().invoke(app, ["evaluate", *words], catch_exceptions=False)
@@ -42,6 +42,6 @@ def test_the_command_prints_and_keeps_it(tmp_path: Path) -> None:
     assert kept["rate"] == pytest.approx(kept["questions"] / kept["asking"])
 
 
-def test_episodes_longer_than_the_model_are_refused() -> None:
+def test_episodes_longer_than_the_model_are_rejected() -> None:
     with pytest.raises(InputError, match="exceed the 8192 positions"):
         measure(SHAPE, load_tokens(SHAPE, None), Plan(questions=1, turn_tokens=3000, warmup=0, passages=200), print)

@@ -60,13 +60,13 @@ def test_ours_alone(shape: PretrainedConfig) -> None:
     assert logged[0].startswith("small, single, 3 concurrent, ours: ")
 
 
-def test_a_peer_that_is_not_installed_is_said_in_its_row(shape: PretrainedConfig) -> None:
+def test_missing_vllm_is_reported_in_its_row(shape: PretrainedConfig) -> None:
     found, _ = played(shape, JOBS[:1], Peer(sys.executable))
     assert [row.theirs for row in found.rows] == ["not installed"]
     assert found.theirs == Theirs(absence="not installed")
 
 
-def test_a_peer_that_dies_leaves_our_figures_and_its_reason(shape: PretrainedConfig, tmp_path: Path) -> None:
+def test_crashed_vllm_keeps_our_results_and_its_reason(shape: PretrainedConfig, tmp_path: Path) -> None:
     dying = tmp_path / "python"
     dying.write_text("#!/bin/sh\necho 'no GPU is left' >&2\nexit 3\n")
     dying.chmod(0o755)
@@ -78,7 +78,7 @@ def test_a_peer_that_dies_leaves_our_figures_and_its_reason(shape: PretrainedCon
     assert found.theirs.settings == {**best_settings(3, 13 + 16), "block_size": 32}
 
 
-def test_the_weights_are_random_finite_and_never_end_a_text(shape: PretrainedConfig) -> None:
+def test_weights_are_random_finite_and_never_end_a_text(shape: PretrainedConfig) -> None:
     model = random_model(shape, torch.device("cpu"))
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
     assert model.generation_config is not None
@@ -86,7 +86,7 @@ def test_the_weights_are_random_finite_and_never_end_a_text(shape: PretrainedCon
     assert next(model.parameters()).dtype == torch.float32
 
 
-def test_an_engine_that_cannot_sample_all_is_not_believed(shape: PretrainedConfig) -> None:
+def test_too_few_sampled_tokens_are_an_error(shape: PretrainedConfig) -> None:
     with (
         open_embedded(shape, 1, 12, torch.device("cpu"), {}) as ours,
         pytest.raises(EngineFailure, match="3 tokens were sampled, expected 5"),
@@ -94,14 +94,14 @@ def test_an_engine_that_cannot_sample_all_is_not_believed(shape: PretrainedConfi
         ours.seconds([(Turn((1,) * 9, 5),)])
 
 
-def test_a_closed_engine_says_so(shape: PretrainedConfig) -> None:
+def test_closed_engine_says_so(shape: PretrainedConfig) -> None:
     with open_embedded(shape, 1, 32, torch.device("cpu"), {}) as ours:
         assert ours.seconds([(Turn((1, 2), 3),)]) > 0
     with pytest.raises(EngineFailure, match="closed"):
         ours.seconds([(Turn((1, 2), 3),)])
 
 
-def test_the_best_counts_and_the_spread_is_told() -> None:
+def test_table_shows_best_and_spread() -> None:
     job = Job(Workload.GROUPS, 2, SIZES)
     rows = [
         Row("a", job, Rates(8, (0.5, 0.4, 0.8)), Rates(8, (1.6, 2.0))),
@@ -189,14 +189,14 @@ def python(tmp_path: Path) -> Callable[[str], str]:
     return make
 
 
-def test_it_is_told_episodes_and_answers_how_long_they_took(stand_in: Path) -> None:
+def test_vllm_plays_episodes(stand_in: Path) -> None:
     with open_vllm(LlamaConfig(), SETTINGS, sys.executable) as vllm:
         assert vllm is not None
         assert vllm.version == "0.0-1"
         assert 0 < vllm.seconds([(Turn((1, 2), 3),), (Turn((1, 2), 3),)]) < 10
 
 
-def test_an_episode_goes_on_as_soon_as_its_turn_is_done(stand_in: Path) -> None:
+def test_next_turn_is_submitted_immediately(stand_in: Path) -> None:
     episodes = [(Turn((number, 7), 2), Turn((9,), 1)) for number in range(2)]
     with open_vllm(LlamaConfig(), SETTINGS, sys.executable) as vllm:
         assert vllm is not None
@@ -215,32 +215,32 @@ def test_an_episode_goes_on_as_soon_as_its_turn_is_done(stand_in: Path) -> None:
     assert "noise on standard output" in lines
 
 
-def test_an_absent_peer_is_none() -> None:
+def test_missing_vllm_is_none() -> None:
     with open_vllm(LlamaConfig(), SETTINGS, sys.executable) as vllm:
         assert vllm is None
 
 
-def test_a_peer_that_dies_at_its_start_says_why(python: Callable[[str], str]) -> None:
+def test_crash_at_startup_is_reported(python: Callable[[str], str]) -> None:
     dying = python("echo first >&2; echo 'no GPU is left' >&2; exit 3")
     with pytest.raises(EngineFailure, match=r"(?s)exited with code 3.*no GPU is left"):
         open_vllm(LlamaConfig(), SETTINGS, dying).__enter__()
 
 
-def test_a_peer_that_dies_at_work_says_why(stand_in: Path) -> None:
+def test_crash_while_generating_is_reported(stand_in: Path) -> None:
     with open_vllm(LlamaConfig(), SETTINGS, sys.executable) as vllm:
         assert vllm is not None
         with pytest.raises(EngineFailure, match=r"(?s)exited with code 1.*out of luck"):
             vllm.seconds([(Turn((13,), 2),)])
 
 
-def test_a_peer_that_samples_too_little_is_not_believed(stand_in: Path) -> None:
+def test_vllm_with_too_few_tokens_is_an_error(stand_in: Path) -> None:
     with open_vllm(LlamaConfig(), SETTINGS, sys.executable) as vllm:
         assert vllm is not None
         with pytest.raises(EngineFailure, match="sampled 1 tokens, expected 2"):
             vllm.seconds([(Turn((14,), 2),)])
 
 
-def test_what_a_dead_peer_started_is_ended_with_it(python: Callable[[str], str], tmp_path: Path) -> None:
+def test_children_of_a_crashed_vllm_are_killed(python: Callable[[str], str], tmp_path: Path) -> None:
     """A child that holds the pipe open delays nothing, and is gone afterwards."""
     dying = python(f"sleep 60 & echo $! > {tmp_path}/child; exit 4")
     with pytest.raises(EngineFailure, match=r"exited with code 4.*\nnone"):
@@ -259,6 +259,6 @@ def _lives(state: Path) -> bool:
         return False
 
 
-def test_a_python_that_is_none_is_the_users_error(tmp_path: Path) -> None:
+def test_invalid_python_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be run"):
         open_vllm(LlamaConfig(), SETTINGS, str(tmp_path / "nothing")).__enter__()

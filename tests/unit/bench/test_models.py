@@ -1,4 +1,4 @@
-"""Shapes are those of the published models: their parameters add up to what their makers say."""
+"""Shapes have the published numbers of parameters."""
 
 import json
 from pathlib import Path
@@ -37,12 +37,12 @@ def test_parameters(name: str) -> None:
     assert unsupported_reason(shape.to_dict()) is None
 
 
-def test_an_unknown_shape_is_refused_with_those_known() -> None:
+def test_unknown_shape_is_refused_with_those_known() -> None:
     with pytest.raises(InputError, match=r"'gpt-5'.*qwen2\.5-3b.*--model"):
         published_shape("gpt-5")
 
 
-def test_a_folder_gives_its_shape(tmp_path: Path) -> None:
+def test_folder_gives_its_shape(tmp_path: Path) -> None:
     published_shape("qwen3-0.6b").save_pretrained(tmp_path)
     assert shape_of_folder(tmp_path).to_diff_dict() == published_shape("qwen3-0.6b").to_diff_dict() | {
         "transformers_version": shape_of_folder(tmp_path).transformers_version
@@ -57,7 +57,7 @@ def test_a_folder_gives_its_shape(tmp_path: Path) -> None:
         ({"model_type": "mistral", "sliding_window": 4096}, "4096"),
     ],
 )
-def test_a_folder_that_cannot_be_served(tmp_path: Path, settings: dict[str, object] | None, reason: str) -> None:
+def test_folder_that_cannot_be_served(tmp_path: Path, settings: dict[str, object] | None, reason: str) -> None:
     if settings is not None:
         (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match=reason):

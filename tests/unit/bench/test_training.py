@@ -33,7 +33,7 @@ def test_out_of_memory_is_a_row() -> None:
     assert lines[-2:] == ["| stock | out of memory | - | - | - | - |", "| ours | 4 | 6,000 | 0.5 | 12 | - |"]
 
 
-def test_a_pass_that_fails_otherwise_is_raised() -> None:
+def test_pass_that_fails_otherwise_is_raised() -> None:
     def broken() -> Pass:
         raise RuntimeError("no such kernel")
 

@@ -1,4 +1,4 @@
-"""Workloads ask for exactly what they say, in tokens no earlier repetition had."""
+"""Workloads have the requested sizes and new random tokens."""
 
 from random import Random
 
@@ -41,7 +41,7 @@ def test_every_repetition_is_of_fresh_tokens(workload: Workload) -> None:
     }
 
 
-def test_who_shares_a_prompt() -> None:
+def test_groups_share_prompts() -> None:
     grouped = Job(Workload.GROUPS, 10, SIZES).episodes(VOCABULARY, Random(0))
     prompts = [episode[0].given for episode in grouped]
     assert [prompts.index(prompt) for prompt in prompts] == [0] * 4 + [4] * 4 + [8] * 2
@@ -49,13 +49,13 @@ def test_who_shares_a_prompt() -> None:
     assert len({episode[0].given for episode in alone}) == 10
 
 
-def test_a_warm_up_samples_less_and_never_more() -> None:
+def test_warm_up_samples_less_and_never_more() -> None:
     job = Job(Workload.TURNS, 3, SIZES)
     assert lengths(job.shortened(2).episodes(VOCABULARY, Random(0))[0]) == [(30, 2), (11, 2)]
     assert job.shortened(100) == job
 
 
-def test_the_fewest_first_and_each_once() -> None:
+def test_jobs_are_sorted_and_unique() -> None:
     asked = jobs([Workload.SINGLE, Workload.TURNS], [8, 4, 8], SIZES)
     assert [(job.workload, job.concurrent) for job in asked] == [
         (Workload.SINGLE, 4),

@@ -1,4 +1,4 @@
-"""The check of an engine: its devices and precisions, its figures as rows, and models it cannot check."""
+"""The engine check: devices, precisions, verdicts and failures."""
 
 import json
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def test_verdict_follows_the_precision_and_the_limit_of_a_run(found: Parity, ver
     assert bool(row.remedy) is (verdict is not Verdict.OK)
 
 
-def test_a_gpu_is_checked_in_both_precisions_and_a_cpu_only_in_the_safe_one() -> None:
+def test_gpu_is_checked_in_both_precisions_and_a_cpu_only_in_the_safe_one() -> None:
     assert choose_dtypes(None, GPU) == [torch.bfloat16, torch.float32]
     assert choose_dtypes("bfloat16", GPU) == [torch.bfloat16]
     assert choose_dtypes(None, CPU) == choose_dtypes("float32", CPU) == [torch.float32]
@@ -80,7 +80,7 @@ def test_a_gpu_is_checked_in_both_precisions_and_a_cpu_only_in_the_safe_one() ->
 
 
 @pytest.mark.parametrize("wanted", ["cuda:99", "tpu", ""])
-def test_device_that_is_not_there_is_refused(wanted: str) -> None:
+def test_device_that_is_not_there_is_rejected(wanted: str) -> None:
     assert choose_device("cpu") == CPU
     with pytest.raises(ConfigError, match=f"--device {wanted} .*auto or one of cpu"):
         choose_device(wanted)
@@ -91,7 +91,7 @@ def test_worst_row_decides() -> None:
     assert [worst(rows[:count]) for count in range(4)] == [Verdict.OK, Verdict.OK, Verdict.WARN, Verdict.BAD]
 
 
-def test_report_for_people_and_for_programs() -> None:
+def test_markdown_and_json_reports() -> None:
     rows = [Finding("a|b", "1\n2", Verdict.WARN, "do")]
     assert markdown("Title", rows).splitlines() == [
         "# Title",

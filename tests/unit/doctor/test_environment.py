@@ -1,4 +1,4 @@
-"""Judging a machine: what is sound, what is not, and what to do about it."""
+"""Verdicts and remedies for the environment."""
 
 import tomllib
 from dataclasses import replace
@@ -59,7 +59,7 @@ def unsound(machine: Machine) -> list[Finding]:
     ],
     ids=str,
 )
-def test_sound_machine_has_nothing_to_mend(found: dict[str, Any]) -> None:
+def test_healthy_machine_has_no_remedies(found: dict[str, Any]) -> None:
     rows = findings(replace(SOUND, **found))
     assert unsound(replace(SOUND, **found)) == []
     assert all(row.found and not row.remedy for row in rows)
@@ -98,7 +98,7 @@ def test_fault_is_one_row_with_its_remedy(found: dict[str, Any], what: str, verd
     assert remedy in row.remedy
 
 
-def test_rows_tell_what_was_found() -> None:
+def test_rows_show_facts() -> None:
     told = {row.what: row.found for row in findings(replace(SOUND, kernels=Kernels.FAILED, kernel_fault="no gcc"))}
     assert told["GPU 0"] == "NVIDIA H200, compute capability 9.0, 139.0 of 140.0 GiB free"
     assert told["CUDA"] == "torch for CUDA 13.0, driver 580.65.06"
@@ -126,7 +126,7 @@ def test_driver_is_read_from_what_it_says(text: str, version: str | None) -> Non
     assert parse_driver_version(text) == version
 
 
-def test_this_machine_is_looked_at(tmp_path: Path) -> None:
+def test_inspects_this_machine(tmp_path: Path) -> None:
     found = inspect_machine(tmp_path)
     assert 0 < found.memory_free <= found.memory
     assert found.disk_free > 0

@@ -48,11 +48,11 @@ def config(**knobs: Any) -> RetrievalConfig:
     return RetrievalConfig.model_validate(knobs)
 
 
-def test_a_folder_is_an_index(home: Path) -> None:
+def test_folder_is_an_index(home: Path) -> None:
     assert found(open_backend("index"), "oslo", "bergen", "") == [["Oslo"], ["Bergen"], []]
 
 
-def test_a_folder_that_is_none_is_refused(home: Path) -> None:
+def test_non_index_folder_is_rejected(home: Path) -> None:
     problems = {
         "corpus.jsonl": "is a file",
         "nowhere": "does not exist",
@@ -64,7 +64,7 @@ def test_a_folder_that_is_none_is_refused(home: Path) -> None:
             open_backend(name)
 
 
-def test_an_address_is_a_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_is_a_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http://127.0.0.1:9", "https://search.example/retrieve"):
         assert isinstance(open_backend(name), SearchClient)
     monkeypatch.setenv("THE_TOKEN", "secret")
@@ -72,7 +72,7 @@ def test_an_address_is_a_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_a_token_that_is_not_there_is_refused(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_token_is_rejected(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("THE_TOKEN", raising=False)
     if value is not None:
         monkeypatch.setenv("THE_TOKEN", value)
@@ -80,7 +80,7 @@ def test_a_token_that_is_not_there_is_refused(value: str | None, monkeypatch: py
         open_backend("http://127.0.0.1:9", ServiceConfig(token_env="THE_TOKEN"))
 
 
-def test_a_provider_is_the_web(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_is_the_web(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERPER_API_KEY", "secret")
     web = open_backend("web:serper", ServiceConfig(language="en", country="us", pages=True))
     assert isinstance(web, WebSearch)
@@ -92,7 +92,7 @@ def test_a_provider_is_the_web(monkeypatch: pytest.MonkeyPatch) -> None:
         open_backend("web:serper")
 
 
-def test_a_function_is_imported(home: Path) -> None:
+def test_function_is_imported(home: Path) -> None:
     function = open_backend(f"import:{home.name}.search")
     assert isinstance(function, FunctionRetriever)
     assert found(function, "a", "b") == [["mine"], ["mine"]]
@@ -106,14 +106,14 @@ def test_a_function_is_imported(home: Path) -> None:
             open_backend(spec)
 
 
-def test_an_index_is_known_by_its_contents_and_others_by_their_name(home: Path) -> None:
+def test_identity_is_fingerprint_or_name(home: Path) -> None:
     assert backend_identity(str(home / "index")) == manifest.fingerprint(home / "index")
     assert backend_identity("nowhere") is None
     for name in ("http://127.0.0.1:9", "web:serper", "import:nowhere.search"):
         assert backend_identity(name) == name
 
 
-def test_a_run_searches_the_index_it_built_or_what_it_names(home: Path) -> None:
+def test_run_searches_built_index_or_named_backend(home: Path) -> None:
     recording = home / "searches.jsonl"
     assert found(open_retriever(config(), home / "index", recording), "oslo") == [["Oslo"]]
     assert found(open_retriever(config(index="index"), Path("index"), recording), "oslo") == [["Oslo"]]
@@ -123,7 +123,7 @@ def test_a_run_searches_the_index_it_built_or_what_it_names(home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "import:"])
-def test_what_was_recorded_is_replayed_without_its_source(name: str, home: Path) -> None:
+def test_recording_replays_without_the_index(name: str, home: Path) -> None:
     recording = home / "searches.jsonl"
     named_as = {"index": f"{name}{home.name}.search"} if name else {}
     recorded = open_retriever(config(record=True, **named_as), home / "index", recording)
@@ -138,7 +138,7 @@ def test_what_was_recorded_is_replayed_without_its_source(name: str, home: Path)
     assert not (home / "unused.jsonl").exists()
 
 
-def test_a_recording_of_another_index_is_refused(home: Path) -> None:
+def test_recording_of_another_index_is_rejected(home: Path) -> None:
     recording = home / "searches.jsonl"
     found(open_retriever(config(record=True), home / "index", recording), "oslo")
     (home / "other.jsonl").write_text('{"id": "1", "contents": "Oslo"}\n')
@@ -149,7 +149,7 @@ def test_a_recording_of_another_index_is_refused(home: Path) -> None:
         open_retriever(config(replay=str(recording), index="http://127.0.0.1:9"), home / "other", recording)
 
 
-def test_a_search_asked_again_is_answered_from_memory(home: Path) -> None:
+def test_repeated_search_hits_the_cache(home: Path) -> None:
     recording = home / "searches.jsonl"
     own = f"import:{home.name}.search"
     retriever = open_retriever(config(index=own, cache=10, record=True), home / "index", recording)
@@ -158,7 +158,7 @@ def test_a_search_asked_again_is_answered_from_memory(home: Path) -> None:
     assert len(recording.read_text().splitlines()) == 2
 
 
-def test_an_index_gathers_what_many_ask_at_once(home: Path) -> None:
+def test_concurrent_queries_are_batched(home: Path) -> None:
     async def many() -> list[list[Hit]]:
         retriever = open_retriever(config(), home / "index", home / "searches.jsonl")
         answers = await asyncio.gather(*(retriever.search([f"oslo {number}"], 1) for number in range(3000)))

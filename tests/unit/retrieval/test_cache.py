@@ -1,4 +1,4 @@
-"""The cache, in front of a retriever that keeps count of what it is asked."""
+"""The cache in front of a retriever that counts its queries."""
 
 import asyncio
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_was_found_is_not_asked_again() -> None:
+def test_cached_result_is_not_searched_again() -> None:
     async def scene() -> None:
         source = opened()
         cached = CachedRetriever(source, 10)
@@ -74,7 +74,7 @@ def test_another_k_is_another_search() -> None:
     asyncio.run(scene())
 
 
-def test_nothing_found_is_kept_and_a_failure_is_not() -> None:
+def test_empty_results_are_cached_and_failures_are_not() -> None:
     class Empty(Source):
         async def search(self, queries: Sequence[str], k: int) -> list[Outcome]:
             self.asked.append((list(queries), k))
@@ -92,7 +92,7 @@ def test_nothing_found_is_kept_and_a_failure_is_not() -> None:
     asyncio.run(scene())
 
 
-def test_the_search_used_longest_ago_is_dropped_first() -> None:
+def test_least_recently_used_search_is_evicted() -> None:
     async def scene() -> None:
         source = opened()
         cached = CachedRetriever(source, 2)
@@ -104,7 +104,7 @@ def test_the_search_used_longest_ago_is_dropped_first() -> None:
     asyncio.run(scene())
 
 
-def test_hits_given_out_are_not_those_kept() -> None:
+def test_returned_hits_are_copies() -> None:
     async def scene() -> None:
         cached = CachedRetriever(opened(), 2)
         for _ in range(3):
@@ -116,7 +116,7 @@ def test_hits_given_out_are_not_those_kept() -> None:
     asyncio.run(scene())
 
 
-def test_what_is_under_way_is_asked_once_and_a_failure_goes_to_all() -> None:
+def test_request_in_flight_is_shared_and_so_is_its_failure() -> None:
     async def scene() -> None:
         source = Source()
         cached = CachedRetriever(source, 10)
@@ -135,7 +135,7 @@ def test_what_is_under_way_is_asked_once_and_a_failure_goes_to_all() -> None:
     asyncio.run(scene())
 
 
-def test_an_error_goes_to_all_and_is_not_kept() -> None:
+def test_exception_reaches_all_callers_and_is_not_cached() -> None:
     async def scene() -> None:
         source = opened()
         cached = CachedRetriever(source, 10)
@@ -148,7 +148,7 @@ def test_an_error_goes_to_all_and_is_not_kept() -> None:
     asyncio.run(scene())
 
 
-def test_the_first_caller_may_leave_and_the_others_are_answered() -> None:
+def test_cancelling_the_first_caller_does_not_cancel_the_others() -> None:
     async def scene() -> None:
         source = Source()
         cached = CachedRetriever(source, 10)
@@ -164,7 +164,7 @@ def test_the_first_caller_may_leave_and_the_others_are_answered() -> None:
     asyncio.run(scene())
 
 
-def test_when_all_have_left_the_question_is_dropped_and_may_be_asked_anew() -> None:
+def test_request_without_callers_is_cancelled() -> None:
     async def scene() -> None:
         source = Source()
         cached = CachedRetriever(source, 10)
@@ -184,7 +184,7 @@ def test_when_all_have_left_the_question_is_dropped_and_may_be_asked_anew() -> N
     asyncio.run(scene())
 
 
-def test_what_an_ended_event_loop_left_behind_is_no_hindrance() -> None:
+def test_requests_of_a_closed_event_loop_are_ignored() -> None:
     source = Source()
     cached = CachedRetriever(source, 10)
 
@@ -204,7 +204,7 @@ def test_what_an_ended_event_loop_left_behind_is_no_hindrance() -> None:
     assert len(source.asked) == 2
 
 
-def test_a_loop_stopped_short_is_no_hindrance() -> None:
+def test_requests_of_a_stopped_event_loop_are_ignored() -> None:
     source = Source()
     cached = CachedRetriever(source, 10)
     loop = asyncio.new_event_loop()
@@ -224,12 +224,12 @@ def test_a_loop_stopped_short_is_no_hindrance() -> None:
     assert len(source.asked) == 2
 
 
-def test_a_cache_of_nothing_is_refused() -> None:
+def test_zero_capacity_is_rejected() -> None:
     with pytest.raises(ConfigError, match="capacity is 0"):
         CachedRetriever(opened(), 0)
 
 
-def test_a_short_request_does_not_wait_for_a_long_one_that_holds_its_query() -> None:
+def test_small_request_does_not_join_a_large_one() -> None:
     async def scene() -> None:
         source = Source()
         cached = CachedRetriever(source, 10_000)

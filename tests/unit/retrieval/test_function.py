@@ -1,4 +1,4 @@
-"""A function of the user's own as a retriever: every shape it may give, and everything it may get wrong."""
+"""A user function as a retriever: every accepted result format, and every failure."""
 
 import asyncio
 import subprocess
@@ -36,16 +36,16 @@ async def slow(queries: list[str], k: int) -> list[list[Hit]]:
         ([{"document": {"id": 1, "contents": OSLO.contents}, "score": 0.5}], 0.5),
     ],
 )
-def test_hits_and_rows_of_every_shape_are_read(answer: Any, score: float) -> None:
+def test_all_row_formats_are_parsed(answer: Any, score: float) -> None:
     assert asked(lambda *_: [answer], ["oslo"]) == [[Hit(OSLO, score)]]
 
 
 @pytest.mark.parametrize("function", [slow, lambda queries, k: slow(queries, k)], ids=["itself", "in a wrapper"])
-def test_an_async_function_is_awaited_and_its_hits_cut_to_k(function: Callable[..., Any]) -> None:
+def test_async_function_is_awaited_and_its_hits_cut_to_k(function: Callable[..., Any]) -> None:
     assert asked(function, ["a", "b"], 2) == [[Hit(OSLO, 2.0)] * 2] * 2
 
 
-def test_blank_queries_are_not_put_to_it() -> None:
+def test_blank_queries_are_not_passed_to_the_function() -> None:
     seen: list[str] = []
 
     def search(queries: list[str], k: int) -> list[list[Hit]]:
@@ -57,7 +57,7 @@ def test_blank_queries_are_not_put_to_it() -> None:
     assert asked(search, [""]) == [[]]
 
 
-def test_what_it_raises_makes_its_queries_unavailable() -> None:
+def test_exception_makes_queries_unavailable() -> None:
     def search(queries: list[str], k: int) -> list[list[Hit]]:
         raise KeyError("no such field")
 
@@ -68,7 +68,7 @@ def test_what_it_raises_makes_its_queries_unavailable() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, [], [[], []], 7])
-def test_an_answer_of_another_length_is_a_failure(answer: Any) -> None:
+def test_answer_of_another_length_is_a_failure(answer: Any) -> None:
     (found,) = asked(lambda *_: answer, ["oslo"])
     assert isinstance(found, SearchUnavailable)
     assert "expected one list for each of 1" in str(found)
@@ -79,7 +79,7 @@ def test_one_query_may_fail_alone() -> None:
     assert asked(lambda *_: [[Hit(OSLO, 1.0)], lost], ["a", "b"]) == [[Hit(OSLO, 1.0)], lost]
 
 
-def test_a_plain_function_does_not_stop_the_loop() -> None:
+def test_plain_function_does_not_stop_the_loop() -> None:
     def sleepy(queries: list[str], k: int) -> list[list[Hit]]:
         time.sleep(0.1)
         return [[]]
@@ -95,7 +95,7 @@ def test_a_plain_function_does_not_stop_the_loop() -> None:
     assert asyncio.run(both()) > 3
 
 
-def test_a_call_that_does_not_return_ends_at_its_deadline() -> None:
+def test_call_that_does_not_return_ends_at_its_deadline() -> None:
     returning = threading.Event()
 
     def hanging(queries: list[str], k: int) -> list[list[Hit]]:
@@ -113,7 +113,7 @@ def test_a_call_that_does_not_return_ends_at_its_deadline() -> None:
     returning.set()
 
 
-def test_its_own_timeout_and_stop_are_told_as_they_are() -> None:
+def test_timeout_and_stop_iteration_of_the_function_are_reported() -> None:
     def late(queries: list[str], k: int) -> list[list[Hit]]:
         raise TimeoutError("of the database")
 
@@ -124,7 +124,7 @@ def test_its_own_timeout_and_stop_are_told_as_they_are() -> None:
     assert "StopIteration" in str(asked(stopped, ["oslo"])[0])
 
 
-def test_no_more_calls_at_once_than_allowed_in_every_event_loop() -> None:
+def test_concurrency_is_limited_in_every_event_loop() -> None:
     under_way, most, lock = 0, 0, threading.Lock()
 
     def counted(queries: list[str], k: int) -> list[list[Hit]]:

@@ -1,4 +1,4 @@
-"""The index folder: what it says of itself, and what it refuses."""
+"""Index folders: the manifest, and the damage that is rejected."""
 
 import asyncio
 import errno
@@ -71,7 +71,7 @@ def refusal(folder: Path, *, verify: bool = False) -> str:
     return str(refused.value)
 
 
-def test_the_manifest_names_corpus_counts_settings_and_versions(corpus: Path) -> None:
+def test_manifest_names_corpus_counts_settings_and_versions(corpus: Path) -> None:
     built = build(corpus, corpus.parent / "index", IndexPlan.of("bm25", BM25Settings(k1=1.2, b=0.75)))
     assert built == manifest.read(corpus.parent / "index")
     assert (built.format, built.kind, built.passages, built.counts) == (2, "bm25", 3, {"terms": 4, "postings": 6})
@@ -83,7 +83,7 @@ def test_the_manifest_names_corpus_counts_settings_and_versions(corpus: Path) ->
     assert {"sleuth", "PyStemmer", "numpy"} <= set(built.libraries)
 
 
-def test_the_fingerprint_is_of_what_was_indexed_and_how(folder: Path, corpus: Path, tmp_path: Path) -> None:
+def test_fingerprint_is_of_what_was_indexed_and_how(folder: Path, corpus: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(tmp_path, tmp_path / "elsewhere") / "index"
     assert manifest.fingerprint(moved) == manifest.fingerprint(folder)
     build(corpus, tmp_path / "other", IndexPlan.of("bm25", BM25Settings(k1=1.2)))
@@ -98,7 +98,7 @@ def test_progress_tells_stages_that_end(corpus: Path) -> None:
     assert all(done == total for done, total in heard.values())
 
 
-def test_a_corpus_elsewhere_is_named_absolutely(corpus: Path, tmp_path: Path) -> None:
+def test_corpus_elsewhere_is_named_absolutely(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "deeper" / "index"
     assert build(corpus, out).corpus.path == str(corpus)
     assert hits(out, "green") == ["p1"]
@@ -112,14 +112,14 @@ def test_corpus_and_index_move_together(folder: Path, corpus: Path, tmp_path: Pa
     assert hits(moved / "index", "green") == ["p1"]
 
 
-def test_the_working_folder_does_not_matter(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_folder_does_not_matter(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(corpus.parent)
     build(Path("corpus.jsonl"), Path("index"))
     monkeypatch.chdir("/")
     assert hits(corpus.parent / "index", "green") == ["p1"]
 
 
-def test_a_compressed_corpus_is_unpacked_into_the_index(corpus: Path, folder: Path, tmp_path: Path) -> None:
+def test_compressed_corpus_is_unpacked_into_the_index(corpus: Path, folder: Path, tmp_path: Path) -> None:
     packed = tmp_path / "corpus.jsonl.gz"
     packed.write_bytes(gzip.compress(corpus.read_bytes()))
     built = build(packed, tmp_path / "other")
@@ -129,7 +129,7 @@ def test_a_compressed_corpus_is_unpacked_into_the_index(corpus: Path, folder: Pa
     assert hits(tmp_path / "other", "green") == ["p1"]
 
 
-def test_the_same_corpus_gives_the_same_bytes(folder: Path, corpus: Path) -> None:
+def test_same_corpus_gives_the_same_bytes(folder: Path, corpus: Path) -> None:
     program = "import sys, pathlib; from sleuth.retrieval.index import build; build(*map(pathlib.Path, sys.argv[1:]))"
     again = corpus.parent / "again"
     command = [sys.executable, "-c", program, str(corpus), str(again)]
@@ -140,7 +140,7 @@ def test_the_same_corpus_gives_the_same_bytes(folder: Path, corpus: Path) -> Non
         assert (folder / name).read_bytes() == (again / name).read_bytes(), name
 
 
-def test_an_existing_folder_is_left_as_it_is(corpus: Path, tmp_path: Path) -> None:
+def test_existing_folder_is_not_overwritten(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "thesis.tex").write_text("years of work")
     with pytest.raises(InputError, match="index already exists"):
@@ -160,7 +160,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("content", "problem"), REFUSED.values(), ids=REFUSED)
-def test_a_refused_corpus_leaves_nothing_behind(corpus: Path, content: bytes, problem: str) -> None:
+def test_rejected_corpus_leaves_no_files(corpus: Path, content: bytes, problem: str) -> None:
     corpus.write_bytes(content)
     with pytest.raises(InputError) as refused:
         build(corpus, corpus.parent / "index")
@@ -168,7 +168,7 @@ def test_a_refused_corpus_leaves_nothing_behind(corpus: Path, content: bytes, pr
     assert list(corpus.parent.iterdir()) == [corpus]
 
 
-def test_a_full_disk_is_one_sentence_and_the_build_goes_on_later(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_an_input_error_and_the_build_resumes(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -181,12 +181,12 @@ def test_a_full_disk_is_one_sentence_and_the_build_goes_on_later(corpus: Path, m
     assert hits(corpus.parent / "index", "green") == ["p1"]
 
 
-def test_no_index_folder(tmp_path: Path) -> None:
+def test_folder_without_manifest_is_rejected(tmp_path: Path) -> None:
     assert "manifest.json" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_run_is_no_index_and_its_index_is_named(there: bool, folder: Path, tmp_path: Path) -> None:
+def test_run_folder_is_rejected_with_a_hint(there: bool, folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "a run"
     run.mkdir()
     (run / "manifest.json").write_text('{"format": 1, "kind": "run"}')
@@ -211,16 +211,14 @@ DAMAGE: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize(("name", "damage"), DAMAGE.values(), ids=DAMAGE)
-def test_an_array_with_the_wrong_numbers_is_no_empty_answer(
-    name: str, damage: Callable[[Any], Any], folder: Path
-) -> None:
+def test_array_with_invalid_values_is_rejected(name: str, damage: Callable[[Any], Any], folder: Path) -> None:
     path = folder / "bm25" / name
     np.save(path, damage(np.load(path)))
     assert str(path) in refusal(without_checksums(folder))
 
 
 @pytest.mark.parametrize("content", [None, "{"])
-def test_parameters_that_cannot_be_read_are_told_with_the_remedy(content: str | None, folder: Path) -> None:
+def test_unreadable_parameters_are_reported(content: str | None, folder: Path) -> None:
     path = folder / "bm25" / "params.index.json"
     path.unlink()
     if content is not None:
@@ -228,7 +226,7 @@ def test_parameters_that_cannot_be_read_are_told_with_the_remedy(content: str | 
     assert refusal(without_checksums(folder)) == f"{path} is missing or damaged; build the index again"
 
 
-def test_another_format_is_refused(folder: Path) -> None:
+def test_another_format_is_rejected(folder: Path) -> None:
     content = json.loads((without_checksums(folder) / "manifest.json").read_bytes()) | {"format": 1, "later": True}
     (folder / "manifest.json").write_text(json.dumps(content))
     assert refusal(folder) == f"{folder} has index format 1, expected 2; build the index again"
@@ -242,14 +240,14 @@ def test_another_format_is_refused(folder: Path) -> None:
         ("[]", "manifest.json: Input should"),
     ],
 )
-def test_a_damaged_manifest_is_refused(folder: Path, content: str, problem: str) -> None:
+def test_damaged_manifest_is_rejected(folder: Path, content: str, problem: str) -> None:
     (folder / "manifest.json").write_text(content)
     assert f"manifest.json is damaged ({problem}" in refusal(folder)
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kept", [0, 20, -1], ids=["emptied", "header only", "last byte lost"])
-def test_an_index_cut_short_is_refused(folder: Path, name: str, kept: int) -> None:
+def test_truncated_index_is_rejected(folder: Path, name: str, kept: int) -> None:
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(whole[:kept])
     message = refusal(folder)
@@ -258,30 +256,30 @@ def test_an_index_cut_short_is_refused(folder: Path, name: str, kept: int) -> No
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_index_without_a_file_is_refused(folder: Path, name: str) -> None:
+def test_index_without_a_file_is_rejected(folder: Path, name: str) -> None:
     (folder / name).unlink()
     assert str(folder / name) in refusal(folder)
 
 
 @pytest.mark.parametrize("name", ["ranks.npy", "bm25/indptr.csc.index.npy", "bm25/data.csc.index.npy"])
-def test_arrays_of_another_index_are_refused(folder: Path, name: str) -> None:
+def test_arrays_of_another_index_are_rejected(folder: Path, name: str) -> None:
     np.save(folder / name, np.load(folder / name)[:-1])
     assert "expected" in refusal(without_checksums(folder))
 
 
-def test_a_missing_corpus_is_refused(folder: Path, corpus: Path) -> None:
+def test_missing_corpus_is_rejected(folder: Path, corpus: Path) -> None:
     corpus.unlink()
     assert f"the corpus {corpus} of the index {folder} does not exist" in refusal(folder)
 
 
-def test_a_changed_corpus_is_refused(folder: Path, corpus: Path) -> None:
+def test_changed_corpus_is_rejected(folder: Path, corpus: Path) -> None:
     content = corpus.read_bytes()
     for changed in (content + b"\n", content.replace(b"green", b"brown")):
         corpus.write_bytes(changed)
         assert refusal(folder) == f"the corpus {corpus} changed after {folder} was built from it; build the index again"
 
 
-def test_a_change_far_from_the_ends_of_a_large_file_takes_verifying(corpus: Path, tmp_path: Path) -> None:
+def test_change_in_the_middle_of_a_large_file_needs_full_verification(corpus: Path, tmp_path: Path) -> None:
     filler = "." * manifest.EDGE
     corpus.write_bytes(b"".join(rows(filler, "a green pear", filler)))
     written = build(corpus, tmp_path / "index")
@@ -292,7 +290,7 @@ def test_a_change_far_from_the_ends_of_a_large_file_takes_verifying(corpus: Path
         manifest.verified_corpus(tmp_path / "index", written.corpus, full=True, limit=manifest.EDGE)
 
 
-def test_every_file_of_an_index_is_refused_by_name_with_one_bit_flipped(folder: Path) -> None:
+def test_flipped_bit_in_any_file_is_detected(folder: Path) -> None:
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     assert {"manifest.json", "bm25/finished.json", "bm25/vocab.index.json", *FILES} <= set(names)
     for name in names:
@@ -308,13 +306,13 @@ def test_every_file_of_an_index_is_refused_by_name_with_one_bit_flipped(folder: 
     assert refusal(folder).startswith(f"{path} is damaged")
 
 
-def test_an_index_without_checksums_is_opened_as_before(folder: Path) -> None:
+def test_index_without_checksums_still_opens(folder: Path) -> None:
     named = manifest.fingerprint(folder)
     assert hits(without_checksums(folder), "pear") == ["p1", "p2"]
     assert manifest.fingerprint(folder) == named
 
 
-def test_lists_are_not_searched_without_the_whole_vectors(tmp_path: Path, small_model: Callable[..., Path]) -> None:
+def test_ivfpq_needs_its_vectors(tmp_path: Path, small_model: Callable[..., Path]) -> None:
     texts = [f"{['river', 'castle', 'painter'][row % 3]} {row}" for row in range(300)]
     (tmp_path / "corpus.jsonl").write_bytes(b"".join(rows(*texts)))
     lists = AnnSettings(method="ivfpq", lists=2, bytes=8)

@@ -1,4 +1,4 @@
-"""Published FAISS indexes taken over: the vectors checked by the passages, kept where they are, imported to the end."""
+"""Import of published FAISS indexes: checks, resumption and search in place."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ def best(folder: Path, query: str) -> list[str]:
         ("IVF4,Flat", "ann", AnnSettings(method="ivfpq")),
     ],
 )
-def test_an_index_is_taken_over_and_searched(
+def test_faiss_index_is_imported_and_searched(
     name: str, kind: str, ann: AnnSettings | None, published: Path, settings: EncoderSettings, tmp_path: Path
 ) -> None:
     home = shutil.copytree(published, tmp_path / "here")
@@ -72,7 +72,7 @@ def test_an_index_is_taken_over_and_searched(
         assert best(Path(moved, "index"), TEXTS[row])[0] == f"p{row}"
 
 
-def test_an_index_that_is_kept_must_stay_as_it_was(published: Path, settings: EncoderSettings, tmp_path: Path) -> None:
+def test_changed_faiss_file_is_rejected(published: Path, settings: EncoderSettings, tmp_path: Path) -> None:
     home = shutil.copytree(published, tmp_path / "here")
     import_faiss(home / "HNSW16.faiss", home / "corpus.jsonl", home / "index", settings)
     shutil.copy(home / "Flat.faiss", home / "HNSW16.faiss")
@@ -81,7 +81,7 @@ def test_an_index_that_is_kept_must_stay_as_it_was(published: Path, settings: En
 
 
 @pytest.mark.parametrize("name", ["Flat", "HNSW16"])
-def test_vectors_of_others_are_found_out_before_any_work(
+def test_foreign_vectors_are_rejected_early(
     name: str, published: Path, settings: EncoderSettings, small_model: Callable[..., Path], tmp_path: Path
 ) -> None:
     heard: list[str] = []
@@ -106,7 +106,7 @@ def test_vectors_of_others_are_found_out_before_any_work(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fewer.jsonl", "turned.jsonl"]
 
 
-def test_an_import_that_was_interrupted_goes_on(published: Path, settings: EncoderSettings, tmp_path: Path) -> None:
+def test_interrupted_import_resumes(published: Path, settings: EncoderSettings, tmp_path: Path) -> None:
     def interrupting(stage: str, *_: int) -> None:
         if stage == "importing vectors":
             raise KeyboardInterrupt
@@ -123,7 +123,7 @@ def test_an_import_that_was_interrupted_goes_on(published: Path, settings: Encod
         assert path.read_bytes() == (tmp_path / "index" / path.name).read_bytes()
 
 
-def test_what_is_there_is_left_before_anything_is_read(tmp_path: Path, settings: EncoderSettings) -> None:
+def test_existing_folder_is_rejected_before_reading(tmp_path: Path, settings: EncoderSettings) -> None:
     (tmp_path / "index").mkdir()
     with pytest.raises(InputError, match="index already exists"):
         import_faiss(tmp_path / "no.faiss", tmp_path / "no.jsonl", tmp_path / "index", settings)

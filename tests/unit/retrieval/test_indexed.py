@@ -1,4 +1,4 @@
-"""The search of one index: one at a time, off the event loop, and every failure told to the queries it concerns."""
+"""IndexRetriever: serialised searches off the event loop, and failures per query."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def test_rows_become_passages_with_their_scores(store: PassageStore) -> None:
     assert found == [Hit(store[2], 0.5), Hit(store[0], 0.25)]
 
 
-def test_no_more_rows_are_asked_for_than_there_are(store: PassageStore) -> None:
+def test_k_is_limited_to_the_corpus(store: PassageStore) -> None:
     ranking = Ranking(all_rows)
     (found,) = searched(IndexRetriever(ranking, store), "a", k=10**9)
     assert ranking.asked == [(["a"], ROWS)]
@@ -64,7 +64,7 @@ def test_k_is_at_least_one(store: PassageStore) -> None:
         searched(IndexRetriever(Ranking(all_rows), store), "a", k=0)
 
 
-def test_a_ranker_that_breaks_fails_its_queries_and_not_the_next(store: PassageStore) -> None:
+def test_ranker_failure_affects_only_its_queries(store: PassageStore) -> None:
     def broken_once(query: str, k: int) -> Ranking:
         if query == "bad":
             raise RuntimeError("CUDA error: out of memory")
@@ -78,7 +78,7 @@ def test_a_ranker_that_breaks_fails_its_queries_and_not_the_next(store: PassageS
     assert isinstance(searched(index, "good")[0], list)
 
 
-def test_a_passage_that_is_gone_fails_only_the_query_that_found_it(store: PassageStore, tmp_path: Path) -> None:
+def test_unreadable_passage_fails_only_its_query(store: PassageStore, tmp_path: Path) -> None:
     rows = {"first": 0, "last": ROWS - 1}
     index = IndexRetriever(Ranking(lambda query, _: [(rows[query], 1.0)]), store)
     content = (tmp_path / "corpus.jsonl").read_bytes()
@@ -89,7 +89,7 @@ def test_a_passage_that_is_gone_fails_only_the_query_that_found_it(store: Passag
     assert "changed after indexing: row 3 is unreadable" in last.cause
 
 
-def test_searches_wait_for_each_other_and_the_loop_for_none(store: PassageStore) -> None:
+def test_searches_are_serialised_off_the_event_loop(store: PassageStore) -> None:
     inside, most = 0, 0
     threads = set()
 

@@ -1,4 +1,4 @@
-"""The manifest of an index: what it says survives writing, files it names are known again, moved ones too."""
+"""The manifest of an index folder, and verification of the files it names."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read(tmp_path) == made()
 
 
-def test_an_unknown_key_is_refused(tmp_path: Path) -> None:
+def test_unknown_key_is_rejected(tmp_path: Path) -> None:
     made().write(tmp_path)
     content = json.loads((tmp_path / "manifest.json").read_text()) | {"colour": "red"}
     (tmp_path / "manifest.json").write_bytes(seal({name: content[name] for name in content if name != "seal"}))
@@ -72,14 +72,14 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("changes", "same"), [(each, True) for each in ELSEWHERE.values()] + [(each, False) for each in OTHERS.values()]
 )
-def test_the_fingerprint_is_of_contents_not_of_places(changes: dict[str, Any], same: bool, tmp_path: Path) -> None:
+def test_fingerprint_is_of_contents_not_of_places(changes: dict[str, Any], same: bool, tmp_path: Path) -> None:
     made().write(tmp_path)
     before = fingerprint(tmp_path)
     made(**changes).write(tmp_path)
     assert (fingerprint(tmp_path) == before) is same
 
 
-def test_a_file_is_known_again_where_the_folder_says(tmp_path: Path) -> None:
+def test_file_is_verified_after_a_move(tmp_path: Path) -> None:
     file, home = tmp_path / "vectors", tmp_path / "index"
     home.mkdir()
     file.write_bytes(b"12345")
@@ -96,7 +96,7 @@ def test_a_file_is_known_again_where_the_folder_says(tmp_path: Path) -> None:
         verified_file(Path(moved, "index"), stamp, "FAISS index")
 
 
-def test_a_folder_reached_by_a_link_finds_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_reached_by_a_link_finds_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "real" / "index"
     home.mkdir(parents=True)
     (tmp_path / "real" / "vectors").write_bytes(b"12345")
@@ -108,7 +108,7 @@ def test_a_folder_reached_by_a_link_finds_its_files(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("place", [0, manifest.EDGE - 1, 2 * manifest.EDGE, -1])
-def test_edges_see_both_ends_and_nothing_between(place: int, tmp_path: Path) -> None:
+def test_edges_hash_covers_both_ends_only(place: int, tmp_path: Path) -> None:
     path = tmp_path / "file"
     content = bytearray(4 * manifest.EDGE)
     path.write_bytes(content)

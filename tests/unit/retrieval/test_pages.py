@@ -1,4 +1,4 @@
-"""Pages by url: of a file, of a server, and what is said where there are none."""
+"""Pages by URL from a file or a server."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ def test_of_a_file(file: Path) -> None:
     assert opened(FilePages(file), []) == []
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="do not exist"):
         open_pages(RetrievalConfig(pages=str(tmp_path / "none.jsonl")))
 
@@ -96,7 +96,7 @@ def test_of_the_server_that_is_searched(file: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("token", "cause"), [(TOKEN, "this server has no pages"), ("wrong", "status 401")])
-def test_a_server_that_refuses(token: str, cause: str) -> None:
+def test_server_that_refuses(token: str, cause: str) -> None:
     async def ask() -> list[Passage | SearchUnavailable | None]:
         async with served(None) as url:
             client = PageClient(url, token=token)
@@ -112,7 +112,7 @@ def test_a_server_that_refuses(token: str, cause: str) -> None:
         assert cause in each.cause
 
 
-def test_nobody_there() -> None:
+def test_unreachable_server() -> None:
     with bind("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         (found,) = opened(PageClient(url, deadline=0.5), ["a"])
@@ -121,7 +121,7 @@ def test_nobody_there() -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b'{"result": []}', b'{"result": [3]}', b'{"result": [{"text": "x"}]}', b"no"])
-def test_what_is_not_an_answer(body: bytes) -> None:
+def test_invalid_response(body: bytes) -> None:
     (found,) = asyncio.run(answered(body))
     assert isinstance(found, SearchUnavailable)
     assert "unexpected response" in found.cause

@@ -1,4 +1,4 @@
-"""Hybrid: sums of reciprocal places, whatever the rankings are."""
+"""Reciprocal rank fusion."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -39,9 +39,7 @@ def naive(lists: Sequence[Sequence[int]], k: int, constant: int, depth: int) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rankings, min_size=1, max_size=4), st.integers(1, 15), st.integers(0, 80), st.integers(1, 15))
-def test_rows_come_by_the_sum_of_their_reciprocal_places(
-    lists: list[list[int]], k: int, constant: int, depth: int
-) -> None:
+def test_rows_are_ranked_by_reciprocal_rank_sum(lists: list[list[int]], k: int, constant: int, depth: int) -> None:
     hybrid = Hybrid([Fixed(rows) for rows in lists], BACKWARDS, constant, depth)
     (ranked,) = hybrid.rank(["anything"], k)
     assert [row for row, _ in ranked] == naive(lists, k, constant, depth)
@@ -49,7 +47,7 @@ def test_rows_come_by_the_sum_of_their_reciprocal_places(
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(rankings, min_size=1, max_size=3), st.integers(1, 8))
-def test_fewer_hits_are_the_first_of_more(lists: list[list[int]], k: int) -> None:
+def test_smaller_k_is_a_prefix(lists: list[list[int]], k: int) -> None:
     hybrid = Hybrid([Fixed(rows) for rows in lists], BACKWARDS, depth=8)
     assert hybrid.rank(["anything"], k)[0] == hybrid.rank(["anything"], 8)[0][:k]
 
@@ -64,7 +62,7 @@ def test_equal_sums_come_in_the_order_of_the_ids_across_the_cut() -> None:
     assert hybrid.rank(["anything"], 1) == [[(2, 1 / 61)]]
 
 
-def test_the_same_places_in_another_order_are_equal() -> None:
+def test_same_places_in_another_order_are_equal() -> None:
     # 1/61 + 1/62 + 1/63 depends on the order in which floats are added.
     lists = [[7, 8, 9], [8, 9, 7], [9, 7, 8]]
     (ranked,) = Hybrid([Fixed(rows) for rows in lists], BACKWARDS).rank(["anything"], 3)
@@ -72,7 +70,7 @@ def test_the_same_places_in_another_order_are_equal() -> None:
     assert len({score for _, score in ranked}) == 1
 
 
-def test_a_blank_query_has_no_hits() -> None:
+def test_blank_query_has_no_hits() -> None:
     assert Hybrid([Fixed([1]), Fixed([2])], BACKWARDS).rank(["", "x"], 1)[0] == []
 
 

@@ -1,4 +1,4 @@
-"""Searches recorded, and answered again from the file."""
+"""Recording and replay of searches."""
 
 import asyncio
 import gc
@@ -49,7 +49,7 @@ def rows(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_what_was_found_is_found_again(tmp_path: Path) -> None:
+def test_recorded_hits_are_replayed(tmp_path: Path) -> None:
     path = tmp_path / "run" / "searches.jsonl"
     recorded = RecordingRetriever(Script([HIT, OTHER], [], [OTHER]), path, "abc")
     answers = asyncio.run(recorded.search(["a", "b\n", "\ud800"], 3))
@@ -58,7 +58,7 @@ def test_what_was_found_is_found_again(tmp_path: Path) -> None:
     assert rows(path)[0] == {"format": 1, "kind": "searches", "index": "abc"}
 
 
-def test_a_failure_is_replayed_as_one(tmp_path: Path) -> None:
+def test_failure_is_replayed_as_one(tmp_path: Path) -> None:
     record(tmp_path / "r", SearchUnavailable("q", "status 500"))
     (outcome,) = replay(tmp_path / "r", "q")
     assert isinstance(outcome, SearchUnavailable)
@@ -76,7 +76,7 @@ def test_scores_and_texts_come_back_exactly(
     assert replay(path, query) == [hits]
 
 
-def test_a_miss_ends_the_run_and_says_what_was_missed(tmp_path: Path) -> None:
+def test_missing_search_raises_replay_miss(tmp_path: Path) -> None:
     path = tmp_path / "r"
     record(path, [HIT])
     with pytest.raises(ReplayMiss, match=r"r has no answer for 'other' with k=3; "):
@@ -86,7 +86,7 @@ def test_a_miss_ends_the_run_and_says_what_was_missed(tmp_path: Path) -> None:
     assert issubclass(ReplayMiss, UserError)
 
 
-def test_the_same_outcome_is_written_once(tmp_path: Path) -> None:
+def test_same_outcome_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "r"
     recorded = RecordingRetriever(Script([HIT]), path, "abc")
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_the_same_outcome_is_written_once(tmp_path: Path) -> None:
     assert [(row["query"], row["k"]) for row in rows(path)[1:]] == [("q", 3), ("q", 2)]
 
 
-def test_outcomes_that_changed_come_in_their_order_and_the_last_for_good(tmp_path: Path) -> None:
+def test_changed_outcomes_replay_in_order_and_the_last_repeats(tmp_path: Path) -> None:
     path = tmp_path / "r"
     record(path, SearchUnavailable("q", "down"), [HIT], [HIT], [OTHER], queries=["q"] * 5)
     assert len(rows(path)) == 4
@@ -105,7 +105,7 @@ def test_outcomes_that_changed_come_in_their_order_and_the_last_for_good(tmp_pat
     assert outcomes[1:] == [[HIT], [OTHER], [OTHER], [OTHER]]
 
 
-def test_a_recording_is_continued(tmp_path: Path) -> None:
+def test_recording_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "r"
     record(path, [HIT], queries=["a"])
     record(path, [HIT], [OTHER], queries=["a", "b"])
@@ -113,7 +113,7 @@ def test_a_recording_is_continued(tmp_path: Path) -> None:
     assert replay(path, "a", "b") == [[HIT], [OTHER]]
 
 
-def test_a_recording_cut_anywhere_is_continued(tmp_path: Path) -> None:
+def test_recording_cut_anywhere_is_continued(tmp_path: Path) -> None:
     record(tmp_path / "whole", [HIT], [OTHER], queries=["a", "b"])
     whole = (tmp_path / "whole").read_bytes()
     for end in range(0, len(whole), 7):
@@ -123,7 +123,7 @@ def test_a_recording_cut_anywhere_is_continued(tmp_path: Path) -> None:
         assert path.read_bytes() == whole
 
 
-def test_a_torn_end_is_not_replayed(tmp_path: Path) -> None:
+def test_truncated_last_line_is_not_replayed(tmp_path: Path) -> None:
     path = tmp_path / "r"
     record(path, [HIT], queries=["a", "b"])
     path.write_bytes(path.read_bytes()[:-1])
@@ -167,7 +167,7 @@ def test_other_files_are_refused_and_left_alone(tmp_path: Path, content: bytes, 
     assert path.read_bytes() == content
 
 
-def test_a_row_spoilt_after_opening_is_an_error(tmp_path: Path) -> None:
+def test_row_damaged_after_opening_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "r"
     record(path, [HIT])
     replayed = ReplayRetriever(path, "abc")
@@ -176,7 +176,7 @@ def test_a_row_spoilt_after_opening_is_an_error(tmp_path: Path) -> None:
         asyncio.run(replayed.search(["q"], 3))
 
 
-def test_a_row_spoilt_before_opening_is_an_error_for_those_who_ask_for_it(tmp_path: Path) -> None:
+def test_row_damaged_before_opening_is_an_error_when_read(tmp_path: Path) -> None:
     path = tmp_path / "r"
     record(path, [HIT], [OTHER], queries=["a", "b"])
     path.write_bytes(path.read_bytes().replace(b'"score":0.1', b'"score":0.1.1'))
@@ -206,7 +206,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
             RecordingRetriever(Script([HIT]), path, "abc")
 
 
-def test_two_do_not_record_to_one_file(tmp_path: Path) -> None:
+def test_recording_is_exclusive(tmp_path: Path) -> None:
     first = RecordingRetriever(Script([HIT]), tmp_path / "r", "abc")
     with pytest.raises(InputError, match="another process"):
         RecordingRetriever(Script([HIT]), tmp_path / "r", "abc")
@@ -215,7 +215,7 @@ def test_two_do_not_record_to_one_file(tmp_path: Path) -> None:
     record(tmp_path / "r", [HIT])
 
 
-def test_a_full_disk_is_an_error_and_leaves_whole_rows(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_and_leaves_whole_rows(tmp_path: Path) -> None:
     path = tmp_path / "r"
     recorded = RecordingRetriever(Script([HIT]), path, "abc")
     asyncio.run(recorded.search(["a"], 3))

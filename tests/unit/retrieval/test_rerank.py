@@ -1,4 +1,4 @@
-"""Reranking: the order of a cross-encoder, equal to scoring each pair alone with transformers."""
+"""Reranking equals scoring each pair alone with transformers."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ def test_rows_are_ordered_by_the_score_of_each_pair_alone(model: Path, store: Pa
     assert len({score for ranked in found for _, score in ranked}) == 6
 
 
-def test_a_query_has_the_same_scores_alone_and_among_others(model: Path, store: PassageStore) -> None:
+def test_query_has_the_same_scores_alone_and_among_others(model: Path, store: PassageStore) -> None:
     ranker = Reranker(Listed(), store, load_cross_encoder(str(model), "cpu"), depth=6)
     assert ranker.rank(QUERIES, 6) == [ranker.rank([query], 6)[0] for query in QUERIES]
 
@@ -77,7 +77,7 @@ def test_equal_scores_come_in_the_order_of_the_ids(small_model: Callable[..., Pa
     assert {score for _, score in found} == {0.0}
 
 
-def test_the_scorer_sees_depth_rows_or_as_many_as_are_asked_for(model: Path, store: PassageStore) -> None:
+def test_scorer_sees_depth_rows_or_as_many_as_are_asked_for(model: Path, store: PassageStore) -> None:
     inner = Listed()
     ranker = Reranker(inner, store, load_cross_encoder(str(model), "cpu"), depth=4)
     assert {row for row, _ in ranker.rank(["river"], 2)[0]} <= {5, 4, 3, 2}
@@ -86,7 +86,7 @@ def test_the_scorer_sees_depth_rows_or_as_many_as_are_asked_for(model: Path, sto
     assert ranker.rank([" "], 2) == [[]]
 
 
-def test_what_is_no_cross_encoder_is_refused(small_model: Callable[..., Path]) -> None:
+def test_non_cross_encoder_is_rejected(small_model: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match=r"minilm .*BertModel"):
         load_cross_encoder("minilm", "cpu")
     with pytest.raises(InputError, match="2 numbers per pair, expected 1"):

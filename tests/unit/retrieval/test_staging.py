@@ -1,4 +1,4 @@
-"""A folder under construction: continued after a kill, never mixed with another order, never built by two."""
+"""Staging folders: resumption, exclusive access, and cleanup."""
 
 import errno
 import gzip
@@ -23,7 +23,7 @@ def interrupted(out: Path, order: dict[str, int]) -> None:
         assert not out.exists()
 
 
-def test_the_folder_appears_whole_and_holds_nothing_of_the_work(tmp_path: Path) -> None:
+def test_folder_appears_complete_without_temporary_files(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "index"
     with staged_folder(out, {"k": 1}) as folder:
         (folder / "array").write_text("x")
@@ -32,14 +32,14 @@ def test_the_folder_appears_whole_and_holds_nothing_of_the_work(tmp_path: Path) 
     assert [path.name for path in out.parent.iterdir()] == ["index"]
 
 
-def test_an_interrupted_build_is_continued(tmp_path: Path) -> None:
+def test_interrupted_build_is_continued(tmp_path: Path) -> None:
     interrupted(tmp_path / "index", {"k": 1})
     with staged_folder(tmp_path / "index", {"k": 1}) as folder:
         assert (folder / "block").read_text() == "done"
     assert (tmp_path / "index" / "block").exists()
 
 
-def test_a_build_of_another_order_is_left_alone(tmp_path: Path) -> None:
+def test_build_with_another_spec_is_left_alone(tmp_path: Path) -> None:
     interrupted(tmp_path / "index", {"k": 1})
     with pytest.raises(InputError, match="unfinished build"), staged_folder(tmp_path / "index", {"k": 2}):
         pytest.fail("it was begun")
@@ -48,45 +48,45 @@ def test_a_build_of_another_order_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cause", [None, gzip.BadGzipFile("not a gzipped file"), PermissionError(errno.EACCES, "no")])
-def test_a_build_whose_input_is_wrong_leaves_nothing(cause: Exception | None, tmp_path: Path) -> None:
+def test_build_whose_input_is_wrong_leaves_nothing(cause: Exception | None, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 3"), staged_folder(tmp_path / "deep" / "deeper" / "index", {}):
         raise InputError("line 3 is bad") from cause
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
+def test_folder_that_was_there_stays(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(InputError, match="line 3"), staged_folder(tmp_path / "there" / "deeper" / "index", {}):
         raise InputError("line 3 is bad")
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
-def test_a_place_where_nothing_can_be_made_is_one_sentence() -> None:
+def test_unwritable_location_is_an_input_error() -> None:
     with pytest.raises(InputError, match="No such file"), staged_folder(Path("/proc/index"), {}):
         pytest.fail("it was begun")
 
 
-def test_what_nobody_ordered_is_not_continued(tmp_path: Path) -> None:
+def test_staging_folder_without_spec_is_cleared(tmp_path: Path) -> None:
     interrupted(tmp_path / "index", {"k": 1})
     (tmp_path / ".building-index" / SPEC).unlink()
     with staged_folder(tmp_path / "index", {"k": 2}) as folder:
         assert [path.name for path in folder.iterdir() if path.name not in (SPEC, LOCK)] == []
 
 
-def test_a_build_that_found_no_room_is_kept(tmp_path: Path) -> None:
+def test_build_is_kept_when_the_disk_is_full(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the disk is full"), staged_folder(tmp_path / "index", {}):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert [path.name for path in tmp_path.iterdir()] == [".building-index"]
 
 
-def test_an_existing_folder_is_never_touched(tmp_path: Path) -> None:
+def test_existing_folder_is_never_touched(tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
     with pytest.raises(InputError, match="already exists"), staged_folder(tmp_path / "index", {}):
         pytest.fail("it was begun")
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_two_processes_do_not_build_the_same(tmp_path: Path) -> None:
+def test_concurrent_builds_are_excluded(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\nfrom sleuth.retrieval.staging import staged_folder\n"
         "with staged_folder(pathlib.Path(sys.argv[1]), {}):\n    print('in', flush=True)\n    sys.stdin.read()"
@@ -102,7 +102,7 @@ def test_two_processes_do_not_build_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [".", "*.txt", "part_a"])
-def test_a_source_is_known_by_names_sizes_and_times(source: str, tmp_path: Path) -> None:
+def test_source_is_known_by_names_sizes_and_times(source: str, tmp_path: Path) -> None:
     for name in ("a.txt", "part_a"):
         (tmp_path / name).write_text("one")
     first = source_fingerprint(tmp_path / source)
@@ -118,6 +118,6 @@ def test_a_source_is_known_by_names_sizes_and_times(source: str, tmp_path: Path)
     assert source_fingerprint(tmp_path / source) not in (first, second)
 
 
-def test_a_source_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_source_that_is_not_there_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing\.jsonl does not exist"):
         source_fingerprint(tmp_path / "nothing.jsonl")

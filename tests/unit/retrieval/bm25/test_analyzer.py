@@ -1,4 +1,4 @@
-"""What a lexical index is_word of a text."""
+"""Text analysis: words, stems and stop words."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -52,7 +52,7 @@ def test_no_stemmer() -> None:
     assert plain.stem(plain.words("The cities")) == ["the", "cities"]
 
 
-def test_term_of_a_run() -> None:
+def test_term_of_a_token() -> None:
     assert [ENGLISH.term(run) for run in ("cities", "the", "s", "8")] == ["citi", None, None, "8"]
 
 

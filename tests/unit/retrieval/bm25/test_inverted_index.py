@@ -1,4 +1,4 @@
-"""Terms are found by the table on disk, and no others."""
+"""The vocabulary on disk."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def test_numbers(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["terms.buckets.npy", "terms.borders.npy", "terms.text.npy", "terms.numbers.npy"])
-def test_a_table_that_is_not_whole(tmp_path: Path, name: str) -> None:
+def test_truncated_table_is_rejected(tmp_path: Path, name: str) -> None:
     write_vocabulary(["one", "two", "three"], tmp_path)
     np.save(tmp_path / name, np.load(tmp_path / name)[:-1])
     with pytest.raises(InputError, match="build the index again"):

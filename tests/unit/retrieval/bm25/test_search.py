@@ -1,4 +1,4 @@
-"""Lexical search: what is found, what is not, how an index comes to be, and what is said of one that is damaged."""
+"""BM25: results, building, resumption, and damaged files."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def test_passages_without_a_term_of_the_query_are_no_hits(ranker: BM25) -> None:
     assert rows(ranker, "harbours") == [2]
 
 
-def test_a_part_of_a_text_without_spaces_is_found(ranker: BM25) -> None:
+def test_part_of_a_text_without_spaces_is_found(ranker: BM25) -> None:
     assert rows(ranker, "京都") == [5]
 
 
@@ -73,12 +73,12 @@ def test_nothing_found_is_an_answer(ranker: BM25, query: str) -> None:
     assert ranker.rank([query], 3) == [[]]
 
 
-def test_a_word_said_twice_counts_twice(ranker: BM25) -> None:
+def test_repeated_query_word_counts_twice(ranker: BM25) -> None:
     (once,), (twice,) = ranker.rank(["harbour", "harbour harbours"], 1)
     assert twice == (once[0], 2 * once[1])
 
 
-def test_the_order_of_the_words_changes_nothing(ranker: BM25) -> None:
+def test_order_of_the_words_changes_nothing(ranker: BM25) -> None:
     one, other = ranker.rank(["green red apples pears", "pears apples red green"], 10)
     assert one == other
 
@@ -88,7 +88,7 @@ def test_k_is_at_least_one(ranker: BM25) -> None:
         ranker.rank(["apples"], 0)
 
 
-def test_a_query_of_no_end(ranker: BM25) -> None:
+def test_very_long_query(ranker: BM25) -> None:
     """Sums that are no longer exact give the same order, and leave nothing behind."""
     before = ranker.rank(["apples pears"], 5)
     (ranked,) = ranker.rank(["apples pears " * 100_000], 5)
@@ -96,18 +96,18 @@ def test_a_query_of_no_end(ranker: BM25) -> None:
     assert ranker.rank(["apples pears"], 5) == before
 
 
-def test_what_is_counted(write: Write, tmp_path: Path) -> None:
+def test_counts_of_terms_and_postings(write: Write, tmp_path: Path) -> None:
     assert built(write(["red apples, red pears", "red"]), tmp_path / "index") == {"terms": 3, "postings": 4}
 
 
 @pytest.mark.parametrize("contents", [["", "the of and"], ["?!"]])
-def test_a_corpus_without_a_word(write: Write, tmp_path: Path, contents: list[str]) -> None:
+def test_corpus_without_a_word(write: Write, tmp_path: Path, contents: list[str]) -> None:
     with pytest.raises(InputError, match=r"corpus\.jsonl has no words"):
         built(write(contents), tmp_path / "index")
 
 
 @pytest.mark.parametrize("line", [b'{"id": "p1"}', b"broken", b"[1]"])
-def test_a_passage_that_cannot_be_read(write: Write, tmp_path: Path, line: bytes) -> None:
+def test_passage_that_cannot_be_read(write: Write, tmp_path: Path, line: bytes) -> None:
     corpus = write(["red apples", "green apples and pears"])
     first, second = corpus.read_bytes().splitlines(keepends=True)
     corpus.write_bytes(first + line.ljust(len(second) - 1) + b"\n")
@@ -116,7 +116,7 @@ def test_a_passage_that_cannot_be_read(write: Write, tmp_path: Path, line: bytes
 
 
 @pytest.mark.parametrize("name", [inverted.SCORES, inverted.ROWS, inverted.STARTS, inverted.MAXIMA])
-def test_an_array_cut_short(write: Write, tmp_path: Path, name: str) -> None:
+def test_array_cut_short(write: Write, tmp_path: Path, name: str) -> None:
     built(write(CONTENTS), tmp_path / "index")
     path = tmp_path / "index" / name
     path.write_bytes(path.read_bytes()[:-4])
@@ -124,14 +124,14 @@ def test_an_array_cut_short(write: Write, tmp_path: Path, name: str) -> None:
         opened(tmp_path / "index", len(CONTENTS))
 
 
-def test_an_array_that_is_gone(write: Write, tmp_path: Path) -> None:
+def test_array_that_is_gone(write: Write, tmp_path: Path) -> None:
     built(write(CONTENTS), tmp_path / "index")
     (tmp_path / "index" / inverted.ROWS).unlink()
     with pytest.raises(InputError, match="does not exist; build the index again"):
         opened(tmp_path / "index", len(CONTENTS))
 
 
-def test_an_index_of_another_corpus(write: Write, tmp_path: Path) -> None:
+def test_index_of_another_corpus(write: Write, tmp_path: Path) -> None:
     built(write(CONTENTS), tmp_path / "index")
     with pytest.raises(InputError, match=r"6 passages, .* 7"):
         opened(tmp_path / "index", 7)
@@ -180,7 +180,7 @@ def test_two_workers_build_what_one_builds(large: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interpreter", ["/bin/false", "/bin/cat"])
-def test_workers_that_fail_cost_time_only(
+def test_failed_workers_do_not_fail_the_build(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interpreter: str
 ) -> None:
     monkeypatch.setattr(sys, "executable", interpreter)
@@ -188,9 +188,7 @@ def test_workers_that_fail_cost_time_only(
     assert files(tmp_path / "index") == files(large / "index")
 
 
-def test_an_interrupt_at_the_terminal_is_not_for_the_workers(
-    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_does_not_reach_workers(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter, group = tmp_path / "interpreter", tmp_path / "group"
     interpreter.write_text(f"#!/bin/sh\ncut -d ' ' -f 5 /proc/self/stat > '{group}'\n")
     interpreter.chmod(0o755)
@@ -199,7 +197,7 @@ def test_an_interrupt_at_the_terminal_is_not_for_the_workers(
     assert int(group.read_text()) != os.getpgrp()
 
 
-def test_a_worker_indexes_the_blocks_it_is_told(large: Path, tmp_path: Path) -> None:
+def test_worker_indexes_requested_blocks(large: Path, tmp_path: Path) -> None:
     arguments = [str(large / "corpus.jsonl"), str(large / "offsets.npy"), str(tmp_path), "english"]
     command = [sys.executable, "-m", "sleuth.retrieval.bm25.build", *arguments]
     ended = subprocess.run(command, input="3\n1\n", capture_output=True, text=True, check=True)
@@ -228,7 +226,7 @@ build_index(corpus, corpus.with_name("offsets.npy"), out, BM25Settings(), worker
 """
 
 
-def test_a_build_that_was_killed_goes_on(large: Path, tmp_path: Path) -> None:
+def test_killed_build_resumes(large: Path, tmp_path: Path) -> None:
     corpus, out = large / "corpus.jsonl", tmp_path / "index"
     ended = subprocess.run([sys.executable, "-c", KILLED, str(corpus), str(out)], check=False)
     assert ended.returncode == -9
@@ -253,7 +251,7 @@ def test_blocks_of_other_settings_are_not_used(large: Path, tmp_path: Path) -> N
     assert files(out) == files(large / "index")
 
 
-def test_a_finished_build_is_not_done_again(write: Write, tmp_path: Path) -> None:
+def test_finished_build_is_not_done_again(write: Write, tmp_path: Path) -> None:
     corpus, out = write(["red apples"]), tmp_path / "index"
     counts = built(corpus, out)
     before = (out / inverted.ROWS).stat().st_mtime_ns
@@ -262,7 +260,7 @@ def test_a_finished_build_is_not_done_again(write: Write, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("settings", [BM25Settings(), BM25Settings(k1=2.0), BM25Settings(stemmer="none")])
-def test_a_build_of_something_else_is_done_again(write: Write, tmp_path: Path, settings: BM25Settings) -> None:
+def test_build_of_something_else_is_done_again(write: Write, tmp_path: Path, settings: BM25Settings) -> None:
     built(write(["red apples"]), tmp_path / "index")
     corpus = write(["red apples", "green apples"])
     built(corpus, tmp_path / "index", settings)

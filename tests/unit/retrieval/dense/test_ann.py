@@ -1,4 +1,4 @@
-"""Approximate search: what it finds, that it finds the same every time, and builds that were interrupted."""
+"""Approximate search: recall, determinism and resumable builds."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,7 +75,7 @@ def recall(found: Ann, exact: NDArray[np.intp]) -> float:
     return float(np.mean(shares))
 
 
-def test_a_graph_finds_nearly_all(graph: Path, exact: NDArray[np.intp]) -> None:
+def test_graph_finds_nearly_all(graph: Path, exact: NDArray[np.intp]) -> None:
     assert recall(ranker(graph, HNSW), exact) > 0.9
 
 
@@ -106,12 +106,12 @@ def test_scores_of_a_graph_are_inner_products(graph: Path, vectors: Half) -> Non
     assert [score for _, score in hits] == sorted((score for _, score in hits), reverse=True)
 
 
-def test_a_query_has_the_same_hits_alone_and_with_others_in_a_graph(graph: Path) -> None:
+def test_query_has_the_same_hits_alone_and_with_others_in_a_graph(graph: Path) -> None:
     found = ranker(graph, HNSW)
     assert found.rank(QUERIES, 7) == [found.rank([query], 7)[0] for query in QUERIES]
 
 
-def test_a_query_has_the_same_hits_alone_and_with_others_in_lists() -> None:
+def test_query_has_the_same_hits_alone_and_with_others_in_lists() -> None:
     # Numbers in another order have the same sum but for rounding: that alone decides which list is the nearest.
     drawn = np.random.default_rng(8)
     centroids = np.stack([drawn.permutation(unit(1, 512, 8)[0]) for _ in range(64)])
@@ -127,7 +127,7 @@ def test_a_query_has_the_same_hits_alone_and_with_others_in_lists() -> None:
 
 
 @pytest.mark.parametrize(("kind", "settings"), [("graph", HNSW), ("lists", IVFPQ)])
-def test_fewer_hits_are_the_first_of_more(kind: str, settings: AnnSettings, request: pytest.FixtureRequest) -> None:
+def test_smaller_k_is_a_prefix(kind: str, settings: AnnSettings, request: pytest.FixtureRequest) -> None:
     found = ranker(request.getfixturevalue(kind), settings)
     assert [hits[:3] for hits in found.rank(QUERIES, 40)] == found.rank(QUERIES, 3)
 
@@ -164,7 +164,7 @@ def test_k_is_at_least_one(graph: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [HNSW, IVFPQ])
-def test_a_build_gives_the_same_bytes_with_any_number_of_threads(
+def test_build_gives_the_same_bytes_with_any_number_of_threads(
     settings: AnnSettings, vectors: Half, tmp_path: Path
 ) -> None:
     written = []
@@ -184,7 +184,7 @@ def stop_at(row: int) -> Callable[[str, int, int], None]:
 
 
 @pytest.mark.parametrize("settings", [AnnSettings(links=2), AnnSettings(method="ivfpq", lists=8, bytes=1)])
-def test_a_build_that_was_interrupted_continues_and_gives_the_same_bytes(settings: AnnSettings, tmp_path: Path) -> None:
+def test_build_that_was_interrupted_continues_and_gives_the_same_bytes(settings: AnnSettings, tmp_path: Path) -> None:
     vectors = unit(3 * ann.BLOCK + 100, 8, 3).astype(np.float16)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
@@ -199,7 +199,7 @@ def test_a_build_that_was_interrupted_continues_and_gives_the_same_bytes(setting
     assert [path.name for path in broken.iterdir()] == [ann.FILE]
 
 
-def test_an_unfinished_index_of_other_vectors_is_not_continued(tmp_path: Path) -> None:
+def test_unfinished_index_of_other_vectors_is_not_continued(tmp_path: Path) -> None:
     settings = AnnSettings(links=2)
     vectors = unit(2 * ann.BLOCK, 8, 3).astype(np.float16)
     with pytest.raises(KeyboardInterrupt):
@@ -225,28 +225,28 @@ def test_bytes_of_a_vector_divide_its_dimensions(dimensions: int, asked: int, ch
         (300, 301, "300 passages are too few for ivfpq with 301 lists, expected at least 301"),
     ],
 )
-def test_too_few_passages_for_lists_are_refused(count: int, lists: int, message: str, tmp_path: Path) -> None:
+def test_too_few_passages_for_lists_are_rejected(count: int, lists: int, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         build(unit(count, 8, 5).astype(np.float16), tmp_path, AnnSettings(method="ivfpq", lists=lists))
 
 
-def test_a_graph_of_single_links_is_refused() -> None:
+def test_graph_of_single_links_is_rejected() -> None:
     with pytest.raises(ValidationError, match="greater than or equal to 2"):
         AnnSettings(links=1)
 
 
-def test_a_corpus_of_another_size_is_refused(graph: Path) -> None:
+def test_corpus_of_another_size_is_rejected(graph: Path) -> None:
     with pytest.raises(InputError, match="5,000 vectors and the corpus 4,999 passages"):
         ranker(graph, HNSW, 4999)
 
 
-def test_an_encoder_of_other_dimensions_is_refused(graph: Path) -> None:
+def test_encoder_of_other_dimensions_is_rejected(graph: Path) -> None:
     found = Ann(ann.read(graph), lambda queries: unit(len(queries), 32, 0), np.arange(5000, dtype=np.uint32), HNSW)
     with pytest.raises(InputError, match=r"32 dimensions.* 64"):
         found.rank(["1"], 3)
 
 
-def test_ids_that_are_no_rows_are_refused(tmp_path: Path) -> None:
+def test_ids_that_are_no_rows_are_rejected(tmp_path: Path) -> None:
     index = faiss.index_factory(64, "IVF1,Flat", faiss.METRIC_INNER_PRODUCT)
     index.train(unit(50, 64, 6))
     index.add_with_ids(unit(50, 64, 6), np.arange(50) + 7)
@@ -255,7 +255,7 @@ def test_ids_that_are_no_rows_are_refused(tmp_path: Path) -> None:
         found.rank(["1"], 50)
 
 
-def test_an_index_by_distance_ranks_the_nearest_first() -> None:
+def test_index_by_distance_ranks_the_nearest_first() -> None:
     vectors = unit(200, 64, 7) * np.linspace(0.5, 2, 200, dtype=np.float32)[:, None]
     index = faiss.index_factory(64, "HNSW8", faiss.METRIC_L2)
     index.add(vectors)
@@ -265,19 +265,19 @@ def test_an_index_by_distance_ranks_the_nearest_first() -> None:
     assert [score for _, score in hits] == pytest.approx([-distances[row] for row, _ in hits], abs=1e-4)
 
 
-def test_an_index_cut_short_is_refused_in_a_sentence(graph: Path, tmp_path: Path) -> None:
+def test_index_cut_short_is_refused_in_a_sentence(graph: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.faiss"
     cut.write_bytes(graph.read_bytes()[:-1000])
     with pytest.raises(InputError, match=r"cut.faiss is damaged or truncated \(read error in .*\)"):
         ann.read(cut)
 
 
-def test_an_index_that_is_gone_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_index_that_is_gone_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone.faiss is damaged .*No such file or directory"):
         ann.read(tmp_path / "gone.faiss")
 
 
-def test_an_index_of_another_type_is_refused(tmp_path: Path) -> None:
+def test_index_of_another_type_is_rejected(tmp_path: Path) -> None:
     faiss.write_index(faiss.IndexPQ(8, 2, 4), str(tmp_path / "pq.faiss"))
     with pytest.raises(InputError, match="of type IndexPQ, expected HNSW or IVF"):
         ann.read(tmp_path / "pq.faiss")

@@ -1,4 +1,4 @@
-"""Encoders: known families, settings that decide, vectors equal to those of plain transformers."""
+"""Encoders: families, settings, and vectors equal to plain transformers."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ def test_what_is_stated_wins_over_the_family() -> None:
     assert (found.normalise, found.query_tokens, found.passage_tokens) == (False, 256, 180)
 
 
-def test_a_model_of_no_family_says_itself_what_it_wants(tmp_path: Path) -> None:
+def test_model_of_no_family_says_itself_what_it_wants(tmp_path: Path) -> None:
     folder = tmp_path / "e5-base-v2-tuned"
     (folder / "1_Pooling").mkdir(parents=True)
     (folder / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}')
@@ -115,7 +115,7 @@ def test_newer_files_name_the_pooling(tmp_path: Path, written: object, pooling: 
 
 
 @pytest.mark.parametrize("written", [None, {"pooling_mode": "max"}, {"pooling_mode": ["cls", "mean"]}, {}])
-def test_a_model_whose_pooling_nobody_knows_is_refused(tmp_path: Path, written: object) -> None:
+def test_model_whose_pooling_nobody_knows_is_rejected(tmp_path: Path, written: object) -> None:
     if written is not None:
         (tmp_path / "1_Pooling").mkdir()
         (tmp_path / "1_Pooling/config.json").write_text(json.dumps(written))
@@ -129,7 +129,7 @@ def test_settings_of_a_wrong_value_are_named() -> None:
         encoder_settings("minilm", passage_tokens=0)
 
 
-def test_a_model_that_cannot_be_fetched_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_model_that_cannot_be_fetched_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="'nobody/nothing', which is not a local folder") as caught:
         model_folder("nobody/nothing")
@@ -172,7 +172,7 @@ def test_prefixes_and_cuts_are_those_of_queries_and_passages(small: Path) -> Non
     np.testing.assert_allclose(encoder.encode_passages(texts), passages, atol=1e-3)
 
 
-def test_a_query_has_the_same_bits_alone_and_among_others(minilm: Encoder) -> None:
+def test_query_has_the_same_bits_alone_and_among_others(minilm: Encoder) -> None:
     short = TEXTS[:-1]
     alone = np.concatenate([minilm.encode_queries([text]) for text in short])
     assert np.array_equal(minilm.encode_queries(short * 3), np.tile(alone, (3, 1)))
@@ -198,7 +198,7 @@ def test_loading_says_nothing(small: Path, capfd: pytest.CaptureFixture[str]) ->
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_fingerprint_is_that_of_the_weights(small: Path, small_model: Callable[..., Path], tmp_path: Path) -> None:
+def test_fingerprint_is_that_of_the_weights(small: Path, small_model: Callable[..., Path], tmp_path: Path) -> None:
     shutil.copytree(small, tmp_path / "elsewhere")
     assert fingerprint(tmp_path / "elsewhere") == fingerprint(small) != fingerprint(small_model(seed=1))
     with pytest.raises(InputError, match="has no weights"):
@@ -214,7 +214,7 @@ def altered(small: Path, folder: Path, change: Callable[[dict[str, torch.Tensor]
     return encoder_settings(str(folder), pooling="mean")
 
 
-def test_weights_that_lack_are_not_made_up(small: Path, tmp_path: Path) -> None:
+def test_missing_weights_are_rejected(small: Path, tmp_path: Path) -> None:
     wrong = altered(small, tmp_path / "copy", lambda weights: weights.pop("encoder.layer.1.output.dense.weight"))
     with pytest.raises(InputError, match=r"lacks 1 weights, .*encoder\.layer\.1\.output\.dense\.weight"):
         Encoder.load(wrong, "cpu")
@@ -244,7 +244,7 @@ def test_numbers_that_are_not_finite_are_an_error(small: Path, tmp_path: Path) -
         ("model.safetensors", "cut short", "cannot load a model from"),
     ],
 )
-def test_a_folder_that_cannot_be_read_as_it_is_meant_is_refused(
+def test_folder_that_cannot_be_read_as_it_is_meant_is_rejected(
     small: Path, tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     folder = shutil.copytree(small, tmp_path / "copy")
@@ -254,12 +254,12 @@ def test_a_folder_that_cannot_be_read_as_it_is_meant_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_texts_longer_than_the_model_reads_are_refused(small: Path) -> None:
+def test_texts_longer_than_the_model_reads_are_rejected(small: Path) -> None:
     with pytest.raises(ConfigError, match=r"passage_tokens is 513, .* 512"):
         Encoder.load(encoder_settings(str(small), pooling="mean", passage_tokens=513), "cpu")
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
+def test_device_that_is_not_there_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"device = 'cuda:99' .* cpu"):
         devices("cuda:99")
     assert devices("cpu, cpu") == ["cpu", "cpu"]
@@ -270,7 +270,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
     st.lists(st.integers(1, 60), max_size=40),
     st.builds(Shape, step=st.integers(1, 40), tokens=st.integers(1, 200), full=st.booleans()),
 )
-def test_the_shape_of_a_text_is_decided_by_its_length(lengths: list[int], shape: Shape) -> None:
+def test_shape_of_a_text_is_decided_by_its_length(lengths: list[int], shape: Shape) -> None:
     planned = list(batches(lengths, 60, shape))
     assert sorted(place for batch in planned for place in batch.places) == list(range(len(lengths)))
     for batch in planned:

@@ -1,4 +1,4 @@
-"""Exact dense search equals sorting all scores, whatever the shards, the batch and the ties."""
+"""Exact dense search equals sorting all scores, for any shards, batches and ties."""
 
 from collections.abc import Callable
 from threading import Thread
@@ -113,7 +113,7 @@ def test_blank_queries_find_nothing_and_are_not_encoded() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["cuda", "cuda:0"])
-def test_a_gpu_that_is_not_there_is_refused(wanted: str) -> None:
+def test_gpu_that_is_not_there_is_rejected(wanted: str) -> None:
     if torch.cuda.is_available():
         assert devices_for(wanted, 1)
     else:
@@ -126,7 +126,7 @@ def test_without_a_gpu_auto_is_the_cpu() -> None:
     assert devices_for("auto", 1 << 60) == ["cpu"]  # more than any GPU holds
 
 
-def test_rows_that_are_no_numbers_do_not_hold_up_a_search(make: Callable[[Halves, Ranks], Shard]) -> None:
+def test_nan_rows_do_not_block_a_search(make: Callable[[Halves, Ranks], Shard]) -> None:
     vectors = unit(300, 8, 0).astype(np.float16)
     vectors[5:9] = np.nan
     searching = Thread(target=nearest, args=(make(vectors, np.arange(300, dtype=np.uint32)), unit(2, 8, 1), 3))
@@ -148,7 +148,7 @@ def test_every_tile_of_the_compiled_kernels_equals_brute_force(asked: int) -> No
 
 
 @pytest.mark.gpu
-def test_an_odd_number_of_dimensions_on_a_gpu() -> None:
+def test_odd_number_of_dimensions_on_a_gpu() -> None:
     vectors, queries = unit(5_000, 77, 0).astype(np.float16), unit(9, 77, 1)
     ranks = np.arange(5_000, dtype=np.uint32)
     found, _ = ExactIndex(vectors, ranks, ["cuda:0", "cuda:0", "cpu"]).nearest(queries, 5)

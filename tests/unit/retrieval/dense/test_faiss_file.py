@@ -1,4 +1,4 @@
-"""Published FAISS indexes: files that FAISS itself wrote, whole and in pieces, and what is wrong with others."""
+"""Reading of FAISS files, complete and in pieces, and rejection of damaged ones."""
 
 import struct
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def cut(path: Path, borders: Sequence[int]) -> list[Path]:
         ("IVF1,PQ4x4np", INNER, "other", "inner product"),
     ],
 )
-def test_an_index_is_described_by_its_header(
+def test_index_is_described_by_its_header(
     description: str, metric: int, kind: str, measure: str, vectors: Single, tmp_path: Path
 ) -> None:
     path = written(tmp_path, vectors, description, metric)
@@ -87,7 +87,7 @@ def test_vectors_of_a_flat_index_are_imported_in_half_precision(
     assert np.array_equal(imported, vectors.astype(np.float16))
 
 
-def test_an_import_that_was_interrupted_continues(tmp_path: Path) -> None:
+def test_import_that_was_interrupted_continues(tmp_path: Path) -> None:
     dimensions = 256
     block = faiss_file.BLOCK // (4 * dimensions)
     tiled = np.resize(np.random.default_rng(1).standard_normal(9999), (2 * block + 5, dimensions)).astype(np.float32)
@@ -112,7 +112,7 @@ def stop_at(row: int) -> Progress:
     return progress
 
 
-def test_an_import_interrupted_with_another_index_begins_anew(vectors: Single, tmp_path: Path) -> None:
+def test_import_interrupted_with_another_index_begins_anew(vectors: Single, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         import_flat([written(tmp_path, vectors)], tmp_path, stop_at(COUNT))
     import_flat([written(tmp_path, -vectors)], tmp_path)
@@ -122,7 +122,7 @@ def test_an_import_interrupted_with_another_index_begins_anew(vectors: Single, t
 
 @pytest.mark.parametrize("description", ["HNSW64", "HNSW8,SQfp16", "IVF4,Flat"])
 @pytest.mark.parametrize("borders", [[], [11, 9001]])
-def test_a_kept_index_finds_what_faiss_finds(
+def test_kept_index_finds_what_faiss_finds(
     description: str, borders: list[int], vectors: Single, tmp_path: Path
 ) -> None:
     path = written(tmp_path, vectors, description)
@@ -138,7 +138,7 @@ def test_a_kept_index_finds_what_faiss_finds(
 
 @pytest.mark.parametrize("description", ["Flat", "HNSW8", "IDMap,Flat"])
 @pytest.mark.parametrize("change", [-1, -4000, 7])
-def test_a_file_of_the_wrong_size_is_refused(description: str, change: int, vectors: Single, tmp_path: Path) -> None:
+def test_file_of_the_wrong_size_is_rejected(description: str, change: int, vectors: Single, tmp_path: Path) -> None:
     path = written(tmp_path, vectors, description)
     content = path.read_bytes()
     path.write_bytes(content[:change] if change < 0 else content + b"#" * change)
@@ -149,14 +149,14 @@ def test_a_file_of_the_wrong_size_is_refused(description: str, change: int, vect
 
 @pytest.mark.parametrize("size", [0, 3, 20, 40, 100, 1000])
 @pytest.mark.parametrize("description", ["Flat", "HNSW8", "IDMap,Flat"])
-def test_a_file_cut_in_its_head_is_refused(description: str, size: int, vectors: Single, tmp_path: Path) -> None:
+def test_file_cut_in_its_head_is_rejected(description: str, size: int, vectors: Single, tmp_path: Path) -> None:
     path = written(tmp_path, vectors, description)
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(InputError, match=rf"has {size:,} bytes, expected (at least )?\d+"):
         describe([path])
 
 
-def test_a_missing_piece_is_refused(vectors: Single, tmp_path: Path) -> None:
+def test_missing_piece_is_rejected(vectors: Single, tmp_path: Path) -> None:
     first, _, last = cut(written(tmp_path, vectors), [1000, 2000])
     with pytest.raises(InputError, match="part_aa and 1 more has 18,245 bytes, expected 19,245"):
         describe([first, last])
@@ -167,7 +167,7 @@ def test_a_missing_piece_is_refused(vectors: Single, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "shown"), [(b"version https://git-lfs.github.com/spec/v1\n", "b'vers'"), (b"\x93NUMPY" * 9, "NUM")]
 )
-def test_what_is_no_index_is_refused(content: bytes, shown: str, tmp_path: Path) -> None:
+def test_non_faiss_file_is_rejected(content: bytes, shown: str, tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(content)
     with pytest.raises(InputError, match=rf"{shown}.*, expected .*Flat, HNSW"):
         describe([tmp_path / "other"])
@@ -182,7 +182,7 @@ def test_what_is_no_index_is_refused(content: bytes, shown: str, tmp_path: Path)
         (8, struct.pack("<q", 299), "inconsistent: 299 vectors of 16 dimensions in an array of 4800"),
     ],
 )
-def test_a_header_that_makes_no_sense_is_refused(
+def test_header_that_makes_no_sense_is_rejected(
     place: int, packed: bytes, sentence: str, vectors: Single, tmp_path: Path
 ) -> None:
     path = written(tmp_path, vectors)
@@ -194,7 +194,9 @@ def test_a_header_that_makes_no_sense_is_refused(
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 70000.0])
-def test_vectors_that_are_no_numbers_of_half_precision_are_refused(bad: float, vectors: Single, tmp_path: Path) -> None:
+def test_vectors_that_are_no_numbers_of_half_precision_are_rejected(
+    bad: float, vectors: Single, tmp_path: Path
+) -> None:
     spoilt = vectors.copy()
     spoilt[123, 4] = bad
     with pytest.raises(InputError, match=r"vector 123 of .*some.index .*not finite in 16 bits"):
@@ -216,7 +218,7 @@ def test_only_a_flat_index_is_imported(vectors: Single, tmp_path: Path) -> None:
         import_flat([written(tmp_path, vectors, "HNSW8")], tmp_path)
 
 
-def test_ids_other_than_row_numbers_are_refused(vectors: Single, tmp_path: Path) -> None:
+def test_ids_other_than_row_numbers_are_rejected(vectors: Single, tmp_path: Path) -> None:
     index = faiss.IndexIDMap(faiss.IndexFlatIP(DIMENSIONS))
     ids = np.arange(COUNT)
     ids[[50, 60]] = ids[[60, 50]]
@@ -226,19 +228,19 @@ def test_ids_other_than_row_numbers_are_refused(vectors: Single, tmp_path: Path)
         describe([tmp_path / "ids"])
 
 
-def test_ids_of_a_graph_are_refused(vectors: Single, tmp_path: Path) -> None:
+def test_ids_of_a_graph_are_rejected(vectors: Single, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="type hnsw"):
         describe([written(tmp_path, vectors, "IDMap,HNSW8")])
 
 
-def test_a_place_that_cannot_be_written_is_refused(vectors: Single, tmp_path: Path) -> None:
+def test_place_that_cannot_be_written_is_rejected(vectors: Single, tmp_path: Path) -> None:
     path = written(tmp_path, vectors)
     (tmp_path / "vectors.npy").mkdir()
     with pytest.raises(InputError, match=r"vectors.npy cannot be written \(Is a directory\)"):
         import_flat([path], tmp_path)
 
 
-def test_a_kept_index_that_is_damaged_is_refused(vectors: Single, tmp_path: Path) -> None:
+def test_kept_index_that_is_damaged_is_rejected(vectors: Single, tmp_path: Path) -> None:
     path = written(tmp_path, vectors, "IVF4,Flat")
     path.write_bytes(path.read_bytes()[:-500])
     for files in (cut(path, [1000]), [path]):
@@ -246,7 +248,7 @@ def test_a_kept_index_that_is_damaged_is_refused(vectors: Single, tmp_path: Path
             open_index(files)
 
 
-def test_a_piece_that_is_gone_is_refused(vectors: Single, tmp_path: Path) -> None:
+def test_piece_that_is_gone_is_rejected(vectors: Single, tmp_path: Path) -> None:
     files = cut(written(tmp_path, vectors), [1000])
     files[1].unlink()
     with pytest.raises(InputError, match=r"part_ab .*No such file or directory"):
@@ -263,7 +265,7 @@ def test_pieces_are_ordered_and_nothing_else_is_one(tmp_path: Path) -> None:
     assert pieces(tmp_path / "README.md") == [tmp_path / "README.md"]
 
 
-def test_a_folder_without_pieces_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+def test_folder_without_pieces_and_a_missing_file_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no part_\* pieces"):
         pieces(tmp_path)
     with pytest.raises(InputError, match=r"e5\.index does not exist; give a FAISS file"):

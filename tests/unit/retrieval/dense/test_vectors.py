@@ -1,4 +1,4 @@
-"""Vectors of a corpus: built in blocks, continued after a kill, opened only when whole and of the right encoder."""
+"""The embedding matrix: resumable builds, and rejection of damaged or foreign vectors."""
 
 import json
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def built(surveyed: Path, encoder: Encoder, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-def test_a_row_is_the_vector_of_its_passage(built: Path, encoder: Encoder, contents: list[str]) -> None:
+def test_row_is_the_vector_of_its_passage(built: Path, encoder: Encoder, contents: list[str]) -> None:
     vectors = open_vectors(built, COUNT, 32)
     assert vectors.dtype == np.float16
     np.testing.assert_allclose(vectors, encoder.encode_passages(contents), atol=1e-3)
@@ -79,7 +79,7 @@ def test_a_row_is_the_vector_of_its_passage(built: Path, encoder: Encoder, conte
 
 
 @pytest.mark.parametrize("stop", [0, 9, 10, 25, 52])
-def test_a_build_killed_and_begun_again_gives_the_same_bytes(
+def test_build_killed_and_begun_again_gives_the_same_bytes(
     stop: int, tmp_path: Path, surveyed: Path, encoder: Encoder, built: Path
 ) -> None:
     with pytest.raises(Killed):
@@ -94,11 +94,11 @@ def test_a_build_killed_and_begun_again_gives_the_same_bytes(
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.npy"]
 
 
-def test_a_finished_build_is_not_begun_again(built: Path, surveyed: Path, encoder: Encoder) -> None:
+def test_finished_build_is_not_begun_again(built: Path, surveyed: Path, encoder: Encoder) -> None:
     assert build_in(built, surveyed, encoder) == []
 
 
-def test_a_build_of_another_encoder_is_not_continued(
+def test_build_of_another_encoder_is_not_continued(
     tmp_path: Path, surveyed: Path, encoder: Encoder, other: Encoder
 ) -> None:
     with pytest.raises(Killed):
@@ -107,7 +107,7 @@ def test_a_build_of_another_encoder_is_not_continued(
         build_in(tmp_path, surveyed, other)
 
 
-def test_vectors_lost_under_a_build_are_not_made_up(tmp_path: Path, surveyed: Path, encoder: Encoder) -> None:
+def test_lost_vectors_are_detected(tmp_path: Path, surveyed: Path, encoder: Encoder) -> None:
     with pytest.raises(Killed):
         build_in(tmp_path, surveyed, encoder, 25)
     (tmp_path / "vectors.part").write_bytes((tmp_path / "vectors.part").read_bytes()[:500])
@@ -115,7 +115,7 @@ def test_vectors_lost_under_a_build_are_not_made_up(tmp_path: Path, surveyed: Pa
         build_in(tmp_path, surveyed, encoder)
 
 
-def test_a_corpus_changed_under_a_build_is_an_error(tmp_path: Path, surveyed: Path, encoder: Encoder) -> None:
+def test_corpus_changed_under_a_build_is_an_error(tmp_path: Path, surveyed: Path, encoder: Encoder) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text((surveyed / "corpus.jsonl").read_text().replace("{", "[", 1))
     with pytest.raises(InputError, match="changed while it was indexed"):
@@ -141,7 +141,7 @@ def test_only_whole_vectors_are_opened(tmp_path: Path, built: Path) -> None:
         open_vectors(tmp_path, COUNT, 32)
 
 
-def test_an_encoder_that_is_not_the_one_of_the_vectors_is_refused(
+def test_encoder_that_is_not_the_one_of_the_vectors_is_rejected(
     built: Path, encoder: Encoder, other: Encoder, contents: list[str]
 ) -> None:
     vectors = open_vectors(built, COUNT, 32)

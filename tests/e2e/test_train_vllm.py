@@ -89,7 +89,7 @@ def test_three_steps_with_a_server_by_address(bench: Bench, server: ServerProces
     )
     assert ended.returncode == 0, ended.stderr
     assert "logprobs of engine and trainer differ by" in ended.stderr
-    assert "old logprobs: those of the engine" in ended.stderr
+    assert "old logprobs: from the engine" in ended.stderr
     assert "correction" not in ended.stderr
     run: Run = bench.run("served")
     steps = [dict(each) for each in run.metrics()]

@@ -126,7 +126,7 @@ def test_finished_run_goes_on_with_more_steps(bench: Bench, finished: Ended) -> 
     again = ("train", "--resume", "longer")
     before = bench.run("longer").manifest()
     ended = bench.sleuth(*again, "--set", "train.samples=3")
-    refused(ended, "train.samples cannot change after a run was begun; what may: train.steps, train.save_every, ")
+    refused(ended, "train.samples cannot change")
     assert bench.run("longer").manifest() == before
     ended = bench.sleuth(*again, "--set", "train.steps=6", "--set", "evaluate.after=false")
     assert ended.returncode == 0, ended.stderr

@@ -2,12 +2,12 @@
 
 import { abandoned, ask, whole } from "../api.js";
 import { h, redraw, replace } from "../element.js";
-import { beside } from "../parts/beside.js";
+import { groupColumns } from "../parts/group.js";
 import { segments } from "../parts/choice.js";
 import { conversation } from "../parts/conversation.js";
 import { heading } from "../parts/heading.js";
 import { icon } from "../parts/icons.js";
-import { overSteps } from "../parts/oversteps.js";
+import { questionHistory } from "../parts/history.js";
 import { empty, failed, waiting } from "../parts/state.js";
 import { tokenView } from "../parts/tokens.js";
 import { change } from "../route.js";
@@ -71,14 +71,14 @@ export function reader(area) {
         break;
       case "group": {
         const { step, group } = trajectory;
-        replace(area, tools(), beside(await ask("group", { run: now.source.run, step, group }, signal), trajectory.at));
+        replace(area, tools(), groupColumns(await ask("group", { run: now.source.run, step, group }, signal), trajectory.at));
         centre(area.querySelector(".columns"), area.querySelector(".chosen"));
         break;
       }
       case "steps": {
         const { question_id: question, data_source: source } = trajectory;
         await whole("question", { run: now.source.run, question, source }, signal, (answer) =>
-          replace(area, tools(), overSteps(answer, trajectory.at)),
+          replace(area, tools(), questionHistory(answer, trajectory.at)),
         );
         break;
       }

@@ -5,7 +5,7 @@ import { h, redraw, replace } from "../element.js";
 import { bind } from "../keyboard.js";
 import { firstRun, library, live } from "../library.js";
 import { repeat } from "../live.js";
-import { CurveTools, WINDOWS } from "../parts/curvetools.js";
+import { CurveControls, WINDOWS } from "../parts/curvecontrols.js";
 import { eventTable } from "../parts/events.js";
 import { Grid } from "../parts/grid.js";
 import { runList } from "../parts/runlist.js";
@@ -25,7 +25,7 @@ export function runs(place) {
     ["side", "tools", "figures", "charts", "events"].map((name) => [name, h("section", { class: name })]),
   );
   const grid = new Grid(areas.charts);
-  const tools = new CurveTools(areas.tools);
+  const tools = new CurveControls(areas.tools);
   let shelf = null;
   let view = null;
   let wanted = "";

@@ -8,7 +8,7 @@ import { badge, rewards } from "./heading.js";
 import { unread } from "./rows.js";
 
 /** One column per sample; the one at `at` is highlighted. */
-export function beside(group, at) {
+export function groupColumns(group, at) {
   const mean = average(group.samples.map(({ reward }) => reward));
   const head = h(
     "header",

@@ -9,7 +9,7 @@ import { table } from "./table.js";
 const HEADS = [["step", "figure"], ["reward", "figure"], "", ["searches", "figure"], "answers"];
 
 /** Table of steps; each sample links to its conversation. */
-export function overSteps(question, at) {
+export function questionHistory(question, at) {
   const head = h(
     "header",
     { class: "heading" },

@@ -12,7 +12,7 @@ const ALONG = [
 ];
 
 /** The controls. */
-export class CurveTools {
+export class CurveControls {
   constructor(area) {
     this.area = area;
     this.drawnFor = null;

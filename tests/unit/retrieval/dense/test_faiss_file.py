@@ -194,9 +194,7 @@ def test_header_that_makes_no_sense_is_rejected(
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 70000.0])
-def test_vectors_that_are_no_numbers_of_half_precision_are_rejected(
-    bad: float, vectors: Single, tmp_path: Path
-) -> None:
+def test_vectors_beyond_half_precision_are_rejected(bad: float, vectors: Single, tmp_path: Path) -> None:
     spoilt = vectors.copy()
     spoilt[123, 4] = bad
     with pytest.raises(InputError, match=r"vector 123 of .*some.index .*not finite in 16 bits"):

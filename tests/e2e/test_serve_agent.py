@@ -193,7 +193,7 @@ def test_nobody_waits_for_the_search_of_another(home: Path, questions: list[str]
 
     async def ask() -> Trajectory:
         slow = Slow()
-        agent = replace(served, tool=Toolbox(slow, 1))
+        agent = replace(served, tools=Toolbox(slow, 1))
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
             group.create_task(agent.run(Task(searching, temperature=0.0)))
             await slow.asked.wait()

@@ -93,7 +93,7 @@ def load_run_agent(run: Run, before: bool = False) -> Agent:
     config = run_config(run)
     weights = recipe.resolve_policy(config.model.policy) if before else latest_checkpoint(run)
     # Questions to a finished run are not recorded, and the servers it was trained with may be gone.
-    engine = config.engine if config.engine.kind == "paged" else EngineConfig(slots=config.engine.slots)
+    engine = config.engine if not config.engine.is_server else EngineConfig(slots=config.engine.slots)
     retrieval = config.retrieval.model_copy(update={"record": False})
     spec = AgentSpec(
         run.path.name,
@@ -172,7 +172,7 @@ class AgentSpec:
             "model": {
                 "sha256": stamp_weights(self.weights),
                 "dtype": str(select_dtype(self.config.model, device)).removeprefix("torch."),
-                "on": device.type if self.config.engine.kind == "paged" else self.config.engine.kind,
+                "on": self.config.engine.kind if self.config.engine.is_server else device.type,
             },
             **stamp_settings(
                 self.config, self.index, protocol.make_protocol(name, tokens, load_tools(self.config.agent))
@@ -292,7 +292,7 @@ def _external_tree(name: str, kind: str, options: AgentOptions, questions: Path 
 
 def _without_training_servers(config: Config, options: AgentOptions) -> Config:
     """Drop the addresses of the servers a run was trained with: they may serve another run by now."""
-    if config.engine.kind == "paged":
+    if not config.engine.is_server:
         return config
     dropped = {"url", "weights", "exchange", "in_flight"}
     if options.sets("engine.kind"):

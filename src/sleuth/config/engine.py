@@ -40,6 +40,11 @@ class EngineConfig(Section):
     then corrected."""
 
     @property
+    def is_server(self) -> bool:
+        """Whether the model runs in servers outside the training process."""
+        return self.kind != "paged"
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """Server addresses in order, without duplicates, trailing slashes and `/v1`."""
         stripped = (address.strip().rstrip("/") for address in (self.url or "").split(","))
@@ -51,11 +56,11 @@ class EngineConfig(Section):
 
     @model_validator(mode="after")
     def _check_unused(self) -> Self:
-        if self.kind == "paged":
-            self._reject_unused("engine.kind = paged", "url", "command", "weights", "exchange", "in_flight")
+        if not self.is_server:
+            self._reject_unused(f"engine.kind = {self.kind}", "url", "command", "weights", "exchange", "in_flight")
             return self
-        self._reject_unused("engine.kind = vllm, which always drops its cache", "stale_cache")
-        self._reject_unused("engine.kind = vllm, which never waits for callers", "lockstep")
+        self._reject_unused(f"engine.kind = {self.kind}, which always drops its cache", "stale_cache")
+        self._reject_unused(f"engine.kind = {self.kind}, which never waits for callers", "lockstep")
         if self.weights == "device":
             self._reject_unused("engine.weights = device", "exchange")
         if self.url is None:

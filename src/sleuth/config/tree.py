@@ -123,10 +123,10 @@ class Config(Section):
     def _check_engine(self) -> Self:
         if self.train.mode == "ahead" and self.engine.stale_cache == "keep":
             raise ValueError("engine.stale_cache = keep has no effect with train.mode = ahead; remove it")
-        if self.engine.kind == "vllm" and self.model.lora.rank:
+        if self.engine.is_server and self.model.lora.rank:
             raise ValueError(
-                f"model.lora.rank = {self.model.lora.rank} trains adapters, but engine.kind = vllm takes full weights "
-                "only; set model.lora.rank = 0, or engine.kind = paged"
+                f"model.lora.rank = {self.model.lora.rank} trains adapters, but engine.kind = {self.engine.kind} takes "
+                "full weights only; set model.lora.rank = 0, or engine.kind = paged"
             )
         return self
 

@@ -57,7 +57,7 @@ class Lockstep:
     @classmethod
     def resolve(cls, config: Config, device: str) -> "Lockstep":
         """Resolve `engine.lockstep` for an engine on this type of device."""
-        if config.engine.kind != "paged":
+        if config.engine.is_server:
             return cls(False, f"engine.kind = {config.engine.kind}", False)
         obstacle = _lockstep_obstacle(config, device)
         if config.engine.lockstep == "auto":
@@ -100,7 +100,7 @@ def embed_policy(config: Config, policy: Policy, *, lockstep: bool | None = None
 
 def load_engine(config: Config, weights: Path, *, lockstep: bool | None = None) -> tuple[Engine, Tokens]:
     """An engine with the weights of a model folder, for inference only; `lockstep` overrides the settings."""
-    if config.engine.kind == "paged":
+    if not config.engine.is_server:
         device = select_device()
         policy = Policy.load(weights, device, select_dtype(config.model, device))
         return embed_policy(config, policy, lockstep=lockstep), policy.tokens

@@ -133,7 +133,7 @@ def corrected(config: Config, found: Parity) -> AlgorithmConfig:
     """The algorithm with truncated importance sampling (TIS), if a server differs and no correction was chosen."""
     algorithm = config.algorithm
     decided = algorithm.correction.level != "auto" or algorithm.old == "engine" or not algorithm.origin_mask
-    if decided or config.engine.kind == "paged" or found.within(EQUAL):
+    if decided or not config.engine.is_server or found.within(EQUAL):
         return algorithm
     return algorithm.model_copy(update={"correction": CorrectionConfig(level="token")})
 

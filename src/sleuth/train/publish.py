@@ -71,7 +71,7 @@ def build_engine(config: Config, learner: Learner, folder: Path) -> tuple[Engine
     def weights() -> Mapping[str, Tensor]:
         return dict(learner.policy.parameters())
 
-    if config.engine.kind == "paged":
+    if not config.engine.is_server:
         policy = engine_policy(config, learner)
         engine = embed_policy(config, policy)
         return engine, SharedWeights(engine) if policy is learner.policy else CopiedWeights(engine, weights)

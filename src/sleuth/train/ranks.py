@@ -149,10 +149,10 @@ def require_supported(config: Config, world: int) -> None:
             f"train.questions = {config.train.questions} is not divisible by {world} processes; "
             f"choose a multiple of {world}, or another --nproc"
         )
-    if config.engine.kind == "vllm" and world > 1:
+    if config.engine.is_server and world > 1:
         raise ConfigError(
-            f"engine.kind = vllm supports one training process, not {world}; leave out --nproc, or set "
-            "engine.kind = paged"
+            f"engine.kind = {config.engine.kind} supports one training process, not {world}; leave out --nproc, or "
+            "set engine.kind = paged"
         )
     if config.retrieval.record and world > 1:
         raise ConfigError(

@@ -5,36 +5,20 @@ from typing import Protocol
 
 
 class RunObserver(Protocol):
-    """Receives the events of a run as they happen."""
+    """Receives the events of a run as they happen; the methods of this class ignore them."""
 
     def begin(self, stage: str, total: int) -> None:
         """A stage of `total` parts begins; the previous one has ended."""
-        ...
 
     def advance(self, parts: int = 1) -> None:
         """Parts of the stage are done."""
-        ...
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A training step was recorded."""
-        ...
 
     def log(self, line: str) -> None:
         """A message for the user."""
-        ...
 
 
-class SilentObserver:
+class SilentObserver(RunObserver):
     """Ignores all events."""
-
-    def begin(self, stage: str, total: int) -> None:
-        pass
-
-    def advance(self, parts: int = 1) -> None:
-        pass
-
-    def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        pass
-
-    def log(self, line: str) -> None:
-        pass

@@ -41,7 +41,8 @@ class RolloutSchedule(ABC):
         return self
 
     @abstractmethod
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(self, *error: object) -> None:
+        """Close the event loop."""
 
 
 class Synchronous(RolloutSchedule):

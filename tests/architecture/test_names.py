@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "sleuth"
-BANNED = frozenset({"utils", "util", "common", "helpers", "helper", "misc", "data", "info", "manager", "handler"})
+# Not "data": a command and a section of the settings have that name.
+BANNED = frozenset({"utils", "util", "common", "helpers", "helper", "misc", "info", "manager", "handler"})
 EMPTY_WORDS = ("Manager", "Handler", "Helper", "Utils", "Info")
 HOME = re.compile(r"/(?:home|Users)/\w|/(?:root)/")
 BINARY = frozenset({".safetensors", ".png", ".npy", ".pyc"})

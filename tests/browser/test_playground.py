@@ -22,7 +22,7 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, Passage
-from sleuth.serve.agent.server import ModelInfo, ServerLimits, application
+from sleuth.serve.agent.server import ServedModel, ServerLimits, application
 
 pytestmark = pytest.mark.chromium
 
@@ -74,7 +74,7 @@ def serving(tokens: Tokens, terms: ServerLimits, token: str | None = None) -> It
     shelf = Shelf()
     config = AgentConfig.model_validate({"prompt": "brief", "searches": 2, "context_tokens": 2000})
     agent = Agent(write_answer(tokens), tokens, Tags(), Toolbox(shelf, 2), config)
-    app = application(agent, ModelInfo("wise", "books", 7), terms, token=token)
+    app = application(agent, ServedModel("wise", "books", 7), terms, token=token)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

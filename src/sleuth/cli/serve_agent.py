@@ -80,7 +80,7 @@ def agent(
     from sleuth.cli.terminal import silence_transformers
     from sleuth.http.middleware import server_names
     from sleuth.http.server import authority, bind, serve
-    from sleuth.serve.agent.server import ModelInfo, ServerLimits, application
+    from sleuth.serve.agent.server import ServedModel, ServerLimits, application
 
     with bind(host, port) as listener:
         silence_transformers()
@@ -88,7 +88,7 @@ def agent(
         options = AgentOptions(tuple(settings or ()), index, method, before)
         # Questions come from clients: the name of this file is never looked for.
         spec = describe_agent(model, options, Path("asked.jsonl"))
-        facts = ModelInfo(name or spec.name, _searched(spec), int(time.time()))
+        facts = ServedModel(name or spec.name, _searched(spec), int(time.time()))
         places = concurrent or spec.concurrency
         terms = ServerLimits(places, max_tokens, max_prompt, temperature=temperature, wait=wait)
         names = server_names(host, allow_host or ())

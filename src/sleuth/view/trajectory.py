@@ -158,16 +158,20 @@ def _prompt(row: Row, tokenizer: Tokenizer | None) -> str | None:
 
 def _turns(row: Row, spans: Spans, tokenizer: Tokenizer | None) -> list[Tree]:
     turns, ids = row.get("turns") or [], row.get("ids") or []
-    if spans is None:
-        return [_turn(turn, None, None) for turn in turns]
-    ends = [*(first for first, _ in spans[1:]), len(ids)]
-    return [
-        _turn(turn, span, decode(tokenizer, ids[span[1] : end]) if tokenizer is not None and span[1] < end else None)
-        for turn, span, end in zip(turns, spans, ends, strict=True)
-    ]
+    rewards = (row.get("score") or {}).get("turns") or []
+    if len(rewards) != len(turns):  # the reward function gave none
+        rewards = [None] * len(turns)
+    ends = [*(first for first, _ in (spans or [])[1:]), len(ids)]
+    found = []
+    for number, (turn, reward) in enumerate(zip(turns, rewards, strict=True)):
+        span, shown = spans[number] if spans else None, None
+        if span and tokenizer is not None and span[1] < ends[number]:
+            shown = decode(tokenizer, ids[span[1] : ends[number]])
+        found.append({**_turn(turn), "reward": reward, "span": list(span) if span else None, "shown": shown})
+    return found
 
 
-def _turn(turn: Row, span: tuple[int, int] | None, shown: str | None) -> Tree:
+def _turn(turn: Row) -> Tree:
     text = str(turn.get("text") or "")
     queries = turn.get("queries") or ([turn["query"]] if turn.get("query") is not None else [])
     before = text.partition(f"<{turn['name']}>")[0] if turn.get("action") == "tool" else text
@@ -187,8 +191,6 @@ def _turn(turn: Row, span: tuple[int, int] | None, shown: str | None) -> Tree:
         "outcome": turn.get("outcome"),
         "sampled": turn.get("tokens"),
         "formed": turn.get("formed"),
-        "span": list(span) if span else None,
-        "shown": shown,
         "hits": _hits(turn, len(queries)),
     }
 

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from sleuth.evaluate.folder import EvaluationFolder
-from sleuth.records import Trajectory
+from sleuth.records import Score, Trajectory
 from sleuth.runs.run import Run
 from sleuth.runs.trajectory import trajectory_row
 from sleuth.view.tokenizer_cache import token_texts
@@ -86,6 +86,15 @@ def test_trajectory_turns(run: Run, ask: Callable[..., Any]) -> None:
     assert found["score"] == {"total": 0.0, "parts": {"em": 0.0, "f1": 0.0, "format": 1.0, "searches": 1.0}}
     assert found["neighbours"] == {"previous": "3.0", "next": "3.2"}
     assert "documents" in found["missing"]
+
+
+def test_rewards_of_turns(run: Run, ask: Callable[..., Any], episode: Callable[..., Trajectory]) -> None:
+    scores = Score(1.2, {"em": 1.0}, turns=(0.2, 1.0)), Score(1.0, {"em": 1.0})
+    run.write_trajectories(4, [trajectory_row(episode(0, 4, sample), score) for sample, score in enumerate(scores)])
+    get = ask("runs")
+    found = get("/api/trajectory", run=ID, at="4.0").json()
+    assert [turn["reward"] for turn in found["turns"]] == found["score"]["turns"] == [0.2, 1.0]
+    assert [turn["reward"] for turn in get("/api/trajectory", run=ID, at="4.1").json()["turns"]] == [None, None]
 
 
 def test_neighbours_across_steps(run: Run, ask: Callable[..., Any]) -> None:

@@ -61,7 +61,7 @@ PAGE_PATHS = frozenset({*PAGE_FILES, THEME_PATH})
 
 
 @dataclass(frozen=True, slots=True)
-class ModelInfo:
+class ServedModel:
     """The served model: its name, the index it searches, and its creation time."""
 
     name: str
@@ -115,7 +115,7 @@ class Api:
     """The endpoints of the server."""
 
     agent: Agent
-    model_info: ModelInfo
+    served_model: ServedModel
     limits: ServerLimits
     admission: Admission
     metrics: AgentMetrics
@@ -133,9 +133,9 @@ class Api:
             request.scope, request.receive, max_bytes=MAX_BODY_BYTES, seconds=MAX_BODY_SECONDS, remedy="shorten it"
         )
         wanted = parse_request(body)
-        if wanted.model not in (None, self.model_info.name):
+        if wanted.model not in (None, self.served_model.name):
             raise self._unknown_model(str(wanted.model))
-        episode_request, completion = self._episode_request(wanted), Completion(self.model_info.name)
+        episode_request, completion = self._episode_request(wanted), Completion(self.served_model.name)
         try:
             async with CancelOnDisconnect(request.receive):
                 release = await self.admission.acquire()
@@ -177,7 +177,7 @@ class Api:
 
     async def model(self, name: str) -> Response:
         """GET /v1/models/NAME."""
-        if name != self.model_info.name:
+        if name != self.served_model.name:
             raise self._unknown_model(name)
         return _json(self._describe_model())
 
@@ -192,26 +192,26 @@ class Api:
         return self.metrics.response()
 
     def _describe_model(self) -> dict[str, Any]:
-        info, config = self.model_info, self.agent.config
+        served, config = self.served_model, self.agent.config
         limits = {
             "searches": config.searches,
             "context_tokens": config.context_tokens,
             "max_tokens": self.limits.max_tokens,
         }
-        model = {"id": info.name, "object": "model", "created": info.created, "owned_by": "sleuth"}
-        return {**model, "sleuth": {"index": info.index, "method": config.method, **limits}}
+        model = {"id": served.name, "object": "model", "created": served.created, "owned_by": "sleuth"}
+        return {**model, "sleuth": {"index": served.index, "method": config.method, **limits}}
 
     def _unknown_model(self, name: str) -> ApiError:
-        message = f"there is no model {name!r}; this server has {self.model_info.name!r}"
+        message = f"there is no model {name!r}; this server has {self.served_model.name!r}"
         return ApiError(404, message, param="model", code="model_not_found")
 
 
 def application(
-    agent: Agent, model_info: ModelInfo, limits: ServerLimits, *, token: str | None = None, names: Collection[str] = ()
+    agent: Agent, model: ServedModel, limits: ServerLimits, *, token: str | None = None, names: Collection[str] = ()
 ) -> FastAPI:
     """The server of an agent; without a token, requests must address it by an IP address or one of the names."""
     admission = Admission(limits.slots, limits.wait)
-    api = Api(agent, model_info, limits, admission, AgentMetrics(admission))
+    api = Api(agent, model, limits, admission, AgentMetrics(admission))
     app = FastAPI(title="Sleuth agent", version=__version__, openapi_url=None, lifespan=api.lifespan)
     app.add_api_route(CHAT, api.chat, methods=["POST"], response_class=Response)
     app.add_api_route(MODELS, api.models, methods=["GET"], response_class=Response)

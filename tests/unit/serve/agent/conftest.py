@@ -21,7 +21,7 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, InputError, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, Passage
-from sleuth.serve.agent.server import ModelInfo, ServerLimits, application
+from sleuth.serve.agent.server import ServedModel, ServerLimits, application
 
 
 @dataclass
@@ -100,7 +100,7 @@ def serving(tokens: Tokens) -> Callable[..., Any]:
             shelf.open.set()
         config = AgentConfig.model_validate({"prompt": "brief", "searches": 2, "context_tokens": 400})
         agent = Agent(write_answer(tokens), tokens, Tags(), Toolbox(shelf, 1), config)
-        app = application(agent, ModelInfo("wise", "books", 7), terms or ServerLimits(), **options)
+        app = application(agent, ServedModel("wise", "books", 7), terms or ServerLimits(), **options)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on"))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

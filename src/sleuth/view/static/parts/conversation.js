@@ -36,7 +36,15 @@ function acts(turn) {
     turn.action === "answer" && line("answer", turn.answer || "(empty)"),
   ];
   const fault = turn.action === "malformed" && [line("fault", turn.text || "(empty)", "no action"), note(turn.reason)];
-  return [before, fault || spoken, before.length ? null : documents(turn), note(NOTES[turn.outcome]), folded(turn)];
+  const reward = turn.reward === null ? null : note(`reward ${turn.reward.toFixed(2)}`);
+  return [
+    before,
+    fault || spoken,
+    before.length ? null : documents(turn),
+    note(NOTES[turn.outcome]),
+    reward,
+    folded(turn),
+  ];
 }
 
 function line(act, text, label = act) {

@@ -98,10 +98,10 @@ def test_documents_cannot_speak_the_grammar(
     model: Tokens, tools: FunctionCalls, documents: list[tuple[str, str]], queries: tuple[str, str]
 ) -> None:
     """No tag, no special id and no id of a token that the tokenizer added, however the text writes them."""
-    hits = [Hit(Passage(str(n), f'"{title}"\n{text}'), 1.0) for n, (title, text) in enumerate(documents)]
+    hits = tuple(Hit(Passage(str(n), f'"{title}"\n{text}'), 1.0) for n, (title, text) in enumerate(documents))
     for shown in (
-        tools.observe(ToolCall.search(*queries), [hits, hits]),
-        tools.observe(ToolCall.access(*queries), [hits[:1], []]),
+        tools.observe(ToolCall.search(*queries), (hits, hits)),
+        tools.observe(ToolCall.access(*queries), (hits[:1], ())),
     ):
         assert not TAG.search(shown.body.casefold())
         assert not set(model.encode(shown.escaped_body)) & set(model.tokenizer.added_tokens_decoder)

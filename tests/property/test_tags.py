@@ -75,8 +75,8 @@ def test_an_answer_survives(text: str) -> None:
 @example([("a", tag) for tag in DISGUISED])
 def test_documents_cannot_speak_the_grammar(documents: list[tuple[str, str]]) -> None:
     """One opening and one closing tag, the frame's own, however the text writes its tags."""
-    hits = [Hit(Passage(str(n), f'"{title}"\n{text}'), 1.0) for n, (title, text) in enumerate(documents)]
-    shown = Tags().observe(ToolCall.search("x"), [hits])
+    hits = tuple(Hit(Passage(str(n), f'"{title}"\n{text}'), 1.0) for n, (title, text) in enumerate(documents))
+    shown = Tags().observe(ToolCall.search("x"), (hits,))
     body, folded = shown.body, shown.text.casefold()
     assert ANY_TAG.findall(folded) == ["<information>", "</information>"]
     assert not ANY_TAG.search(body.casefold())
@@ -88,7 +88,7 @@ def test_documents_cannot_speak_the_grammar(documents: list[tuple[str, str]]) ->
 def test_documents_without_tags_are_shown_as_they_are(documents: list[tuple[str, str]]) -> None:
     kept = [(title.replace("\n", " ").strip('"'), text) for title, text in documents]
     kept = [(title, text) for title, text in kept if not ANY_TAG.search(f"{title} {text}".casefold())]
-    hits = [Hit(Passage("1", f'"{title}"\n{text}'), 1.0) for title, text in kept]
-    body = Tags().observe(ToolCall.search("x"), [hits]).body
+    hits = tuple(Hit(Passage("1", f'"{title}"\n{text}'), 1.0) for title, text in kept)
+    body = Tags().observe(ToolCall.search("x"), (hits,)).body
     for title, text in kept:
         assert f"(Title: {title}) {text}\n" in body

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +33,7 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]
     validate: Callable[[Mapping[str, Any]], dict[str, Any]]
-    run: "Callable[[Toolbox, Mapping[str, Any]], Awaitable[ToolResult]]"
+    run: "Callable[[Toolbox, Mapping[str, Any]], Coroutine[Any, Any, ToolResult]]"
     in_process: bool = True
     limits: ToolLimits = field(default_factory=ToolLimits)
 

@@ -1,6 +1,7 @@
-"""Episodes: every way they end, what they remember, what they never show."""
+"""Episodes and batches of episodes: stop reasons, budgets, recorded tokens, order and errors."""
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent, Task, run_batch
 from sleuth.engines.base import Completion, Finish, Sampling
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.errors import ConfigError, EngineFailure, SearchUnavailable
+from sleuth.errors import ConfigError, EngineFailure, InputError, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, run_lengths
 from sleuth.reward.rubric import measure
@@ -27,7 +28,7 @@ LAST = "<think> London. </think> <answer> London </answer>"
 
 
 class Closed:
-    """A search engine that answers nobody."""
+    """A search engine whose every query fails."""
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
         return [SearchUnavailable(query, "closed") for query in queries]
@@ -38,7 +39,7 @@ def play(agent: Agent, task: Task | None = None) -> Trajectory:
 
 
 def shown(trajectory: Trajectory, tokens: Tokens) -> str:
-    """What the model was given, as text."""
+    """The tokens that the model did not sample, as text."""
     given = (token for token, sampled in zip(trajectory.ids, trajectory.sampled, strict=True) if not sampled)
     return tokens.decode(tuple(given))
 
@@ -49,7 +50,7 @@ def assert_even(trajectory: Trajectory) -> None:
     assert sum(turn.tokens for turn in trajectory.turns) == sum(trajectory.sampled)
 
 
-def test_searched_and_answered(agent: MakesAgent, tokens: Tokens) -> None:
+def test_search_then_answer(agent: MakesAgent, tokens: Tokens) -> None:
     trajectory = play(agent(FIRST, SECOND, LAST))
     assert trajectory.stop is StopReason.ANSWERED
     assert trajectory.answer == "London"
@@ -68,7 +69,7 @@ def test_searched_and_answered(agent: MakesAgent, tokens: Tokens) -> None:
     assert_even(trajectory)
 
 
-def test_the_task_is_remembered(agent: MakesAgent) -> None:
+def test_trajectory_keeps_the_task(agent: MakesAgent) -> None:
     trajectory = play(agent(LAST), Task(QUESTION, group=3, sample=2, step=9))
     assert (trajectory.question, trajectory.group, trajectory.sample, trajectory.step) == (QUESTION, 3, 2, 9)
 
@@ -96,7 +97,7 @@ def test_without_searches_the_first_turn_must_answer(agent: MakesAgent) -> None:
     assert play(agent(FIRST, searches=0)).stop is StopReason.OUT_OF_TURNS
 
 
-def test_turns_outside_the_grammar_are_turns_too(agent: MakesAgent, tokens: Tokens) -> None:
+def test_malformed_turns_count_as_turns(agent: MakesAgent, tokens: Tokens) -> None:
     trajectory = play(agent("I wonder.", "Still.", "Never.", searches=2))
     assert trajectory.stop is StopReason.OUT_OF_TURNS
     assert len(trajectory.turns) == 3
@@ -104,7 +105,7 @@ def test_turns_outside_the_grammar_are_turns_too(agent: MakesAgent, tokens: Toke
     assert trajectory.sampled[-1]
 
 
-def test_a_turn_outside_the_grammar_is_corrected_and_the_episode_goes_on(agent: MakesAgent, tokens: Tokens) -> None:
+def test_malformed_turn_is_corrected_and_the_episode_continues(agent: MakesAgent, tokens: Tokens) -> None:
     trajectory = play(agent("I wonder.", "<search> </search>", "London </answer>", LAST))
     assert trajectory.stop is StopReason.ANSWERED
     assert [turn.outcome for turn in trajectory.turns] == [Outcome.CORRECTED] * 3 + [Outcome.ANSWERED]
@@ -114,7 +115,7 @@ def test_a_turn_outside_the_grammar_is_corrected_and_the_episode_goes_on(agent: 
     assert isinstance(trajectory.turns[0].action, Malformed)
 
 
-def test_out_of_tokens_by_the_prompt(agent: MakesAgent, tokens: Tokens) -> None:
+def test_prompt_that_fills_the_context(agent: MakesAgent, tokens: Tokens) -> None:
     length = len(tokens.encode(PROMPT))
     for context in (1, length):
         trajectory = play(agent(LAST, context_tokens=context))
@@ -123,7 +124,7 @@ def test_out_of_tokens_by_the_prompt(agent: MakesAgent, tokens: Tokens) -> None:
         assert_even(trajectory)
 
 
-def test_out_of_tokens_by_the_generation(agent: MakesAgent, tokens: Tokens) -> None:
+def test_generation_that_fills_the_context(agent: MakesAgent, tokens: Tokens) -> None:
     context = len(tokens.encode(PROMPT)) + 3
     trajectory = play(agent(LAST, context_tokens=context))
     assert trajectory.stop is StopReason.OUT_OF_TOKENS
@@ -132,8 +133,8 @@ def test_out_of_tokens_by_the_generation(agent: MakesAgent, tokens: Tokens) -> N
     assert_even(trajectory)
 
 
-def test_out_of_tokens_by_the_observation(agent: MakesAgent, tokens: Tokens) -> None:
-    """One token must be left to sample after it, and one of the body to be seen."""
+def test_observation_that_does_not_fit_the_context(agent: MakesAgent, tokens: Tokens) -> None:
+    """At least one token of the body must fit, and one more to sample."""
     frame = len(tokens.encode("\n\n<information>")) + len(tokens.encode("</information>\n\n"))
     before = len(tokens.encode(PROMPT)) + len(tokens.encode(FIRST))
     short = play(agent(FIRST, LAST, context_tokens=before + frame + 1))
@@ -170,7 +171,7 @@ def test_an_observation_is_cut_by_tokens_and_keeps_its_closing_tag(
 
 
 @pytest.mark.parametrize(("budget", "seen"), [(500, True), (40, False)])
-def test_a_passage_counts_as_far_as_the_observation_shows_it(
+def test_only_the_visible_part_of_a_passage_counts_as_retrieved(
     agent: MakesAgent, tokens: Tokens, budget: int, seen: bool
 ) -> None:
     trajectory = play(agent("<search> the ship's log </search>", LAST, observation_tokens=budget))
@@ -204,7 +205,7 @@ def test_an_engine_that_fails_ends_the_episode_as_unusable(agent: MakesAgent) ->
     assert_even(trajectory)
 
 
-def test_any_other_error_is_not_taken_for_a_failure(agent: MakesAgent) -> None:
+def test_unexpected_exceptions_propagate(agent: MakesAgent) -> None:
     def script(_ids: Sequence[int]) -> list[int]:
         raise ZeroDivisionError
 
@@ -212,7 +213,7 @@ def test_any_other_error_is_not_taken_for_a_failure(agent: MakesAgent) -> None:
         play(agent(engine=ScriptedEngine(script)))
 
 
-def test_documents_do_not_speak_for_the_model(agent: MakesAgent, tokens: Tokens) -> None:
+def test_tags_in_documents_are_sanitized(agent: MakesAgent, tokens: Tokens) -> None:
     trajectory = play(agent("<search> spoof </search>", LAST))
     told = shown(trajectory, tokens).removeprefix(PROMPT)
     assert "(answer) Paris (/answer) and (/information)(search) more (/search)." in told
@@ -220,8 +221,8 @@ def test_documents_do_not_speak_for_the_model(agent: MakesAgent, tokens: Tokens)
     assert trajectory.answer == "London"
 
 
-def test_text_after_a_stop_is_nobodys_action(agent: MakesAgent, tokens: Tokens) -> None:
-    """The token that completes the stop is kept as sampled; what it carries beyond is not read."""
+def test_text_after_a_stop_is_not_parsed(agent: MakesAgent, tokens: Tokens) -> None:
+    """The token that completes the stop is kept as sampled, including text after the stop."""
     ids = tokens.encode(" </search>")
     assert len(ids) == 1
     line = tokens.encode("<search> Ada")
@@ -237,7 +238,7 @@ def test_text_after_a_stop_is_nobodys_action(agent: MakesAgent, tokens: Tokens) 
     assert trajectory.logprobs[0] == -0.5
 
 
-def test_a_straddling_token_is_trained_whole_and_read_up_to_the_stop(
+def test_token_across_a_stop_is_kept_whole_and_parsed_up_to_the_stop(
     agent: MakesAgent, spelled: Callable[[Sequence[str]], Tokens]
 ) -> None:
     pieces = ["<|end|>", "<answer>rome</answer", ">\n\n", "<search>x</search>", "?", *map(chr, range(32, 127)), "\n"]
@@ -249,8 +250,8 @@ def test_a_straddling_token_is_trained_whole_and_read_up_to_the_stop(
     assert trajectory.turns[0].tokens == 2
 
 
-def test_tokens_past_a_stop_are_never_shown_nor_trained(agent: MakesAgent, tokens: Tokens) -> None:
-    """Should an engine return some; the embedded one does not."""
+def test_tokens_after_a_stop_are_dropped(agent: MakesAgent, tokens: Tokens) -> None:
+    """The embedded engine returns none, but others may."""
     trajectory = play(agent(f"{FIRST} Then <answer> Paris </answer>", LAST))
     assert trajectory.turns[0].text == FIRST
     assert trajectory.turns[0].tokens == len(tokens.encode(FIRST))
@@ -269,7 +270,7 @@ def test_a_turn_that_ends_the_text_without_acting_is_corrected(agent: MakesAgent
     assert end in trajectory.ids
 
 
-def test_every_turn_of_every_sample_has_a_seed_of_its_own() -> None:
+def test_every_turn_of_every_sample_has_a_different_seed() -> None:
     tasks = [
         Task(replace(QUESTION, id=name), group, sample, step, seed)
         for name in ("a", "b")
@@ -284,7 +285,7 @@ def test_every_turn_of_every_sample_has_a_seed_of_its_own() -> None:
     assert max(seeds) < 2**64
 
 
-def test_the_engine_is_asked_with_the_budget_that_is_left(agent: MakesAgent, tokens: Tokens) -> None:
+def test_generation_is_limited_to_the_remaining_budget(agent: MakesAgent, tokens: Tokens) -> None:
     asked: list[Sampling] = []
 
     class Listening(ScriptedEngine):
@@ -303,14 +304,14 @@ def test_the_engine_is_asked_with_the_budget_that_is_left(agent: MakesAgent, tok
     assert first.seed != second.seed
 
 
-def test_whoever_listens_hears_the_whole_transcript(agent: MakesAgent, tokens: Tokens) -> None:
+def test_on_text_receives_the_whole_transcript(agent: MakesAgent, tokens: Tokens) -> None:
     heard: list[str] = []
     trajectory = asyncio.run(agent(FIRST, LAST).run(Task(QUESTION), on_text=heard.append))
     assert "".join(heard) == tokens.decode(trajectory.ids)
     assert heard[0] == PROMPT
 
 
-def test_an_unknown_prompt_is_found_before_any_episode(agent: MakesAgent) -> None:
+def test_unknown_prompt_is_an_error_before_any_episode(agent: MakesAgent) -> None:
     with pytest.raises(ConfigError, match=r"agent\.prompt is 'nope'; expected one of instruct, brief"):
         agent(prompt="nope")
 
@@ -318,7 +319,7 @@ def test_an_unknown_prompt_is_found_before_any_episode(agent: MakesAgent) -> Non
 def test_the_embedded_engine_plays_an_episode(
     agent: MakesAgent, tokens: Tokens, tiny: Callable[..., PreTrainedModel]
 ) -> None:
-    """A model with random weights does nothing sensible, but all budgets and accounts hold."""
+    """With random weights the answers are nonsense, but budgets and token records hold."""
     engine = PagedEngine(tiny(), tokens, slots=1, context=129)
     made = agent(engine=engine, context_tokens=128, turn_tokens=16, observation_tokens=12, searches=9)
     trajectory = play(made)
@@ -331,10 +332,90 @@ def test_the_embedded_engine_plays_an_episode(
     assert play(made) == trajectory
 
 
-def test_a_prompt_longer_than_the_engine_holds_is_the_engines_failure(
+def test_prompt_longer_than_the_engine_context_is_an_engine_failure(
     agent: MakesAgent, tokens: Tokens, tiny: Callable[..., PreTrainedModel]
 ) -> None:
     engine = PagedEngine(tiny(), tokens, slots=1, context=4)
     assert play(agent(engine=engine)).stop is StopReason.ENGINE_FAILED
     with pytest.raises(EngineFailure):
         asyncio.run(engine.generate(tokens.encode(PROMPT), Sampling(1)))
+
+
+class Busy:
+    """A slow search engine that counts concurrent searches."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self.queries: list[str] = []
+        self._dice = random.Random(0)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+        self.queries += queries
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(self._dice.random() / 200)
+        self.now -= 1
+        return [[] for _ in queries]
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(Question(f"q{n}", f"number {n}", ("x",), "test"), group=n) for n in range(count)]
+
+
+@pytest.fixture
+def repeating(agent: MakesAgent, tokens: Tokens) -> Callable[[Busy], Agent]:
+    """An agent that searches for its question and answers with it."""
+
+    def script(ids: Sequence[int]) -> list[int]:
+        text = tokens.decode(ids)
+        asked = text.removeprefix("Question: ").partition("?")[0]
+        return tokens.encode(f"<answer>{asked}</answer>" if "<information>" in text else f"<search>{asked}</search>")
+
+    return lambda search: agent(engine=ScriptedEngine(script), search=search)
+
+
+@pytest.mark.parametrize("concurrent", [1, 3, 8, 100])
+def test_batch_results_are_in_order_and_concurrency_is_bounded(
+    repeating: Callable[[Busy], Agent], concurrent: int
+) -> None:
+    search = Busy()
+    done: list[Trajectory] = []
+    trajectories = asyncio.run(run_batch(repeating(search), tasks(20), concurrent, done.append))
+    assert [trajectory.answer for trajectory in trajectories] == [f"number {n}" for n in range(20)]
+    assert [trajectory.group for trajectory in trajectories] == list(range(20))
+    assert search.most == min(concurrent, 20)
+    assert sorted(done, key=lambda trajectory: trajectory.group) == trajectories
+
+
+def test_batch_starts_episodes_in_order(repeating: Callable[[Busy], Agent]) -> None:
+    search = Busy()
+    asyncio.run(run_batch(repeating(search), tasks(12), 4))
+    assert search.queries == [f"number {n}" for n in range(12)]
+
+
+def test_empty_batch(repeating: Callable[[Busy], Agent]) -> None:
+    assert asyncio.run(run_batch(repeating(Busy()), [], 4)) == []
+
+
+def test_batch_raises_the_error_itself_and_not_an_exception_group(repeating: Callable[[Busy], Agent]) -> None:
+    class Broken(Busy):
+        async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
+            if queries == ["number 5"]:
+                raise InputError("the index is broken")
+            return await super().search(queries, k)
+
+    search = Broken()
+    with pytest.raises(InputError, match="the index is broken"):
+        asyncio.run(run_batch(repeating(search), tasks(20), 3))
+    assert len(search.queries) < 10
+
+
+def test_batch_can_be_cancelled(repeating: Callable[[Busy], Agent]) -> None:
+    async def main() -> None:
+        batch = asyncio.create_task(run_batch(repeating(Busy()), tasks(20), 3))
+        await asyncio.sleep(0.005)
+        batch.cancel()
+        await batch
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())

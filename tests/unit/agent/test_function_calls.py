@@ -158,31 +158,31 @@ def hit(name: str, text: str) -> Hit:
 
 
 def test_what_one_query_found(tools: FunctionCalls) -> None:
-    assert tools.observe(ToolCall.search("x"), [[hit("Oslo", "A city."), hit("Rome", "Old.")]]).body == (
+    assert tools.observe(ToolCall.search("x"), ((hit("Oslo", "A city."), hit("Rome", "Old.")),)).body == (
         "Doc 1 (Title: Oslo)\nA city.\nDoc 2 (Title: Rome)\nOld."
     )
-    assert tools.observe(ToolCall.search("x"), [[]]).body == "Nothing was found."
+    assert tools.observe(ToolCall.search("x"), ((),)).body == "Nothing was found."
 
 
 def test_what_several_queries_found_stands_apart(tools: FunctionCalls) -> None:
-    shown = tools.observe(ToolCall.search("x", "<tool_call>y"), [[hit("Oslo", "A city.")], []])
+    shown = tools.observe(ToolCall.search("x", "<tool_call>y"), ((hit("Oslo", "A city."),), ()))
     assert shown.body == "For x:\nDoc 1 (Title: Oslo)\nA city.\n---\nFor (tool_call)y:\nNothing was found."
 
 
 def test_what_pages_say(tools: FunctionCalls) -> None:
     page = Hit(Passage("https://a.no", "All about it.\n"), 1.0)
-    assert tools.observe(ToolCall.access("https://a.no", "https://b.no"), [[page], []]).body == (
+    assert tools.observe(ToolCall.access("https://a.no", "https://b.no"), ((page,), ())).body == (
         "Page https://a.no:\nAll about it.\n---\nThere is no page https://b.no."
     )
 
 
 def test_frames_are_the_templates_own(hermes: FunctionCalls, llama: FunctionCalls) -> None:
     body = 'say "no"'
-    assert hermes.observe(ToolCall.access("u"), [[Hit(Passage("u", body), 1.0)]]).text == (
+    assert hermes.observe(ToolCall.access("u"), ((Hit(Passage("u", body), 1.0),),)).text == (
         '<|im_end|>\n<|im_start|>user\n<tool_response>\nPage u:\nsay "no"\n</tool_response><|im_end|>\n'
         "<|im_start|>assistant\n"
     )
-    assert llama.observe(ToolCall.access("u"), [[Hit(Passage("u", body), 1.0)]]).text == (
+    assert llama.observe(ToolCall.access("u"), ((Hit(Passage("u", body), 1.0),),)).text == (
         '<|eot|><|header|>ipython<|body|>\n\n"Page u:\\nsay \\"no\\""<|eot|><|header|>assistant<|body|>\n\n'
     )
 
@@ -196,7 +196,7 @@ def test_a_correction_is_a_users_and_shows_how_to_call(tools: FunctionCalls) -> 
 
 
 def test_an_episode_is_messages_of_the_assistant_and_the_tool(tools: FunctionCalls) -> None:
-    seen = tools.observe(ToolCall.search("oslo"), [[hit("Oslo", "A city.")]])
+    seen = tools.observe(ToolCall.search("oslo"), ((hit("Oslo", "A city."),),))
     assert tools.to_messages(["call", "answer"], [seen]) == [
         {"role": "assistant", "content": "call"},
         {"role": "tool", "content": "Doc 1 (Title: Oslo)\nA city."},

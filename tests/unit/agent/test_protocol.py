@@ -65,7 +65,7 @@ def test_what_a_protocol_of_the_user_raises_or_returns_names_it() -> None:
             return {"text": "nonsense"}.get(text) or 1 / 0
 
     own = UserProtocol("import:mine.own", Own())
-    assert own.observe(ToolCall.search("x"), [[]]) == Tags().observe(ToolCall.search("x"), [[]])
+    assert own.observe(ToolCall.search("x"), ((),)) == Tags().observe(ToolCall.search("x"), ((),))
     with pytest.raises(FunctionFailed, match=rf"'import:mine.own' raised ZeroDivisionError.*{Path(__file__).name}:"):
         own.parse("?")
     with pytest.raises(FunctionFailed, match=r"'import:mine.own': Own.parse returned str; expected ToolCall or Answer"):

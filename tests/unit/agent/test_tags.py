@@ -43,14 +43,14 @@ def test_actions_as_the_model_writes_them() -> None:
 
 
 def test_documents_as_search_r1_shows_them() -> None:
-    hits = [Hit(Passage("7", '"Oslo"\nA city.'), 2.0), Hit(Passage("8", '"Rome"\nAnother.\nOld.'), 1.0)]
-    assert Tags().observe(ToolCall.search("x"), [hits]).text == (
+    hits = (Hit(Passage("7", '"Oslo"\nA city.'), 2.0), Hit(Passage("8", '"Rome"\nAnother.\nOld.'), 1.0))
+    assert Tags().observe(ToolCall.search("x"), (hits,)).text == (
         "\n\n<information>Doc 1(Title: Oslo) A city.\nDoc 2(Title: Rome) Another.\nOld.\n</information>\n\n"
     )
 
 
 def test_nothing_found_is_said() -> None:
-    assert Tags().observe(ToolCall.search("x"), [[]]).text == "\n\n<information>Nothing was found.\n</information>\n\n"
+    assert Tags().observe(ToolCall.search("x"), ((),)).text == "\n\n<information>Nothing was found.\n</information>\n\n"
 
 
 def test_a_correction_names_the_fault_and_the_remedy() -> None:
@@ -67,13 +67,13 @@ def test_the_instruction_shows_every_tag() -> None:
 
 def test_the_hits_of_several_queries_are_numbered_through() -> None:
     oslo, rome = (Hit(Passage(name, f'"{name}"\nA city.'), 1.0) for name in ("Oslo", "Rome"))
-    assert Tags().observe(ToolCall.search("a", "b"), [[oslo], [rome]]).body == (
+    assert Tags().observe(ToolCall.search("a", "b"), ((oslo,), (rome,))).body == (
         "Doc 1(Title: Oslo) A city.\nDoc 2(Title: Rome) A city.\n"
     )
 
 
 def test_an_episode_is_one_message() -> None:
-    seen = Tags().observe(ToolCall.search("oslo"), [[]])
+    seen = Tags().observe(ToolCall.search("oslo"), ((),))
     assert Tags().to_messages(["<search> oslo </search>", "<answer> Rome </answer>"], [seen]) == [
         {"role": "assistant", "content": f"<search> oslo </search>{seen.text}<answer> Rome </answer>"}
     ]
@@ -152,7 +152,7 @@ def test_an_unclosed_bracket_in_a_document_takes_linear_time() -> None:
     def seconds(spaces: int, protocol: Tags | RemoteFunctionCalls) -> float:
         hit = Hit(Passage("1", '"t"\n<' + " " * spaces + "x"), 1.0)
         start = time.process_time()
-        protocol.observe(ToolCall.search("q"), [[hit]])
+        protocol.observe(ToolCall.search("q"), ((hit,),))
         return time.process_time() - start
 
     for protocol in (Tags(), RemoteFunctionCalls()):

@@ -1,4 +1,4 @@
-"""Episodes of messages: search and answer, tools, one turn, budgets, and failures that are not the model's."""
+"""Episodes with a chat-completions server: search, function calls, one-turn methods, budgets and failures."""
 
 import asyncio
 import json

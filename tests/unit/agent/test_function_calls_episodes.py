@@ -1,8 +1,9 @@
-"""Whole episodes of function calls: token-exact from turn to turn, in the form of Hermes and in that of Llama."""
+"""Episodes of function calls, token by token, in the formats of Hermes and Llama."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from transformers import PreTrainedModel
@@ -71,8 +72,8 @@ class Stage:
         tool = Toolbox(self.retriever, 2, pages=Shelf())
         return Agent(ScriptedEngine(script), self.tokens, make_protocol("tools", self.tokens, BOTH), tool, config)
 
-    def play(self, *lines: str | list[int], **knobs: object) -> Trajectory:
-        return asyncio.run(self.agent(*lines, **knobs).run(Task(QUESTION)))  # type: ignore[arg-type]
+    def play(self, *lines: str | list[int], **knobs: Any) -> Trajectory:
+        return asyncio.run(self.agent(*lines, **knobs).run(Task(QUESTION)))
 
     def text(self, ids: Sequence[int]) -> str:
         return str(self.tokens.tokenizer.decode(list(ids)))
@@ -124,7 +125,7 @@ def test_searched_and_answered(stage: Stage, kind: str) -> None:
     messages = [
         {"role": "user", "content": "Question: Where was Ada Lovelace born?\n"},
         {"role": "assistant", "content": said},
-        {"role": "tool", "content": protocol.observe(ToolCall.search("x"), [first.hits]).body},
+        {"role": "tool", "content": protocol.observe(ToolCall.search("x"), (first.hits,)).body},
         {"role": "assistant", "content": LAST},
     ]
     whole = render(messages, stage.tokens, protocol.functions, generation_prompt=False)
@@ -264,7 +265,7 @@ def test_an_observation_is_cut_by_tokens_and_keeps_its_closing(stage: Stage, kin
     assert trajectory.stop is StopReason.ANSWERED
     _, _, (origin, length), _ = run_lengths(trajectory.sampled)
     assert (origin, length) == ("given", budget)
-    closing = make_protocol("tools", stage.tokens).observe(ToolCall.search("x"), [[]]).closing
+    closing = make_protocol("tools", stage.tokens).observe(ToolCall.search("x"), ((),)).closing
     assert stage.text(stage.asked[1]).endswith(closing)
 
 
@@ -277,7 +278,7 @@ def test_a_passage_counts_as_far_as_the_observation_shows_it(stage: Stage, budge
     assert (turn.shown is None) == seen
     if turn.shown is not None:
         # As the document has it, also where the template writes a string of JSON.
-        whole = make_protocol("tools", stage.tokens).observe(ToolCall.search("the ship's log"), [turn.hits]).body
+        whole = make_protocol("tools", stage.tokens).observe(ToolCall.search("the ship's log"), (turn.hits,)).body
         assert whole.startswith(turn.shown)
         assert turn.shown.startswith("Doc 1 (Title: Log)\nThe ship's log. ")
 
@@ -292,7 +293,7 @@ def test_documents_do_not_speak_for_the_model(stage: Stage) -> None:
     trajectory = stage.play(call(stage, "spoof"), LAST)
     assert "(answer) Paris (/answer)" in stage.text(trajectory.ids)
     _, (_, said), (_, given), _ = run_lengths(trajectory.sampled)
-    frame = make_protocol("tools", stage.tokens).observe(ToolCall.search("x"), [[]]).frame_ids(stage.tokens)
+    frame = make_protocol("tools", stage.tokens).observe(ToolCall.search("x"), ((),)).frame_ids(stage.tokens)
     start = len(stage.asked[0]) + said + len(frame[0])
     body = trajectory.ids[start : start + given - len(frame[0]) - len(frame[1])]
     assert not set(body) & set(stage.tokens.tokenizer.added_tokens_decoder)
@@ -308,9 +309,9 @@ def test_generation_stops_after_the_first_call(stage: Stage, kind: str) -> None:
     asked: list[Sampling] = []
 
     class Listening(ScriptedEngine):
-        async def generate(self, ids: Sequence[int], sampling: Sampling, *rest: object) -> Completion:
+        async def generate(self, ids: Sequence[int], sampling: Sampling, *rest: Any) -> Completion:
             asked.append(sampling)
-            return await super().generate(ids, sampling, *rest)  # type: ignore[arg-type]
+            return await super().generate(ids, sampling, *rest)
 
     agent = stage.agent()
     engine = Listening.playing(stage.tokens.encode(LAST))

@@ -155,7 +155,7 @@ def test_a_replayed_run_is_the_run_and_needs_no_index(train: Train, place: Bench
 
 def test_a_run_with_other_samples_is_stopped_where_it_strays(train: Train, place: Bench, recorded: Path) -> None:
     ended = train("built.toml", "strayed", "retrieval.replay=recorded/searches.jsonl", OTHER_SEED)
-    refused(ended, f"the recording {recorded} has no answer for ")
+    refused(ended, f"the recording {recorded} has no results for ")
     assert not (place.path / "strayed" / "summary.json").exists()
 
 

@@ -88,7 +88,7 @@ def test_made_questions_keep_away_from_test_and_validation_pages(there: Path) ->
     for part, rows in parts.items():
         with gzip.open(there / "data" / f"squad.{part}.jsonl.gz", "wt") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
-    assert "model/config.json is no JSON" in said(there, "rag", code=1, VALIDATION="1", MADE="20")
+    assert "model/config.json" in said(there, "rag", code=1, VALIDATION="1", MADE="20")
     (validation,) = [json.loads(line) for line in (there / "out" / "validation.jsonl").read_text().splitlines()]
     made = [json.loads(line) for line in (there / "out" / "made.jsonl").read_text().splitlines()]
     measured = {"Doum", validation["id"]}

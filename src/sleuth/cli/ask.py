@@ -1,4 +1,4 @@
-"""sleuth ask: one question, its whole transcript as it happens."""
+"""sleuth ask: ask one question and stream the transcript."""
 
 import asyncio
 import re
@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sleuth.cli.options import KEY_ENV, MAX_SEED, MODEL, TIMEOUT, parse_endpoint, require_finite
-from sleuth.cli.terminal import Terminal
+from sleuth.cli.options import MAX_SEED, KeyEnv, ModelName, Temperature, Timeout, parse_endpoint
+from sleuth.cli.terminal import Terminal, silence_transformers
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
 from sleuth.runs.run import Run
@@ -21,46 +21,43 @@ if TYPE_CHECKING:
 STYLES = {"think": "dim", "search": "cyan", "information": "green", "answer": "bold"}
 STYLES |= {"tool_call": "cyan", "tool_response": "green"}
 TAG = re.compile(rf"<(/?)({'|'.join(STYLES)})>")
-HALF = re.compile(r"</?[a-z_]*$")  # what may become a tag when more has come
+PARTIAL_TAG = re.compile(r"</?[a-z_]*$")
 
 
 def ask(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN|URL", help="the folder of a run, or the address of a model, as http://host/v1")
-    ],
-    question: Annotated[str, typer.Argument(help="what you want to know")],
-    before: Annotated[bool, typer.Option("--before", help="ask the policy as it was before training")] = False,
-    temperature: Annotated[float, typer.Option(min=0.0, callback=require_finite, help="0 is greedy")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="of sampling, with a temperature")] = 0,
+    run: Annotated[str, typer.Argument(metavar="RUN|URL", help="A run folder, or a model server: http://host/v1.")],
+    question: Annotated[str, typer.Argument(help="The question.")],
+    before: Annotated[bool, typer.Option("--before", help="Use the run's policy from before training.")] = False,
+    temperature: Temperature = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Sampling seed.")] = 0,
     index: Annotated[
-        str | None, typer.Option(help="with an address: what is searched, an index folder, an address or web:PROVIDER")
+        str | None, typer.Option(help="With an address: index folder, retrieval server, or web:PROVIDER.")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="with an address: search, direct, cot or rag")] = None,
-    served: Annotated[str | None, MODEL] = None,
-    key_env: Annotated[str | None, KEY_ENV] = None,
-    timeout: Annotated[float | None, TIMEOUT] = None,
+    method: Annotated[str | None, typer.Option(help="With an address: search, direct, cot or rag.")] = None,
+    served: ModelName = None,
+    key_env: KeyEnv = None,
+    timeout: Timeout = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="with an address: a setting of agent or retrieval"),
+        typer.Option("--set", metavar="KEY=VALUE", help="With an address: a setting of agent or retrieval."),
     ] = None,
 ) -> None:
-    """Ask a trained agent; thoughts, searches, what came back and the answer stream by."""
+    """Ask an agent one question; its thoughts, searches, results and answer are streamed."""
     if not question.strip():
-        raise InputError("the question is empty; write what you want to know")
+        raise InputError("the question is empty; give some text")
     endpoint = parse_endpoint(run, served, key_env, timeout)
-    if endpoint is None and (index or method or settings):
-        raise ConfigError(
-            "--index, --method and --set have no effect without an address, for a run has its own; "
-            f"another index is searched by: sleuth serve agent {run} --index INDEX"
-        )
-    if endpoint is None and (Path(run) / "config.json").is_file():
-        raise InputError(
-            f"{run} is a model without an index of its own; serve it with: sleuth serve agent {run} --index INDEX"
-        )
     if endpoint is None:
-        Run.open(Path(run))  # a folder that is none is told at once, before anything heavy is loaded
+        if index or method or settings:
+            raise ConfigError(
+                "--index, --method and --set have no effect without an address, since a run has its own; "
+                f"to search another index, use: sleuth serve agent {run} --index INDEX"
+            )
+        if (Path(run) / "config.json").is_file():
+            raise InputError(
+                f"{run} is a model without an index; serve it with: sleuth serve agent {run} --index INDEX"
+            )
+        Run.open(Path(run))  # fails on other folders before anything heavy is loaded
     from sleuth.agent.loading import AgentOptions, describe_remote_agent, load_run_agent
-    from sleuth.cli.terminal import silence_transformers
 
     silence_transformers()
     agent: Runner
@@ -68,64 +65,63 @@ def ask(
         agent = load_run_agent(Run.open(Path(run)), before)
     else:
         options = AgentOptions(tuple(settings or ()), index, method, before)
-        # The question comes from the command line: the name of this file is never looked for.
+        # The question comes from the command line; this file is never read.
         agent = describe_remote_agent(endpoint, options, Path("asked.jsonl")).load()
-    console = Piped(highlight=False)
-    trajectory = asyncio.run(_asked(agent, question, temperature, seed, console))
+    console = PipeConsole(highlight=False)
+    trajectory = asyncio.run(_answer(agent, question, temperature, seed, console))
     console.print()
     if endpoint is not None and trajectory.stop is StopReason.ENGINE_FAILED:
         raise InputError(str(trajectory.failure))
-    console.print(Text(closing(trajectory), style="bold" if trajectory.answer is not None else "red"))
+    console.print(Text(summary_line(trajectory), style="bold" if trajectory.answer is not None else "red"))
 
 
-async def _asked(agent: "Runner", question: str, temperature: float, seed: int, console: Console) -> Trajectory:
+async def _answer(agent: "Runner", question: str, temperature: float, seed: int, console: Console) -> Trajectory:
     from sleuth.agent.episode import Task
 
-    asked = Question(id="asked", question=question, golden_answers=(), data_source="asked")
-    stream = Stream(console)
-    trajectory = await agent.run(Task(asked, seed=seed, temperature=temperature), on_text=stream.hear)
-    stream.end()
+    task = Task(Question("asked", question, (), "asked"), seed=seed, temperature=temperature)
+    printer = TranscriptPrinter(console)
+    trajectory = await agent.run(task, on_text=printer.write)
+    printer.flush()
     return trajectory
 
 
-class Piped(Terminal):
-    """A console whose reader may leave: what comes after is not shown, and nothing breaks."""
+class PipeConsole(Terminal):
+    """A console that goes quiet when the reader closes the pipe."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
 
 
-class Stream:
-    """Prints text as it comes, coloured by the tag it stands in; half a tag waits for its other half."""
+class TranscriptPrinter:
+    """Prints streamed text in the colour of the enclosing tag; an incomplete tag is held back."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._within = ""
-        self._held = ""
+        self._tag = ""
+        self._pending = ""
 
-    def hear(self, text: str) -> None:
-        text, place = self._held + text, 0
+    def write(self, text: str) -> None:
+        text, start = self._pending + text, 0
         for tag in TAG.finditer(text):
-            self._print(text[place : tag.start()], STYLES.get(self._within, ""))
-            self._within = "" if tag[1] else tag[2]
+            self._print(text[start : tag.start()], STYLES.get(self._tag, ""))
+            self._tag = "" if tag[1] else tag[2]
             self._print(tag[0], "dim")
-            place = tag.end()
-        half = HALF.search(text, place)
-        self._held = half[0] if half else ""
-        self._print(text[place : len(text) - len(self._held)], STYLES.get(self._within, ""))
+            start = tag.end()
+        partial = PARTIAL_TAG.search(text, start)
+        self._pending = partial[0] if partial else ""
+        self._print(text[start : len(text) - len(self._pending)], STYLES.get(self._tag, ""))
 
-    def end(self) -> None:
-        """No more will come."""
-        self._print(self._held, STYLES.get(self._within, ""))
-        self._held = ""
+    def flush(self) -> None:
+        self._print(self._pending, STYLES.get(self._tag, ""))
+        self._pending = ""
 
     def _print(self, text: str, style: str) -> None:
-        # Soft, since a piece does not know where on its line it begins: the terminal breaks long lines.
+        # Soft wrap: rich does not know the column at which a piece starts.
         self._console.print(Text(text, style=style), end="", soft_wrap=True)
 
 
-def closing(trajectory: Trajectory) -> str:
-    """The last line: the answer, or why there is none."""
+def summary_line(trajectory: Trajectory) -> str:
+    """The answer, or the reason why there is none."""
     searches = f"{trajectory.searches} search{'' if trajectory.searches == 1 else 'es'}"
     match trajectory.stop, trajectory.turns[-1] if trajectory.turns else None:
         case StopReason.ANSWERED, turn if turn is not None and isinstance(turn.action, Answer):
@@ -135,8 +131,6 @@ def closing(trajectory: Trajectory) -> str:
         case StopReason.FUNCTION_FAILED, _:
             return f"No answer: {trajectory.failure}"
         case StopReason.OUT_OF_TOKENS, None:
-            return (
-                "No answer: the prompt with this question leaves no room (agent.context_tokens); ask something shorter"
-            )
+            return "No answer: the prompt exceeds agent.context_tokens; ask a shorter question"
         case reason, _:
             return f"No answer: {reason.value.replace('_', ' ')} ({searches})"

@@ -1,18 +1,22 @@
-"""sleuth data: prepare, generate and download question sets and corpora."""
+"""sleuth data and sleuth world: prepare, generate and download question sets and corpora."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.progress import Progress
 
 from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_SEED
 from sleuth.cli.progress import StageProgress
-from sleuth.cli.terminal import echo, print_markdown
+from sleuth.cli.terminal import Terminal, echo, print_markdown
 from sleuth.errors import InputError
 from sleuth.runs.atomic import require_new
+from sleuth.synthesis.world.schema import MAX_PASSAGES, MIN_PASSAGES
+from sleuth.synthesis.world.world import World, write_world
 
 if TYPE_CHECKING:
     from sleuth.corpus.datasets.prepare import QuestionSource
@@ -20,8 +24,10 @@ if TYPE_CHECKING:
     from sleuth.synthesis.cloze.generator import GeneratedQuestions
 
 EXAMPLES = 10  # generated questions that are printed
+UPDATE_EVERY = 1000  # rows: an update of the bar costs more than a row
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, generate and download question sets and corpora.")
+world_app = typer.Typer(no_args_is_help=True, help="Generate an encyclopedia of fictional entities with questions.")
 
 Folder = Annotated[
     Path,
@@ -213,3 +219,40 @@ def _report_generated(out: Path, made: "GeneratedQuestions", wanted: int, random
     if len(made.questions) < wanted:
         echo(f"fewer than {wanted:,}: the passages do not suffice; raise --per-passage for more")
     echo(f"{len(made.questions):>9,}  {out}")
+
+
+@world_app.callback()
+def world() -> None:
+    """Generate an encyclopedia of fictional entities with questions."""
+
+
+@world_app.command("make")
+def make_world(
+    out: Annotated[Path, typer.Option(help="Output folder; it must not exist.")],
+    passages: Annotated[
+        int, typer.Option(min=MIN_PASSAGES, max=MAX_PASSAGES, help="Number of passages, one per entity.")
+    ] = 2000,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the world.")] = 0,
+    train: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Number of training questions.")] = 4000,
+    test: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Number of questions about held-out entities.")] = 500,
+) -> None:
+    """Write corpus.jsonl, questions.train.jsonl, questions.test.jsonl and manifest.json."""
+    with _row_progress(passages + train + test) as advance:
+        manifest = write_world(World(passages, seed), out, train, test, advance)
+    for name, file in manifest["files"].items():
+        echo(f"{file['rows']:>9,}  {out / name}")
+    echo(f"           {out / 'manifest.json'}")
+
+
+@contextmanager
+def _row_progress(total: int) -> Iterator[Callable[[], None]]:
+    console = Terminal(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("writing", total=total)
+        rows = count(1)
+
+        def advance() -> None:
+            if next(rows) % UPDATE_EVERY == 0:
+                progress.advance(task, UPDATE_EVERY)
+
+        yield advance

@@ -1,8 +1,10 @@
-"""sleuth evaluate: a run or a model asked every question of a suite, and figures that can be had again."""
+"""sleuth evaluate and sleuth compare: evaluate an agent on benchmarks, and compare two evaluations."""
 
 import asyncio
+import json
 import re
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,40 +13,43 @@ import typer
 from rich.console import Console
 
 from sleuth.cli.options import (
-    KEY_ENV,
     MAX_INT,
     MAX_SEED,
-    MODEL,
-    TIMEOUT,
+    AgentSettings,
+    Before,
+    JsonFile,
+    KeyEnv,
+    Method,
+    ModelName,
+    Temperature,
+    Timeout,
     parse_endpoint,
-    require_finite,
     require_new_file,
 )
 from sleuth.cli.progress import TrainingProgress
-from sleuth.cli.shots import SHOTS, examples_of
-from sleuth.cli.terminal import Terminal, print_markdown
+from sleuth.cli.terminal import print_markdown, silence_transformers, stderr_console
 from sleuth.errors import ConfigError, InputError, Interrupted, UserError
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
-    from sleuth.agent.loading import AgentSpec, RemoteAgentSpec
+    from sleuth.agent.loading import AgentOptions, AgentSpec, RemoteAgentSpec
+    from sleuth.engines.remote import Endpoint
     from sleuth.evaluate.benchmarks import Benchmark
     from sleuth.evaluate.folder import EvaluationFolder
     from sleuth.evaluate.judge import Judge
-    from sleuth.evaluate.results import QuestionResult
     from sleuth.records import Question
+
+    Spec = AgentSpec | RemoteAgentSpec
 
 EVALUATIONS = Path("evaluations")
 PREPARED = Path("data/search-r1/test")
-KEY = "OPENAI_API_KEY"
+KEY_ENV = "OPENAI_API_KEY"
+DEFAULT_SHOTS = 4
 
 
 def evaluate(
     model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN|MODEL|URL", help="the folder of a run, or a model: a folder, a hub name, or an address"
-        ),
+        str | None, typer.Argument(metavar="RUN|MODEL|URL", help="A run or model folder, hub name, or model server.")
     ] = None,
     suite: Annotated[
         list[str] | None,
@@ -52,120 +57,183 @@ def evaluate(
             "--suite",
             "--questions",
             metavar="NAME|FILE",
-            help="search-r1 (its seven sets) or a questions file, may be repeated; default: the run's held-out ones",
+            help="search-r1 (seven sets) or a question file; repeatable. Default: the run's held-out questions.",
         ),
     ] = None,
-    data: Annotated[Path, typer.Option(help="where sleuth data prepare wrote the sets of search-r1")] = PREPARED,
+    data: Annotated[Path, typer.Option(help="Folder of the search-r1 sets, from sleuth data prepare.")] = PREPARED,
     index: Annotated[
         str | None,
-        typer.Option("--index", "--retriever", help="what is searched: an index folder, an address or web:PROVIDER"),
+        typer.Option("--index", "--retriever", help="Index folder, retrieval server, or web:PROVIDER."),
     ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="search, direct, cot or rag; default: that of the run, search for a model")
-    ] = None,
+    method: Method = None,
     shots: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|FILE:N|N", help=f"examples in the prompt of direct, cot and rag; FILE alone gives {SHOTS}"
-        ),
+        typer.Option(metavar="FILE|FILE:N|N", help=f"Examples for direct, cot and rag. Default N: {DEFAULT_SHOTS}."),
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_INT, help="ask so many questions only, as many of each set, drawn by seed"),
+        int | None, typer.Option(min=1, max=MAX_INT, help="Maximum number of questions, equally many of each set.")
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, callback=require_finite, help="0 is greedy")] = 0.0,
-    seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="of --limit, --shots and, with a temperature, of sampling")
-    ] = 0,
-    before: Annotated[bool, typer.Option("--before", help="the policy of a run as it was before training")] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="a setting of agent, retrieval or engine, or model.dtype"),
-    ] = None,
+    temperature: Temperature = 0.0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of sampling, --limit and --shots.")] = 0,
+    before: Before = False,
+    settings: AgentSettings = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="the folder to write, or to go on in; FILE.json: the figures alone; default evaluations/NAME"
-        ),
+        typer.Option(help="Output folder, new or to resume; or FILE.json for figures only. Default: evaluations/NAME."),
     ] = None,
-    served: Annotated[str | None, MODEL] = None,
-    key_env: Annotated[str | None, KEY_ENV] = None,
-    timeout: Annotated[float | None, TIMEOUT] = None,
+    served: ModelName = None,
+    key_env: KeyEnv = None,
+    timeout: Timeout = None,
     judge: Annotated[
-        str | None, typer.Option(metavar="URL", help="an OpenAI-compatible endpoint that judges answers, as host/v1")
+        str | None, typer.Option(metavar="URL", help="OpenAI-compatible server that judges answers: http://host/v1.")
     ] = None,
-    judge_model: Annotated[str | None, typer.Option(help="the model that judges")] = None,
-    judge_key_env: Annotated[str, typer.Option(help="environment variable with its key")] = KEY,
+    judge_model: Annotated[str | None, typer.Option(help="Model that judges.")] = None,
+    judge_key_env: Annotated[str, typer.Option(help="Environment variable of the judge's API key.")] = KEY_ENV,
     rescore: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="score the trajectories of an evaluation again, asking nothing"),
+        Path | None, typer.Option(metavar="FOLDER", help="Score an evaluation again, without generation.")
     ] = None,
 ) -> None:
-    """Ask every question once and score the answers, by set and kind, with 95% intervals; killed, it goes on."""
-    alone = out is not None and out.suffix == ".json"
-    if alone and out is not None:
-        _require_place(out)
-    if (judge is None) != (judge_model is None):
-        raise ConfigError("--judge and --judge-model belong together; give both, or neither")
-    if judge is None and judge_key_env != KEY:
-        raise ConfigError("--judge-key-env has no effect without --judge; leave it out")
+    """Answer every question once and score the answers, with 95% intervals. The same command resumes."""
+    figures_only = out is not None and out.suffix == ".json"
+    if out is not None and figures_only:
+        _require_writable(out)
     if (model is None) == (rescore is None):
-        raise InputError("give the folder of a run or a model to evaluate, or --rescore FOLDER; one of the two")
-    console = Terminal(stderr=True, markup=False, highlight=False)
-    wanted = None if judge is None else _judge(judge, str(judge_model), judge_key_env)
+        raise InputError("give either a run or model to evaluate, or --rescore FOLDER")
+    console = stderr_console()
+    chosen_judge = _judge(judge, judge_model, judge_key_env)
     if rescore is not None:
-        chosen = (suite, index, method, shots, limit, before, settings, out, temperature, seed)
-        asks = any((*chosen, served, key_env, timeout))
-        if asks or data != PREPARED:
-            raise ConfigError("--rescore asks nothing, so that only --judge has an effect with it; leave out the rest")
-        _rescored(rescore, wanted, console)
+        given = (suite, index, method, shots, limit, before, settings, out, temperature, seed, served, key_env, timeout)
+        if any(given) or data != PREPARED:
+            raise ConfigError("--rescore runs no model: only the --judge options have an effect; remove the others")
+        _rescore(rescore, chosen_judge, console)
         return
-    from sleuth.agent.loading import AgentOptions, describe_agent, describe_remote_agent
-    from sleuth.cli.terminal import silence_transformers
-    from sleuth.evaluate import benchmarks
-    from sleuth.evaluate.benchmarks import SUITES
+    from sleuth.agent.loading import AgentOptions
+    from sleuth.evaluate.benchmarks import SUITES, load_benchmark
     from sleuth.runs.atomic import atomic_write
 
     if data != PREPARED and not SUITES.keys() & set(suite or ()):
-        raise ConfigError(f"--data has no effect without a suite by name ({', '.join(SUITES)}); leave it out")
+        raise ConfigError(f"--data has no effect without a named suite ({', '.join(SUITES)}); remove it")
     if seed and not (temperature or limit or shots):
-        raise ConfigError("--seed has no effect without --temperature, --limit or --shots; leave it out")
+        raise ConfigError("--seed has no effect without --temperature, --limit or --shots; remove it")
     silence_transformers()
     options = AgentOptions(tuple(settings or ()), index, method, before)
     endpoint = parse_endpoint(str(model), served, key_env, timeout)
-    questions = Path(suite[0]) if suite else None
-    spec: AgentSpec | RemoteAgentSpec
+    spec = _describe(str(model), endpoint, options, Path(suite[0]) if suite else None, console)
+    benchmark = load_benchmark(suite or [str(path) for path in spec.questions], data, limit, seed)
+    examples = _load_examples(shots, spec, benchmark, seed)
+    with ExitStack() as stack:
+        stamp = _stamp(spec, benchmark, examples, temperature, seed)
+        path = Path(stack.enter_context(TemporaryDirectory())) / "evaluation" if figures_only else out
+        folder = _open_folder(path, spec, benchmark, stamp, console)
+        stack.enter_context(folder.lock())
+        _answer_questions(folder, spec, examples, temperature, seed, console)
+        _report(folder, chosen_judge, console)
+        if out is not None and figures_only:
+            with atomic_write(out) as temporary:
+                temporary.write_bytes((folder.path / "results.json").read_bytes())
+        console.print(f"figures      {out if figures_only else folder.path / 'results.json'}", soft_wrap=True)
+        if not figures_only:
+            console.print(f"report       {folder.path / 'results.html'}", soft_wrap=True)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="An evaluation folder, or its results.json.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another evaluation of the same questions.")],
+    measure: Annotated[str, typer.Option(help="Measure to compare: em, f1, cover_em, judge, format, tokens...")] = "em",
+    common: Annotated[bool, typer.Option("--common", help="Compare only questions in both evaluations.")] = False,
+    show: Annotated[int, typer.Option(min=0, max=MAX_INT, help="Changed questions to print, won and lost.")] = 10,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare B with A: paired differences with 95% intervals, per set and overall, and the changed questions."""
+    require_new_file(json_file)
+    from sleuth.evaluate import comparison
+    from sleuth.evaluate.results import MEASURES, read_results
+
+    if measure not in MEASURES:
+        raise ConfigError(f"--measure {measure} is unknown; expected one of {', '.join(MEASURES)}")
+    found = comparison.compare(read_results(first), read_results(second), common=common)
+    if found.overall(measure) is None:
+        raise ConfigError(f"--measure {measure} was not measured in both evaluations; choose another")
+    names = [(path if path.is_dir() else path.parent).resolve().name for path in (first, second)]
+    print_markdown(comparison.markdown(found, (names[0], names[1]), measure, show))
+    if json_file is not None:
+        figures = {"first": str(first), "second": str(second), **comparison.as_json(found, measure)}
+        json_file.write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _require_writable(out: Path) -> None:
+    require_new_file(out)
+    try:
+        with TemporaryFile(dir=out.parent):
+            return
+    except OSError as error:
+        raise InputError(f"cannot write {out} ({error.strerror}); choose another folder") from error
+
+
+def _judge(url: str | None, model: str | None, key_env: str) -> "Judge | None":
+    """The judge that was asked for; fails on a malformed address before hours of work."""
+    if (url is None) != (model is None):
+        raise ConfigError("--judge and --judge-model belong together; give both, or neither")
+    if url is None or model is None:
+        if key_env != KEY_ENV:
+            raise ConfigError("--judge-key-env has no effect without --judge; remove it")
+        return None
+    from sleuth.evaluate.judge import Judge
+
+    return Judge(url, model, key_env)
+
+
+def _rescore(path: Path, judge: "Judge | None", console: Console) -> None:
+    from sleuth.evaluate.folder import EvaluationFolder
+
+    folder = EvaluationFolder.open(path)
+    with folder.lock():
+        _report(folder, judge, console)
+    console.print(f"figures      {folder.path / 'results.json'}", soft_wrap=True)
+
+
+def _describe(
+    model: str, endpoint: "Endpoint | None", options: "AgentOptions", questions: Path | None, console: Console
+) -> "Spec":
+    from sleuth.agent.loading import describe_agent, describe_remote_agent
+
+    spec: Spec
     if endpoint is None:
-        spec = describe_agent(str(model), options, questions)
+        spec = describe_agent(model, options, questions)
     else:
         spec = describe_remote_agent(endpoint, options, questions)
     for note in spec.notes:
         console.print(note, soft_wrap=True)
-    benchmark = benchmarks.load_benchmark(suite or [str(path) for path in spec.questions], data, limit, seed)
-    examples = examples_of(shots, spec, benchmark, seed)
-    with ExitStack() as stack:
-        stamp = _stamp(spec, benchmark, examples, temperature, seed)
-        home = Path(stack.enter_context(TemporaryDirectory())) / "evaluation" if alone else out
-        folder = _begun(home, spec, benchmark, stamp, console)
-        stack.enter_context(folder.lock())
-        _ask(folder, spec, examples, temperature, seed, console)
-        _finished(folder, wanted, console)
-        if alone and out is not None:
-            with atomic_write(out) as temporary:
-                temporary.write_bytes((folder.path / "results.json").read_bytes())
-        console.print(f"figures      {out if alone else folder.path / 'results.json'}", soft_wrap=True)
-        if not alone:
-            console.print(f"report       {folder.path / 'results.html'}", soft_wrap=True)
+    return spec
+
+
+def _load_examples(shots: str | None, spec: "Spec", benchmark: "Benchmark", seed: int) -> "tuple[Question, ...]":
+    """Few-shot examples; questions of the benchmark are excluded, sampled or not, in any spelling."""
+    from sleuth.agent import methods
+    from sleuth.corpus.datasets.merge import question_key
+    from sleuth.corpus.questions import load
+
+    if shots is None:
+        methods.make_method(spec.config.agent)
+        return ()
+    name, _, number = shots.rpartition(":")
+    file, count = (name, int(number)) if number.isdigit() else (shots, DEFAULT_SHOTS)
+    if not count:
+        raise ConfigError(f"--shots {shots} asks for no examples; remove it, or give at least 1")
+    if not file and not spec.training:
+        raise InputError(f"--shots {shots} names no file, and a model has no training questions; give FILE:{count}")
+    excluded = {question_key(question.question) for question in benchmark.whole}
+    files = (Path(file),) if file else spec.training
+    pool = [each for path in files for each in load(path) if question_key(each.question) not in excluded]
+    chosen = methods.draw_shots(pool, count, seed)
+    methods.make_method(spec.config.agent, chosen)
+    return chosen
 
 
 def _stamp(
-    spec: "AgentSpec | RemoteAgentSpec",
-    benchmark: "Benchmark",
-    examples: "tuple[Question, ...]",
-    temperature: float,
-    seed: int,
+    spec: "Spec", benchmark: "Benchmark", examples: "tuple[Question, ...]", temperature: float, seed: int
 ) -> dict[str, Any]:
-    """All that the figures depend on."""
+    """Everything that the figures depend on."""
     from sleuth.evaluate.folder import hash_questions
     from sleuth.runs.checksums import code_version
 
@@ -178,30 +246,13 @@ def _stamp(
     }
 
 
-def _require_place(out: Path) -> None:
-    """Refuses a file that is there or cannot be written, before hours of work would end in nothing."""
-    require_new_file(out)
-    try:
-        with TemporaryFile(dir=out.parent):
-            return
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}); choose another folder") from error
-
-
-def _begun(
-    out: Path | None,
-    spec: "AgentSpec | RemoteAgentSpec",
-    benchmark: "Benchmark",
-    stamp: dict[str, Any],
-    console: Console,
+def _open_folder(
+    out: Path | None, spec: "Spec", benchmark: "Benchmark", stamp: dict[str, Any], console: Console
 ) -> "EvaluationFolder":
-    """The folder of this evaluation; one without a name is found again by its stamp."""
-    from dataclasses import asdict
-
+    """Create or resume the evaluation folder; without --out, its name contains a hash of the stamp."""
     from sleuth.evaluate.folder import EvaluationFolder, find_other_version, short_hash
 
-    method = spec.config.agent.method
-    sample = benchmark.sample
+    method, sample = spec.config.agent.method, benchmark.sample
     manifest = {
         "title": f"{spec.name}, {method}, {len(benchmark.questions):,} questions",
         "name": spec.name,
@@ -213,87 +264,63 @@ def _begun(
     path = out or EVALUATIONS / f"{slug}-{short_hash(stamp)}"
     if out is None and not path.exists() and (other := find_other_version(EVALUATIONS, slug, stamp)):
         console.print(
-            f"{other.path} is the same evaluation by another version of the code ({other.manifest()['stamp']['code']}, "
-            f"now {stamp['code']}); a new one is begun in {path}",
+            f"{other.path} is the same evaluation with code version {other.manifest()['stamp']['code']} "
+            f"(now {stamp['code']}); starting a new one in {path}",
             soft_wrap=True,
         )
     return EvaluationFolder.create_or_resume(path, manifest, benchmark.questions)
 
 
-def _ask(
+def _answer_questions(
     folder: "EvaluationFolder",
-    spec: "AgentSpec | RemoteAgentSpec",
+    spec: "Spec",
     examples: "tuple[Question, ...]",
     temperature: float,
     seed: int,
     console: Console,
 ) -> None:
-    """Asks what is missing, if anything is; a model that has nothing to do is not loaded."""
+    """Answer the missing questions; the model is not loaded if there are none."""
     from sleuth.agent import methods
     from sleuth.agent.episode import Agent
     from sleuth.evaluate.runner import evaluate_folder
 
-    total, there = len(folder.questions()), sum(place.usable for place in folder.locations().values())
-    if there:
-        console.print(f"{there:,} of {total:,} questions are answered already in {folder.path}", soft_wrap=True)
-    if there == total:
+    total, done = len(folder.questions()), sum(place.usable for place in folder.locations().values())
+    if done:
+        console.print(f"{done:,} of {total:,} questions are already answered in {folder.path}", soft_wrap=True)
+    if done == total:
         return
     try:
-        agent, concurrent = spec.load(examples), spec.concurrency
+        agent = spec.load(examples)
         methods.require_prompts(agent, folder.questions())
-        if isinstance(agent, Agent) and (told := methods.describe_overlong(agent, folder.questions(), "questions")):
-            console.print(told, soft_wrap=True)
+        if isinstance(agent, Agent) and (note := methods.describe_overlong(agent, folder.questions(), "questions")):
+            console.print(note, soft_wrap=True)
     except UserError:
         folder.remove_if_empty()
         raise
     try:
         with TrainingProgress(console) as live, INTERRUPTION.handle_signals():
-            live.begin(f"asking {total - there:,} questions", total - there)
-            asking = evaluate_folder(
-                agent, folder, temperature=temperature, seed=seed, concurrent=concurrent,
+            live.begin(f"asking {total - done:,} questions", total - done)
+            evaluation = evaluate_folder(
+                agent, folder, temperature=temperature, seed=seed, concurrent=spec.concurrency,
                 on_result=lambda _: live.advance(),
             )  # fmt: skip
-            spent = run_interruptible(asking)
+            seconds = run_interruptible(evaluation)
     except Interrupted:
-        console.print(f"interrupted; the same command goes on in {folder.path}", soft_wrap=True)
+        console.print(f"interrupted; the same command resumes {folder.path}", soft_wrap=True)
         raise
-    console.print(f"{total - there:,} questions in {spent:.1f} s, {(total - there) / spent:.1f} a second")
+    console.print(f"{total - done:,} questions in {seconds:.1f} s, {(total - done) / seconds:.1f} per second")
 
 
-def _judge(url: str, model: str, key_env: str) -> "Judge":
-    """Who judges; an address that is none is refused before hours of asking."""
-    from sleuth.evaluate.judge import Judge
-
-    return Judge(url, model, key_env)
-
-
-def _finished(folder: "EvaluationFolder", judge: "Judge | None", console: Console) -> None:
+def _report(folder: "EvaluationFolder", judge: "Judge | None", console: Console) -> None:
+    from sleuth.evaluate.judge import judge_results
     from sleuth.evaluate.report import check_failures, load_results, markdown, write_report
 
     results = load_results(folder)
     if judge is not None:
-        results = _judged(folder, results, judge, console)
-    lost = check_failures(folder, results)
+        with TrainingProgress(console) as live:
+            live.begin(f"judging with {judge.model}", sum(bool(result.answer) for result in results))
+            results = asyncio.run(judge_results(folder, results, judge, live.advance))
+    warning = check_failures(folder, results)
     print_markdown(markdown(write_report(folder, results)))
-    if lost is not None:
-        console.print(lost, soft_wrap=True)
-
-
-def _judged(
-    folder: "EvaluationFolder", results: "list[QuestionResult]", judge: "Judge", console: Console
-) -> "list[QuestionResult]":
-    from sleuth.evaluate.judge import judge_results
-
-    with TrainingProgress(console) as live:
-        live.begin(f"judging with {judge.model}", sum(bool(result.answer) for result in results))
-        return asyncio.run(judge_results(folder, results, judge, live.advance))
-
-
-def _rescored(path: Path, judge: "Judge | None", console: Console) -> None:
-    """The figures of trajectories that are there, made again."""
-    from sleuth.evaluate.folder import EvaluationFolder
-
-    folder = EvaluationFolder.open(path)
-    with folder.lock():
-        _finished(folder, judge, console)
-    console.print(f"figures      {folder.path / 'results.json'}", soft_wrap=True)
+    if warning is not None:
+        console.print(warning, soft_wrap=True)

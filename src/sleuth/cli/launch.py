@@ -1,4 +1,4 @@
-"""A command in several processes: started together, and answered for as if they were one."""
+"""Multi-process commands: start the processes, forward signals, and exit as if they were one."""
 
 import json
 import logging
@@ -21,56 +21,53 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 COMMAND = "from sleuth.cli.main import main; main()"
-BROKEN = 1
-# Where torchrun and `launch` look for what ended a process.
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-# Seconds in which the first rank can end as well: then it is the one to be heard, and has put its things in order.
-GRACE = 5.0
-# Seconds that ranks have to write a checkpoint after an interrupt, unless the user sets another number.
-SAVING = "3600"
+INTERNAL_ERROR = 1
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # set by torchrun and `launch`
+GRACE = 5.0  # seconds that other ranks wait, so that an error of the first rank takes precedence
+SAVE_SECONDS = "3600"  # time to write a checkpoint after an interrupt, unless the user sets another
 
 
 def rank() -> int:
-    """The number of this process among those of a run."""
+    """The rank of this process; 0 for a single process."""
     return int(os.environ.get("RANK", "0"))
 
 
-def several() -> bool:
-    """Whether this process is one of several, whose end somebody is waiting for."""
+def is_launched() -> bool:
+    """Whether this process was started by `launch` or torchrun."""
     return ERROR_FILE in os.environ
 
 
-def take_gpu() -> None:
-    """Lets this process see its own GPU alone, so that no thread or library of it takes another's."""
-    given, own = os.environ.get("CUDA_VISIBLE_DEVICES"), int(os.environ["LOCAL_RANK"])
+def select_gpu() -> None:
+    """Make only this rank's GPU visible, so that no library uses another one."""
+    given, local_rank = os.environ.get("CUDA_VISIBLE_DEVICES"), int(os.environ["LOCAL_RANK"])
     if given == "":
         return
-    seen = given.split(",") if given else list(map(str, range(own + 1)))
-    if own >= len(seen):
+    visible = given.split(",") if given else list(map(str, range(local_rank + 1)))
+    if local_rank >= len(visible):
         raise ConfigError(
-            f"CUDA_VISIBLE_DEVICES = {given} leaves process {own + 1} of this machine without a GPU; "
-            f"start {len(seen)} at most"
+            f"CUDA_VISIBLE_DEVICES = {given} has no GPU for process {local_rank + 1} of this machine; "
+            f"start at most {len(visible)}"
         )
-    os.environ["CUDA_VISIBLE_DEVICES"] = seen[own]
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible[local_rank]
 
 
-def end_with_launcher() -> None:
-    """Ends this process when `sleuth train --nproc` has, even by kill -9: standard input is a pipe that it holds open.
+def exit_with_launcher() -> None:
+    """Exit when the launcher does, even after kill -9: it holds the other end of standard input open.
 
-    Not by PR_SET_PDEATHSIG, which only Linux has.
+    PR_SET_PDEATHSIG would work on Linux only.
     """
+
+    def wait() -> None:
+        os.read(0, 1)
+        os._exit(INTERNAL_ERROR)
+
     if LAUNCHED in os.environ:
-        threading.Thread(target=_end_with_input, name="launcher", daemon=True).start()
+        threading.Thread(target=wait, name="launcher", daemon=True).start()
 
 
-def _end_with_input() -> None:
-    os.read(0, 1)
-    os._exit(BROKEN)
-
-
-def leave(line: str, code: int) -> NoReturn:
-    """Ends the process with a line on stderr; one of several leaves the line to whoever started them."""
-    if not several():
+def exit_with(line: str, code: int) -> NoReturn:
+    """Exit with an error on stderr; a launched process passes the error to its launcher."""
+    if not is_launched():
         echo(line, err=True)
         sys.exit(code)
     now = time.time()
@@ -81,18 +78,21 @@ def leave(line: str, code: int) -> NoReturn:
 
 
 def launch(processes: int, words: Sequence[str]) -> None:
-    """Runs `sleuth` with these words in as many processes; the first that fails ends them all, with its words."""
+    """Run `sleuth WORDS` in several processes; the first failure ends all of them and decides the exit code."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # Threads of one process on the cores of another cost both.
+    # Do not oversubscribe the cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
-    # What went wrong is told once, below.
-    logging.disable()
-    received = _forwarding()
-    kept_open = _share_input()
-    settings = LaunchConfig(
+    logging.disable()  # errors are printed once, below
+    received = _forward_signals()
+    # The ranks read from a pipe; its other end closes with this process.
+    read_end, write_end = os.pipe()
+    os.dup2(read_end, 0)
+    os.close(read_end)
+    os.environ[LAUNCHED] = "1"
+    config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
@@ -104,19 +104,19 @@ def launch(processes: int, words: Sequence[str]) -> None:
         signals_to_handle="SIGHUP,SIGQUIT",
     )
     try:
-        elastic_launch(settings, sys.executable)("-c", COMMAND, *words)
+        elastic_launch(config, sys.executable)("-c", COMMAND, *words)
     except ChildFailedError as error:
-        _answer(error.failures)
+        _exit_like_first(error.failures)
     except SignalException as error:
         sys.exit(128 + (received[0] if received else error.sigval))
     finally:
-        os.close(kept_open)
+        os.close(write_end)
 
 
-def _forwarding() -> list[int]:
-    """Makes the launcher forward SIGINT and SIGTERM as SIGINT, on which ranks save; the list tells what was received.
+def _forward_signals() -> list[int]:
+    """Forward SIGINT and SIGTERM to the ranks as SIGINT, on which they save; received signals are in the list.
 
-    A second signal makes torchrun's agent end the ranks by SIGTERM, which they do not handle.
+    After a second signal, torchrun's agent ends the ranks by SIGTERM, which they do not handle.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
@@ -126,40 +126,28 @@ def _forwarding() -> list[int]:
         received.append(number)
         raise SignalException(f"received signal {number}", signal.SIGINT)
 
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING)
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVE_SECONDS)
     for each in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, forward)
     return received
 
 
-def _share_input() -> int:
-    """Gives the ranks a pipe as standard input; returns its other end, which closes with this process."""
-    ours, kept_open = os.pipe()
-    os.dup2(ours, 0)
-    os.close(ours)
-    os.environ[LAUNCHED] = "1"
-    return kept_open
-
-
-def _answer(failures: "Mapping[int, ProcessFailure]") -> NoReturn:
-    """Prints what the first to fail said, and ends with its code."""
-    number, first = min(failures.items(), key=lambda entry: (_order(entry[1].exitcode), _moment(entry[1])))
+def _exit_like_first(failures: "Mapping[int, ProcessFailure]") -> NoReturn:
+    """Exit with the error and code of the process that failed first."""
+    number, first = min(failures.items(), key=lambda entry: _failure_order(entry[1]))
     if first.exitcode > 0 and isinstance(first.message, str):
-        leave(first.message.rstrip(), first.exitcode)
+        exit_with(first.message.rstrip(), first.exitcode)
     if first.exitcode in (128 + signal.SIGINT, 128 + signal.SIGTERM):
-        sys.exit(first.exitcode)  # the first rank has said how to resume
+        sys.exit(first.exitcode)  # the first rank has printed how to resume
     killed = signal.Signals(-first.exitcode).name
     # NCCL aborts a process that waited too long for the others.
-    look = "the lines above" if killed == "SIGABRT" else "whether its memory was used up"
-    leave(f"sleuth: process {number} of the run was ended by {killed}; see {look}", BROKEN)
+    hint = "see the lines above" if killed == "SIGABRT" else "check whether the machine ran out of memory"
+    exit_with(f"sleuth: process {number} was killed by {killed}; {hint}", INTERNAL_ERROR)
 
 
-def _order(code: int) -> int:
-    """Who is killed fails before those who miss it, and those before whom the launcher ends."""
-    return {-signal.SIGTERM: 2}.get(code, int(code > 0))
-
-
-def _moment(failure: "ProcessFailure") -> float:
-    told = failure.error_file_data
-    return float(told["at"]) if isinstance(told, dict) and "at" in told else float(failure.timestamp)
+def _failure_order(failure: "ProcessFailure") -> tuple[int, float]:
+    """Killed processes come before those that lost their peer, and these before those that the launcher ended."""
+    data = failure.error_file_data
+    at = data["at"] if isinstance(data, dict) and "at" in data else failure.timestamp
+    return {-signal.SIGTERM: 2}.get(failure.exitcode, int(failure.exitcode > 0)), float(at)

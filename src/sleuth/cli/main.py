@@ -1,24 +1,22 @@
-"""The command `sleuth`; commands import what is heavy when they run, so that help and errors come at once."""
+"""The command `sleuth`; commands import heavy libraries only when they run, so that help and errors are fast."""
 
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from sleuth import __version__
-from sleuth.cli import bench, data, index, serve, traces, world
+from sleuth.cli import bench, data, index, serve, traces
 from sleuth.cli.ask import ask
-from sleuth.cli.coldstart import coldstart
-from sleuth.cli.compare import compare
 from sleuth.cli.doctor import doctor
-from sleuth.cli.evaluate import evaluate
+from sleuth.cli.evaluate import compare, evaluate
 from sleuth.cli.export import export
-from sleuth.cli.launch import BROKEN, end_with_launcher, leave, several, take_gpu
+from sleuth.cli.launch import INTERNAL_ERROR, exit_with, exit_with_launcher, is_launched, select_gpu
 from sleuth.cli.search import search
 from sleuth.cli.settings import knobs, settings
-from sleuth.cli.sft import sft
+from sleuth.cli.sft import coldstart, sft
 from sleuth.cli.terminal import echo
 from sleuth.cli.train import train
 from sleuth.cli.view import view
@@ -27,7 +25,7 @@ from sleuth.errors import TrainingStopped, UserError
 from sleuth.model.memory import describe_out_of_memory
 
 GROUPS: dict[str, typer.Typer] = {
-    "world": world.app,
+    "world": data.world_app,
     "data": data.app,
     "index": index.app,
     "serve": serve.app,
@@ -35,26 +33,15 @@ GROUPS: dict[str, typer.Typer] = {
     "bench": bench.app,
 }
 COMMANDS: tuple[Callable[..., None], ...] = (
-    train,
-    sft,
-    ask,
-    evaluate,
-    compare,
-    view,
-    export,
-    search,
-    doctor,
-    settings,
-    coldstart,
-)
+    train, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart,
+)  # fmt: skip
 
 STOPPED = 1
 USER_ERROR = 2
 INTERRUPTED = 130
-SMALLER = (
-    "end what else runs there, or lower train.pack_tokens (of sft: --pack-tokens), engine.memory, engine.slots, "
-    "train.questions or agent.context_tokens; "
-    "a run that was saved goes on with: sleuth train --resume RUN"
+OUT_OF_MEMORY_HINT = (
+    "end other processes there, or lower train.pack_tokens (sft: --pack-tokens), engine.memory, engine.slots, "
+    "train.questions or agent.context_tokens; resume a saved run with: sleuth train --resume RUN"
 )
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -74,36 +61,35 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Train language models to reason and to search."""
 
 
 def main() -> None:
-    """Runs the command line; what the user can put right is one line on stderr, never a traceback."""
+    """Run the command line; an error that the user can fix is one line on stderr, without a traceback."""
     try:
-        if several():
-            end_with_launcher()
-            take_gpu()
+        if is_launched():
+            exit_with_launcher()
+            select_gpu()
         app(prog_name="sleuth")
-    except UserError as error:
-        _leave(error, USER_ERROR)
-    except TrainingStopped as error:
-        _leave(error, STOPPED)
+    except (UserError, TrainingStopped) as error:
+        line, code = str(error), USER_ERROR if isinstance(error, UserError) else STOPPED
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        if told := describe_out_of_memory(error):
-            _leave(f"{told}; {SMALLER}", USER_ERROR)
-        if not several():
+        if reason := describe_out_of_memory(error):
+            line, code = f"{reason}; {OUT_OF_MEMORY_HINT}", USER_ERROR
+        elif not is_launched():
             raise
-        from sleuth.train.ranks import describe_disconnect
+        else:
+            from sleuth.train.ranks import describe_disconnect
 
-        if told := describe_disconnect(error):
-            _leave(told, STOPPED)
-        leave(traceback.format_exc(), BROKEN)
-
-
-def _leave(error: Exception | str, code: int) -> NoReturn:
-    leave(" ".join(["sleuth:", *redact(str(error)).splitlines()]), code)
+            reason = describe_disconnect(error)
+            if not reason:
+                exit_with(traceback.format_exc(), INTERNAL_ERROR)
+            line, code = reason, STOPPED
+    else:
+        return
+    exit_with(" ".join(["sleuth:", *redact(line).splitlines()]), code)

@@ -1,8 +1,8 @@
-"""Options that several commands share: upper bounds, checks, and the options of a model server."""
+"""Options that several commands share, with their checks and upper bounds."""
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,11 +35,30 @@ def require_new_file(path: Path | None) -> None:
         raise InputError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
 
 
-MODEL = typer.Option("--model", metavar="NAME", help="With an address: name of the model on that server.")
-KEY_ENV = typer.Option(help="With an address: environment variable of the API key. Default: OPENAI_API_KEY.")
-TIMEOUT = typer.Option(
-    min=0.001, callback=require_finite, help="With an address: seconds before a request is retried. Default: 300."
-)
+ModelName = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="With an address: name of the model on that server.")
+]
+KeyEnv = Annotated[
+    str | None, typer.Option(help="With an address: environment variable of the API key. Default: OPENAI_API_KEY.")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(min=0.001, callback=require_finite, help="With an address: seconds per request. Default: 300."),
+]
+Temperature = Annotated[float, typer.Option(min=0.0, callback=require_finite, help="Temperature; 0 is greedy.")]
+Method = Annotated[str | None, typer.Option(help="search, direct, cot or rag. Default: the run's, or search.")]
+Before = Annotated[bool, typer.Option("--before", help="Use the run's policy from before training.")]
+AgentSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting of agent, retrieval or engine, or model.dtype."),
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="New JSON file with all figures.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one and prints it.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines.")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A host name of this machine to accept; repeatable.", show_default="none"),
+]
 
 
 def parse_endpoint(name: str, model: str | None, key_env: str | None, timeout: float | None) -> "Endpoint | None":

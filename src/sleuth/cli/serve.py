@@ -1,90 +1,259 @@
-"""sleuth serve: parts of the system as services."""
+"""sleuth serve: serve a search index over HTTP or MCP, or an agent as an OpenAI-compatible model."""
 
-from contextlib import ExitStack
-from pathlib import Path
+import re
+import sys
+import time
+from contextlib import ExitStack, redirect_stdout
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.options import MAX_INT
-from sleuth.cli.serve_agent import agent
-from sleuth.cli.serve_mcp import mcp
-from sleuth.cli.terminal import echo
-from sleuth.credentials import token_from_env
+from sleuth.cli.options import (
+    MAX_INT,
+    MAX_ITEMS,
+    MAX_TOKENS,
+    AgentSettings,
+    AllowHost,
+    Before,
+    Host,
+    Method,
+    Port,
+    require_finite,
+)
+from sleuth.cli.progress import StageProgress
+from sleuth.cli.terminal import echo, silence_transformers
+from sleuth.credentials import redact, token_from_env
+from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from sleuth.corpus.pages import PageStore
+    from sleuth.agent.loading import AgentSpec
+    from sleuth.serve.library import Library
 
-app = typer.Typer(no_args_is_help=True, help="Serve an agent or a search engine to others.")
-app.command()(agent)
-app.command()(mcp)
+SHUTDOWN_SECONDS = 120  # for running episodes to finish
+ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]]*):)?(?P<port>\d{1,5})")
+
+app = typer.Typer(no_args_is_help=True, help="Serve an agent or a search index.")
+
+TokenEnv = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Environment variable of the bearer token.", show_default="no token"),
+]
+
+
+@app.command()
+def agent(
+    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run or model folder, or a hub name.")],
+    index: Annotated[
+        str | None,
+        typer.Option(
+            "--index", "--retriever", help="Index folder, retrieval server, or web:PROVIDER.", show_default="the run's"
+        ),
+    ] = None,
+    port: Port = 8000,
+    host: Host = "127.0.0.1",
+    token_env: TokenEnv = None,
+    allow_host: AllowHost = None,
+    name: Annotated[str | None, typer.Option(help="Model name for clients.", show_default="the folder's name")] = None,
+    concurrent: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_ITEMS, help="Maximum concurrent questions.", show_default="agent.concurrency"),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0.0, callback=require_finite, help="Maximum seconds in the queue; 0 rejects at once.")
+    ] = 60.0,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_TOKENS, help="Maximum new tokens per question.", show_default="the agent's"),
+    ] = None,
+    max_prompt: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_TOKENS, help="Maximum prompt tokens per question.", show_default="the context"),
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="Default temperature; 0 is greedy.")] = 0.0,
+    method: Method = None,
+    before: Before = False,
+    settings: AgentSettings = None,
+) -> None:
+    """Serve an agent with the OpenAI API: POST /v1/chat/completions, streamed or not, and GET /v1/models.
+
+    The page at / asks questions in a browser; /health reports the load, /metrics Prometheus metrics. Ctrl-C and
+    SIGTERM finish running answers, then stop the server.
+    """
+    token = token_from_env(token_env)
+
+    from sleuth.agent.loading import AgentOptions, describe_agent
+    from sleuth.engines.remote import is_address
+    from sleuth.http.middleware import server_names
+    from sleuth.http.server import authority, bind, serve
+    from sleuth.serve.agent.server import ServedModel, ServerLimits, application
+
+    with bind(host, port) as listener:
+        silence_transformers()
+        if is_address(model):
+            raise InputError(
+                f"{model} is the address of a server, but an agent needs local weights; give a run or model"
+            )
+        options = AgentOptions(tuple(settings or ()), index, method, before)
+        # Questions come from clients; this file is never read.
+        spec = describe_agent(model, options, Path("asked.jsonl"))
+        info = ServedModel(name or spec.name, _index_name(spec), int(time.time()))
+        limits = ServerLimits(
+            concurrent or spec.concurrency, max_tokens, max_prompt, temperature=temperature, wait=wait
+        )
+        names = server_names(host, allow_host or ())
+        served = application(spec.load(lockstep=False), info, limits, token=token, names=names)
+        address = f"http://{authority(host, listener.getsockname()[1])}"
+        line = f"serving {info.name} at {address} ({spec.config.agent.method}, {info.index}); stop with Ctrl-C"
+        serve(served, listener, lambda: echo(line), shutdown_seconds=SHUTDOWN_SECONDS, lifespan="on")
+
+
+def _index_name(spec: "AgentSpec") -> str:
+    """Name of the searched index, without local paths."""
+    from sleuth.config.agent import UNSEARCHED
+
+    config = spec.config
+    if config.agent.method in UNSEARCHED:
+        return "no index"
+    if not config.retrieval.local:
+        return redact(str(config.retrieval.index))
+    folder = PurePath(spec.index)
+    # The index of a run is always called "index": name its run.
+    return f"{spec.name}/{folder.name}" if spec.index.parent == spec.recording.parent else folder.name
+
+
+@app.command()
+def mcp(
+    index: Annotated[
+        str, typer.Argument(help="Index folder, retrieval server, web:PROVIDER, or import:package.function.")
+    ],
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Serve over HTTP; port 0 picks a free one.", show_default="stdio"),
+    ] = None,
+    k: Annotated[int, typer.Option(min=1, max=100, help="Default number of passages per query.")] = 5,
+    pages: Annotated[
+        Path | None, typer.Option(help="Full pages for fetch: JSONL with url and contents.", show_default="none")
+    ] = None,
+    token_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --http: environment variable of the bearer token."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --http: a host name of this machine to accept; repeatable."),
+    ] = None,
+    index_token_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With a retrieval server: environment variable of its bearer token."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Device for an index folder: auto, cpu, cuda, cuda:0. Default: auto.")
+    ] = None,
+) -> None:
+    """Serve search tools over the Model Context Protocol, on stdio or over HTTP.
+
+    Claude, Cursor, VS Code and others start this command themselves; docs/mcp.md has their settings.
+    """
+    from sleuth.config.retrieval import RetrievalConfig, backend_of
+
+    for option, value, useful, needed in (
+        ("--token-env", token_env, http is not None, "--http"),
+        ("--allow-host", allow_host, http is not None, "--http"),
+        ("--index-token-env", index_token_env, backend_of(index) == "server", "the address of a server as INDEX"),
+        ("--device", device, RetrievalConfig(index=index).local, "an index folder"),
+    ):
+        if value is not None and not useful:
+            raise ConfigError(f"{option} has no effect without {needed}; remove it")
+    address = None if http is None else _parse_address(http)
+    token = token_from_env(token_env)
+
+    def library() -> "Library":
+        from sleuth.serve.library import open_library
+
+        return open_library(index, pages=pages, token_env=index_token_env, device=device or "auto")
+
+    name = Path(index).name
+    if address is None:
+        # Anything that is printed while loading must not be mistaken for a protocol message.
+        with redirect_stdout(sys.stderr):
+            from sleuth.serve.mcp import serve_stdio
+
+            opened = library()
+        serve_stdio(opened, name, k)
+        return
+    from sleuth.http.middleware import LOOPBACK, BearerAuth, server_names
+    from sleuth.http.server import authority, bind, serve
+    from sleuth.serve.mcp import PATH, application
+
+    host, port = address
+    with bind(host, port) as listener:
+        served = application(library(), name, k, [*LOOPBACK, *server_names(host, allow_host or ())])
+        line = f"serving {index} at http://{authority(host, listener.getsockname()[1])}{PATH}; stop with Ctrl-C"
+        serve(BearerAuth(served, token) if token else served, listener, lambda: echo(line), lifespan="on")
+
+
+def _parse_address(address: str) -> tuple[str, int]:
+    """Host and port; without a host, only this machine is served."""
+    match = ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > 65535:
+        raise ConfigError(f"--http is {address!r}; expected a port or HOST:PORT, such as 8080 or 0.0.0.0:8080")
+    return (match["host"] or "127.0.0.1").strip("[]"), int(match["port"])
 
 
 @app.command()
 def retriever(
-    index: Annotated[Path, typer.Argument(help="an index folder, made by: sleuth index build")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 finds a free one, which is printed")] = 8000,
-    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 lets other machines in")] = "127.0.0.1",
-    k: Annotated[int, typer.Option(min=1, max=1000, help="hits a query, where the client does not say")] = 3,
+    index: Annotated[Path, typer.Argument(help="An index folder, built by sleuth index build.")],
+    port: Port = 8000,
+    host: Host = "127.0.0.1",
+    k: Annotated[int, typer.Option(min=1, max=1000, help="Default number of hits per query.")] = 3,
     rerank: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="a cross-encoder that orders the best hits anew", show_default="none"),
+        str | None, typer.Option(metavar="MODEL", help="Cross-encoder that reranks the hits.", show_default="none")
     ] = None,
-    device: Annotated[str, typer.Option(help="where vectors are searched: auto, cpu, cuda, cuda:1, ...")] = "auto",
-    cache: Annotated[int, typer.Option(min=0, max=MAX_INT, help="searches whose hits are kept, the last ones")] = 0,
+    device: Annotated[str, typer.Option(help="Device of the vectors: auto, cpu, cuda, cuda:1.")] = "auto",
+    cache: Annotated[int, typer.Option(min=0, max=MAX_INT, help="Number of cached searches.")] = 0,
     pages: Annotated[
-        Path | None, typer.Option(help="whole pages for /access: JSONL with url and contents", show_default="none")
+        Path | None, typer.Option(help="Full pages for /access: JSONL with url and contents.", show_default="none")
     ] = None,
-    token_env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="the environment variable that holds the bearer token", show_default="open"),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="a name this machine is called by; again for each", show_default="none"),
-    ] = None,
+    token_env: TokenEnv = None,
+    allow_host: AllowHost = None,
     address_dir: Annotated[
         Path | None,
-        typer.Option(help="a folder to write ip:port to while serving, for ASearcher's clients", show_default="none"),
+        typer.Option(help="Folder for ip:port while serving, for ASearcher's clients.", show_default="none"),
     ] = None,
 ) -> None:
     """Serve an index over HTTP: to Sleuth, and to clients of Search-R1, verl, slime, RLinf, Agent Lightning, ASearcher.
 
-    POST /retrieve {"queries": ["..."], "topk": 3, "return_scores": true} gives passages, POST /access pages;
-    /docs shows both in a browser, /readyz what is served, /metrics figures for Prometheus. Ctrl-C and SIGTERM finish
-    what was accepted, then end the server.
+    POST /retrieve {"queries": ["..."], "topk": 3, "return_scores": true} returns passages, POST /access pages;
+    /docs documents both, /readyz describes the index, /metrics has Prometheus metrics. Ctrl-C and SIGTERM finish
+    accepted requests, then stop the server.
     """
     token = token_from_env(token_env)
 
+    from sleuth.corpus.pages import PageStore
     from sleuth.http.middleware import server_names
     from sleuth.http.server import authority, bind, serve
     from sleuth.retrieval.index import load
     from sleuth.retrieval.manifest import read
     from sleuth.retrieval.service.server import Facts, advertise, application
 
-    with ExitStack() as open_until_the_end:
-        listener = open_until_the_end.enter_context(bind(host, port))
+    with ExitStack() as stack:
+        listener = stack.enter_context(bind(host, port))
         manifest = read(index)
         facts = Facts(str(index), manifest.kind, manifest.passages)
         loaded = load(index, device=device, rerank=rerank)
         names = server_names(host, allow_host or ())
-        served = application(loaded, facts, k=k, pages=_pages(pages), token=token, cache=cache, names=names)
+        store = None
+        if pages is not None:
+            with StageProgress() as progress:
+                store = PageStore(pages, progress)
+        served = application(loaded, facts, k=k, pages=store, token=token, cache=cache, names=names)
 
         def ready() -> None:
             chosen = listener.getsockname()[1]
             if address_dir:
-                open_until_the_end.enter_context(advertise(address_dir, host, chosen))
-            at = f"http://{authority(host, chosen)}"
-            echo(f"serving {index} at {at} ({facts.kind}, {facts.passages:,} passages); stop with Ctrl-C")
+                stack.enter_context(advertise(address_dir, host, chosen))
+            address = f"http://{authority(host, chosen)}"
+            echo(f"serving {index} at {address} ({facts.kind}, {facts.passages:,} passages); stop with Ctrl-C")
 
         serve(served, listener, ready)
-
-
-def _pages(path: Path | None) -> "PageStore | None":
-    if path is None:
-        return None
-    from sleuth.cli.progress import StageProgress
-    from sleuth.corpus.pages import PageStore
-
-    with StageProgress() as meter:
-        return PageStore(path, meter)

@@ -1,4 +1,4 @@
-"""sleuth sft: a model learns from traces before it learns by itself."""
+"""sleuth sft and sleuth coldstart: supervised training before reinforcement learning."""
 
 import time
 from pathlib import Path
@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sleuth.cli.options import MAX_SEED
 from sleuth.cli.progress import TrainingProgress
-from sleuth.cli.terminal import Terminal
+from sleuth.cli.terminal import silence_transformers, stderr_console
 from sleuth.config import recipe
 from sleuth.errors import ConfigError, InputError, Interrupted
+from sleuth.runs.atomic import require_new
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.sft.settings import SFTConfig, option_help, parse_options
 
@@ -19,15 +21,13 @@ if TYPE_CHECKING:
 
 def sft(
     name: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="a recipe: its model, protocol and limits are taken")
+        str | None, typer.Argument(metavar="RECIPE", help="A recipe; its model, protocol and limits are used.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="a Hugging Face folder with model and tokenizer, instead of a recipe's")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model folder to start from. Default: the recipe's.")] = None,
     traces: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="JSONL of messages or trajectories; may be repeated")
+        list[Path] | None, typer.Option(metavar="FILE", help="JSONL of messages or trajectories; repeatable.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="the model folder to write; it must not exist")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output model folder; it must not exist.")] = None,
     epochs: Annotated[int | None, typer.Option(help=option_help("epochs"))] = None,
     steps: Annotated[int | None, typer.Option(help=option_help("steps"))] = None,
     batch_rows: Annotated[int | None, typer.Option(help=option_help("batch_rows"))] = None,
@@ -54,52 +54,74 @@ def sft(
     save_minutes: Annotated[float | None, typer.Option(help=option_help("save_minutes"))] = None,
     seed: Annotated[int | None, typer.Option(help=option_help("seed"))] = None,
 ) -> None:
-    """Train a model on traces of searching, so that reinforcement learning has something to begin with."""
-    # Before any other name is bound: what is here are the options.
-    options = {key: value for key, value in locals().items() if key in SFTConfig.model_fields}
+    """Train a model on search traces, as a starting point for reinforcement learning."""
+    # First, while the only local variables are the options.
+    given = {key: value for key, value in locals().items() if key in SFTConfig.model_fields and value is not None}
     started = time.monotonic()
     if not traces:
         raise InputError("no traces given; name a JSONL file with --traces, or write one with: sleuth traces")
     if out is None:
-        raise InputError("no folder to write given; name one with --out")
-    begun, taken = _model(name, model)
-    settings = parse_options(taken | {key: value for key, value in options.items() if value is not None})
-    from sleuth.cli.terminal import silence_transformers
-    from sleuth.runs.atomic import require_new
+        raise InputError("no output folder given; name one with --out")
+    if name is not None:
+        config = recipe.load(name)
+        agent, model = config.agent, model or config.model.policy
+        given = {
+            "protocol": agent.protocol,
+            "observation_tokens": agent.observation_tokens,
+            "row_tokens": agent.context_tokens,
+        } | given
+    if model is None:
+        raise ConfigError("no model given; name a recipe, or a model folder with --model")
+    settings = parse_options(given)
     from sleuth.sft.run import run
 
     require_new(out)
     silence_transformers()
-    console = Terminal(stderr=True, markup=False, highlight=False)
+    console = stderr_console()
     try:
         with TrainingProgress(console) as live, INTERRUPTION.handle_signals():
-            result = run(begun, traces, out, settings, live)
+            result = run(model, traces, out, settings, live)
     except Interrupted:
-        console.print("interrupted; give the same command again to continue", soft_wrap=True)
+        console.print("interrupted; the same command resumes", soft_wrap=True)
         raise
-    console.print(f"wrote {out}: {closing(result, time.monotonic() - started)}", soft_wrap=True)
+    console.print(f"wrote {out}: {describe_result(result, time.monotonic() - started)}", soft_wrap=True)
     console.print(f"train it     sleuth train {name or 'RECIPE'} --set model.policy={out}", soft_wrap=True)
 
 
-def _model(name: str | None, model: str | None) -> tuple[str, dict[str, object]]:
-    """The model to begin with, and what a recipe says of the agent it is to become."""
-    if name is None and model is None:
-        raise ConfigError("no model given; name a recipe, or a model folder with --model")
-    if name is None:
-        return str(model), {}
-    config = recipe.load(name)
-    agent = config.agent
-    taken = {"protocol": agent.protocol, "observation_tokens": agent.observation_tokens}
-    return model or config.model.policy, taken | {"row_tokens": agent.context_tokens}
-
-
-def closing(result: "SFTResult", seconds: float) -> str:
-    """What was done, in one line."""
+def describe_result(result: "SFTResult", seconds: float) -> str:
+    """Updates, traces, losses and time of a training in one line."""
     history = result.history
     first, last = history.updates[0], history.updates[-1]
-    said = f"{last.step:,} updates on {result.trained:,} traces, loss {first.loss:.3f} -> {last.loss:.3f}"
+    line = f"{last.step:,} updates on {result.trained:,} traces, loss {first.loss:.3f} -> {last.loss:.3f}"
     if history.held_out:
         before, best = history.held_out[0], history.best
-        said += f", held out ({result.held_out:,}) {before.loss:.3f} -> {best.loss:.3f} at step {best.step:,}, kept"
-        said += "" if history.kept == best.step else f" step {history.kept:,}"
-    return f"{said}, {seconds:,.0f} s"
+        line += f", held out ({result.held_out:,}) {before.loss:.3f} -> {best.loss:.3f} at step {best.step:,}, kept"
+        line += "" if history.kept == best.step else f" step {history.kept:,}"
+    return f"{line}, {seconds:,.0f} s"
+
+
+def coldstart(
+    out: Annotated[Path, typer.Option(help="Output model folder; it must not exist.")],
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Seed of weights and demonstrations; the shipped policy uses 2.")
+    ] = 2,
+) -> None:
+    """Train the quickstart's small initial policy from scratch, on demonstrations of mixed quality."""
+    require_new(out)
+    from sleuth.sft.quickstart_policy import Plan, make_policy
+
+    silence_transformers()
+    console = stderr_console()
+    with TrainingProgress(console) as live:
+        stage = ""
+
+        def progress(phase: str, _step: int, steps: int, _loss: float) -> None:
+            nonlocal stage
+            if phase != stage:
+                live.begin(f"learning from {phase} demonstrations", steps)
+                stage = phase
+            live.advance()
+
+        found = make_policy(Plan(seed=seed), out, progress)
+    console.print(f"wrote {out}: the expert's ceiling is EM {found.em.value:.2f}; train it with:", soft_wrap=True)
+    console.print(f"sleuth train quickstart --set model.policy={out}", soft_wrap=True)

@@ -18,6 +18,11 @@ class Terminal(Console):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
+def stderr_console(*, quiet: bool = False) -> Terminal:
+    """A console on stderr that prints text literally, without markup."""
+    return Terminal(stderr=True, markup=False, highlight=False, quiet=quiet)
+
+
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print text to stdout, or to stderr."""
     typer.echo(visible(text), nl=nl, err=err)

@@ -1,4 +1,4 @@
-"""sleuth train: a run from start to report."""
+"""sleuth train: start or resume a training run."""
 
 import time
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from rich.table import Table
 from sleuth.cli.launch import launch, rank
 from sleuth.cli.options import MAX_PROCESSES
 from sleuth.cli.progress import TrainingProgress
-from sleuth.cli.terminal import Terminal
+from sleuth.cli.terminal import silence_transformers, stderr_console
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError, Interrupted
@@ -26,39 +26,35 @@ if TYPE_CHECKING:
     from sleuth.train.parts import Parts
 
 RUNS = Path("runs")
-TABLE = 122  # columns the closing table needs
+TABLE_WIDTH = 122
 
 Estimates = Mapping[str, Mapping[str, float]]
 
 
 def train(
-    name: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="a shipped recipe by name, or a TOML file")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="A shipped recipe, or a TOML file.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting, e.g. train.steps=10")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as train.steps=10; repeatable."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="the run folder, which must not exist; default runs/NAME-N")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="continue the run in this folder from its newest checkpoint")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; it must not exist. Default: runs/NAME-N.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Run folder to resume from its newest checkpoint.")] = None,
     nproc: Annotated[int, typer.Option(metavar="N", min=1, max=MAX_PROCESSES, help="Processes, one per GPU.")] = 1,
 ) -> None:
-    """Train a policy by a recipe, or continue a run that was interrupted."""
+    """Train a policy with a recipe, or resume a run."""
     started = time.monotonic()
     if resume is not None and (name is not None or out is not None):
-        raise ConfigError("--resume continues a run in its own folder; leave out the recipe and --out")
-    begun = Run.open(resume) if resume is not None else _config(name, settings)
-    console = Terminal(stderr=True, markup=False, highlight=False, quiet=rank() > 0)
-    done = begun.summary() if isinstance(begun, Run) and (begun.path / "report.html").is_file() else None
-    if isinstance(begun, Run) and done is not None and not settings:
-        console.print(f"{begun.path} is finished, nothing is left to do", soft_wrap=True)
+        raise ConfigError("--resume continues a run in its folder; remove the recipe and --out")
+    begun = Run.open(resume) if resume is not None else _load_recipe(name, settings)
+    console = stderr_console(quiet=rank() > 0)
+    summary = begun.summary() if isinstance(begun, Run) and (begun.path / "report.html").is_file() else None
+    if isinstance(begun, Run) and summary is not None and not settings:
+        console.print(f"{begun.path} is already finished", soft_wrap=True)
         try:
-            _end(console, done, begun.path)
+            _print_result(console, summary, begun.path)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            written = begun.path / "summary.json"
             raise InputError(
-                f"{written} is not as a run writes it ({error!r}); remove it, and the same command writes it again"
+                f"{begun.path / 'summary.json'} is damaged ({error!r}); remove it, and the same command writes it again"
             ) from error
     elif nproc > 1:
         _launch(begun, name, settings or [], out, nproc)
@@ -66,21 +62,14 @@ def train(
         _run(begun, settings or [], out, console, started)
 
 
-def _end(console: Console, found: Mapping[str, Any], folder: Path) -> None:
-    """What a person wants to know of a finished run."""
-    closing(console, found)
-    console.print(f"run folder   {folder}\nreport       {folder / 'report.html'}", soft_wrap=True)
-    console.print(f'ask it       sleuth ask {folder} "..."', soft_wrap=True)
-
-
-def _config(name: str | None, settings: list[str] | None) -> Config:
+def _load_recipe(name: str | None, settings: list[str] | None) -> Config:
     if name is None:
         raise ConfigError(f"no recipe given; name one ({', '.join(recipe.shipped())}), a TOML file, or --resume RUN")
     return recipe.load(name, settings or ())
 
 
 def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Path | None, nproc: int) -> None:
-    """The same command in several processes, after what can be found wrong before any of them starts."""
+    """Run the same command in several processes, after all checks that need none of them."""
     from sleuth.train.ranks import require_gpus, require_supported
 
     match begun:
@@ -94,8 +83,7 @@ def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Pat
 
 
 def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Console, started: float) -> None:
-    """Continues a run, or makes the one a config asks for; of several processes the first tells how it ended."""
-    from sleuth.cli.terminal import silence_transformers
+    """Start or resume a run in this process; of several ranks, the first one prints the result."""
     from sleuth.train.assemble import resume_run, start_run
     from sleuth.train.loop import train as train_parts
     from sleuth.train.ranks import join_ranks
@@ -105,8 +93,8 @@ def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Con
     ranks = join_ranks()
     parts: Parts
     with TrainingProgress(console) as live, INTERRUPTION.handle_signals():
-        chosen = begun.path if isinstance(begun, Run) else out or next_run_path(RUNS, begun.name)
-        ((folder,), *_) = ranks.gather([chosen], "the name of the run")
+        path = begun.path if isinstance(begun, Run) else out or next_run_path(RUNS, begun.name)
+        ((folder,), *_) = ranks.gather([path], "the name of the run")
         try:
             match begun:
                 case Run():
@@ -115,79 +103,79 @@ def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Con
                     parts = start_run(begun, folder, live, ranks)
             outcome = train_parts(parts, live, started)
         except Interrupted:
-            _say_interrupted(console, folder)
+            if (folder / "manifest.json").exists():  # otherwise there is nothing to resume
+                saved = Run(folder).latest()
+                reached = "before its first checkpoint" if saved is None else f"after step {step_of(saved)}"
+                console.print(f"interrupted {reached}; continue with: sleuth train --resume {folder}", soft_wrap=True)
             raise
     if ranks.rank == 0:
-        _end(console, write_summary(parts, outcome), parts.run.path)
+        _print_result(console, write_summary(parts, outcome), parts.run.path)
     ranks.close()
 
 
-def _say_interrupted(console: Console, folder: Path) -> None:
-    """How to go on; a run that was interrupted before it had a folder has nothing to resume."""
-    if (folder / "manifest.json").exists():
-        saved = Run(folder).latest()
-        reached = "before its first checkpoint" if saved is None else f"after step {step_of(saved)}"
-        console.print(f"interrupted {reached}; continue with: sleuth train --resume {folder}", soft_wrap=True)
+def _print_result(console: Console, summary: Mapping[str, Any], folder: Path) -> None:
+    print_summary(console, summary)
+    console.print(f"run folder   {folder}\nreport       {folder / 'report.html'}", soft_wrap=True)
+    console.print(f'ask it       sleuth ask {folder} "..."', soft_wrap=True)
 
 
-def closing(console: Console, found: Mapping[str, Any]) -> None:
-    """What a run reached, as far as it was asked, and what it took."""
-    if "em_gain" in found:
-        closing_table(console, found)
+def print_summary(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print the evaluations that ran, lost questions, time and memory."""
+    if "em_gain" in summary:
+        print_table(console, summary)
     else:
         for when in ("before", "after"):
-            if f"em_{when}" in found:
-                asked = question_count(None, read_estimate(found[f"em_{when}"]), _asked(found))
-                value = _shown(found[f"em_{when}"])
-                console.print(f"exact match {when} training, {asked} held-out questions, greedy: {value}")
-    for sentence in loss_notes(found):
+            if f"em_{when}" in summary:
+                count = question_count(None, read_estimate(summary[f"em_{when}"]), _held_out(summary))
+                value = _format(summary[f"em_{when}"])
+                console.print(f"exact match {when} training, {count} held-out questions, greedy: {value}")
+    for sentence in loss_notes(summary):
         console.print(sentence, soft_wrap=True)
-    console.print(f"{found['steps']} steps in {found['seconds']:.0f} s, {found['peak_memory_gib']:.2f} GiB at most")
+    console.print(
+        f"{summary['steps']} steps in {summary['seconds']:.0f} s, {summary['peak_memory_gib']:.2f} GiB at most"
+    )
 
 
-def closing_table(console: Console, found: Mapping[str, Any]) -> None:
-    """Before and after, kind by kind, over how many questions, with the expert's ceiling where it is known."""
-    ceiling = found["ceiling"]
+def print_table(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print exact match before and after training per question kind, with the expert's ceiling if known."""
+    ceiling = summary["ceiling"]
     table = Table(title="Held-out questions, exact match [95% interval]", title_justify="left", box=SIMPLE_HEAD)
-    limits = ["expert's ceiling"] if ceiling else []
-    for column in ("kind", "before", "after", "gain", *limits, "searches", "questions"):
+    ceiling_column = ["expert's ceiling"] if ceiling else []
+    for column in ("kind", "before", "after", "gain", *ceiling_column, "searches", "questions"):
         table.add_column(column, no_wrap=True)
-    tops = ceiling["by_hops"] if ceiling else {}
-    for kind, change in found["em_by_hops"].items():
-        limit = [_shown(tops.get(kind))] if ceiling else []
-        count = _over(change, change.get("questions"))
-        table.add_row(kind, *_cells(change, limit, found["searches_by_hops"][kind]), count)
+    for kind, change in summary["em_by_hops"].items():
+        limit = [_format(ceiling["by_hops"].get(kind))] if ceiling else []
+        count = _count(change, change.get("questions"))
+        table.add_row(kind, *_cells(change, limit, summary["searches_by_hops"][kind]), count)
     table.add_section()
-    overall = {name: found[f"em_{name}"] for name in ("before", "after", "gain")}
-    limit = [_shown(ceiling["em"])] if ceiling else []
-    count = _over(overall, _asked(found))
-    table.add_row("all, greedy", *_cells(overall, limit, found["searches_by_hops"]["all"]), count)
-    sampled = {name: found[f"em_sampled_{name}"] for name in ("before", "after")}
-    empty = ["", *("" for _ in limits), ""]
-    table.add_row("all, sampled", *map(_shown, sampled.values()), *empty, _over(sampled, _asked(found)))
-    # A narrow terminal wraps its lines rather than losing figures.
-    console.width = max(console.width, TABLE)
+    overall = {name: summary[f"em_{name}"] for name in ("before", "after", "gain")}
+    limit = [_format(ceiling["em"])] if ceiling else []
+    count = _count(overall, _held_out(summary))
+    table.add_row("all, greedy", *_cells(overall, limit, summary["searches_by_hops"]["all"]), count)
+    sampled = {name: summary[f"em_sampled_{name}"] for name in ("before", "after")}
+    empty = ["", *("" for _ in ceiling_column), ""]
+    table.add_row("all, sampled", *map(_format, sampled.values()), *empty, _count(sampled, _held_out(summary)))
+    # A narrow terminal wraps the lines; rich would cut them.
+    console.width = max(console.width, TABLE_WIDTH)
     console.print(table)
 
 
-def _asked(found: Mapping[str, Any]) -> int | None:
-    """How many held-out questions there are; runs of older versions do not tell."""
-    asked: int | None = (found.get("held_out") or {}).get("questions")
-    return asked
+def _held_out(summary: Mapping[str, Any]) -> int | None:
+    """Number of held-out questions; runs of older versions do not record it."""
+    count: int | None = (summary.get("held_out") or {}).get("questions")
+    return count
 
 
-def _over(change: Mapping[str, Any], asked: int | None) -> str:
-    """How many questions a row is over, and of how many where some were lost."""
-    return question_count(read_estimate(change["before"]), read_estimate(change["after"]), asked, "->")
+def _count(change: Mapping[str, Any], total: int | None) -> str:
+    return question_count(read_estimate(change["before"]), read_estimate(change["after"]), total, "->")
 
 
 def _cells(change: Estimates, limit: list[str], searches: Mapping[str, float]) -> list[str]:
     used = f"{searches['before']:.1f} -> {searches['after']:.1f}"
-    return [*(_shown(change[name]) for name in ("before", "after", "gain")), *limit, used]
+    return [*(_format(change[name]) for name in ("before", "after", "gain")), *limit, used]
 
 
-def _shown(estimate: Mapping[str, float] | None) -> str:
-    """A mean with its interval; what is not known is left empty."""
+def _format(estimate: Mapping[str, float] | None) -> str:
     if not estimate:
         return ""
     value, low, high = (f"{estimate[name]:.2f}".replace("0.", ".") for name in ("value", "low", "high"))

@@ -1,4 +1,4 @@
-"""The command ask: a transcript that streams, coloured by its tags, and a closing line."""
+"""The command ask: the streamed transcript, coloured by tags, and the summary line."""
 
 from dataclasses import replace
 from io import StringIO
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.cli.ask import Stream, ask, closing
+from sleuth.cli.ask import TranscriptPrinter, ask, summary_line
 from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, Turn
@@ -19,16 +19,18 @@ TEXT = "Question: is 1 < 2?\n<think> I [bold] know </think> <search> Ada </searc
 
 def streamed(pieces: list[str], *, colour: bool = False) -> str:
     file = StringIO()
-    stream = Stream(Terminal(file=file, width=20, color_system="standard" if colour else None, highlight=False))
+    printer = TranscriptPrinter(
+        Terminal(file=file, width=20, color_system="standard" if colour else None, highlight=False)
+    )
     for piece in pieces:
-        stream.hear(piece)
-    stream.end()
+        printer.write(piece)
+    printer.flush()
     return file.getvalue()
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, len(TEXT)), max_size=12).map(sorted))
-def test_text_comes_out_as_it_came_in_however_it_is_cut(cuts: list[int]) -> None:
+def test_text_is_unchanged_however_it_is_split(cuts: list[int]) -> None:
     bounds = [0, *cuts, len(TEXT)]
     pieces = [TEXT[low:high] for low, high in pairwise(bounds)]
     assert streamed(pieces) == TEXT
@@ -37,7 +39,7 @@ def test_text_comes_out_as_it_came_in_however_it_is_cut(cuts: list[int]) -> None
 @pytest.mark.parametrize(
     "pieces", [["<search> Ada </search>"], ["<sea", "rch> Ada <", "/search", ">"], list("<search> Ada </search>")]
 )
-def test_tags_colour_what_they_hold_also_in_pieces(pieces: list[str]) -> None:
+def test_tags_colour_their_content(pieces: list[str]) -> None:
     printed = streamed(pieces, colour=True)
     assert printed.startswith("\x1b[2m<search>\x1b[0m\x1b[36m ")
     assert printed.endswith("\x1b[0m\x1b[2m</search>\x1b[0m")
@@ -61,42 +63,38 @@ LINES = {
         Turn("", Malformed("no"), Outcome.CORRECTED, 3),
     ),
     "No answer: engine failed (0 searches)": (StopReason.ENGINE_FAILED,),
-    "No answer: the prompt with this question leaves no room (agent.context_tokens); ask something shorter": (
-        StopReason.OUT_OF_TOKENS,
-    ),
+    "No answer: the prompt exceeds agent.context_tokens; ask a shorter question": (StopReason.OUT_OF_TOKENS,),
 }
 
 
 @pytest.mark.parametrize(("line", "ended"), list(LINES.items()), ids=LINES)
-def test_closing_line_is_the_answer_or_why_there_is_none(
-    line: str, ended: tuple[StopReason, *tuple[Turn, ...]]
-) -> None:
+def test_summary_line_has_the_answer_or_the_reason(line: str, ended: tuple[StopReason, *tuple[Turn, ...]]) -> None:
     stop, *turns = ended
-    assert closing(trajectory(stop, *turns)) == line
+    assert summary_line(trajectory(stop, *turns)) == line
 
 
-def test_model_without_an_index_is_told_what_can_be_asked(tmp_path: Path) -> None:
+def test_model_without_an_index_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(InputError, match=f"serve it with: sleuth serve agent {tmp_path} --index INDEX"):
+    with pytest.raises(InputError, match=f"sleuth serve agent {tmp_path} --index INDEX"):
         ask(str(tmp_path), "Who?")
 
 
 def test_index_of_a_run_cannot_be_changed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"another index is searched by: sleuth serve agent {tmp_path} --index INDEX"):
+    with pytest.raises(ConfigError, match=f"sleuth serve agent {tmp_path} --index INDEX"):
         ask(str(tmp_path), "Who?", index="other")
 
 
-def test_empty_question_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the question is empty"):
+def test_empty_question_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="question is empty"):
         ask(str(tmp_path), "  ")
 
 
-def test_escapes_of_a_model_do_not_reach_the_terminal() -> None:
+def test_escape_sequences_do_not_reach_the_terminal() -> None:
     assert streamed(["<think>\x1b[8m", "hidden\u202e</think>"]) == "<think>\ufffd[8mhidden\ufffd</think>"
 
 
-def test_a_function_that_failed_is_named_in_the_closing_line() -> None:
+def test_a_failed_function_is_named_in_the_summary_line() -> None:
     lost = replace(
         trajectory(StopReason.FUNCTION_FAILED), failure="'import:mine.method' raised KeyError: 'x' (mine.py:3)"
     )
-    assert closing(lost) == "No answer: 'import:mine.method' raised KeyError: 'x' (mine.py:3)"
+    assert summary_line(lost) == "No answer: 'import:mine.method' raised KeyError: 'x' (mine.py:3)"

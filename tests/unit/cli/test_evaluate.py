@@ -1,4 +1,4 @@
-"""The commands evaluate, compare and coldstart: what they refuse before any work, and what compare prints."""
+"""The commands evaluate, compare and coldstart: rejected options, and the output of compare."""
 
 import json
 from pathlib import Path
@@ -6,48 +6,47 @@ from typing import Any
 
 import pytest
 
-from sleuth.cli.coldstart import coldstart
-from sleuth.cli.compare import compare
-from sleuth.cli.evaluate import evaluate
+from sleuth.cli.evaluate import compare, evaluate
+from sleuth.cli.sft import coldstart
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.runs.run import Run
 
 
-def test_result_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
+def test_existing_result_is_not_overwritten(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {})
     (tmp_path / "result.json").write_text("precious")
-    with pytest.raises(InputError, match=r"result\.json is already there; name a new file"):
+    with pytest.raises(InputError, match=r"result\.json"):
         evaluate(str(run.path), out=tmp_path / "result.json")
     assert (tmp_path / "result.json").read_text() == "precious"
 
 
-def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a run folder"):
+def test_other_folders_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"manifest\.json.*config\.json"):
         evaluate(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "facts"),
     [
-        ({}, "give the folder of a run or a model to evaluate, or --rescore FOLDER"),
-        ({"model": "quickstart", "rescore": Path("e")}, "one of the two"),
-        ({"model": "quickstart", "judge": "http://host/v1"}, "--judge and --judge-model belong together"),
+        ({}, "--rescore FOLDER"),
+        ({"model": "quickstart", "rescore": Path("e")}, "--rescore FOLDER"),
+        ({"model": "quickstart", "judge": "http://host/v1"}, "--judge-model"),
         ({"model": "quickstart", "judge": "host", "judge_model": "wise"}, "--judge host"),
         ({"model": "quickstart", "suite": ["nowhere.jsonl"], "method": "direct"}, "--suite nowhere.jsonl"),
-        ({"rescore": Path("nowhere")}, "nowhere has no manifest.json"),
-        ({"rescore": Path("e"), "limit": 3}, "--rescore asks nothing"),
-        ({"rescore": Path("e"), "temperature": 1.0}, "--rescore asks nothing"),
-        ({"rescore": Path("e"), "seed": 5}, "--rescore asks nothing"),
-        ({"rescore": Path("e"), "data": Path("x")}, "--rescore asks nothing"),
-        ({"rescore": Path("e"), "judge_key_env": "X"}, "--judge-key-env has no effect without --judge"),
-        ({"model": "quickstart", "suite": ["a.jsonl"], "data": Path("x")}, "--data has no effect without a suite by n"),
-        ({"model": "quickstart", "suite": ["a.jsonl"], "seed": 5}, "--seed has no effect without --temperature"),
-        ({"model": "quickstart", "out": Path("nowhere/x.json")}, "nowhere/x.json cannot be written: there is no folde"),
-        ({"model": "quickstart", "out": Path("/proc/x.json")}, "/proc/x.json cannot be written .*; choose another fol"),
+        ({"rescore": Path("nowhere")}, r"nowhere.*manifest\.json"),
+        ({"rescore": Path("e"), "limit": 3}, "--rescore"),
+        ({"rescore": Path("e"), "temperature": 1.0}, "--rescore"),
+        ({"rescore": Path("e"), "seed": 5}, "--rescore"),
+        ({"rescore": Path("e"), "data": Path("x")}, "--rescore"),
+        ({"rescore": Path("e"), "judge_key_env": "X"}, "--judge-key-env"),
+        ({"model": "quickstart", "suite": ["a.jsonl"], "data": Path("x")}, r"--data .*search-r1"),
+        ({"model": "quickstart", "suite": ["a.jsonl"], "seed": 5}, r"--seed .*--temperature"),
+        ({"model": "quickstart", "out": Path("nowhere/x.json")}, r"nowhere/x\.json"),
+        ({"model": "quickstart", "out": Path("/proc/x.json")}, r"/proc/x\.json"),
     ],
 )
-def test_what_cannot_be_evaluated_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
+def test_invalid_options_are_rejected(options: dict[str, Any], facts: str) -> None:
+    with pytest.raises(UserError, match=facts):
         evaluate(**options)
 
 
@@ -59,32 +58,32 @@ def asked(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("shots", "sentence"),
+    ("shots", "facts"),
     [
-        ("3", "--shots 3 names no file, and a model has no questions of its own; give FILE:3"),
-        ("nowhere.jsonl", "nowhere.jsonl does not exist"),
-        ("0", "--shots 0 asks for no examples; leave it out, or give at least 1"),
-        ("{asked}:0", "asked.jsonl:0 asks for no examples"),
-        ("{asked}:1", "1 examples asked for, and there are 0 questions"),  # what is asked is no example
-        ("{again}:1", "1 examples asked for, and there are 0 questions"),  # in whatever spelling
+        ("3", r"--shots 3 .*FILE:3"),
+        ("nowhere.jsonl", r"nowhere\.jsonl"),
+        ("0", r"--shots 0 .*at least 1"),
+        ("{asked}:0", r"asked\.jsonl:0 .*at least 1"),
+        ("{asked}:1", r"--shots .*1.* 0 questions"),  # the question itself
+        ("{again}:1", r"--shots .*1.* 0 questions"),  # in another spelling
     ],
 )
-def test_examples_that_cannot_be_had_are_refused(asked: str, shots: str, sentence: str) -> None:
+def test_invalid_shots_are_rejected(asked: str, shots: str, facts: str) -> None:
     again = Path(asked).with_name("again.jsonl")
     again.write_text(Path(asked).read_text().replace("Who?", "  who  "))
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=facts):
         evaluate("quickstart", suite=[asked], method="direct", shots=shots.format(asked=asked, again=again))
 
 
-def test_what_a_sample_left_out_is_no_example_either(asked: str) -> None:
+def test_unsampled_questions_are_no_examples(asked: str) -> None:
     row = {"id": "q2", "question": "Where?", "golden_answers": ["Oslo"]}
     with Path(asked).open("a") as file:
         file.write(json.dumps(row) + "\n")
-    with pytest.raises(ConfigError, match="1 examples asked for, and there are 0 questions"):
+    with pytest.raises(ConfigError, match=r"--shots .*1.* 0 questions"):
         evaluate("quickstart", suite=[asked], method="direct", limit=1, shots=f"{asked}:1")
 
 
-def marks(folder: Path, *ems: float) -> Path:
+def evaluation(folder: Path, *ems: float) -> Path:
     folder.mkdir()
     rows = (
         {
@@ -103,7 +102,7 @@ def marks(folder: Path, *ems: float) -> Path:
 
 
 def test_two_evaluations_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = marks(tmp_path / "old", 0.0, 1.0, 0.0), marks(tmp_path / "new", 1.0, 1.0, 0.0)
+    first, second = evaluation(tmp_path / "old", 0.0, 1.0, 0.0), evaluation(tmp_path / "new", 1.0, 1.0, 0.0)
     compare(first, second / "results.json", json_file=tmp_path / "kept.json")
     printed = capsys.readouterr().out
     assert printed.startswith("# EM: new against old\n")
@@ -114,22 +113,22 @@ def test_two_evaluations_are_compared(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [row["id"] for row in kept["changed"]["won"]] == ["0"]
 
 
-def test_measures_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    first, second = marks(tmp_path / "old", 0.0), marks(tmp_path / "new", 1.0)
-    with pytest.raises(ConfigError, match="--measure emm is unknown; expected one of em, f1"):
+def test_missing_measures_and_evaluations_are_rejected(tmp_path: Path) -> None:
+    first, second = evaluation(tmp_path / "old", 0.0), evaluation(tmp_path / "new", 1.0)
+    with pytest.raises(ConfigError, match=r"--measure emm .*em, f1"):
         compare(first, second, measure="emm")
-    with pytest.raises(ConfigError, match="--measure judge was not measured in both"):
+    with pytest.raises(ConfigError, match="--measure judge"):
         compare(first, second, measure="judge")
-    with pytest.raises(InputError, match="not a finished evaluation"):
+    with pytest.raises(InputError, match=str(tmp_path)):
         compare(first, tmp_path)
-    with pytest.raises(InputError, match="nowhere does not exist"):
+    with pytest.raises(InputError, match="nowhere"):
         compare(first, tmp_path / "nowhere")
     (tmp_path / "run/checkpoints").mkdir(parents=True)
     with pytest.raises(InputError, match=r"sleuth evaluate .*run"):
         compare(first, tmp_path / "run")
 
 
-def test_cold_start_leaves_an_existing_folder_as_it_is(tmp_path: Path) -> None:
+def test_cold_start_does_not_overwrite_a_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="already exists"):
         coldstart(out=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from sleuth.cli.ask import ask
-from sleuth.cli.compare import compare
-from sleuth.cli.evaluate import evaluate
+from sleuth.cli.evaluate import compare, evaluate
 from sleuth.cli.train import train
 from sleuth.errors import ConfigError, InputError, UserError
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from sleuth import __version__
-from sleuth.cli.main import COMMANDS, GROUPS, SMALLER, main
+from sleuth.cli.main import COMMANDS, GROUPS, OUT_OF_MEMORY_HINT, main
 
 FAILING = """
 import sys
@@ -45,7 +45,7 @@ def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         ("ask", "http://host/v1", "who", "--timeout", "inf"),
     ],
 )
-def test_numbers_that_are_none_are_refused(
+def test_infinite_numbers_are_rejected(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert leave(monkeypatch, *words) == 2
@@ -108,9 +108,9 @@ def test_the_old_name_of_settings_still_works(
         (
             "__import__('torch').OutOfMemoryError('CUDA out of memory.')",
             2,
-            f"sleuth: the GPU is out of memory; {SMALLER}\n",
+            f"sleuth: the GPU is out of memory; {OUT_OF_MEMORY_HINT}\n",
         ),
-        ("MemoryError('std::bad_alloc')", 2, f"sleuth: the machine is out of memory; {SMALLER}\n"),
+        ("MemoryError('std::bad_alloc')", 2, f"sleuth: the machine is out of memory; {OUT_OF_MEMORY_HINT}\n"),
     ],
 )
 def test_failure_is_one_line(error: str, code: int, shown: str) -> None:
@@ -119,7 +119,7 @@ def test_failure_is_one_line(error: str, code: int, shown: str) -> None:
     assert (ended.returncode, ended.stderr) == (code, shown)
 
 
-def test_fault_of_ours_keeps_its_traceback() -> None:
+def test_an_internal_error_keeps_its_traceback() -> None:
     command = [sys.executable, "-c", FAILING.format(error="KeyError('lost')")]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 1

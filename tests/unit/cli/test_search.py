@@ -65,26 +65,26 @@ def test_no_hits_are_an_answer(module: str) -> None:
     assert run(f"{module}.nothing", "query") == "nothing found\n"
 
 
-def test_a_search_that_fails_is_the_users_to_put_right(module: str) -> None:
+def test_a_failed_search_is_a_user_error(module: str) -> None:
     with pytest.raises(UserError, match="search failed for the query 'query': the line\nis dead"):
         run(f"{module}.failing", "query")
 
 
 @pytest.mark.parametrize("query", ["", "  \n"])
 def test_a_blank_query_is_refused_before_anything_is_opened(query: str) -> None:
-    with pytest.raises(InputError, match="the query is empty; write what to look for"):
+    with pytest.raises(InputError, match="query is empty"):
         run("nowhere", query)
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("web:serper", "q", "--token-env", "T"), "--token-env has no effect with web:serper, which is no server"),
-        (("index", "q", "--token-env", "T"), "--token-env has no effect with index, which is no server; remove it"),
-        (("http://x", "q", "--device", "cpu"), "--device has no effect with http://x, which is no index folder"),
-        (("web:serper", "q", "--device", "cpu"), "--device has no effect with web:serper, which is no index folder"),
-        (("http://x", "q", "--token-env", "NOT_SET_ANYWHERE"), "the environment variable NOT_SET_ANYWHERE is empty"),
-        (("web:bing", "q"), "no web search provider is called 'bing'"),
+        (("web:serper", "q", "--token-env", "T"), r"--token-env .*web:serper"),
+        (("index", "q", "--token-env", "T"), r"--token-env .*index"),
+        (("http://x", "q", "--device", "cpu"), r"--device .*http://x"),
+        (("web:serper", "q", "--device", "cpu"), r"--device .*web:serper"),
+        (("http://x", "q", "--token-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE"),
+        (("web:bing", "q"), r"'bing'.*serper"),
     ],
 )
 def test_options_without_effect_and_unknown_names_are_refused(words: tuple[str, ...], sentence: str) -> None:

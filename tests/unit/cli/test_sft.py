@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.cli.sft import closing, sft
+from sleuth.cli.sft import describe_result, sft
 from sleuth.cli.traces import gold, sample
 from sleuth.errors import ConfigError, InputError, UserError
 from sleuth.runs.run import Run
@@ -30,15 +30,15 @@ def questions(tmp_path: Path) -> Path:
 
 def test_cold_start_needs_a_model_traces_and_a_place(traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(InputError, match="no traces given"):
+    with pytest.raises(InputError, match="--traces"):
         sft("quickstart", out=out)
-    with pytest.raises(InputError, match="no folder to write given"):
+    with pytest.raises(InputError, match="--out"):
         sft("quickstart", traces=[traces])
-    with pytest.raises(ConfigError, match="no model given"):
+    with pytest.raises(ConfigError, match="--model"):
         sft(traces=[traces], out=out)
-    with pytest.raises(InputError, match="no model folder at"):
+    with pytest.raises(InputError, match="none"):
         sft(model=str(tmp_path / "none"), traces=[traces], out=out)
-    with pytest.raises(ConfigError, match="unknown recipe 'quickstrat'"):
+    with pytest.raises(ConfigError, match="quickstrat"):
         sft("quickstrat", traces=[traces], out=out)
     assert not out.exists()
 
@@ -48,9 +48,9 @@ def test_cold_start_refuses_what_it_cannot_do(traces: Path, tmp_path: Path) -> N
         sft("quickstart", traces=[traces], out=tmp_path)
     with pytest.raises(ConfigError, match="--epochs has no effect with --steps"):
         sft("quickstart", traces=[traces], out=tmp_path / "out", epochs=1, steps=1)
-    with pytest.raises(ConfigError, match="more than the 1024 positions of the model"):
+    with pytest.raises(ConfigError, match="1024"):
         sft(model="quickstart", traces=[traces], out=tmp_path / "out", row_tokens=5000)
-    with pytest.raises(InputError, match="all traces are about one question"):
+    with pytest.raises(InputError, match="one question"):
         sft("quickstart", traces=[traces], out=tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["traces.jsonl"]
 
@@ -58,25 +58,25 @@ def test_cold_start_refuses_what_it_cannot_do(traces: Path, tmp_path: Path) -> N
 def test_closing_line_tells_what_was_kept() -> None:
     updates = [Update(1, 2.5, 0.1, 1.0), Update(20, 0.5, 0.1, 1.0)]
     history = History(20, updates, [HeldOutLoss(0, 2.0), HeldOutLoss(10, 1.0)], kept=10)
-    assert closing(SFTResult(history, 1000, 50), 61.4) == (
+    assert describe_result(SFTResult(history, 1000, 50), 61.4) == (
         "20 updates on 1,000 traces, loss 2.500 -> 0.500, held out (50) 2.000 -> 1.000 at step 10, kept, 61 s"
     )
     history.kept = 20
-    assert closing(SFTResult(history, 1000, 50), 61.4).endswith("2.000 -> 1.000 at step 10, kept step 20, 61 s")
+    assert describe_result(SFTResult(history, 1000, 50), 61.4).endswith("2.000 -> 1.000 at step 10, kept step 20, 61 s")
     history.held_out.clear()
-    assert closing(SFTResult(history, 1000, 0), 61.4) == "20 updates on 1,000 traces, loss 2.500 -> 0.500, 61 s"
+    assert describe_result(SFTResult(history, 1000, 0), 61.4) == "20 updates on 1,000 traces, loss 2.500 -> 0.500, 61 s"
 
 
 def test_gold_traces_need_somewhere_to_look(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    with pytest.raises(InputError, match="neither an index nor a corpus given"):
+    with pytest.raises(InputError, match=r"--index.*--corpus"):
         gold(questions, out)
     with pytest.raises(ConfigError, match="--k has no effect without --index"):
         gold(questions, out, corpus=tmp_path / "corpus.jsonl", k=2)
     with pytest.raises(ConfigError, match="--guesses has no effect without --index"):
         gold(questions, out, corpus=tmp_path / "corpus.jsonl", guesses=True)
     for prompt in ("direct", "rag", "rag-cot"):
-        with pytest.raises(ConfigError, match=f"--prompt {prompt} is for answers without searching; choose another"):
+        with pytest.raises(ConfigError, match=f"--prompt {prompt} "):
             gold(questions, out, corpus=tmp_path / "corpus.jsonl", prompt=prompt)
     with pytest.raises(InputError, match="already exists"):
         gold(questions, questions, corpus=tmp_path / "corpus.jsonl")
@@ -87,7 +87,7 @@ def test_gold_traces_need_somewhere_to_look(questions: Path, tmp_path: Path) -> 
 
 def test_gold_traces_that_are_none_are_told(questions: Path, tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "p2", "contents": '"Ada"\nAda.'}) + "\n")
-    with pytest.raises(InputError, match="makes a demonstration: 1 have passages that are not in the corpus"):
+    with pytest.raises(InputError, match=r"questions\.jsonl.*: 1 "):
         gold(questions, tmp_path / "out.jsonl", corpus=tmp_path / "corpus.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -113,7 +113,7 @@ def test_sampling_refuses_what_it_cannot_do(questions: Path, tmp_path: Path) -> 
         sample("quickstart", questions, out)
     with pytest.raises(ConfigError, match=r"train\.steps=1"):
         sample("quickstart", questions, out, index="index", settings=["train.steps=1"])
-    with pytest.raises(InputError, match="no model folder at"):
+    with pytest.raises(InputError, match="none"):
         sample(str(tmp_path / "none"), questions, out, index="index")
     assert not out.exists()
 

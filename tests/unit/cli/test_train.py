@@ -1,6 +1,7 @@
-"""The command train: what it refuses, in one line and without a trace, and the table it ends with."""
+"""The command train: errors of one line that leave no trace, and the final table."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from io import StringIO
@@ -12,7 +13,7 @@ from rich.console import Console
 from transformers import PreTrainedModel
 
 from sleuth.cli.main import main
-from sleuth.cli.train import closing, closing_table
+from sleuth.cli.train import print_summary, print_table
 from sleuth.config.recipe import load, with_absolute_paths
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
@@ -27,32 +28,29 @@ data = { corpus = "corpus.jsonl", train = "train.jsonl", test = "test.jsonl" }
 """
 
 REFUSALS = {
-    "missing questions": (["--set", "data.train=no.jsonl"], "data.train = {home}/no.jsonl does not exist"),
-    "missing corpus": (["--set", "data.corpus=no.jsonl"], "data.corpus = {home}/no.jsonl does not exist"),
-    "empty corpus": (["--set", "data.corpus=empty.jsonl"], "the corpus {home}/empty.jsonl is empty"),
-    "no questions": (["--set", "data.test=empty.jsonl"], "{home}/empty.jsonl holds no questions"),
-    "question without answer": (["--set", "data.test=bare.jsonl"], "{home}/bare.jsonl, line 1: a question without"),
-    "missing model": (["--set", "model.policy=no"], "no model folder at {home}/no"),
-    "model without tokenizer": (["--set", "model.policy=bare"], "model folder without tokenizer: {home}/bare"),
-    "folder that exists": (["--out", "model"], "model already exists"),
-    "unknown key": (["--set", "train.step=3"], "unknown key train.step; the nearest is train.steps"),
-    "wrong type": (["--set", "train.steps=many"], 'train.steps = "many" should be a valid integer'),
-    "knob without effect": (["--set", "algorithm.constant=9"], "algorithm.constant has no effect"),
-    "nothing to compare": (["--set", "train.samples=1"], "train.samples = 1 leaves algorithm.advantage = grpo"),
-    "context too long": (["--set", "agent.context_tokens=4096"], "agent.context_tokens = 4096 is more than the 512"),
-    "batch smaller than a group": (
-        ["--set", "train.updates=17"],
-        "train.updates = 17 cuts the 16 groups of a step into",
-    ),
-    "name with a path": (["--set", "name=../x"], "name = '../x' cannot be the name of a folder"),
-    "folder that cannot be": (["--out", "/proc/run"], "/proc/run cannot be written"),
-    "unknown name": (["--set", "algorithm.advantage=gppo"], "algorithm.advantage = 'gppo' is unknown"),
+    "missing questions": (["--set", "data.train=no.jsonl"], "data.train .*{home}/no.jsonl"),
+    "missing corpus": (["--set", "data.corpus=no.jsonl"], "data.corpus .*{home}/no.jsonl"),
+    "empty corpus": (["--set", "data.corpus=empty.jsonl"], "{home}/empty.jsonl"),
+    "no questions": (["--set", "data.test=empty.jsonl"], "{home}/empty.jsonl"),
+    "question without answer": (["--set", "data.test=bare.jsonl"], "{home}/bare.jsonl, line 1"),
+    "missing model": (["--set", "model.policy=no"], "{home}/no"),
+    "model without tokenizer": (["--set", "model.policy=bare"], "{home}/bare .*tokenizer"),
+    "folder that exists": (["--out", "model"], "model .*exists"),
+    "unknown key": (["--set", "train.step=3"], "train.step;.*train.steps"),
+    "wrong type": (["--set", "train.steps=many"], 'train.steps .*"many"'),
+    "setting without effect": (["--set", "algorithm.constant=9"], "algorithm.constant"),
+    "nothing to compare": (["--set", "train.samples=1"], "train.samples = 1 .*algorithm.advantage = grpo"),
+    "context too long": (["--set", "agent.context_tokens=4096"], "agent.context_tokens = 4096 .*512"),
+    "batch smaller than a group": (["--set", "train.updates=17"], "train.updates = 17 .*16 groups"),
+    "name with a path": (["--set", "name=../x"], "name = '../x' "),
+    "folder that cannot be": (["--out", "/proc/run"], "/proc/run"),
+    "unknown name": (["--set", "algorithm.advantage=gppo"], "algorithm.advantage = 'gppo'"),
 }
 
 
 @pytest.fixture
 def home(tmp_path: Path, tiny: Callable[..., PreTrainedModel], tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with a recipe and all that it names."""
+    """A working folder with a recipe and its files."""
     monkeypatch.chdir(tmp_path)
     Policy(tiny(), tokens).save(tmp_path / "model")
     Path("bare").mkdir()
@@ -80,18 +78,18 @@ def refused(*words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return last
 
 
-@pytest.mark.parametrize(("words", "sentence"), REFUSALS.values(), ids=REFUSALS)
-def test_bad_input_is_one_sentence_and_leaves_no_trace(
-    words: list[str], sentence: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("words", "facts"), REFUSALS.values(), ids=REFUSALS)
+def test_bad_input_is_one_line_and_leaves_no_trace(
+    words: list[str], facts: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in home.rglob("*")}
     last = refused("own.toml", "--out", "run", *words, monkeypatch=monkeypatch, capsys=capsys)
-    assert last.startswith(f"sleuth: {sentence.format(home=home)}")
+    assert re.search(facts.format(home=home), last)
     assert {path: path.stat().st_mtime_ns for path in home.rglob("*")} == before
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_retrieval_server_that_is_not_there_is_found_before_training(
+def test_an_unreachable_retrieval_server_is_found_before_training(
     resumed: bool, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The tiny model never searches, so that nothing else in the run would notice."""
@@ -102,30 +100,30 @@ def test_a_retrieval_server_that_is_not_there_is_found_before_training(
     before = sorted(home.rglob("*"))
     words = ["--resume", "run"] if resumed else ["served.toml", "--out", "run"]
     last = refused(*words, monkeypatch=monkeypatch, capsys=capsys)
-    assert last.startswith("sleuth: the search server http://127.0.0.1:1 ")
+    assert "http://127.0.0.1:1 " in last
     assert sorted(home.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "facts"),
     [
-        ([], "no recipe given; name one (agent-lightning-"),
-        (["quikstart"], "unknown recipe 'quikstart'; the nearest is 'quickstart'"),
-        (["--resume", "model"], "model is not a run folder: it has no manifest.json"),
-        (["--resume", "nowhere"], "nowhere is not a run folder"),
-        (["own.toml", "--resume", "model"], "--resume continues a run in its own folder; leave out the recipe and --o"),
-        (["--resume", "model", "--set", "train.steps=9"], "model is not a run folder: it has no manifest.json"),
-        (["--resume", "model", "--out", "other"], "--resume continues a run in its own folder; leave out the recipe"),
+        ([], "recipe .*agent-lightning-"),
+        (["quikstart"], "'quikstart'.*'quickstart'"),
+        (["--resume", "model"], "model .*manifest.json"),
+        (["--resume", "nowhere"], "nowhere "),
+        (["own.toml", "--resume", "model"], "--resume .*--out"),
+        (["--resume", "model", "--set", "train.steps=9"], "model .*manifest.json"),
+        (["--resume", "model", "--out", "other"], "--resume .*--out"),
     ],
 )
-def test_what_is_no_run_is_refused(
-    words: list[str], sentence: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_invalid_runs_and_recipes_are_rejected(
+    words: list[str], facts: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert refused(*words, monkeypatch=monkeypatch, capsys=capsys).startswith(f"sleuth: {sentence}")
+    assert re.search(facts, refused(*words, monkeypatch=monkeypatch, capsys=capsys))
 
 
 def test_run_without_its_report_is_finished_by_resuming_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a run is left that was killed when its summary was there and its report was not."""
+    """A run that was killed between writing its summary and its report."""
     small = (
         "train.steps=1",
         "train.questions=1",
@@ -145,35 +143,32 @@ def test_run_without_its_report_is_finished_by_resuming_it(home: Path, monkeypat
         assert report.startswith("<!doctype html>")
 
 
-def test_manifest_that_is_damaged_is_refused(
+def test_damaged_manifest_is_rejected(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run.create(home / "run", {"config": {"train": {"momentum": 0.5}}, "inputs": {}})
     last = refused("--resume", "run", monkeypatch=monkeypatch, capsys=capsys)
-    assert last.startswith("sleuth: unknown key train.momentum")
+    assert "train.momentum" in last
     (run.path / "manifest.json").write_text("{")
-    assert "is not valid JSON" in refused("--resume", "run", monkeypatch=monkeypatch, capsys=capsys)
+    assert "manifest.json" in refused("--resume", "run", monkeypatch=monkeypatch, capsys=capsys)
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "facts"),
     [
-        (
-            "train.samples=4",
-            "train.samples cannot change after a run was begun; what may: train.steps, train.save_every",
-        ),
-        ("algorithm.loss=gspo", "algorithm.loss cannot change after a run was begun; what may: train.steps"),
-        ("train.step=9", "unknown key train.step; the nearest is train.steps"),
-        ("train.keep_best=true", "train.keep_best has no effect with evaluate.every = 0"),
+        ("train.samples=4", "train.samples .*train.steps, train.save_every"),
+        ("algorithm.loss=gspo", "algorithm.loss .*train.steps"),
+        ("train.step=9", "train.step;.*train.steps"),
+        ("train.keep_best=true", "train.keep_best .*evaluate.every = 0"),
     ],
 )
-def test_run_that_goes_on_does_not_become_another(
-    change: str, sentence: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_resumed_run_keeps_its_settings(
+    change: str, facts: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = create_run(with_absolute_paths(load("own.toml")), home / "run")
     before = run.manifest()
     last = refused("--resume", "run", "--set", change, monkeypatch=monkeypatch, capsys=capsys)
-    assert last.startswith(f"sleuth: {sentence}")
+    assert re.search(f"sleuth: .*{facts}", last)
     assert run.manifest() == before
 
 
@@ -194,7 +189,7 @@ def summary(**more: Any) -> dict[str, Any]:
 def table(found: dict[str, Any], *columns: str) -> dict[str, dict[str, str]]:
     """The closing table by rows and columns, cut where its header has them."""
     console = Console(file=StringIO(), width=160, markup=False)
-    closing_table(console, found)
+    print_table(console, found)
     assert isinstance(console.file, StringIO)
     lines = console.file.getvalue().splitlines()
     header = next(line for line in lines if "before" in line)
@@ -205,13 +200,13 @@ def table(found: dict[str, Any], *columns: str) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("asked", [(), ("before",), ("after",), ("before", "after")])
-def test_closing_shows_what_was_asked(asked: tuple[str, ...]) -> None:
+def test_summary_shows_the_evaluations_that_ran(asked: tuple[str, ...]) -> None:
     whole = summary()
     known = {name: value for name, value in whole.items() if not name.startswith(("em_", "searches_"))}
     known |= {f"em_{when}": whole[f"em_{when}"] for when in asked}
     known |= {"em_gain": whole["em_gain"]} | whole if len(asked) == 2 else {}
     console = Console(file=StringIO(), width=160, markup=False)
-    closing(console, known)
+    print_summary(console, known)
     assert isinstance(console.file, StringIO)
     printed = console.file.getvalue()
     assert ("Held-out questions" in printed) == (len(asked) == 2)
@@ -224,7 +219,7 @@ def test_closing_shows_what_was_asked(asked: tuple[str, ...]) -> None:
 COLUMNS = ("kind", "before", "after", "gain", "searches", "questions")
 
 
-def test_closing_table_shows_before_and_after_with_intervals() -> None:
+def test_table_shows_before_and_after_with_intervals() -> None:
     rows = table(summary(), *COLUMNS)
     change = {"before": ".10 [.00, .20]", "after": ".80 [.70, .90]", "gain": ".70 [.60, .80]", "searches": "0.0 -> 2.0"}
     assert rows["1 hop"] == {"kind": "1 hop", **change, "questions": "9"}
@@ -232,22 +227,24 @@ def test_closing_table_shows_before_and_after_with_intervals() -> None:
     assert list(rows["all, sampled"].values()) == ["all, sampled", ".50 [.40, .60]", ".50 [.40, .60]", "", "", "9"]
 
 
-def test_closing_says_what_was_lost() -> None:
+def test_summary_counts_lost_questions() -> None:
     found = summary(held_out={"questions": 10, "lost": {"after": {"search_unavailable": 1}}})
     found["em_before"] = {**estimate(0.1), "count": 10}
     found["em_by_hops"]["1 hop"]["questions"] = 9
     rows = table(found, *COLUMNS)
     assert (rows["1 hop"]["questions"], rows["all, greedy"]["questions"]) == ("9", "10 -> 9 of 10")
     console = Console(file=StringIO(), width=160, markup=False)
-    closing(console, found)
+    print_summary(console, found)
     assert isinstance(console.file, StringIO)
     assert "after, 1 of 10 (search unavailable 1)." in console.file.getvalue()
-    closing(console, {name: found[name] for name in ("em_after", "held_out", "steps", "seconds", "peak_memory_gib")})
+    print_summary(
+        console, {name: found[name] for name in ("em_after", "held_out", "steps", "seconds", "peak_memory_gib")}
+    )
     assert "exact match after training, 9 of 10 held-out questions, greedy: .80" in console.file.getvalue()
 
 
 @pytest.mark.parametrize(("known", "shown"), [({"1 hop": estimate(0.9)}, ".90 [.80, 1.00]"), ({}, "")])
-def test_ceiling_has_a_column_where_it_is_known(known: dict[str, Any], shown: str) -> None:
+def test_ceiling_has_a_column_if_it_is_known(known: dict[str, Any], shown: str) -> None:
     found = summary(ceiling={"em": estimate(0.85), "by_hops": known})
     rows = table(found, *COLUMNS[:4], "expert's ceiling", "searches", "questions")
     assert (rows["1 hop"]["expert's ceiling"], rows["1 hop"]["searches"]) == (shown, "0.0 -> 2.0")

@@ -13,7 +13,7 @@ from sleuth.agent import methods
 from sleuth.agent.episode import Agent, Task
 from sleuth.agent.tags import Tags
 from sleuth.agent.tools import Toolbox
-from sleuth.cli.traces_answers import answers
+from sleuth.cli.traces import answers
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
@@ -137,16 +137,16 @@ def test_command_skips_unanswerable_questions(written: Callable[..., list[dict[s
 
 
 def test_command_requires_a_jsonl_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"x2\.txt is no name of a trace file; it must end in \.jsonl or \.jsonl\.gz"):
+    with pytest.raises(InputError, match=r"x2\.txt .*\.jsonl\.gz"):
         answers(tmp_path / "asked.jsonl", tmp_path / "x2.txt")
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"method": "search", "index": "i"}, "--method search is none of direct, cot, rag"),
-        ({"method": "rag", "index": None}, "--method rag needs an --index"),
-        ({"method": "direct", "index": "i"}, "the other methods search nothing"),
+        ({"method": "search", "index": "i"}, r"--method search .*direct, cot, rag"),
+        ({"method": "rag", "index": None}, r"--method rag .*--index"),
+        ({"method": "direct", "index": "i"}, r"--method direct .*--index"),
     ],
 )
 def test_invalid_options(written: Callable[..., list[dict[str, Any]]], options: dict[str, Any], sentence: str) -> None:

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.page.charts import BOTTOM, LEFT, RIGHT, TOP, Series, axis, line_chart
-from sleuth.page.document import document
-from sleuth.page.markup import element, escaped
+from sleuth.page.document import document, element, escaped
 from sleuth.page.transcript import transcript
 
 QUICK = settings(max_examples=80, deadline=None)

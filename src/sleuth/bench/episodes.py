@@ -79,23 +79,18 @@ class Plan:
 
     @property
     def total_questions(self) -> int:
-        """All questions, including the warm-up."""
         return self.warmup + self.steps * self.questions
 
     @property
     def sampled(self) -> int:
-        """Tokens sampled per episode."""
         return self.turn_tokens * (self.searches + 1)
 
     def updates(self, trajectories: int) -> int:
-        """Weight updates in a step."""
         return ceil(trajectories / self.update)
 
 
 @dataclass(frozen=True, slots=True)
 class Encyclopedia:
-    """Questions, and a retriever over the corpus that answers them."""
-
     questions: list[Question]
     retriever: Retriever
 
@@ -152,7 +147,6 @@ def forced_protocol(
 def build_agent(
     policy: Policy, plan: Plan, encyclopedia: Encyclopedia, protocol: ForcedSearch, context: int
 ) -> tuple[PagedEngine, Agent]:
-    """The policy in the embedded engine, and its agent."""
     engine = PagedEngine(
         policy.model,
         None,  # without a tokenizer there is no end-of-text token

@@ -29,8 +29,6 @@ ANCHOR = ("verl, 51,713 questions on 8 H20, as published, s", 6_000)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The seconds of asking all questions and of computing the results, with counts."""
-
     questions: int
     asking: float
     scoring: float
@@ -44,7 +42,6 @@ class Measured:
         return self.questions / self.asking
 
     def table(self, name: str, plan: Plan) -> Table:
-        """All figures, and the time that the questions of Search-R1 would take."""
         rows: list[tuple[str, object]] = [
             ("questions/s", self.rate),
             ("sampled tokens/s", self.sampled / self.asking),
@@ -62,7 +59,6 @@ class Measured:
 
 
 def measure(shape: PretrainedConfig, tokens: Tokens, plan: Plan, log: Log) -> Measured:
-    """Measure an evaluation after its warm-up, on the GPU if there is one."""
     try:
         with TemporaryDirectory() as scratch:
             return asyncio.run(_measure(shape, tokens, plan, Path(scratch), log))

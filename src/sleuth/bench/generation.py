@@ -36,23 +36,16 @@ SHOWN_LINES = 30
 
 
 class Player(Protocol):
-    """An engine that plays episodes."""
-
-    def seconds(self, episodes: Sequence[Episode]) -> float:
-        """Play all episodes concurrently and return the time."""
-        ...
+    def seconds(self, episodes: Sequence[Episode]) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The times of the repetitions of a job."""
-
     sampled: int
     seconds: tuple[float, ...]
 
     @property
     def best(self) -> float:
-        """Sampled tokens per second in the fastest repetition."""
         return self.sampled / min(self.seconds)
 
     @property
@@ -72,7 +65,6 @@ class Row:
 
     @property
     def ratio(self) -> float | str:
-        """Our speed relative to vLLM's."""
         return self.ours.best / self.theirs.best if isinstance(self.theirs, Rates) else "-"
 
 
@@ -97,8 +89,6 @@ class Theirs:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The results of one shape."""
-
     rows: list[Row]
     theirs: Theirs
 
@@ -167,7 +157,6 @@ def best_settings(slots: int, context: int) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Row], sizes: str, repetitions: int) -> Table:
-    """The comparison as a table."""
     cells = []
     for row in rows:
         theirs = (row.theirs.best, row.theirs.spread) if isinstance(row.theirs, Rates) else (row.theirs, "-")
@@ -181,8 +170,6 @@ def table(rows: Sequence[Row], sizes: str, repetitions: int) -> Table:
 
 
 class EmbeddedPlayer:
-    """The embedded engine in this process."""
-
     def __init__(self, engine: Engine, loop: asyncio.Runner) -> None:
         self._engine: Engine | None = engine
         self._loop = loop
@@ -193,7 +180,6 @@ class EmbeddedPlayer:
         return self._loop.run(_play_all(self._engine, episodes))
 
     def close(self) -> None:
-        """Close the engine and release it with its model."""
         if self._engine is not None:
             self._loop.run(self._engine.close())
         self._engine = None
@@ -253,7 +239,6 @@ class VllmPlayer:
         return float(answer["seconds"])
 
     def send(self, message: object) -> dict[str, Any]:
-        """Send one JSON line and return the answer."""
         assert self._process.stdin  # noqa: S101  a Popen with pipes
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
@@ -264,7 +249,6 @@ class VllmPlayer:
         return answer
 
     def output(self) -> list[str]:
-        """What the process has printed so far, without blank lines."""
         return [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
 
     def _read_line(self) -> str:

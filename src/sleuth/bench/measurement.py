@@ -19,7 +19,6 @@ Log = Callable[[str], None]
 
 
 def default_device() -> torch.device:
-    """The first GPU, else the CPU."""
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
@@ -67,8 +66,6 @@ def peak_gib(device: torch.device) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A titled table of results."""
-
     title: str
     header: tuple[str, ...]
     rows: Sequence[Sequence[object]]
@@ -87,7 +84,6 @@ def _format(cell: object) -> str:
 
 
 def describe_machine() -> str:
-    """Code version, processor, cores and GPU, in one line."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -87,7 +87,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def published_shape(name: str) -> PretrainedConfig:
-    """The configuration of a published model."""
     if name not in SHAPES:
         raise InputError(f"unknown shape {name!r}; choose one of {', '.join(SHAPES)}, or give --model FOLDER")
     config: PretrainedConfig = AutoConfig.for_model(**SHAPES[name])
@@ -95,7 +94,6 @@ def published_shape(name: str) -> PretrainedConfig:
 
 
 def shape_of_folder(folder: Path) -> PretrainedConfig:
-    """The configuration of a model folder; its weights are not read."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} is not a model folder: it has no config.json; give a Hugging Face model folder")
     try:
@@ -108,7 +106,6 @@ def shape_of_folder(folder: Path) -> PretrainedConfig:
 
 
 def choose_shape(name: str | None, folder: Path | None, default: str) -> tuple[str, PretrainedConfig]:
-    """The named shape, the shape of a folder, or the default, with its display name."""
     if name is not None and folder is not None:
         raise InputError(f"--shape {name} and --model {folder} exclude each other; give one of them")
     if folder is not None:

@@ -66,12 +66,10 @@ class BM25Timing:
         return self.seconds[name] if self.scale is None else self.scale / self.seconds[name]
 
     def ratio(self, name: str) -> float | str:
-        """Our speed relative to another implementation."""
         return self.seconds[name] / self.seconds[OURS] if name in self.seconds else "-"
 
 
 def bm25_table(corpus: Path, queries: list[str], k: int) -> Table:
-    """BM25 next to bm25s."""
     timings = compare_bm25(corpus, queries, k)
     peers = [name for name in (BM25S, BM25S_NUMBA) if any(name in timing.seconds for timing in timings)]
     return Table(
@@ -143,12 +141,10 @@ class _Bm25s:
         self._index: Any = None
 
     def index(self) -> None:
-        """Tokenize and index the texts."""
         self._index = self._bm25s.BM25(k1=self._settings.k1, b=self._settings.b, method="lucene", backend="numpy")
         self._index.index(self._tokenize(self._texts), show_progress=False)
 
     def searches(self, *, compiled: bool) -> dict[str, Search]:
-        """Search functions without numba and, if it is installed, with it."""
         if not compiled or find_spec("numba") is None:
             return {BM25S: partial(self._search, "numpy")}
         self._index.activate_numba_scorer()
@@ -175,7 +171,6 @@ class DenseTiming:
 
 
 def dense_table(rows: int | None, dimensions: int, k: int) -> Table:
-    """Exact dense search next to matrix product and top-k."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     count = rows or (WIKI18 if device == "cuda" else 200_000)
     return Table(
@@ -223,7 +218,6 @@ def _plain_search(
 
 
 def _median_ms(work: Callable[[], object], device: torch.device) -> float:
-    """The median of several runs after a warm-up run."""
     times = []
     for _ in range(1 + DENSE_REPEATS):
         synchronize(device)
@@ -260,7 +254,6 @@ class Load:
 
 
 def server_table(corpus: Path, queries: list[str], kind: IndexKind, clients: int, seconds: float, out: Path) -> Table:
-    """Our server next to one that handles one request at a time; the index is built in `out`."""
     manifest = build(corpus, out, IndexPlan.of(kind))
     loads = compare_servers(partial(load, out), queries, clients=clients, seconds=seconds)
     return Table(
@@ -317,7 +310,6 @@ SERVERS: dict[str, Callable[[Retriever], FastAPI]] = {"gathering": _batching_ser
 
 @contextmanager
 def _serving(name: str, opener: Opener) -> Iterator[int]:
-    """Run a server in its own process and yield its port once it is ready."""
     ours, its = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=_serve, args=(name, opener, its), daemon=True)
     process.start()
@@ -417,7 +409,6 @@ def _request(port: int, queries: list[str]) -> bytes:
 
 
 async def _all_answers(port: int, queries: Sequence[str]) -> object:
-    """The answer to all queries in one request."""
     reader, writer = await asyncio.open_connection(HOST, port)
     writer.write(_request(port, list(queries)).replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1))
     answer = await reader.read()

@@ -55,7 +55,6 @@ class Measured:
 
 
 def measure(shape: PretrainedConfig, tokens: Tokens, plan: Plan, log: Log) -> list[Measured]:
-    """Measure the steps of a plan after its warm-up, on the GPU if there is one."""
     try:
         with (
             generated_encyclopedia(plan) as encyclopedia,
@@ -78,7 +77,6 @@ def measure(shape: PretrainedConfig, tokens: Tokens, plan: Plan, log: Log) -> li
 
 
 def measure_step(rig: Rig, questions: Sequence[Question], number: int) -> Measured:
-    """Run and time one step."""
     policy, searches = rig.learner.policy, rig.agent.tools.searches
     searches.calls, searches.seconds, searches.busy = 0, 0.0, 0.0
     reset_peak_memory(policy.device)
@@ -104,8 +102,6 @@ def measure_step(rig: Rig, questions: Sequence[Question], number: int) -> Measur
 
 
 def rates(steps: Sequence[Measured]) -> dict[str, float | None]:
-    """Rates over all steps together; None for figures that need a GPU."""
-
     def total(value: Callable[[Measured], float]) -> float:
         return sum(value(step) for step in steps)
 
@@ -126,7 +122,6 @@ def rates(steps: Sequence[Measured]) -> dict[str, float | None]:
 
 
 def record(machine: str, name: str, plan: Plan, steps: Sequence[Measured]) -> dict[str, Any]:
-    """Everything measured, for a JSON file."""
     return {
         "machine": machine,
         "shape": name,

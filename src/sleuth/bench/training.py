@@ -58,8 +58,6 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The seconds of every repetition of one implementation (`way`), or why there are none."""
-
     way: str
     seconds: tuple[float, ...] = ()
     mfu: float | None = None
@@ -171,7 +169,6 @@ def _group(rows: Sequence[Sequence[int]], logprob: float) -> Group:
 
 
 def table(name: str, work: Work, timings: Sequence[Timing]) -> Table:
-    """The comparison as a table."""
     stock = median(timings[0].seconds) if timings[0].seconds else None
     rows: list[tuple[object, ...]] = []
     for timing in timings:
@@ -199,7 +196,6 @@ class Growth:
 
     @property
     def chunked(self) -> bool:
-        """Whether no tensor of tokens times vocabulary can have been allocated."""
         return self.grown < self.logits
 
     def describe(self) -> str:

@@ -17,7 +17,6 @@ Episodes = list[list[tuple[list[int], int]]]
 
 
 def main() -> None:
-    """Answer line by line until the input ends."""
     # Libraries print to stdout, which is reserved for the answers: their output goes to stderr.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

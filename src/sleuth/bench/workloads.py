@@ -1,4 +1,4 @@
-"""Generation workloads: episodes of random tokens with a fixed number of sampled tokens."""
+"""Generation workloads: episodes of random tokens with a fixed number of sampled tokens; loads no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,8 +7,6 @@ from random import Random
 
 
 class Workload(StrEnum):
-    """The structure of the episodes."""
-
     SINGLE = "single"
     GROUPS = "groups"
     TURNS = "turns"
@@ -37,20 +35,16 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A workload with a number of concurrent episodes."""
-
     workload: Workload
     concurrent: int
     sizes: Sizes = Sizes()
 
     @property
     def sampled(self) -> int:
-        """Tokens sampled in all episodes together."""
         return self.concurrent * self.sizes.new * self._turns
 
     @property
     def context(self) -> int:
-        """Tokens of one episode."""
         return self.sizes.prompt + self.sizes.new * self._turns + self.sizes.observation * (self._turns - 1)
 
     @property
@@ -78,5 +72,4 @@ class Job:
 
 
 def jobs(workloads: Sequence[Workload], concurrents: Sequence[int], sizes: Sizes) -> list[Job]:
-    """Every workload at every concurrency, in ascending order."""
     return [Job(workload, concurrent, sizes) for workload in workloads for concurrent in sorted(set(concurrents))]

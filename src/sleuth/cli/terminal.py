@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markdown import Markdown
 from rich.segment import Segment
 
-from sleuth.page.markup import visible
+from sleuth.page.document import visible
 
 
 class Terminal(Console):

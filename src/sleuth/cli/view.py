@@ -90,9 +90,8 @@ def _api(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Api":
     from sleuth.evaluate.results import COUNTS, MEASURES
     from sleuth.view.api import Api
     from sleuth.view.comparison import ComparisonCache
-    from sleuth.view.folders import make_roots
-    from sleuth.view.library import Library
-    from sleuth.view.tokenizer_cache import TokenizerCache, tokenizer_folder
+    from sleuth.view.library import Library, make_roots
+    from sleuth.view.trajectory import TokenizerCache, tokenizer_folder
 
     library = Library(make_roots(folders))
     broken = library.scan()

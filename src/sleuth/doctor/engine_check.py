@@ -25,7 +25,6 @@ SLOTS = parity.PROMPTS * parity.SAMPLES
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device of a setting; raise ConfigError if it does not exist."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "auto":
         return torch.device("cuda" if gpus else "cpu")
@@ -36,7 +35,6 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_dtypes(wanted: str | None, device: torch.device) -> list[torch.dtype]:
-    """The precisions to check: the given one, or all that the device uses."""
     if wanted is None:
         return [torch.float32] if device.type == "cpu" else [torch.bfloat16, torch.float32]
     if device.type == "cpu" and wanted != "float32":
@@ -93,7 +91,6 @@ def finding(found: Parity, limit: float | None = None) -> Finding:
 
 
 def failure_finding(device: torch.device, dtype: torch.dtype, failure: EngineFailure) -> Finding:
-    """A failed engine as a row of the report."""
     what = f"{str(dtype).removeprefix('torch.')} on {device.type}"
     remedy = "fix the error shown, or try another --dtype, --device or model"
     return Finding(what, " ".join(str(failure).split()), Verdict.BAD, remedy)

@@ -27,8 +27,6 @@ BF16_CAPABILITY = (8, 0)
 
 
 class Kernels(StrEnum):
-    """The outcome of running a small Triton kernel."""
-
     RIGHT = "compiled, result correct"
     INTERPRETED = "runs in the interpreter, result correct"
     WRONG = "wrong result"
@@ -39,8 +37,6 @@ class Kernels(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU; memory in bytes."""
-
     name: str
     capability: tuple[int, int]
     memory: int
@@ -70,7 +66,6 @@ class Machine:
 
 
 def inspect_machine(folder: Path) -> Machine:
-    """Collect the facts about this machine and the disk of `folder`."""
     kernels, fault = _try_kernel()
     total, free = memory.host_memory()
     gpus = []
@@ -99,7 +94,6 @@ def inspect_machine(folder: Path) -> Machine:
 
 
 def parse_driver_version(text: str) -> str | None:
-    """The version in /proc/driver/nvidia/version."""
     found = re.search(r"Kernel Module.{0,200}?\s(\d+\.[\d.]+)", text)
     return found[1] if found else None
 
@@ -146,7 +140,6 @@ class Finding:
 
 
 def findings(machine: Machine) -> list[Finding]:
-    """Judge every fact about a machine."""
     installed = [f"{name} {version}" for name, version in machine.optional.items() if version is not None]
     missing = [name for name, version in machine.optional.items() if version is None]
     optional = (", ".join(installed), f"not installed: {', '.join(missing)}" if missing else "")
@@ -245,12 +238,10 @@ def _gib(size: int) -> str:
 
 
 def worst(findings: Sequence[Finding]) -> Verdict:
-    """The worst verdict of all rows."""
     return max((each.verdict for each in findings), key=list(Verdict).index, default=Verdict.OK)
 
 
 def markdown(title: str, findings: Sequence[Finding]) -> str:
-    """A heading and a table with one row per finding."""
     header = ("What", "Found", "Verdict", "Remedy")
     rows = [header, ("---",) * 4, *((each.what, each.found, each.verdict.value, each.remedy) for each in findings)]
     # Messages of other programs may contain bars and line breaks.
@@ -259,7 +250,6 @@ def markdown(title: str, findings: Sequence[Finding]) -> str:
 
 
 def json_text(findings: Sequence[Finding], parities: Sequence[Parity]) -> str:
-    """All findings and parity figures as one JSON document."""
     content = {
         "verdict": worst(findings).value,
         "findings": [asdict(each) for each in findings],

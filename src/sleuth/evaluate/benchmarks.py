@@ -96,7 +96,6 @@ def draw(questions: Sequence[Question], limit: int, seed: int) -> list[Question]
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], str]) -> dict[str, list[Item]]:
-    """Items by key, in order of first appearance."""
     groups: dict[str, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

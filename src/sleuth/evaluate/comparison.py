@@ -15,8 +15,6 @@ from sleuth.records import Estimate, Question
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Results of one question in both evaluations."""
-
     first: QuestionResult
     second: QuestionResult
 
@@ -58,7 +56,6 @@ class Comparison:
         return sum(not (pair.first.usable and pair.second.usable) for pair in self.pairs)
 
     def by_set(self, measure: str) -> dict[str, Difference]:
-        """Difference in each data set that has the measure in both evaluations."""
         found = {name: _difference(pairs, measure) for name, pairs in self.sets.items()}
         return {name: difference for name, difference in found.items() if difference is not None}
 
@@ -125,7 +122,6 @@ def compare_by_kind(before: Evaluation, after: Evaluation) -> dict[str, Comparis
 
 
 def compare_folders(first: Path, second: Path, common: bool) -> dict[str, Any]:
-    """Figures and question pairs of two finished evaluations, for the viewer."""
     comparison = compare(read_results(first), read_results(second), common=common)
     figures = as_json(comparison, "em")
     del figures["changed"]  # the viewer derives it from the pairs, for any measure
@@ -143,7 +139,6 @@ def compare_folders(first: Path, second: Path, common: bool) -> dict[str, Any]:
 
 
 def as_json(comparison: Comparison, measure: str) -> dict[str, Any]:
-    """All figures, and the questions that changed in `measure`."""
     sets: dict[str, Any] = {name: {"questions": len(pairs)} for name, pairs in comparison.sets.items()}
     for name in MEASURES:
         for data_set, difference in comparison.by_set(name).items():

@@ -56,8 +56,6 @@ Stamp = Mapping[str, Any]  # everything the figures depend on: model, settings, 
 
 @dataclass(frozen=True, slots=True)
 class RowLocation:
-    """Byte offset of a row, and whether its trajectory is usable."""
-
     start: int
     usable: bool
 
@@ -70,7 +68,6 @@ class EvaluationFolder:
 
     @classmethod
     def open(cls, path: Path) -> "EvaluationFolder":
-        """Open an existing evaluation."""
         if not (path / MANIFEST).is_file():
             raise InputError(f"{path} has no {MANIFEST}; expected a folder written by `sleuth evaluate`")
         written = read_json(path / MANIFEST)
@@ -103,7 +100,6 @@ class EvaluationFolder:
             yield
 
     def remove_if_empty(self) -> None:
-        """Delete the folder if no question was answered yet."""
         if not (self.path / TRAJECTORIES).exists():
             shutil.rmtree(self.path)
 
@@ -129,7 +125,6 @@ class EvaluationFolder:
         return dict(_locations(path, stat.st_size, stat.st_mtime_ns))
 
     def seconds(self) -> float | None:
-        """Time spent asking in all sessions; None if not recorded."""
         seconds = (self.read(TIME) or {}).get("seconds")
         return seconds if isinstance(seconds, int | float) else None
 
@@ -162,7 +157,6 @@ class EvaluationFolder:
                 yield json.loads(file.readline())
 
     def write_offsets(self) -> None:
-        """Write the byte offset of each question's row, in question order."""
         starts = array("Q", [location.start for _, location in sorted(self.locations().items())])
         if sys.byteorder == "big":
             starts.byteswap()
@@ -170,7 +164,6 @@ class EvaluationFolder:
             path.write_bytes(starts.tobytes())
 
     def write(self, name: str, text: str) -> Path:
-        """Write one file atomically."""
         with atomic_write(self.path / name) as path:
             path.write_text(text, encoding="utf-8")
         return self.path / name
@@ -190,7 +183,6 @@ def row_with_passages(trajectory: Trajectory, score: Score | None, seconds: floa
 
 
 def read_trajectory(written: Mapping[str, Any], question: Question) -> Trajectory:
-    """Rebuild a trajectory from its row."""
     if problem := unsupported_version(written):
         raise InputError(f"the trajectory of question {question.id!r} cannot be read: {problem}")
     try:
@@ -234,7 +226,6 @@ def _read_turn(turn: Mapping[str, Any]) -> Turn:
 
 
 def hash_questions(questions: Sequence[Question]) -> str:
-    """SHA-256 of the questions and their order."""
     lines = "".join(map(question_files.encode_line, questions))
     return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
@@ -293,7 +284,6 @@ def _locations(path: Path, size: int, changed: int) -> Mapping[int, RowLocation]
 
 
 def _complete_lines(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Newline-terminated lines with their byte offsets."""
     start = 0
     with path.open("rb") as file:
         for line in file:

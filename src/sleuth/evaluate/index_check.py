@@ -77,7 +77,6 @@ class Probe:
         return len(gold & found) / len(gold) if gold else 0.0
 
     def hit(self, k: int) -> float:
-        """1 if an answer occurs in one of the top `k`."""
         return float(any(cover_em(hit.passage.contents, self.question.golden_answers) for hit in (self.hits or ())[:k]))
 
 
@@ -160,7 +159,6 @@ class AnswerMatcher:
                     self._by_first_word[words.partition(" ")[0]][words].append(question_key(question))
 
     def match(self, text: str) -> None:
-        """Add the questions answered by the text to `covered`."""
         normalised = normalise(text)
         spaced = f" {normalised} "
         for first in self._by_first_word.keys() & normalised.split():
@@ -174,7 +172,6 @@ class AnswerMatcher:
 async def check_index(
     retriever: Retriever, questions: Sequence[Question], corpus: CorpusCheck, progress: Progress = silent
 ) -> IndexCheck:
-    """Search for every question verbatim and measure recall and hits."""
     if not questions:
         raise InputError("no questions to check the index with; expected at least one")
     probes: list[Probe] = []
@@ -238,7 +235,6 @@ def markdown(checked: IndexCheck, title: str) -> str:
 
 
 def write_check(checked: IndexCheck, out: Path, name: str, manifest: Mapping[str, Any]) -> None:
-    """Write check.json and report.html into a new folder."""
     text = json.dumps(checked.as_json(), indent=2, allow_nan=False) + "\n"
     with atomic_write(out) as folder:
         folder.mkdir()

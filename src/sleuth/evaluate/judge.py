@@ -37,8 +37,6 @@ _ENDS = re.compile(r"(?:^|.*\W)(yes|no)\W*$", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Endpoint (up to /v1), model and key of a judge."""
-
     url: str
     model: str
     key_env: str = "OPENAI_API_KEY"
@@ -72,7 +70,6 @@ class Judge:
         return {"url": redact(self.base), "model": self.model, "prompt": hashlib.sha256(PROMPT.encode()).hexdigest()}
 
     def request(self, result: QuestionResult) -> dict[str, Any]:
-        """Chat completion request for one answer."""
         question = result.question
         fields = {
             "question": question.question,
@@ -115,7 +112,6 @@ async def judge_results(
 
 
 def with_saved_verdicts(folder: EvaluationFolder, results: Sequence[QuestionResult]) -> list[QuestionResult]:
-    """Add the saved verdicts of the folder's judge, if it had one."""
     about = folder.read(JUDGE)
     if about is None:
         return list(results)
@@ -128,7 +124,6 @@ def with_saved_verdicts(folder: EvaluationFolder, results: Sequence[QuestionResu
 
 
 def count_unjudged(results: Sequence[QuestionResult]) -> int:
-    """Number of usable questions without a verdict."""
     return sum(result.values is not None and "judge" not in result.values for result in results)
 
 
@@ -142,7 +137,6 @@ def parse_verdict(reply: str) -> float | None:
 
 
 def read_verdicts(folder: Path, identity: Mapping[str, str]) -> dict[int, float]:
-    """Saved verdicts of one judge by question position."""
     file = folder / VERDICTS
     found: dict[int, float] = {}
     for number, row in enumerate(read_rows(file) if file.exists() else (), start=1):

@@ -26,7 +26,6 @@ _DECIMALS = {"format": 3, "retrieval_hit": 3, "searches": 2, "tokens": 1, "token
 
 
 def load_results(folder: EvaluationFolder) -> list[QuestionResult]:
-    """Score the trajectories of a folder and add the saved verdicts of its judge."""
     return with_saved_verdicts(folder, score_folder(folder))
 
 
@@ -88,7 +87,6 @@ def alternate_ends(ranked: Sequence[Item]) -> list[Item]:
 
 
 def markdown(results: Tree) -> str:
-    """Tables by data set and, where known, by kind of question, with notes."""
     lines = [f"# {results['title']}", "", *_results_table(rows_by_set(results), results, "Set")]
     if results["kinds"]:
         lines += ["", *_results_table([*results["kinds"].items(), ("all", results)], results, "Kind")]

@@ -66,7 +66,6 @@ class QuestionResult:
 
     @classmethod
     def of(cls, episode: ScoredTrajectory, *, keep_episode: bool = True) -> "QuestionResult":
-        """Measure a finished episode."""
         trajectory, score = episode.trajectory, episode.score
         kept = episode if keep_episode else None
         if score is None:
@@ -116,16 +115,13 @@ class Evaluation:
 
     @property
     def unusable(self) -> int:
-        """Number of questions lost to failures of search, engine or user functions."""
         return len(self.results) - len(self.usable)
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """Trajectories of an evaluation in memory, in question order."""
         return [result.episode.trajectory for result in self.results if result.episode is not None]
 
     def failures(self) -> dict[str, int]:
-        """Unusable questions by stop reason."""
         return dict(Counter(str(result.stop) for result in self.results if not result.usable))
 
     def by_kind(self) -> "dict[str, Evaluation]":
@@ -168,12 +164,10 @@ def group_by_kind(
 
 
 def values_of(results: Iterable[QuestionResult], measure: str) -> list[float]:
-    """Values of a measure, of the questions that have it."""
     return [result.values[measure] for result in results if result.values is not None and measure in result.values]
 
 
 def means(results: Sequence[QuestionResult]) -> dict[str, Estimate]:
-    """Mean of each measure that any question has."""
     values = {name: values_of(results, name) for name in MEASURES}
     return {name: estimate(each, proportion=name not in COUNTS) for name, each in values.items() if each}
 

@@ -108,11 +108,9 @@ class EvaluationClock:
         self.started, self.saved = time.monotonic(), 0.0
 
     def elapsed(self) -> float:
-        """Seconds of this session."""
         return time.monotonic() - self.started
 
     def save(self, *, force: bool = False) -> None:
-        """Write the total if SAVE_INTERVAL has passed, or always with `force`."""
         if force or self.elapsed() - self.saved >= SAVE_INTERVAL:
             self.saved = self.elapsed()
             self.folder.write_seconds(self.earlier + self.saved)

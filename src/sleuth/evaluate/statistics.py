@@ -37,7 +37,6 @@ def estimate(values: Sequence[float], *, proportion: bool = True) -> Estimate:
 
 
 def mean_of_means(groups: Sequence[Sequence[float]], *, proportion: bool = True) -> Estimate:
-    """Unweighted mean of the group means."""
     return combine([estimate(group, proportion=proportion) for group in groups])
 
 
@@ -78,7 +77,6 @@ def paired_difference(before: Sequence[float], after: Sequence[float], *, propor
 def paired_mean_of_means(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], *, proportion: bool = True
 ) -> Estimate:
-    """Unweighted mean over groups of the paired difference of each group."""
     pairs = zip(before, after, strict=True)
     return combine([paired_difference(first, second, proportion=proportion) for first, second in pairs])
 
@@ -127,7 +125,6 @@ def _tango_upper(wins: int, losses: int, count: int) -> float:
 
 
 def _wilson(array: Vector) -> Estimate:
-    """Wilson's score interval (1927)."""
     count, share = array.size, float(array.mean())
     spread = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
     centre, scale = share + Z * Z / (2 * count), 1 + Z * Z / count
@@ -148,7 +145,6 @@ def _rule_of_three(array: Vector, bounds: Interval | None) -> Interval:
 
 
 def _bootstrap(array: Vector) -> Interval:
-    """Percentile bootstrap of the mean."""
     low, high = np.quantile(_resampled_means(array, np.random.default_rng(SEED)), (0.025, 0.975))
     mean = float(array.mean())  # rounding may put the resampled means of a constant off the mean
     return min(float(low), mean), max(float(high), mean)

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from sleuth.page.document import short
-from sleuth.page.markup import Html, element, joined
+from sleuth.page.document import Html, element, joined, short
 from sleuth.records import Estimate
 
 WIDTH, HEIGHT = 420, 230  # almost the width of a phone, so that labels stay readable
@@ -34,12 +33,10 @@ class Axis:
     end: float
 
     def place(self, value: float) -> float:
-        """Coordinate of a value, clamped to the axis."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 2)
 
     def ticks(self) -> list[float]:
-        """Round numbers on the axis, ascending."""
         first, last = math.ceil(self.low / self.step - 1e-6), math.floor(self.high / self.step + 1e-6)
         return [number * self.step for number in range(first, last + 1)]
 
@@ -115,7 +112,6 @@ class Series:
         return f"{_colour(self.colour)}{' faint' if self.faint else ''}"
 
     def segments(self) -> Iterator[list[Point]]:
-        """Runs of drawable points between gaps."""
         points = zip(self.x, self.y, strict=True)
         for known, run in groupby(points, key=lambda point: drawable(point[0]) and drawable(point[1])):
             if known:
@@ -124,8 +120,6 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A horizontal line at a level."""
-
     name: str
     value: float
     colour: int = 0
@@ -133,8 +127,6 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """An event on the x axis."""
-
     name: str
     x: float
 
@@ -330,7 +322,6 @@ def _svg(title: str, height: float, drawn: Sequence[Html]) -> Html:
 
 
 def _legend(samples: Sequence[tuple[str, Html]]) -> Html:
-    """Names with a sample of their style; empty for a single one."""
     if len(samples) < 2:
         return Html("")
     items = (

@@ -1,14 +1,62 @@
-"""Self-contained HTML pages without scripts: sections, cards, tables and number formats."""
+"""Self-contained HTML pages without scripts: escaped markup, sections, cards, tables and number formats."""
 
+import html
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from sleuth.page.markup import Html, element, joined
 from sleuth.records import Estimate
+
+# Control characters and terminal escapes, directional overrides, lone surrogates. A carriage return is allowed only as
+# part of a line break.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]|\r(?!\n)"
+)
+_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9-]*")
+_LOCAL_URL = re.compile(r"#.*|/?[\w.%-]+(/[\w.%-]+)*/?([?#].*)?")
+_URL_ATTRIBUTES = frozenset({"href", "src", "action"})
+_VOID = frozenset({"br", "hr", "meta"})
+
+
+def visible(text: str) -> str:
+    """Replace characters that hide or reorder text or move the cursor by U+FFFD, one for one."""
+    return _HIDDEN.sub("\ufffd", text)
+
+
+class Html(str):
+    """Finished markup; concatenating or formatting it gives a plain string, which is escaped again."""
+
+    __slots__ = ()
+
+
+def escaped(content: object) -> Html:
+    return content if isinstance(content, Html) else Html(html.escape(visible(str(content))))
+
+
+def joined(parts: Iterable[object], separator: str = "") -> Html:
+    return Html(escaped(separator).join(escaped(part) for part in parts))
+
+
+def element(tag: str, *content: object, **attributes: object) -> Html:
+    """Build an element; `class_` becomes class, `stroke_width` stroke-width, and None attributes are omitted."""
+    opening = "".join([tag, *(_attribute(name, value) for name, value in attributes.items() if value is not None)])
+    if not _NAME.fullmatch(tag):
+        raise ValueError(f"{tag!r} is not an element name")
+    return Html(f"<{opening}>" if tag in _VOID else f"<{opening}>{joined(content)}</{tag}>")
+
+
+def _attribute(name: str, value: object) -> str:
+    written = name.rstrip("_").replace("_", "-")
+    if not _NAME.fullmatch(written) or written.lower().startswith("on"):
+        raise ValueError(f"{name!r} is not allowed: expected an attribute name that is no event handler")
+    if written in _URL_ATTRIBUTES and not _LOCAL_URL.fullmatch(str(value)):
+        raise ValueError(f"{name} = {str(value)!r} is not a local address; expected a #fragment or a plain path")
+    # Inside an attribute, Html is escaped too: it may contain quotes.
+    return f' {written}="{escaped(str(value))}"'
+
 
 _PACKAGE = files("sleuth.page")
 THEME = Html((_PACKAGE / "theme.css").read_text(encoding="utf-8"))  # colours, fonts and spacing as variables
@@ -25,8 +73,6 @@ ABSENT = "–"
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Part of a page with a heading and an anchor."""
-
     title: str
     content: tuple[object, ...]
 
@@ -64,7 +110,6 @@ def document(title: str, *parts: object, kind: str = "") -> Html:
 
 
 def folded(summary: object, *content: object) -> Html:
-    """Content that opens on a click, and in print."""
     return element("details", element("summary", summary), *content)
 
 
@@ -110,7 +155,6 @@ def table(header: Sequence[object], rows: Sequence[Sequence[object]], caption: o
 
 
 def pairs(entries: Sequence[tuple[object, object]]) -> Html:
-    """Names and values in two columns, without a header."""
     lines = (
         element("tr", element("th", name, scope="row"), element("td", element("code", value)))
         for name, value in entries
@@ -128,7 +172,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 
 def _cell(cell: object) -> object:
-    """Dim the interval behind a figure."""
     parts = _INTERVAL.fullmatch(cell) if isinstance(cell, str) and not isinstance(cell, Html) else None
     return Html(parts[1] + element("span", parts[2], class_="quiet")) if parts and _is_figure(cell) else cell
 

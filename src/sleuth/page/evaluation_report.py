@@ -5,9 +5,11 @@ from typing import Any
 
 from sleuth.page.charts import bar_chart
 from sleuth.page.document import (
+    Html,
     cards,
     document,
     duration,
+    element,
     flatten,
     interval,
     pairs,
@@ -16,7 +18,6 @@ from sleuth.page.document import (
     short,
     table,
 )
-from sleuth.page.markup import Html, element
 from sleuth.page.transcript import transcript
 
 Tree = Mapping[str, Any]

@@ -4,8 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleuth.page.charts import bar_chart
-from sleuth.page.document import cards, document, flatten, folded, interval, pairs, read_estimate, section, short, table
-from sleuth.page.markup import Html, element
+from sleuth.page.document import (
+    Html,
+    cards,
+    document,
+    element,
+    flatten,
+    folded,
+    interval,
+    pairs,
+    read_estimate,
+    section,
+    short,
+    table,
+)
 from sleuth.records import Estimate
 
 Tree = Mapping[str, Any]
@@ -19,7 +31,6 @@ _NOTE = (
 
 
 def index_page(title: str, manifest: Tree, checked: Tree) -> Html:
-    """Report as one page."""
     sets: Sets = checked["sets"]
     depths = next((list(part["hit"]) for part in sets.values() if part["hit"]), [])
     return document(

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from sleuth.page.charts import Marker, bar_chart, drawable
-from sleuth.page.curves import curves
+from sleuth.page.charts import COLOURS, Marker, Rule, Series, bar_chart, drawable, line_chart, smoothed
 from sleuth.page.document import (
     ABSENT,
+    Html,
     cards,
     document,
     duration,
+    element,
     flatten,
     folded,
     interval,
@@ -21,7 +22,6 @@ from sleuth.page.document import (
     short,
     table,
 )
-from sleuth.page.markup import Html, element
 from sleuth.page.transcript import transcript
 from sleuth.records import Estimate
 
@@ -57,6 +57,19 @@ _SPEEDS = {
     "engine/reused": "share of prompt tokens found in the cache",
     "staleness/mean": "versions that sampled tokens are behind",
 }
+_TRENDS = (
+    ("Reward", "reward/mean"),
+    ("Searches per question", "episode/searches"),
+    ("Tokens per response", "episode/tokens"),
+    ("Policy entropy", "policy/entropy"),
+    ("Gradient norm", "policy/gradient_norm"),
+    ("Logprob of right answers", "policy/likelihood_right"),
+    ("Episodes without an answer", "episode/answerless"),
+    ("Malformed episodes", "episode/malformed"),
+)
+_NEGATIVE = ("policy/likelihood_right",)
+_HELD_OUT = "evaluate/"
+_SMOOTH_FROM = 12  # number of steps from which a running mean is drawn
 
 
 def run_page(
@@ -126,7 +139,6 @@ class Change:
 
 
 def changes(summary: Tree) -> list[Change]:
-    """Change of every kind of question, and last of all questions."""
     ceiling = summary.get("ceiling") or {}
     ceilings, searches = ceiling.get("by_hops") or {}, summary.get("searches_by_hops") or {}
     kinds = summary.get("em_by_hops") or {}
@@ -151,7 +163,6 @@ def question_count(before: Estimate | None, after: Estimate | None, asked: int |
 
 
 def loss_notes(summary: Tree) -> list[str]:
-    """Sentences about held-out questions that failed and are excluded."""
     held_out = summary.get("held_out") or {}
     lost, asked = held_out.get("lost") or {}, held_out.get("questions")
     notes = []
@@ -205,7 +216,6 @@ def change_table(found: Sequence[Change]) -> Html:
 
 
 def change_charts(found: Sequence[Change]) -> Html:
-    """Exact match and searches as bars: before, after and ceiling."""
     has_ceiling = any(change.ceiling for change in found)
     names = ["before", "after", *([_CEILING.lower()] if has_ceiling else [])]
     matches = [(each.kind, [each.before, each.after, each.ceiling][: len(names)]) for each in found]
@@ -236,7 +246,6 @@ def guard_events(events: Rows, parity: Tree | None) -> Iterator[Html]:
 
 
 def guard_markers(events: Rows) -> list[Marker]:
-    """Steps at which guards were first triggered, for the curves."""
     by_step: dict[float, list[str]] = {}
     for first, *_ in _merge_repeated(events):
         if drawable(first.get("step")):
@@ -245,7 +254,6 @@ def guard_markers(events: Rows) -> list[Marker]:
 
 
 def _merge_repeated(events: Rows) -> list[list[Tree]]:
-    """Group events of the same guard and action in consecutive steps."""
     found: list[list[Tree]] = []
     latest: dict[tuple[Any, Any], list[Tree]] = {}
     for event in events:
@@ -274,8 +282,6 @@ def _guard_name(event: Tree) -> str:
 
 
 def timing(rows: Rows) -> Iterator[Html]:
-    """Mean seconds of each part of a step, speeds, and peak memory."""
-
     def known(key: str) -> list[float]:
         return [row[key] for row in rows if drawable(row.get(key))]
 
@@ -298,3 +304,88 @@ def timing(rows: Rows) -> Iterator[Html]:
         if (values := known(key))
     ]
     yield element("div", table(("Part", "Seconds per step", "Share"), parts), pairs(figures), class_="charts")
+
+
+def curves(
+    rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimate | None, markers: Sequence[Marker] = ()
+) -> Html:
+    """All charts of a run; `held_out` adds the evaluations before and after training, by step."""
+    charts = [exact_match(rows, held_out, ceiling, markers)]
+    charts += [
+        line_chart(title, trend(rows, key), markers=markers, low=None if key in _NEGATIVE else 0)
+        for title, key in _TRENDS
+        if any(key in row for row in rows)
+    ]
+    charts += [
+        _by_kind(rows, "em", "Held-out exact match by kind", 1.0),
+        _by_kind(rows, "searches", "Held-out searches by kind"),
+        _step_time(rows),
+    ]
+    return element("div", *charts, class_="charts")
+
+
+def exact_match(
+    rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimate | None, markers: Sequence[Marker] = ()
+) -> Html:
+    key = f"{_HELD_OUT}em"
+    recorded = {
+        row["step"]: Estimate(row[key], row.get(f"{key}_low", row[key]), row.get(f"{key}_high", row[key]), 0)
+        for row in rows
+        if drawable(row.get(key))
+    }
+    evaluations = dict(sorted((recorded | dict(held_out)).items()))
+    series = trend(rows, "episode/em", "training, sampled")
+    if evaluations:
+        found = evaluations.values()
+        low, high = [each.low for each in found], [each.high for each in found]
+        name = "held out, greedy (95% band)"
+        series.append(Series(name, list(evaluations), [each.value for each in found], low, high, colour=1))
+    rules = [Rule("expert ceiling", ceiling.value, colour=2)] if ceiling else []
+    return line_chart("Exact match", series, rules=rules, markers=markers, low=0.0, high=1.0)
+
+
+def trend(rows: Rows, key: str, name: str = "each step", colour: int = 0) -> list[Series]:
+    """Values of a metric; in a longer run also their running mean, with the values faint."""
+    x, y = _column(rows, key)
+    if len(x) < _SMOOTH_FROM:
+        return [Series(name, x, y, colour=colour)]
+    window = max(3, len(x) // 12)
+    mean = Series(f"mean of {window} steps", x, smoothed(y, window), colour=colour)
+    return [Series(name, x, y, faint=True, colour=colour), mean]
+
+
+def _by_kind(rows: Rows, part: str, title: str, high: float | None = None) -> Html:
+    """Held-out curves by kind of question; empty until one has two points."""
+    prefix = f"{_HELD_OUT}{part}_"
+    keys = [key for key in _keys(rows, prefix) if key.removeprefix(prefix) not in ("low", "high")]
+    kinds = {key.removeprefix(prefix): _column(rows, key) for key in keys}
+    if not any(len(x) > 1 for x, _ in kinds.values()):
+        return Html("")
+    series = [
+        Series(kind.replace("_", " "), x, y, colour=colour) for colour, (kind, (x, y)) in enumerate(kinds.items())
+    ]
+    return line_chart(title, series[:COLOURS], low=0.0, high=high)
+
+
+def _step_time(rows: Rows) -> Html:
+    columns = {key: _column(rows, key) for key in _keys(rows, "time/")}
+
+    def mean(key: str) -> float:
+        known = [value for value in columns[key][1] if value is not None]
+        return sum(known) / len(known) if known else 0.0
+
+    largest = sorted(columns, key=lambda key: -mean(key))[:COLOURS]
+    series = [
+        Series(key.removeprefix("time/").replace("_", " "), *columns[key], colour=colour)
+        for colour, key in enumerate(largest)
+    ]
+    return line_chart("Seconds per step", series, low=0.0)
+
+
+def _column(rows: Rows, key: str) -> tuple[list[float], list[float | None]]:
+    known = [(row["step"], row[key]) for row in rows if key in row]
+    return [step for step, _ in known], [value if drawable(value) else None for _, value in known]
+
+
+def _keys(rows: Rows, prefix: str) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row if key.startswith(prefix)))

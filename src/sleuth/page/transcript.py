@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sleuth.page.document import folded, short
-from sleuth.page.markup import Html, element, joined
+from sleuth.page.document import Html, element, folded, joined, short
 from sleuth.records import Outcome, StopReason
 
 Row = Mapping[str, Any]

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sleuth import __version__
 from sleuth.errors import MissingExtra, SearchUnavailable, UserError
 from sleuth.http.middleware import RequestCheck
-from sleuth.page.markup import visible
+from sleuth.page.document import visible
 from sleuth.records import Hit, Passage
 from sleuth.serve.library import Library
 

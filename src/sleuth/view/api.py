@@ -11,13 +11,10 @@ from sleuth.records import StopReason
 from sleuth.runs.run import STEP
 from sleuth.view import listing
 from sleuth.view.comparison import Change, ComparisonCache, comparison_page
-from sleuth.view.folders import MANIFEST
 from sleuth.view.jsonl import Tree
-from sleuth.view.library import FINAL, Kind, Library, metrics_since, read_document, status
-from sleuth.view.tokenizer_cache import TokenizerCache
-from sleuth.view.trajectory import full_trajectory, neighbours
-from sleuth.view.trajectory_files import INDEX_TIMEOUT, TrajectoryFiles, TrajectoryId
-from sleuth.view.trajectory_index import TrajectoryFilter
+from sleuth.view.library import FINAL, MANIFEST, Kind, Library, metrics_since, read_document, status
+from sleuth.view.trajectory import TokenizerCache, full_trajectory, neighbours
+from sleuth.view.trajectory_files import INDEX_TIMEOUT, TrajectoryFiles, TrajectoryFilter, TrajectoryId, total_rows
 
 CACHED = 32  # folders whose indexes stay in memory
 MAX_SAMPLES = 256  # of one group
@@ -43,8 +40,6 @@ class EvaluationParameters(Parameters):
 
 
 class FolderParameters(Parameters):
-    """Either a run or an evaluation."""
-
     run: Text | None = None
     evaluation: Text | None = None
 
@@ -127,7 +122,6 @@ class Api:
         self._trajectory_files = lru_cache(maxsize=CACHED)(lambda kind, folder: TrajectoryFiles(folder, kind, cache))
 
     def run(self, query: RunParameters) -> Tree:
-        """Settings, results and checkpoints of a run."""
         folder = self.library.find("run", query.run)
         steps = [STEP.fullmatch(each.name) for each in folder.entries("checkpoints")]
         files = self._trajectory_files("run", folder)
@@ -139,29 +133,25 @@ class Api:
             "best": read_document(folder, "best.json"),
             "checkpoints": sorted(int(step[1]) for step in steps if step is not None),
             "steps": [file.step for file in files.files()],
-            "trajectories": files.count(),
+            "trajectories": total_rows(files.files()),
             "stops": [each.value for each in StopReason],
             "tokenizer": self.tokenizers.load(folder) is not None,
         }
 
     def metrics(self, query: MetricsParameters) -> Tree:
-        """Metrics and events of a run since the cursor."""
         return metrics_since(self.library.find("run", query.run), query.cursor)
 
     def trajectories(self, query: TrajectoriesParameters) -> Tree:
-        """One page of a filtered list."""
         after = None if query.cursor is None else TrajectoryId.parse(query.cursor)
         files = self._find_files(query)
         return listing.trajectory_page(files, query.filter, order=query.order, limit=query.limit, after=after)
 
     def trajectory(self, query: TrajectoryParameters) -> Tree:
-        """One trajectory in full."""
         files, at = self._find_files(query), TrajectoryId.parse(query.at)
         found = full_trajectory(files, at, self.tokenizers.load(files.folder), query.tokens)
         return {**found, "neighbours": neighbours(files, at)}
 
     def group(self, query: GroupParameters) -> Tree:
-        """All samples of one question in one step."""
         files = self._trajectory_files("run", self.library.find("run", query.run))
         wanted = TrajectoryFilter(step_from=query.step, step_to=query.step, group=query.group)
         matches = listing.search(files, wanted, budget=INDEX_TIMEOUT).matches
@@ -179,15 +169,12 @@ class Api:
         return {"step": query.step, "group": query.group, **about, "samples": samples, "broken": broken}
 
     def question(self, query: QuestionParameters) -> Tree:
-        """Trajectories of one question by step."""
         return listing.question_history(self._find_files(query), query.question, query.source)
 
     def questions(self, query: QuestionsParameters) -> Tree:
-        """One page of the questions."""
         return listing.question_page(self._find_files(query), query.text, query.first, query.limit)
 
     def evaluation(self, query: EvaluationParameters) -> Tree:
-        """Figures of an evaluation."""
         folder = self.library.find("evaluation", query.evaluation)
         return {
             **status(folder, "evaluation"),
@@ -199,7 +186,6 @@ class Api:
         }
 
     def compare(self, query: ComparisonParameters) -> Tree:
-        """Two evaluations, question by question."""
         if query.measure not in self.comparisons.measures:
             expected = ", ".join(self.comparisons.measures)
             raise HttpProblem(400, f"measure is {query.measure[:80]!r}; expected one of {expected}")

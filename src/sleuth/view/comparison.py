@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from sleuth.errors import InputError
 from sleuth.http.responses import HttpProblem
-from sleuth.view.folders import ViewedFolder
 from sleuth.view.jsonl import Tree
+from sleuth.view.library import ViewedFolder
 from sleuth.view.trajectory_files import INDEX_TIMEOUT, TrajectoryFiles, TrajectoryId
 
 # Two folders and whether to compare common questions only; returns figures and `pairs` of questions.
@@ -49,9 +49,14 @@ def comparison_page(
     first: int,
     limit: int,
 ) -> Tree:
-    """Figures of a comparison and one page of its questions."""
     pairs = [pair for pair in found["pairs"] if source in (None, pair["data_source"])]
-    changes = [_change(pair, measure) for pair in pairs]
+    changes = []
+    for pair in pairs:
+        before, after = ((pair[side]["values"] or {}).get(measure) for side in ("first", "second"))
+        if before is None or after is None:
+            changes.append("unknown")
+        else:
+            changes.append("won" if after > before else "lost" if after < before else "same")
     shown = [(pair, change) for pair, change in zip(pairs, changes, strict=True) if show in ("all", change)]
     sides = {
         side: {"id": each.folder.id, "name": each.folder.path.name}
@@ -83,15 +88,7 @@ def _row(pair: Mapping[str, Any], change: str, files: tuple[TrajectoryFiles, Tra
     return {**about, "change": change, **sides}
 
 
-def _change(pair: Mapping[str, Any], measure: str) -> str:
-    first, second = ((pair[side]["values"] or {}).get(measure) for side in ("first", "second"))
-    if first is None or second is None:
-        return "unknown"
-    return "won" if second > first else "lost" if second < first else "same"
-
-
 def _find_trajectory(files: TrajectoryFiles, source: str, question_id: str) -> str | None:
-    """Id of the trajectory of a question in an evaluation."""
     every = files.files()
     if not every:
         return None
@@ -102,7 +99,6 @@ def _find_trajectory(files: TrajectoryFiles, source: str, question_id: str) -> s
 
 
 def _file_stamps(folder: ViewedFolder) -> tuple[Any, ...]:
-    """Inode, size and time of the files a comparison depends on."""
     stamps: list[Any] = []
     for name in ("marks.jsonl", "results.json"):
         path = folder.find(name)

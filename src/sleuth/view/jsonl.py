@@ -56,7 +56,6 @@ def next_line(file: BinaryIO) -> Line:
 
 
 def complete_lines(file: BinaryIO, start: int) -> Iterator[tuple[int, Line]]:
-    """Newline-terminated lines from an offset on, each with its offset."""
     file.seek(start)
     while (line := next_line(file)).ended:  # otherwise it is still being written
         yield start, line
@@ -97,7 +96,6 @@ def parse_trajectory(line: bytes) -> Tree:
 
 
 def parse_header(line: bytes) -> RowHeader:
-    """Parse only the fields used by filters; raise InvalidRow."""
     return validate_row(RowHeader, _without_numbers(line, _STOP, "question_id"))
 
 

@@ -1,12 +1,13 @@
-"""Runs and evaluations found in the viewed folders: lists, status, documents and metrics."""
+"""Runs and evaluations in the viewed folders; every file is opened here, and none outside those folders."""
 
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from sleuth import __version__
 from sleuth.credentials import redact_tree
@@ -14,8 +15,94 @@ from sleuth.errors import InputError
 from sleuth.http.responses import HttpProblem
 from sleuth.runs.json_files import parse_object
 from sleuth.runs.trajectory import InvalidRow
-from sleuth.view.folders import MANIFEST, Root, ViewedFolder
 from sleuth.view.jsonl import FilePosition, Tree, check_nesting, complete_lines, parse_json
+
+MANIFEST = "manifest.json"
+MAX_DEPTH = 4  # folders between a root and a run
+MAX_DOCUMENT = 32 << 20  # bytes
+MAX_MANIFEST = 1 << 20  # bytes; manifests are read for every list
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A folder given by the user, with a unique name; `path` is resolved."""
+
+    name: str
+    path: Path
+
+    def contains(self, path: Path) -> bool:
+        """Whether a path is inside the root after resolving all links."""
+        return path.resolve().is_relative_to(self.path)
+
+    def folders(self, inside: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, Path]]:
+        """Yield the id and path of each folder with a manifest; neither those nor links are searched further.
+
+        A link that leaves the root is yielded, so that it can be reported.
+        """
+        folder = self.path / inside
+        link = folder.is_symlink()
+        if (link and not self.contains(folder)) or (folder / MANIFEST).exists():
+            yield str(Path(self.name, inside)), folder
+        elif depth and not link:
+            try:
+                with os.scandir(folder) as entries:
+                    names = sorted(each.name for each in entries if not each.name.startswith(".") and each.is_dir())
+            except OSError:  # unreadable
+                return
+            for name in names:
+                yield from self.folders(f"{inside}/{name}" if inside else name, depth - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedFolder:
+    """A run or evaluation inside a root; file names come from the program, never from a client."""
+
+    id: str
+    path: Path
+    root: Root
+
+    def find(self, name: str) -> Path | None:
+        """Path of a regular file; None if missing or a link that leaves the root."""
+        path = self.path / name
+        return path if path.is_file() and self.root.contains(path) else None
+
+    def open(self, name: str) -> BinaryIO:
+        path = self.find(name)
+        if path is None:
+            raise HttpProblem(404, f"{self.id} has no file {name}")
+        return path.open("rb")
+
+    def read(self, name: str) -> bytes | None:
+        path = self.find(name)
+        if path is None:
+            return None
+        limit, size = MAX_MANIFEST if name == MANIFEST else MAX_DOCUMENT, path.stat().st_size
+        if size > limit:
+            raise HttpProblem(503, f"{name} of {self.id} has {size:,} bytes; the limit is {limit:,}")
+        return path.read_bytes()
+
+    def entries(self, subfolder: str) -> list[os.DirEntry[str]]:
+        """Entries of a subfolder; empty if it is missing or leaves the root."""
+        folder = self.path / subfolder
+        if not folder.is_dir() or not self.root.contains(folder):
+            return []
+        with os.scandir(folder) as entries:
+            return list(entries)
+
+
+def make_roots(folders: Sequence[Path]) -> list[Root]:
+    """One root per distinct folder; equal names get a number."""
+    roots: list[Root] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder} is not a folder; expected the folder of a run or evaluation, or one of several")
+        path = folder.resolve()
+        if any(path == root.path for root in roots):
+            continue
+        taken, name = {root.name for root in roots}, path.name or "root"
+        roots.append(Root(name if name not in taken else f"{name}~{len(roots) + 1}", path))
+    return roots
+
 
 Kind = Literal["run", "evaluation"]
 
@@ -51,25 +138,19 @@ class Library:
         with self._lock:
             known: dict[Kind, dict[str, ViewedFolder]] = {"run": {}, "evaluation": {}}
             broken: list[Tree] = []
-            for root in self.roots:
-                for name, path in root.folders():
-                    folder = ViewedFolder(name, path, root)
-                    try:
-                        kind = _kind_of(folder)
-                    except (InputError, OSError, HttpProblem) as error:
-                        broken.append({"id": name, "detail": str(error)})
-                    else:
-                        if kind is not None:
-                            known[kind][name] = folder
+            for folder in (ViewedFolder(*each, root) for root in self.roots for each in root.folders()):
+                try:
+                    if (kind := _kind_of(folder)) is not None:
+                        known[kind][folder.id] = folder
+                except (InputError, OSError, HttpProblem) as error:
+                    broken.append({"id": folder.id, "detail": str(error)})
             self._known = known
             return broken
 
     def counts(self) -> tuple[int, int]:
-        """Number of runs and evaluations at the last scan."""
         return len(self._known["run"]), len(self._known["evaluation"])
 
     def overview(self) -> Tree:
-        """Summaries of all runs and evaluations."""
         broken = self.scan()
         return {
             "version": __version__,
@@ -100,7 +181,6 @@ def read_document(folder: ViewedFolder, name: str) -> Tree | None:
 
 
 def status(folder: ViewedFolder, kind: Kind) -> Tree:
-    """Whether a run or evaluation is finished, and when it was last written."""
     final = folder.find(FINAL[kind])
     last = final or folder.find(GROWING[kind]) or folder.find(MANIFEST)
     written = last.stat().st_mtime if last is not None else None
@@ -158,7 +238,6 @@ def _evaluation_summary(folder: ViewedFolder) -> Tree:
 
 
 def _last_metrics(folder: ViewedFolder) -> Tree | None:
-    """Last complete row of the metrics."""
     if folder.find(METRICS) is None:
         return None
     with folder.open(METRICS) as file:
@@ -181,18 +260,19 @@ def _lookup(tree: Mapping[str, Any], *names: str) -> Any:
 
 def metrics_since(folder: ViewedFolder, cursor: str | None) -> Tree:
     """Metrics and events after a cursor; all of them, with `reset`, if the run has rewritten its files."""
-    names = (METRICS, EVENTS)
-    positions = _read_cursor(cursor)
-    valid = cursor is not None and all(map(_is_unchanged, (folder, folder), names, positions))
+    parts = ["0"] * 4 if cursor is None else cursor.split(".")
+    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
+        raise HttpProblem(400, f"cursor is {str(cursor)[:80]!r}; expected the cursor of the last response, or none")
+    end, check, events_end, events_check = map(int, parts)
+    positions = {METRICS: FilePosition(end, check), EVENTS: FilePosition(events_end, events_check)}
+    valid = cursor is not None and all(_is_unchanged(folder, *each) for each in positions.items())
     if not valid:
-        positions = (FilePosition(), FilePosition())
-    (rows, rows_end), (events, events_end) = (
-        _rows_after(folder, name, position) for name, position in zip(names, positions, strict=True)
-    )
+        positions = dict.fromkeys(positions, FilePosition())
+    (rows, rows_at), (events, events_at) = (_rows_after(folder, *each) for each in positions.items())
     columns = dict.fromkeys(name for row in rows for name in row)
     state = status(folder, "run")
     return {
-        "cursor": f"{rows_end.end}.{rows_end.check}.{events_end.end}.{events_end.check}",
+        "cursor": f"{rows_at.end}.{rows_at.check}.{events_at.end}.{events_at.check}",
         "reset": not valid,
         "more": MAX_METRICS in (len(rows), len(events)),
         "state": state["state"],
@@ -200,16 +280,6 @@ def metrics_since(folder: ViewedFolder, cursor: str | None) -> Tree:
         "columns": {name: [row.get(name) for row in rows] for name in columns},
         "events": events,
     }
-
-
-def _read_cursor(cursor: str | None) -> tuple[FilePosition, FilePosition]:
-    if cursor is None:
-        return FilePosition(), FilePosition()
-    parts = cursor.split(".")
-    if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
-        raise HttpProblem(400, f"cursor is {cursor[:80]!r}; expected the cursor of the last response, or none")
-    metrics, metrics_check, events, events_check = map(int, parts)
-    return FilePosition(metrics, metrics_check), FilePosition(events, events_check)
 
 
 def _is_unchanged(folder: ViewedFolder, name: str, position: FilePosition) -> bool:
@@ -220,7 +290,6 @@ def _is_unchanged(folder: ViewedFolder, name: str, position: FilePosition) -> bo
 
 
 def _rows_after(folder: ViewedFolder, name: str, position: FilePosition) -> tuple[list[Tree], FilePosition]:
-    """Complete rows after a position, and the position after them."""
     if folder.find(name) is None:
         return [], position
     rows: list[Tree] = []

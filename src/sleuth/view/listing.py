@@ -13,8 +13,15 @@ from sleuth.http.responses import HttpProblem
 from sleuth.records import Outcome
 from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.jsonl import Tree, contains_text, parse_trajectory
-from sleuth.view.trajectory_files import TrajectoryFile, TrajectoryFiles, TrajectoryId, total_rows
-from sleuth.view.trajectory_index import Offsets, TrajectoryFilter, TrajectoryIndex
+from sleuth.view.trajectory_files import (
+    Offsets,
+    TrajectoryFile,
+    TrajectoryFiles,
+    TrajectoryFilter,
+    TrajectoryId,
+    TrajectoryIndex,
+    total_rows,
+)
 
 TIME_BUDGET = 0.4  # seconds per response for indexing, and again for text search
 MAX_ROWS = 500  # trajectories of one question
@@ -24,7 +31,6 @@ Order = Literal["new", "old"]
 
 
 def brief(at: TrajectoryId, row: Mapping[str, Any]) -> Tree:
-    """Entry of a trajectory in a list."""
     score = row.get("score") or {}
     parts, turns, ids = score.get("parts"), row.get("turns") or [], row.get("ids") or []
     last = turns[-1] if turns else {}
@@ -59,24 +65,19 @@ def brief(at: TrajectoryId, row: Mapping[str, Any]) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class RowLine:
-    """A row of a file as read."""
-
     file: TrajectoryFile
     row: int
     start: int
     text: bytes
 
-    @property
-    def at(self) -> TrajectoryId:
-        return TrajectoryId(self.file.step, self.row)
-
     def brief(self) -> Tree:
         """Entry in a list; an invalid row has only its place and the problem in `broken`."""
+        at = TrajectoryId(self.file.step, self.row)
         try:
-            return brief(self.at, parse_trajectory(self.text))
+            return brief(at, parse_trajectory(self.text))
         except InvalidRow as error:
-            problem = self.file.describe(self.row, self.start, error)
-            return {"at": str(self.at), "step": self.at.step, "row": self.at.row, "broken": problem}
+            problem = self.file.describe_invalid(self.row, self.start, error)
+            return {"at": str(at), "step": at.step, "row": at.row, "broken": problem}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,13 @@ def trajectory_page(
 ) -> Tree:
     """Up to `limit` matching trajectories after a given one, and the cursor of the next page."""
     found = search(files, wanted, order)
-    remaining = found.matches if after is None else _after(found.matches, after, order)
+    remaining = found.matches
+    if after is not None:
+        remaining = [
+            each.select(each.rows > after.row) if each.file.step == after.step else each
+            for each in remaining
+            if each.file.step == after.step or (each.file.step < after.step) == (order == "new")
+        ]
     if wanted.text is None:
         rows = first_rows(files, remaining, limit)
         more = sum(len(each.rows) for each in remaining) > limit
@@ -163,23 +170,12 @@ def trajectory_page(
 
 
 def first_rows(files: TrajectoryFiles, matches: Iterable[Matches], limit: int) -> list[Tree]:
-    """List entries of the first `limit` matches."""
     rows: list[Tree] = []
     for each in matches:
         if len(rows) >= limit:
             break
         rows += [line.brief() for line in each.select(slice(limit - len(rows))).lines(files)]
     return rows
-
-
-def _after(matches: Sequence[Matches], after: TrajectoryId, order: Order) -> list[Matches]:
-    kept = []
-    for each in matches:
-        if each.file.step == after.step:
-            kept.append(each.select(each.rows > after.row))
-        elif (each.file.step < after.step) == (order == "new"):
-            kept.append(each)
-    return kept
 
 
 def _search_text(
@@ -192,29 +188,27 @@ def _search_text(
             if contains_text(line.text, needle):
                 rows.append(line.brief())
             if len(rows) == limit or time.monotonic() > until:
-                return rows, str(line.at)
+                return rows, str(TrajectoryId(line.file.step, line.row))
     return rows, None
 
 
 def question_page(files: TrajectoryFiles, text: str | None, first: int, limit: int) -> Tree:
-    """Questions by number of trajectories, optionally those that contain a text."""
     until, complete, rows = time.monotonic() + TIME_BUDGET, True, 0
     texts: dict[tuple[str, str], str] = {}
     totals: dict[tuple[str, str], NDArray[np.float64]] = {}  # trajectories, those with a reward, and its sum
     for file in files.files():
         with files.lock:
             index, whole = files.index(file, until)
-            for (source, question_id, question), counts in zip(index.questions, _question_totals(index), strict=True):
-                key = source, question_id
-                texts.setdefault(key, question)
-                totals[key] = totals.get(key, 0.0) + counts
+            for (source, name, question), counts in zip(index.questions, _question_totals(index), strict=True):
+                texts.setdefault((source, name), question)
+                totals[source, name] = totals.get((source, name), 0.0) + counts
             complete, rows = complete and whole, rows + index.rows
     needle = (text or "").lower()
     chosen = [key for key in texts if needle in f"{texts[key]} {key[1]}".lower()]
     chosen.sort(key=lambda key: (-totals[key][0], key))
     return {
         "complete": complete,
-        "indexed": {"rows": rows, "of": rows if complete else files.count()},
+        "indexed": {"rows": rows, "of": rows if complete else total_rows(files.files())},
         "total": len(chosen),
         "rows": [
             {
@@ -240,11 +234,17 @@ def _question_totals(index: TrajectoryIndex) -> NDArray[np.float64]:
 
 
 def question_history(files: TrajectoryFiles, question: str, source: str | None) -> Tree:
-    """Trajectories of one question by step, with the means of each step."""
     found = search(files, TrajectoryFilter(question=question, source=source), "old")
     rows = [row for row in first_rows(files, found.matches, MAX_ROWS) if row["broken"] is None]
     if not found.total and found.complete:
         raise HttpProblem(404, f"{files.folder.id} has no trajectory of question {question[:200]!r}")
+    steps = []
+    for step, part in groupby(rows, key=lambda row: int(row["step"])):
+        samples = list(part)
+        usable = [row for row in samples if row["reward"] is not None]
+        values = {name: [row[name] for row in usable if row[name] is not None] for name in MEANS}
+        means = {name: sum(each) / len(each) if each else None for name, each in values.items()}
+        steps.append({"step": step, "samples": len(samples), "usable": len(usable), **means, "rows": samples})
     first = rows[0] if rows else {}
     return {
         "question_id": question,
@@ -254,12 +254,5 @@ def question_history(files: TrajectoryFiles, question: str, source: str | None) 
         "complete": found.complete,
         "indexed": found.progress,
         "left_out": found.total - len(rows),
-        "steps": [_step_means(step, list(part)) for step, part in groupby(rows, key=lambda row: int(row["step"]))],
+        "steps": steps,
     }
-
-
-def _step_means(step: int, rows: list[Tree]) -> Tree:
-    usable = [row for row in rows if row["reward"] is not None]
-    values = {name: [row[name] for row in usable if row[name] is not None] for name in MEANS}
-    means = {name: sum(each) / len(each) if each else None for name, each in values.items()}
-    return {"step": step, "samples": len(rows), "usable": len(usable), **means, "rows": rows}

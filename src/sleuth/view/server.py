@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -14,7 +14,6 @@ from sleuth.errors import InputError
 from sleuth.http.middleware import RequestCheck
 from sleuth.http.responses import HttpProblem, add_problem_handlers, encode_json, problem_response
 from sleuth.page.document import THEME
-from sleuth.view import api as parameters
 from sleuth.view.api import Api
 from sleuth.view.jsonl import Tree
 
@@ -42,12 +41,8 @@ SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
 }
 
-Parsed = TypeVar("Parsed", bound=parameters.Parameters)
-
 
 class SecurityHeaders:
-    """Middleware that adds SECURITY_HEADERS to every response."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
@@ -63,14 +58,7 @@ class SecurityHeaders:
 
 def application(api: Api, names: Collection[str] = ()) -> FastAPI:
     """Build the server; `names` are host names it answers to besides localhost and IP addresses."""
-    app = FastAPI(
-        title="Sleuth viewer",
-        version=__version__,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+    app = FastAPI(title="Sleuth viewer", version=__version__, openapi_url=None, redirect_slashes=False)
     _add_pages(app)
 
     @app.get("/healthz")
@@ -81,25 +69,28 @@ def application(api: Api, names: Collection[str] = ()) -> FastAPI:
     def library() -> Response:
         return _json(api.library.overview())
 
-    _add_path(app, "/api/run", parameters.RunParameters, api.run)
-    _add_path(app, "/api/metrics", parameters.MetricsParameters, api.metrics)
-    _add_path(app, "/api/trajectories", parameters.TrajectoriesParameters, api.trajectories)
-    _add_path(app, "/api/trajectory", parameters.TrajectoryParameters, api.trajectory)
-    _add_path(app, "/api/group", parameters.GroupParameters, api.group)
-    _add_path(app, "/api/question", parameters.QuestionParameters, api.question)
-    _add_path(app, "/api/questions", parameters.QuestionsParameters, api.questions)
-    _add_path(app, "/api/evaluation", parameters.EvaluationParameters, api.evaluation)
-    _add_path(app, "/api/compare", parameters.ComparisonParameters, api.compare)
+    methods: list[Callable[[Any], Tree]] = [api.run, api.metrics, api.evaluation, api.compare, api.group]
+    methods += [api.trajectories, api.trajectory, api.question, api.questions]
+    for method in methods:
+        _add_path(app, method)
     add_problem_handlers(app)
     app.exception_handler(RequestValidationError)(_invalid_parameters)
-    app.exception_handler(OSError)(_unreadable_file)
+
+    @app.exception_handler(OSError)
+    async def unreadable_file(_: Request, error: OSError) -> Response:
+        detail = f"a file of this folder cannot be read ({error.strerror}); check that it still exists"
+        return problem_response(HttpProblem(503, detail))
+
     app.add_middleware(RequestCheck, names=names)
     app.add_middleware(SecurityHeaders)
     return app
 
 
 def _add_pages(app: FastAPI) -> None:
-    script = _plotly_script()
+    plotly_package = find_spec("plotly")  # not imported: only its script is needed
+    folder = Path(plotly_package.origin).parent if plotly_package and plotly_package.origin else None
+    if folder is None or not (script := folder / "package_data/plotly.min.js").is_file():
+        raise InputError("the viewer needs plotly, which is not installed; install it with: pip install plotly")
 
     @app.get("/")
     def page(request: Request) -> Response:
@@ -118,15 +109,16 @@ def _add_pages(app: FastAPI) -> None:
         return _static_file(request, name)
 
 
-def _add_path(app: FastAPI, path: str, kind: type[Parsed], respond: Callable[[Parsed], Tree]) -> None:
-    """Serve a path; being synchronous, the function runs in a thread and does not block other requests."""
+def _add_path(app: FastAPI, method: Callable[[Any], Tree]) -> None:
+    """Serve a method of the API; being synchronous, it runs in a thread and does not block other requests."""
 
-    def endpoint(query: Parsed) -> Response:
-        return _json(respond(query))
+    def endpoint(query: Any) -> Response:
+        return _json(method(query))
 
     # FastAPI reads the parameters from the annotation.
+    kind = method.__annotations__["query"]
     endpoint.__annotations__["query"] = Annotated[kind, Query()]
-    app.get(path)(endpoint)
+    app.get(f"/api/{method.__name__}")(endpoint)
 
 
 def _json(content: Tree) -> Response:
@@ -139,15 +131,6 @@ def _static_file(request: Request, name: str) -> Response:
     if name not in known:
         raise HttpProblem(404, f"there is no static file {name[:200]!r}")
     return _file_response(request, known[name])
-
-
-def _plotly_script() -> Path:
-    """Script of the installed plotly package, without importing it."""
-    found = find_spec("plotly")
-    script = Path(found.origin).parent / "package_data/plotly.min.js" if found and found.origin else None
-    if script is None or not script.is_file():
-        raise InputError("the viewer needs plotly, which is not installed; install it with: pip install plotly")
-    return script
 
 
 def _file_response(request: Request, path: Path) -> Response:
@@ -171,9 +154,3 @@ async def _invalid_parameters(_: Request, error: RequestValidationError) -> Resp
             message = first["msg"][0].lower() + first["msg"][1:]
             detail = f"the parameter {name} is {str(first['input'])[:80]!r}: {message}"
     return problem_response(HttpProblem(400, detail))
-
-
-async def _unreadable_file(_: Request, error: OSError) -> Response:
-    """A file that disappeared while being read, or without permission."""
-    detail = f"a file of this folder cannot be read ({error.strerror}); check that it still exists"
-    return problem_response(HttpProblem(503, detail))

@@ -2,16 +2,21 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from sleuth.errors import InputError
 from sleuth.http.responses import HttpProblem
 from sleuth.page.transcript import call_text
+from sleuth.runs.run import STEP
 from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.jsonl import Tree, parse_json
+from sleuth.view.library import Root, ViewedFolder
 from sleuth.view.listing import brief
-from sleuth.view.tokenizer_cache import decode, token_texts
 from sleuth.view.trajectory_files import TrajectoryFiles, TrajectoryId
 
 LOG_SUFFIX = ".learned"  # before .jsonl, in the name of the per-token training log
@@ -37,16 +42,17 @@ def full_trajectory(files: TrajectoryFiles, at: TrajectoryId, tokenizer: Tokeniz
     spans = turn_spans(row)
     columns = token_columns(row, log, spans, tokenizer)
     missing = {name: text for name, text in MISSING.items() if columns.get(name, 0) is None}
-    turns = _turns(row, spans, tokenizer)
+    turns, ids, origin = _turns(row, spans, tokenizer), row.get("ids") or [], columns["origin"]
+    first = origin.index("sampled") if "sampled" in origin else len(ids)
     if any(hit["text"] is None for turn in turns for hit in turn["hits"]):
         missing["documents"] = MISSING["documents"]
     return {
         **brief(at, row),
-        "tokens_all": len(row.get("ids") or ()),
+        "tokens_all": len(ids),
         "advantage": log["advantage"] if isinstance(log.get("advantage"), float | int) else None,
         "score": row.get("score"),
         "seconds": row.get("seconds"),
-        "prompt": _prompt(row, tokenizer),
+        "prompt": decode(tokenizer, ids[:first]) if tokenizer is not None and ids else None,
         "turns": turns,
         "tokens": columns if tokens else None,
         "missing": missing,
@@ -54,7 +60,6 @@ def full_trajectory(files: TrajectoryFiles, at: TrajectoryId, tokenizer: Tokeniz
 
 
 def neighbours(files: TrajectoryFiles, at: TrajectoryId) -> Tree:
-    """Ids of the previous and next trajectory, across steps."""
     every = files.files()
     place = [file.step for file in every].index(at.step)
 
@@ -71,7 +76,6 @@ def neighbours(files: TrajectoryFiles, at: TrajectoryId) -> Tree:
 
 
 def _token_log(files: TrajectoryFiles, at: TrajectoryId) -> Tree:
-    """Per-token training log of a trajectory; empty if there is none."""
     if files.kind != "run":
         return {}
     file = files.file(at.step)
@@ -148,14 +152,6 @@ def _aligned(recorded: object, origin: Sequence[str]) -> list[float | None] | No
     return aligned
 
 
-def _prompt(row: Row, tokenizer: Tokenizer | None) -> str | None:
-    origin, ids = _origins(row), row.get("ids") or []
-    if tokenizer is None or not ids:
-        return None
-    first = origin.index("sampled") if "sampled" in origin else len(ids)
-    return decode(tokenizer, ids[:first])
-
-
 def _turns(row: Row, spans: Spans, tokenizer: Tokenizer | None) -> list[Tree]:
     turns, ids = row.get("turns") or [], row.get("ids") or []
     rewards = (row.get("score") or {}).get("turns") or []
@@ -196,13 +192,78 @@ def _turn(turn: Row) -> Tree:
 
 
 def _hits(turn: Row, queries: int) -> list[Tree]:
-    """Hits of all queries in order, each with the number of its query."""
     hits, counts = turn.get("hits") or [], turn.get("counts") or []
     owners: list[int | None] = [query for query, count in enumerate(counts) for _ in range(int(count))]
     if len(owners) != len(hits):
         owners = [0 if queries <= 1 else None for _ in hits]
-    fields = ("id", "score", "gold")
+    fields = ("id", "score", "gold", "title", "text")
     return [
-        {**{name: hit.get(name) for name in fields}, "query": owner, "title": hit.get("title"), "text": hit.get("text")}
-        for hit, owner in zip(hits, owners, strict=True)
+        {**{name: hit.get(name) for name in fields}, "query": owner} for hit, owner in zip(hits, owners, strict=True)
     ]
+
+
+TOKENIZER = "tokenizer.json"
+CONTEXT = 4  # preceding tokens that may affect how a token decodes, such as by a leading space
+MAX_PIECES = 8  # more tokens than a character has bytes
+INCOMPLETE = "\ufffd"
+CACHED = 3  # tokenizers of large models take tens of megabytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerCache:
+    fallback: ViewedFolder | None = None
+
+    def load(self, folder: ViewedFolder) -> Tokenizer | None:
+        """Tokenizer of the newest checkpoint, or the fallback; None if missing or unreadable."""
+        entries = folder.entries("checkpoints")
+        steps = sorted((int(match[1]) for each in entries if (match := STEP.fullmatch(each.name))), reverse=True)
+        paths = [folder.find(f"checkpoints/step-{step}/{TOKENIZER}") for step in steps]
+        if self.fallback is not None:
+            paths.append(self.fallback.find(TOKENIZER))
+        path = next((path for path in paths if path is not None), None)
+        if path is None:
+            return None
+        stat = path.stat()
+        return _read_tokenizer(str(path), stat.st_ino, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=CACHED)
+def _read_tokenizer(path: str, inode: int, changed: int) -> Tokenizer | None:  # noqa: ARG001  cache key
+    try:
+        return Tokenizer.from_file(path)
+    except Exception:  # the library raises plain exceptions
+        return None
+
+
+def tokenizer_folder(folder: Path) -> ViewedFolder:
+    """Folder given with --tokenizer; raise InputError if its tokenizer is missing or unreadable."""
+    if not (folder / TOKENIZER).is_file():
+        raise InputError(f"{folder} has no {TOKENIZER}; give the folder of a model that has one with --tokenizer")
+    try:
+        Tokenizer.from_file(str(folder / TOKENIZER))
+    except Exception as error:  # the library raises plain exceptions
+        raise InputError(
+            f"{folder / TOKENIZER} cannot be read ({error}); give another folder with --tokenizer"
+        ) from error
+    path = folder.resolve()
+    return ViewedFolder(path.name, path, Root(path.name, path))
+
+
+def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(list(ids), skip_special_tokens=False))
+
+
+def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Text that each token adds; of tokens that share a character, the last one has it."""
+    texts: list[str] = []
+    first = 0
+    for place in range(len(ids)):
+        context = max(0, first - CONTEXT)
+        before = decode(tokenizer, ids[context:first])
+        added = decode(tokenizer, ids[context : place + 1])[len(before) :]
+        if added.endswith(INCOMPLETE) and place - first < MAX_PIECES and place + 1 < len(ids):
+            texts.append("")
+            continue
+        texts.append(added)
+        first = place + 1
+    return texts

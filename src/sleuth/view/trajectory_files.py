@@ -1,23 +1,209 @@
-"""Trajectory files of a run or evaluation: one per step, with an index each and access by row."""
+"""Trajectory files of a run or evaluation: one per step, read by offset, with an index of the columns that filters use.
+
+A growing file is indexed incrementally; a replaced one is read again. Rows are those named by the offsets file, so that
+a damaged row does not shift the others; without offsets, they are the lines. Invalid rows match no filter.
+"""
 
 import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from threading import RLock
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sleuth.http.responses import HttpProblem
+from sleuth.records import StopReason
 from sleuth.runs.trajectory import InvalidRow
-from sleuth.view.folders import ViewedFolder
-from sleuth.view.jsonl import Tree, next_line, parse_trajectory
-from sleuth.view.library import STEP_FILE, Kind
-from sleuth.view.trajectory_index import Offsets, TrajectoryIndex
+from sleuth.view.jsonl import FilePosition, Line, Tree, complete_lines, next_line, parse_header, parse_trajectory
+from sleuth.view.library import STEP_FILE, Kind, ViewedFolder
+
+STOPS = [each.value for each in StopReason]
+USABLE = [number for number, each in enumerate(StopReason) if each.usable]
+INTEGERS = {"start": "Q", "length": "Q", "question": "l", "group": "q", "sample": "q", "stop": "b"}
+FLOATS = {"reward": "d", "em": "d", "searches": "d"}  # NaN if not recorded
+INVALID = {"question": -1, "group": -1, "sample": -1, "stop": -1, **dict.fromkeys(FLOATS, float("nan"))}
+CLOCK_INTERVAL = 64  # rows between two looks at the clock
+
+Column = NDArray[Any]
+Offsets = NDArray[np.uint64]
+
+
+def _empty_arrays() -> dict[str, "array[Any]"]:
+    return {name: array(code) for name, code in {**INTEGERS, **FLOATS}.items()}
+
+
+@dataclass(slots=True)
+class TrajectoryIndex:
+    """Index of a file up to `position`; rows refer to `questions` by number."""
+
+    name: str
+    inode: int = 0
+    changed: int = 0
+    position: FilePosition = field(default_factory=FilePosition)
+    questions: list[tuple[str, str, str]] = field(default_factory=list)
+    arrays: dict[str, "array[Any]"] = field(default_factory=_empty_arrays)
+    _numbers: dict[tuple[str, str], int] = field(default_factory=dict)
+    _columns: dict[str, Column] | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.arrays["start"])
+
+    def columns(self) -> dict[str, Column]:
+        if self._columns is None or len(self._columns["start"]) != self.rows:
+            self._columns = {name: np.array(each) for name, each in self.arrays.items()}
+        return self._columns
+
+    def row_of(self, source: str, question_id: str) -> int | None:
+        """Row of a question: its last usable one, otherwise its last."""
+        columns = self.columns()
+        rows = np.nonzero(columns["question"] == self._numbers.get((source, question_id), -2))[0]  # -1 is invalid
+        usable = rows[np.isin(columns["stop"][rows], USABLE)]
+        chosen = usable if len(usable) else rows
+        return int(chosen[-1]) if len(chosen) else None
+
+    def is_current(self, folder: ViewedFolder, rows: int | None) -> bool:
+        """Whether the whole file is indexed and unchanged; `rows` is the number of offsets, if known."""
+        path = folder.find(self.name)
+        if path is None or rows not in (None, self.rows):
+            return False
+        stat = path.stat()
+        return (stat.st_ino, stat.st_size, stat.st_mtime_ns) == (self.inode, self.position.end, self.changed)
+
+    def extend(self, folder: ViewedFolder, until: float, offsets: Offsets | None) -> bool:
+        """Read on until the end of the file or a `time.monotonic` deadline; return whether the end was reached."""
+        with folder.open(self.name) as file:
+            stat, end = os.fstat(file.fileno()), self.position.end
+            shrunk = stat.st_size < end or (offsets is not None and len(offsets) < self.rows)
+            rewritten = stat.st_size == end and self.changed not in (0, stat.st_mtime_ns)
+            if stat.st_ino != self.inode or shrunk or rewritten or not self.position.matches(file):
+                self.inode, self.changed, self.position, self.questions = stat.st_ino, 0, FilePosition(), []
+                self.arrays, self._numbers, self._columns = _empty_arrays(), {}, None
+            new = complete_lines(file, self.position.end) if offsets is None else _lines_at(file, offsets[self.rows :])
+            finished = self._add_rows(file, new, until)
+            self.changed = stat.st_mtime_ns if finished else 0
+            return finished
+
+    def _add_rows(self, file: BinaryIO, lines: Iterator[tuple[int, Line]], until: float) -> bool:
+        end = self.position.end
+        for count, (start, line) in enumerate(lines, 1):
+            try:
+                values = self._values(line.text)
+            except InvalidRow:
+                values = INVALID
+            for name, value in {"start": start, "length": line.size, **values}.items():
+                self.arrays[name].append(value)
+            end = start + line.size if line.size else end
+            if count % CLOCK_INTERVAL == 0 and time.monotonic() > until:
+                self.position = FilePosition.at(file, end)
+                return False
+        self.position = FilePosition.at(file, end)
+        return True
+
+    def _values(self, line: bytes) -> dict[str, float]:
+        row = parse_header(line)
+        parts = (row.score.parts if row.score is not None else None) or {}
+        key = row.data_source or "", row.question_id
+        if key not in self._numbers:
+            self._numbers[key] = len(self.questions)
+            self.questions.append((*key, row.question or ""))
+        return {
+            "question": self._numbers[key],
+            "group": row.group,
+            "sample": row.sample,
+            "stop": STOPS.index(row.stop.value),
+            "reward": _or_nan(row.score.total if row.score is not None else None),
+            "em": _or_nan(parts.get("em")),
+            "searches": _or_nan(parts.get("searches")),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        floats = {name: [None if x != x else x for x in self.arrays[name]] for name in FLOATS}
+        integers = {name: self.arrays[name].tolist() for name in INTEGERS}
+        stamp = {"inode": self.inode, "changed": self.changed, "place": asdict(self.position)}
+        return {**stamp, "name": self.name, "questions": self.questions, "columns": {**integers, **floats}}
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> "TrajectoryIndex":
+        """Index from the cache; raise ValueError, KeyError or TypeError if it is invalid."""
+        found = cls(str(saved["name"]), int(saved["inode"]), int(saved["changed"]), FilePosition(**saved["place"]))
+        for source, question_id, question in saved["questions"]:
+            found._numbers[source, question_id] = len(found.questions)
+            found.questions.append((source, question_id, question))
+        for name, code in INTEGERS.items():
+            found.arrays[name] = array(code, saved["columns"][name])
+        for name, code in FLOATS.items():
+            found.arrays[name] = array(code, map(_or_nan, saved["columns"][name]))
+        if len({len(each) for each in found.arrays.values()}) != 1:
+            raise ValueError("the columns of an index have different lengths")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryFilter:
+    """Conditions on trajectories, all of which must hold; None or empty means any."""
+
+    step_from: int | None = None
+    step_to: int | None = None
+    question: str | None = None
+    source: str | None = None
+    reward_min: float | None = None
+    reward_max: float | None = None
+    stops: Sequence[str] = ()
+    group: int | None = None
+    sample: int | None = None
+    text: str | None = None
+
+    @property
+    def needs_index(self) -> bool:
+        conditions = (self.question, self.source, self.reward_min, self.reward_max, self.group, self.sample)
+        return bool(self.stops) or any(each is not None for each in conditions)
+
+    def includes_step(self, step: int) -> bool:
+        return (self.step_from is None or step >= self.step_from) and (self.step_to is None or step <= self.step_to)
+
+    def rows(self, index: TrajectoryIndex) -> NDArray[np.int64]:
+        columns = index.columns()
+        mask = np.ones(index.rows, dtype=bool)
+        if self.question is not None or self.source is not None:
+            questions = [
+                number
+                for number, (source, question_id, _) in enumerate(index.questions)
+                if self.question in (None, question_id) and self.source in (None, source)
+            ]
+            mask &= np.isin(columns["question"], questions)
+        if self.stops:
+            mask &= np.isin(columns["stop"], [STOPS.index(each) for each in self.stops])
+        for name in ("group", "sample"):
+            if (value := getattr(self, name)) is not None:
+                mask &= columns[name] == value
+        # Comparisons with NaN are false, so unknown rewards match no range.
+        if self.reward_min is not None:
+            mask &= columns["reward"] >= self.reward_min
+        if self.reward_max is not None:
+            mask &= columns["reward"] <= self.reward_max
+        return np.nonzero(mask)[0]
+
+
+def _lines_at(file: BinaryIO, offsets: Iterable[int]) -> Iterator[tuple[int, Line]]:
+    """Lines at these offsets of a file; empty for an offset beyond its end, as damaged offsets may be."""
+    size = os.fstat(file.fileno()).st_size
+    for start in map(int, offsets):
+        file.seek(min(start, size))
+        yield start, next_line(file)
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
+
 
 SUBFOLDER, EVALUATION_FILE = "trajectories", "trajectories.jsonl"
 INDEX_TIMEOUT = 60.0  # seconds to find a row in a file without offsets
@@ -36,8 +222,7 @@ class TrajectoryFile:
         """Name of a file that belongs to this one, such as its offsets."""
         return self.name.removesuffix(".jsonl") + suffix
 
-    def describe(self, row: int, start: int, error: InvalidRow) -> str:
-        """Error message for an invalid row."""
+    def describe_invalid(self, row: int, start: int, error: InvalidRow) -> str:
         return f"row {row} of {self.name}, at byte {start}, is not a trajectory: {error}"
 
 
@@ -71,7 +256,6 @@ class TrajectoryFiles:
     _cached_rows: dict[str, int] = field(default_factory=dict)
 
     def files(self) -> list[TrajectoryFile]:
-        """The current files by ascending step."""
         if self.kind == "evaluation":
             return [TrajectoryFile(0, EVALUATION_FILE, None)] if self.folder.find(EVALUATION_FILE) else []
         entries = {each.name: each for each in self.folder.entries(SUBFOLDER)}
@@ -82,10 +266,6 @@ class TrajectoryFiles:
                 rows = None if offsets is None or offsets.is_symlink() else offsets.stat().st_size // 8
                 found.append(TrajectoryFile(int(match[1]), f"{SUBFOLDER}/{name}", rows))
         return sorted(found, key=lambda file: file.step)
-
-    def count(self) -> int | None:
-        """Number of trajectories; None if only reading the files tells."""
-        return total_rows(self.files())
 
     def file(self, step: int) -> TrajectoryFile:
         found = next((file for file in self.files() if file.step == step), None)
@@ -107,7 +287,6 @@ class TrajectoryFiles:
             return found, complete
 
     def offsets(self, file: TrajectoryFile) -> Offsets:
-        """Byte offsets of the rows, from the offsets file or by reading."""
         if file.rows is not None:
             with self.folder.open(file.sibling(".offsets")) as opened:
                 written = opened.read(8 * file.rows)
@@ -116,7 +295,6 @@ class TrajectoryFiles:
         return found.columns()["start"]
 
     def row(self, at: TrajectoryId) -> Tree:
-        """Parsed row of a trajectory."""
         file = self.file(at.step)
         if file.rows is not None:
             start = self._offset(file.sibling(".offsets"), at.row)
@@ -128,15 +306,12 @@ class TrajectoryFiles:
         try:
             return parse_trajectory(next(self.lines(file.name, [start])))
         except InvalidRow as error:
-            raise HttpProblem(503, file.describe(at.row, start, error)) from error
+            raise HttpProblem(503, file.describe_invalid(at.row, start, error)) from error
 
     def lines(self, name: str, offsets: Iterable[int]) -> Iterator[bytes]:
         """Lines at these offsets of a file; empty for an offset beyond its end."""
         with self.folder.open(name) as opened:
-            size = os.fstat(opened.fileno()).st_size
-            for start in offsets:
-                opened.seek(min(int(start), size))  # offsets may be damaged
-                yield next_line(opened).text
+            yield from (line.text for _, line in _lines_at(opened, offsets))
 
     def sibling_row(self, file: TrajectoryFile, suffix: str, row: int) -> bytes | None:
         """The same row of a sibling file, such as the token log; None if missing."""
@@ -187,6 +362,5 @@ class TrajectoryFiles:
 
 
 def total_rows(files: Iterable[TrajectoryFile]) -> int | None:
-    """Sum of the rows; None if one is unknown."""
     counts = [file.rows for file in files]
     return None if None in counts else sum(count or 0 for count in counts)

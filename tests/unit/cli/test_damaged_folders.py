@@ -22,10 +22,9 @@ from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
 from sleuth.view.api import Api
 from sleuth.view.comparison import ComparisonCache
-from sleuth.view.folders import make_roots
-from sleuth.view.library import Library
+from sleuth.view.library import Library, make_roots
 from sleuth.view.server import application
-from sleuth.view.tokenizer_cache import TokenizerCache
+from sleuth.view.trajectory import TokenizerCache
 
 RECIPE = """
 name = "own"

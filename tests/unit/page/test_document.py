@@ -10,6 +10,7 @@ from sleuth.page.document import (
     THEME,
     document,
     duration,
+    element,
     flatten,
     folded,
     interval,
@@ -19,7 +20,6 @@ from sleuth.page.document import (
     short,
     table,
 )
-from sleuth.page.markup import element
 from sleuth.records import Estimate
 
 Read = Callable[[str], tuple[list[tuple[str, dict[str, str | None]]], str]]

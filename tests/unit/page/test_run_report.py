@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sleuth.page.curves import curves
-from sleuth.page.markup import joined
+from sleuth.page.document import joined
 from sleuth.page.run_report import (
     change_charts,
     change_table,
     changes,
+    curves,
     guard_events,
     guard_markers,
     loss_notes,

@@ -30,10 +30,9 @@ from sleuth.runs.run import Run
 from sleuth.runs.trajectory import trajectory_row
 from sleuth.view.api import Api
 from sleuth.view.comparison import ComparisonCache
-from sleuth.view.folders import make_roots
-from sleuth.view.library import Library
+from sleuth.view.library import Library, make_roots
 from sleuth.view.server import application
-from sleuth.view.tokenizer_cache import TokenizerCache
+from sleuth.view.trajectory import TokenizerCache
 
 ALPHABET = {letter: place for place, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 HOSTILE = '<script>alert("x")</script>'

@@ -12,7 +12,7 @@ from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.records import Score, Trajectory
 from sleuth.runs.run import Run
 from sleuth.runs.trajectory import trajectory_row
-from sleuth.view.tokenizer_cache import token_texts
+from sleuth.view.trajectory import token_texts
 
 Evaluate = Callable[..., EvaluationFolder]
 

@@ -10,8 +10,7 @@ import pytest
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.runs.run import Run
-from sleuth.view.folders import make_roots
-from sleuth.view.library import Library
+from sleuth.view.library import Library, make_roots
 
 Evaluate = Callable[..., EvaluationFolder]
 

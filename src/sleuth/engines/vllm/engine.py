@@ -23,7 +23,7 @@ from sleuth.engines.vllm.server_process import ServerProcess
 from sleuth.engines.vllm.weight_sync import InFlight, Load, WeightTransport, load_from_folder, sync_weights
 from sleuth.errors import ConfigError, EngineFailure
 from sleuth.model.tokens import StopStrings, Tokens
-from sleuth.page.markup import visible
+from sleuth.page.document import visible
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from sleuth import __version__
-from sleuth.page.document import STYLE, document, pairs, section, table
-from sleuth.page.markup import Html, element, joined
+from sleuth.page.document import STYLE, Html, document, element, joined, pairs, section, table
 from sleuth.retrieval.wire import AccessAnswer, AccessRequest, Limits, RetrieveAnswer, RetrieveRequest
 
 Operation = dict[str, Any]

@@ -41,7 +41,7 @@ function nameOf(control) {
 // Control characters, terminal escapes and directional overrides, which hide or reorder text.
 const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Replace hidden characters, like `visible` in page/markup.py. */
+/** Replace hidden characters, like `visible` in page/document.py. */
 export function visible(text) {
   return String(text).replace(HIDDEN, "\ufffd");
 }

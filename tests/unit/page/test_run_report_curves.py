@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sleuth.page.curves import curves, exact_match, trend
+from sleuth.page.run_report import curves, exact_match, trend
 from sleuth.records import Estimate
 
 Read = Callable[[str], tuple[list[tuple[str, dict[str, str | None]]], str]]

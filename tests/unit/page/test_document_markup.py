@@ -2,7 +2,7 @@
 
 import pytest
 
-from sleuth.page.markup import Html, element, escaped, joined, visible
+from sleuth.page.document import Html, element, escaped, joined, visible
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
 ESCAPED = "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; &quot;quoted&quot;"

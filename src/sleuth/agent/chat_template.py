@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +13,8 @@ GAP = "\ue000"
 REMEDY = "choose agent.protocol = tags, or a model whose chat template supports tools"
 
 Function = Mapping[str, Any]  # a function declaration as chat templates expect it
+Functions = Sequence[Function]
+Messages = Sequence[Mapping[str, Any]]
 
 
 def placeholder(index: int) -> str:
@@ -22,11 +23,7 @@ def placeholder(index: int) -> str:
 
 
 def render_frame(
-    messages: Sequence[Mapping[str, Any]],
-    tokens: Tokens,
-    functions: Sequence[Function] = (),
-    *,
-    generation_prompt: bool = True,
+    messages: Messages, tokens: Tokens, functions: Functions = (), *, generation_prompt: bool = True
 ) -> str:
     """Render messages with a placeholder for each content."""
     hollow = [{**message, "content": placeholder(index)} for index, message in enumerate(messages)]
@@ -39,13 +36,7 @@ def _render_cached(tokens: Tokens, conversation: str, generation_prompt: bool) -
     return render(messages, tokens, functions, generation_prompt=generation_prompt)
 
 
-def render(
-    messages: Sequence[Mapping[str, Any]],
-    tokens: Tokens,
-    functions: Sequence[Function] = (),
-    *,
-    generation_prompt: bool,
-) -> str:
+def render(messages: Messages, tokens: Tokens, functions: Functions = (), *, generation_prompt: bool) -> str:
     """Render messages through the chat template as text."""
     text = tokens.tokenizer.apply_chat_template(
         [dict(message) for message in messages],
@@ -57,7 +48,7 @@ def render(
     return text
 
 
-def try_render_frame(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function]) -> str:
+def try_render_frame(messages: Messages, tokens: Tokens, functions: Functions) -> str:
     """Like `render_frame`; an error raised by the template becomes a ConfigError."""
     try:
         return render_frame(messages, tokens, functions)
@@ -70,37 +61,25 @@ def is_json_string(before: str, after: str) -> bool:
     return before.endswith('"') and after.startswith('"')
 
 
-@dataclass(frozen=True, slots=True)
-class TurnFrame:
-    """The template's text from the end of the model's turn to a content, and from there to its next turn."""
-
-    opening: str
-    closing: str
-
-    def wrap(self, body: str) -> Observation:
-        quoted = is_json_string(self.opening, self.closing)
-        return Observation(self.opening, body, self.closing, trusted=True, quoted=quoted)
-
-
-def turn_frame(role: str, tokens: Tokens, functions: Sequence[Function]) -> TurnFrame:
-    """Derive the frame of a role's messages from the template.
+def turn_frame(role: str, tokens: Tokens, functions: Functions) -> Observation:
+    """The empty observation of a role: from the end of the model's turn to a content, and on to the next turn.
 
     Only this suffix is appended later: earlier tokens stay as they are, even if the template would rewrite them. A
     template whose frame depends on the position of the turn is a ConfigError.
     """
     turns = [{"role": name} for name in ("user", "assistant", role, "assistant", role)]
     once, twice = (_text_between(turns[:count], tokens, functions) for count in (3, 5))
-    frame = TurnFrame(*once[-2:])
+    opening, closing = once[-2:]
     # A later turn may rewrite the text before its own placeholder, but not the text after the model's words.
-    if TurnFrame(*twice[-2:]) != frame or twice[1] != frame.opening:
+    if twice[-2:] != [opening, closing] or twice[1] != opening:
         raise ConfigError(
             f"the chat template renders {role} messages differently from turn to turn, so they cannot be appended to "
             f"a conversation; {REMEDY}"
         )
-    return frame
+    return Observation(opening, "", closing, trusted=True, quoted=is_json_string(opening, closing))
 
 
-def _text_between(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function]) -> list[str]:
+def _text_between(messages: Messages, tokens: Tokens, functions: Functions) -> list[str]:
     parts = try_render_frame(messages, tokens, functions).split(GAP)[1:]
     if [*map(str, range(len(messages)))] != parts[::2]:
         roles = ", ".join(message["role"] for message in messages)

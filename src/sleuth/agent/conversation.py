@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from sleuth.agent import prompts
-from sleuth.agent.chat_template import Function
+from sleuth.agent.chat_template import Functions
 from sleuth.agent.ledger import Ledger
 from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol as Grammar
@@ -26,7 +26,7 @@ class ModelTurn(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """The result of showing an observation: whether any of it fits, and the visible part of its body if it was cut."""
+    """Whether any of an observation fits, and the visible part of its body if it was cut."""
 
     fits: bool
     cut: str | None
@@ -41,27 +41,21 @@ class Conversation(Protocol):
     @property
     def room(self) -> int:
         """The number of tokens that the conversation can still grow by."""
-        ...
 
-    def begin(self, messages: Sequence[dict[str, str]], functions: Sequence[Function] = ()) -> None:
+    def begin(self, messages: Sequence[dict[str, str]], functions: Functions = ()) -> None:
         """Add the prompt; the model is told of these functions."""
-        ...
 
     async def generate(self, sampling: Sampling) -> ModelTurn:
         """Sample the model's next turn; raise EngineFailure if that is impossible."""
-        ...
 
     def observe(self, observation: Observation, limit: int) -> Shown:
         """Add an observation of at most `limit` tokens."""
-        ...
 
     def count(self, messages: Sequence[dict[str, str]]) -> int:
         """The number of tokens of a prompt."""
-        ...
 
     def truncate(self, text: str, limit: int) -> str:
         """The beginning of a text that has at most `limit` tokens."""
-        ...
 
 
 @dataclass(slots=True)
@@ -81,7 +75,7 @@ class TokenConversation:
     def room(self) -> int:
         return self.context_tokens - len(self.ledger)
 
-    def begin(self, messages: Sequence[dict[str, str]], functions: Sequence[Function] = ()) -> None:
+    def begin(self, messages: Sequence[dict[str, str]], functions: Functions = ()) -> None:
         self._give(prompts.encode(messages, self.tokens, functions))
 
     async def generate(self, sampling: Sampling) -> ModelTurn:
@@ -114,23 +108,22 @@ class TokenConversation:
             self.on_text(self.tokens.decode(ids))
 
 
+@dataclass(slots=True)
 class TextStream:
     """Streams the text of one turn; a character split between tokens is sent once it is complete."""
 
-    def __init__(self, tokens: Tokens, on_text: OnText) -> None:
-        self._tokens = tokens
-        self._on_text = on_text
-        self._ids: list[int] = []
-        self._sent = 0
+    tokens: Tokens
+    on_text: OnText
+    _ids: list[int] = field(default_factory=list)
+    _sent: int = 0
 
     def add(self, ids: Sequence[int]) -> None:
         """Add tokens; all are decoded together, because some decoders join them with spaces."""
         self._ids.extend(ids)
-        text = self._tokens.decode(self._ids)
-        if text.endswith(BROKEN) or len(text) == self._sent:
-            return
-        self._on_text(text[self._sent :])
-        self._sent = len(text)
+        text = self.tokens.decode(self._ids)
+        if not text.endswith(BROKEN) and len(text) != self._sent:
+            self.on_text(text[self._sent :])
+            self._sent = len(text)
 
 
 def trim_at_stop(completion: Completion, stops: Sequence[str], tokens: Tokens) -> tuple[Completion, str]:

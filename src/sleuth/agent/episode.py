@@ -18,17 +18,7 @@ from sleuth.engines.base import Engine, Sampling, Session
 from sleuth.engines.remote import ContextFull
 from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable
 from sleuth.model.tokens import Tokens
-from sleuth.records import (
-    Action,
-    Answer,
-    Malformed,
-    Outcome,
-    Question,
-    StopReason,
-    ToolCall,
-    Trajectory,
-    Turn,
-)
+from sleuth.records import Action, Answer, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +64,6 @@ class Runner(TypingProtocol):
 
     async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
         """Run an episode to its end; a failure that is not the model's makes it unusable."""
-        ...
 
 
 class ConfiguredRunner(Runner, TypingProtocol):
@@ -94,7 +83,7 @@ Method = Callable[[ConfiguredRunner, Task, Conversation], Awaitable[Trajectory]]
 async def multi_turn(agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
     """The method `search`: reasoning, tool calls and observations in turns, until there is an answer."""
     conversation.begin(prompts.messages(task.question, agent.config.template, agent.protocol), agent.protocol.functions)
-    return await Episode(agent, task, conversation).run()
+    return await Episode(agent, task, conversation, agent.config.max_turns).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +101,6 @@ class Agent:
         prompts.load_template(self.config.template)  # an unknown name is an error here, not in the middle of a batch
 
     async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
-        """Run an episode to its end; a failure that is not the model's makes it unusable."""
         try:
             with self.engine.session(order) as session:
                 session.in_tool = lambda: self.tools.is_running
@@ -121,7 +109,6 @@ class Agent:
             return task.trajectory(StopReason.FUNCTION_FAILED, failure=str(failure))
 
     def conversation(self, session: Session, on_text: OnText | None = None) -> TokenConversation:
-        """A new conversation with the engine."""
         return TokenConversation(self.engine, self.tokens, self.protocol, self.config.context_tokens, session, on_text)
 
 
@@ -132,7 +119,7 @@ class Episode:
     agent: ConfiguredRunner
     task: Task
     conversation: Conversation
-    max_turns: int | None = None  # agent.turns if None
+    max_turns: int
     turns: list[Turn] = field(default_factory=list)
     failure: str | None = None
 
@@ -173,7 +160,7 @@ class Episode:
             case Answer():
                 self._record(turn, action, Outcome.ANSWERED)
                 return StopReason.ANSWERED
-            case ToolCall() if len(self.turns) + 1 == self._max_turns:
+            case ToolCall() if len(self.turns) + 1 == self.max_turns:
                 self._record(turn, action, Outcome.REFUSED)
                 return StopReason.OUT_OF_TURNS
             case ToolCall(name) if self._is_spent(name):
@@ -190,13 +177,13 @@ class Episode:
         if isinstance(result, SearchUnavailable | FunctionFailed):
             self.failure = str(result)
             self._record(turn, call, Outcome.UNAVAILABLE)
-            failed = isinstance(result, SearchUnavailable)
-            return StopReason.SEARCH_UNAVAILABLE if failed else StopReason.FUNCTION_FAILED
+            is_search = isinstance(result, SearchUnavailable)
+            return StopReason.SEARCH_UNAVAILABLE if is_search else StopReason.FUNCTION_FAILED
         self._record(turn, call, Outcome.RETURNED if isinstance(result, str) else Outcome.FOUND, result)
         return self._observe(self.agent.protocol.observe(call, result))
 
     def _observe(self, observation: Observation) -> StopReason | None:
-        if len(self.turns) >= self._max_turns:
+        if len(self.turns) >= self.max_turns:
             return StopReason.OUT_OF_TURNS
         shown = self.conversation.observe(observation, self.agent.config.observation_tokens)
         last = self.turns[-1]
@@ -209,10 +196,6 @@ class Episode:
         well_formed = turn.well_formed and isinstance(action, Malformed) == isinstance(turn.action, Malformed)
         flat, counts = tuple(chain.from_iterable(hits)), tuple(map(len, hits))
         self.turns.append(Turn(turn.text, action, outcome, turn.tokens, flat, counts, well_formed, result=text))
-
-    @property
-    def _max_turns(self) -> int:
-        return self.agent.config.max_turns if self.max_turns is None else self.max_turns
 
     def _is_spent(self, name: str) -> bool:
         limit = self.agent.tools.max_calls(name, self.agent.config)

@@ -3,18 +3,10 @@
 import json
 import re
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import Literal, NamedTuple, Protocol
 
-from sleuth.agent.chat_template import (
-    GAP,
-    REMEDY,
-    Function,
-    TurnFrame,
-    render,
-    try_render_frame,
-    turn_frame,
-)
+from sleuth.agent.chat_template import GAP, REMEDY, Functions, render, try_render_frame, turn_frame
 from sleuth.agent.observation import Observation, sanitizer
 from sleuth.agent.tools import SEARCH, Tool, ToolResult, validate_call
 from sleuth.errors import ConfigError
@@ -22,74 +14,61 @@ from sleuth.model.tokens import Tokens
 from sleuth.records import Action, Answer, Hit, Malformed, ToolCall
 
 PROBE = ToolCall.search("Oslo")
-SEPARATOR = "\n---\n"
+INSTRUCTION = (
+    "Work out the answer to the question step by step. You may put your reasoning between <think> and </think> before "
+    "you act. Whenever you lack a fact, {hints}; one call a turn. When you know the answer, give it alone and short "
+    "between <answer> and </answer>, for example <answer> Lisbon </answer>."
+)
 HINTS = {"search": "call the function search with one query or several", "access": "read a page with access"}
 GRAMMAR_TAGS = ("think", "answer", "tool_call", "tool_response", "tools")  # no document may write these
 
 
-class Kind(StrEnum):
-    """The action of a turn."""
-
-    CALL = "call"
-    ANSWER = "answer"
-    NEITHER = "neither"
-
-
 class ParsedTurn(NamedTuple):
-    """The content of a turn's action and the text around it; for NEITHER the content is the reason."""
+    """The content of a turn's action and the text around it; for `neither` the content is the reason."""
 
-    kind: Kind
+    kind: Literal["call", "answer", "neither"]
     content: str
     before: str = ""
     after: str = ""
 
 
 class CallFormat(Protocol):
-    """How a model family writes function calls."""
+    """How a model family writes function calls; `template` has a place for the JSON of the call."""
 
     stops: tuple[str, ...]
+    template: str
     arguments_key: str
-    example: str
     tags: tuple[str, ...]
 
     def split(self, text: str) -> ParsedTurn:
         """Find the action in a turn; total, it never raises."""
-        ...
-
-    def wrap(self, call: str) -> str:
-        """A call, given as JSON, as the model writes it."""
-        ...
 
 
 class Hermes:
     """JSON between <tool_call> and </tool_call>, as Hermes and Qwen write it; the first closing tag ends the turn."""
 
     stops: tuple[str, ...] = ("</tool_call>", "</answer>")
+    template = "<tool_call>\n{}\n</tool_call>"
     arguments_key = "arguments"
-    example = '<tool_call>\n{"name": "search", "arguments": {"query_list": ["your query"]}}\n</tool_call>'
     tags: tuple[str, ...] = ("tool_call", "tool_response", "tools")
     _end = re.compile(r"</(tool_call|answer)>")
 
     def split(self, text: str) -> ParsedTurn:
         closing = self._end.search(text)
         if closing is None:
-            return ParsedTurn(Kind.NEITHER, "neither a function call nor an answer was closed")
+            return ParsedTurn("neither", "neither a function call nor an answer was closed")
         before, opening, content = text[: closing.start()].rpartition(f"<{closing[1]}>")
         if not opening:
-            return ParsedTurn(Kind.NEITHER, f"</{closing[1]}> closes nothing that was opened")
-        kind = Kind.ANSWER if closing[1] == "answer" else Kind.CALL
-        return ParsedTurn(kind, content, before, text[closing.end() :])
-
-    def wrap(self, call: str) -> str:
-        return f"<tool_call>\n{call}\n</tool_call>"
+            return ParsedTurn("neither", f"</{closing[1]}> closes nothing that was opened")
+        return ParsedTurn("answer" if closing[1] == "answer" else "call", content, before, text[closing.end() :])
 
 
 class Bare:
     """JSON alone, as Llama 3 writes it; the turn ends with the model's end-of-turn token."""
 
     stops: tuple[str, ...] = ("</answer>",)
+    template = "{}"
     arguments_key = "parameters"
-    example = '{"name": "search", "parameters": {"query_list": ["your query"]}}'
     tags: tuple[str, ...] = ()
     _call = re.compile(r'\{\s*"(?:name|type)"\s*:')
 
@@ -102,16 +81,11 @@ class Bare:
                 end = json.JSONDecoder().raw_decode(spoken, call.start())[1]
             except (ValueError, RecursionError):
                 end = len(spoken)
-            return ParsedTurn(Kind.CALL, spoken[call.start() : end], spoken[: call.start()], spoken[end:])
+            return ParsedTurn("call", spoken[call.start() : end], spoken[: call.start()], spoken[end:])
         if opening:
-            return ParsedTurn(Kind.ANSWER, content, before, after)
-        return ParsedTurn(
-            Kind.NEITHER,
-            "</answer> closes nothing that was opened" if closing else "no function was called and no answer given",
-        )
-
-    def wrap(self, call: str) -> str:
-        return call
+            return ParsedTurn("answer", content, before, after)
+        unopened = "</answer> closes nothing that was opened"
+        return ParsedTurn("neither", unopened if closing else "no function was called and no answer given")
 
 
 FORMATS: tuple[CallFormat, ...] = (Hermes(), Bare())
@@ -125,51 +99,44 @@ class FunctionCalls:
 
     marks = None
 
-    def __init__(self, tokens: Tokens, tools: Sequence[Tool] = (SEARCH,)) -> None:
+    def __init__(self, tokens: Tokens | None, tools: Sequence[Tool] = (SEARCH,)) -> None:
         """A tokenizer whose chat template does not support tools is a ConfigError."""
+        if tokens is None:
+            raise ConfigError("the protocol tools needs a model's chat template; name the model with --model")
         functions = tuple(tool.function for tool in tools)
         call_format = _detect_format(tokens, functions)
-        frames = turn_frame("tool", tokens, functions), turn_frame("user", tokens, functions)
-        self._configure(tools, call_format, *frames, tokens)
+        frames = [turn_frame(role, tokens, functions) for role in ("tool", "user")]
+        self._configure(tools, call_format, frames, tokens)
 
     def _configure(
-        self,
-        tools: Sequence[Tool],
-        call_format: CallFormat,
-        tool_frame: TurnFrame,
-        user_frame: TurnFrame,
-        tokens: Tokens | None,
+        self, tools: Sequence[Tool], call_format: CallFormat, frames: Sequence[Observation], tokens: Tokens | None
     ) -> None:
-        self._tools = tuple(tools)
-        self.functions: tuple[Function, ...] = tuple(tool.function for tool in tools)
-        self._format = call_format
+        self._tools, self._format = tuple(tools), call_format
+        self._tool_frame, self._user_frame = frames
+        self.functions = tuple(tool.function for tool in tools)
         self.stops = call_format.stops
-        self._tool_frame, self._user_frame = tool_frame, user_frame
         self._tag = re.compile(rf"</?(?:{'|'.join(('think', 'answer', *call_format.tags))})>")
         self._sanitize = sanitizer(GRAMMAR_TAGS, tokens)
-        self.instruction = _instruction(tools)
+        hints = " or ".join(HINTS.get(tool.name, f"call the function {tool.name}") for tool in tools)
+        self.instruction = INSTRUCTION.format(hints=hints)
 
     def parse(self, text: str) -> Action:
         turn = self._format.split(text)
-        match turn.kind:
-            case Kind.CALL:
-                return parse_call(turn.content, self._tools)
-            case Kind.ANSWER:
-                return Answer(turn.content.strip())
-            case Kind.NEITHER:
-                return Malformed(turn.content)
+        if turn.kind == "call":
+            return parse_call(turn.content, self._tools)
+        return Answer(turn.content.strip()) if turn.kind == "answer" else Malformed(turn.content)
 
     def write(self, action: ToolCall | Answer) -> str:
         if isinstance(action, Answer):
             return f"<answer> {action.text} </answer>"
         call = {"name": action.name, self._format.arguments_key: dict(action.arguments)}
         # Escaped, so that no argument can close the tag.
-        return self._format.wrap(json.dumps(call, ensure_ascii=False).replace("<", "\\u003c"))
+        return self._format.template.format(json.dumps(call, ensure_ascii=False).replace("<", "\\u003c"))
 
     def is_well_formed(self, text: str, action: Action) -> bool:
         """One action with nothing after it, and at most one thought before it."""
         turn = self._format.split(text)
-        inside = turn.content if turn.kind is Kind.ANSWER else ""
+        inside = turn.content if turn.kind == "answer" else ""
         alone = not turn.after.strip() and not self._tag.search(inside)
         tags_before = self._tag.findall(turn.before)
         return not isinstance(action, Malformed) and alone and tags_before in ([], ["<think>", "</think>"])
@@ -186,13 +153,14 @@ class FunctionCalls:
             parts = [_list_documents(hits) for hits in result]
         else:
             parts = [f"For {query}:\n{_list_documents(hits)}" for query, hits in zip(call.lookups, result, strict=True)]
-        return self._tool_frame.wrap(self._sanitize(SEPARATOR.join(parts)))
+        return replace(self._tool_frame, body=self._sanitize("\n---\n".join(parts)))
 
     def correct(self, action: Malformed) -> Observation:
-        return self._user_frame.wrap(
-            f"No action was taken: {action.reason}. Call a function like this: {self._format.example}\n"
-            "or answer like this: <answer> answer </answer>"
-        )
+        return self._correction(action, f" like this: {self.write(ToolCall.search('your query'))}\nor")
+
+    def _correction(self, action: Malformed, example: str) -> Observation:
+        hint = f"Call a function{example} answer like this: <answer> answer </answer>"
+        return replace(self._user_frame, body=f"No action was taken: {action.reason}. {hint}")
 
     def to_messages(self, turns: Sequence[str], observations: Sequence[Observation]) -> list[dict[str, str]]:
         messages: list[dict[str, str]] = []
@@ -207,13 +175,12 @@ class RemoteFunctionCalls(FunctionCalls):
     """Function calls of a chat-completions server, which parses the model's format itself; observations are text."""
 
     def __init__(self, tools: Sequence[Tool] = (SEARCH,)) -> None:
-        self._configure(tools, Hermes(), TurnFrame("", ""), TurnFrame("", ""), None)
+        frame = Observation("", "", "")
+        self._configure(tools, Hermes(), (frame, frame), None)
         self.stops = ("</answer>",)
 
     def correct(self, action: Malformed) -> Observation:
-        return self._user_frame.wrap(
-            f"No action was taken: {action.reason}. Call a function, or answer like this: <answer> answer </answer>"
-        )
+        return self._correction(action, ", or")
 
 
 def parse_call(call: str, tools: Sequence[Tool]) -> ToolCall | Malformed:
@@ -235,16 +202,7 @@ def _list_documents(hits: Sequence[Hit]) -> str:
     return "\n".join(documents) or "Nothing was found."
 
 
-def _instruction(tools: Sequence[Tool]) -> str:
-    hints = " or ".join(HINTS.get(tool.name, f"call the function {tool.name}") for tool in tools)
-    return (
-        "Work out the answer to the question step by step. You may put your reasoning between <think> and </think> "
-        f"before you act. Whenever you lack a fact, {hints}; one call a turn. When you know the answer, give it "
-        "alone and short between <answer> and </answer>, for example <answer> Lisbon </answer>."
-    )
-
-
-def _detect_format(tokens: Tokens, functions: Sequence[Function]) -> CallFormat:
+def _detect_format(tokens: Tokens, functions: Functions) -> CallFormat:
     """Let the chat template render a call, and find the format that reads it."""
     if tokens.tokenizer.chat_template is None:
         raise ConfigError(f"agent.protocol = tools needs a chat template, and the model has none; {REMEDY}")
@@ -259,7 +217,7 @@ def _detect_format(tokens: Tokens, functions: Sequence[Function]) -> CallFormat:
         raise ConfigError(f"the chat template rejects a function call ({error}); {REMEDY}") from error
     for call_format in FORMATS:
         turn = call_format.split(rendered.rpartition(GAP)[2])
-        if turn.kind is Kind.CALL and parse_call(turn.content, (SEARCH,)) == PROBE:
+        if turn.kind == "call" and parse_call(turn.content, (SEARCH,)) == PROBE:
             break
     else:
         raise ConfigError(f"the chat template writes function calls in an unknown format; {REMEDY}")

@@ -4,16 +4,120 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
+from operator import attrgetter
 
 from sleuth.agent import prompts
 from sleuth.agent.conversation import Conversation, OnText, TokenConversation
-from sleuth.agent.episode import Agent, ConfiguredRunner, Method, Task, multi_turn
-from sleuth.agent.one_turn import OneTurn
+from sleuth.agent.episode import Agent, ConfiguredRunner, Episode, Method, Task, multi_turn
+from sleuth.agent.protocol import Protocol
 from sleuth.config.agent import AgentConfig
 from sleuth.config.hooks import IMPORT, Contract, describe_exception, import_function, resolve
 from sleuth.engines.base import Session
 from sleuth.errors import ConfigError, EngineFailure, FunctionFailed, SearchUnavailable, UserError
-from sleuth.records import Question, StopReason, Trajectory, Turn
+from sleuth.records import Answer, Hit, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class OneTurn:
+    """Answers in one turn, for `rag` with the passages found for the question; `shots` are examples in the prompt.
+
+    Retrieved passages are the hits of the one turn, even if the prompt had no room for them, and do not count as a
+    search of the model.
+    """
+
+    retrieves: bool = False
+    shots: tuple[Question, ...] = ()
+
+    def check(self, config: AgentConfig) -> None:
+        """Raise ConfigError if the prompt template does not fit the method."""
+        text, name = prompts.load_template(config.template), config.template
+        remedy = f"choose another prompt, for example --set agent.prompt={config.method}"
+        if self.retrieves and prompts.DOCUMENTS not in text:
+            raise ConfigError(f"the prompt {name!r} has no {prompts.DOCUMENTS} for the retrieved passages; {remedy}")
+        if not self.retrieves and prompts.DOCUMENTS in text:
+            raise ConfigError(
+                f"the prompt {name!r} has {prompts.DOCUMENTS}, but the method {config.method} retrieves nothing; "
+                f"{remedy}"
+            )
+        if self.shots and prompts.EXAMPLES not in text:
+            raise ConfigError(f"the prompt {name!r} has no {prompts.EXAMPLES}, so --shots has no effect; {remedy}")
+
+    async def __call__(self, agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
+        hits = await agent.tools.search(task.question.question) if self.retrieves else ()
+        if isinstance(hits, SearchUnavailable):
+            return task.trajectory(StopReason.SEARCH_UNAVAILABLE, failure=str(hits))
+        documents = describe(hits, agent.protocol) if self.retrieves else ""
+        shown = self._fit(task.question, documents, agent, conversation)
+        conversation.begin(self.messages(task.question, shown, agent))
+        trajectory = await Episode(agent, task, conversation, max_turns=1).run()
+        cut = None if not hits or shown == documents else shown
+        turns = [
+            replace(turn, hits=hits, formed=_is_well_formed(turn, agent.config.template, agent.protocol), shown=cut)
+            for turn in trajectory.turns
+        ]
+        if hits and not turns and trajectory.stop is StopReason.OUT_OF_TOKENS:
+            unread = Malformed("the prompt left no room")
+            turns.append(Turn("", unread, Outcome.REFUSED, 0, hits, formed=False, shown=""))
+        return _accept_plain_answer(replace(trajectory, turns=tuple(turns)))
+
+    def messages(self, question: Question, documents: str, agent: ConfiguredRunner) -> tuple[dict[str, str], ...]:
+        template, protocol = agent.config.template, agent.protocol
+        answers = [write_answer(shot.golden_answers[0], template, protocol) for shot in self.shots]
+        shots = zip(map(prompts.with_question_mark, self.shots), answers, strict=True)
+        examples = "".join(f"Question: {text}\n{answer}\n\n" for text, answer in shots)
+        return prompts.fill(question, template, protocol, documents, examples)
+
+    def _fit(self, question: Question, documents: str, agent: ConfiguredRunner, conversation: Conversation) -> str:
+        """The documents cut to the observation budget, and further if the prompt would leave no room for a turn."""
+        if not self.retrieves:
+            return ""
+        config = agent.config
+        shown = conversation.truncate(documents, config.observation_tokens)
+        if conversation.count(self.messages(question, shown, agent)) + config.turn_tokens <= config.context_tokens:
+            return shown
+        room = config.context_tokens - conversation.count(self.messages(question, "", agent))
+        # If there is no room for a whole turn, half of the room is for the answer.
+        return conversation.truncate(
+            documents, min(config.observation_tokens, max(room - config.turn_tokens, room // 2, 0))
+        )
+
+
+def describe(hits: Sequence[Hit], protocol: Protocol) -> str:
+    """Passages as an observation words them, which keeps them from imitating the grammar."""
+    return protocol.observe(ToolCall.search(""), (tuple(hits),)).body
+
+
+def _accept_plain_answer(trajectory: Trajectory) -> Trajectory:
+    """Accept a reply without answer tags as the answer: not every model was taught them.
+
+    A truncated thought is not accepted: it may mention a candidate that it goes on to reject.
+    """
+    last = trajectory.turns[-1] if trajectory.turns else None
+    if last is None or trajectory.stop is not StopReason.OUT_OF_TURNS or not isinstance(last.action, Malformed):
+        return trajectory
+    text = last.text.rpartition("</think>")[2].replace("<answer>", "").strip()
+    if not text or "<think>" in text:
+        return trajectory
+    answered = replace(last, action=Answer(text), outcome=Outcome.ANSWERED)
+    return replace(trajectory, turns=(*trajectory.turns[:-1], answered), stop=StopReason.ANSWERED)
+
+
+def _is_well_formed(turn: Turn, template: str, protocol: Protocol) -> bool:
+    """Whether a turn has the format of its prompt: without <think> in the prompt, the answer and nothing else."""
+    if prompts.THOUGHT in prompts.load_template(template):
+        return turn.formed
+    if not isinstance(turn.action, Answer):
+        return False
+    return "".join(turn.text.split()) == "".join(protocol.write(turn.action).split())
+
+
+def write_answer(answer: str, template: str, protocol: Protocol, thought: str | None = None) -> str:
+    """An answer as the model would give it, after a thought if the prompt asks for one."""
+    written = protocol.write(Answer(answer))
+    if prompts.THOUGHT not in prompts.load_template(template):
+        return written
+    return f"<think> {thought or f'The answer is {answer}.'} </think> {written}"
+
 
 METHODS: dict[str, Method] = {
     "search": multi_turn,
@@ -75,12 +179,8 @@ def _problem(result: object, task: Task) -> str | None:
         return f"{type(result).__name__}; expected a Trajectory"
     if not isinstance(result.stop, StopReason) or not all(isinstance(turn, Turn) for turn in result.turns):
         return f"a Trajectory with stop = {result.stop!r} and turns = {result.turns!r}; expected a StopReason and Turns"
-    if (result.question, result.group, result.sample, result.step) != (
-        task.question,
-        task.group,
-        task.sample,
-        task.step,
-    ):
+    identity = attrgetter("question", "group", "sample", "step")
+    if identity(result) != identity(task):
         return "a Trajectory of another task (question, group, sample, step); expected that of the given task"
     ids, sampled = len(result.ids), sum(result.sampled)
     logprobs, versions = len(result.logprobs), len(result.versions)
@@ -102,11 +202,15 @@ def require_prompts(agent: ConfiguredRunner, questions: Iterable[Question]) -> N
 
 def describe_overlong(agent: Agent, questions: Sequence[Question], what: str) -> str | None:
     """A sentence about prompts that leave no room for a single token, or None; a ConfigError if all are so long."""
+    if not isinstance(agent.method, OneTurn) and agent.method is not multi_turn:
+        return None  # a user's method writes its own prompts
     limit = agent.config.context_tokens
     # A token has at least one byte, so only long texts need to be tokenized.
-    frame = len(_prompt(agent, Question("", "?", ("",), "")) or ())
-    long = [question for question in questions if frame + _bytes(question) >= limit]
-    lengths = [len(prompt) for question in long if (prompt := _prompt(agent, question)) is not None]
+    frame = count_prompt_tokens(agent, Question("", "?", ("",), ""))
+    texts = ("".join(message["content"] for message in each.prompt or ()) or each.question for each in questions)
+    sizes = (frame + len(text.encode(errors="surrogatepass")) for text in texts)
+    long = [question for question, size in zip(questions, sizes, strict=True) if size >= limit]
+    lengths = [count_prompt_tokens(agent, question) for question in long]
     count = sum(length >= limit for length in lengths)
     if not count:
         return None
@@ -119,18 +223,11 @@ def describe_overlong(agent: Agent, questions: Sequence[Question], what: str) ->
     return f"{problem}: they count as wrong; raise agent.context_tokens, or remove them"
 
 
-def _prompt(agent: Agent, question: Question) -> list[int] | None:
-    """The shortest possible prompt; None if a user's method decides."""
+def count_prompt_tokens(agent: Agent, question: Question) -> int:
+    """The number of tokens of a question's prompt before any retrieval."""
     if isinstance(agent.method, OneTurn):
-        return prompts.encode(agent.method.messages(question, "", agent), agent.tokens)
-    if agent.method is multi_turn:
-        return prompts.render(question, agent.config.template, agent.protocol, agent.tokens)
-    return None
-
-
-def _bytes(question: Question) -> int:
-    own = "".join(message["content"] for message in question.prompt or ())
-    return len((own or question.question).encode(errors="surrogatepass"))
+        return len(prompts.encode(agent.method.messages(question, "", agent), agent.tokens))
+    return len(prompts.render(question, agent.config.template, agent.protocol, agent.tokens))
 
 
 def draw_shots(questions: Sequence[Question], count: int, seed: int) -> tuple[Question, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.agent import prompts
-from sleuth.agent.one_turn import describe, write_answer
+from sleuth.agent.methods import describe, write_answer
 from sleuth.agent.protocol import Protocol
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.corpus import passages

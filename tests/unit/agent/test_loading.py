@@ -126,6 +126,15 @@ def test_an_agent_is_ready_to_ask(home: Path) -> None:
     assert agent.tools.k == 2
 
 
+OWN_PROTOCOL = "agent.protocol=import:own_tags.tags"
+OWN_TAGS = """
+from sleuth.agent.tags import Tags
+
+def tags(tokens):
+    return Tags()
+"""
+
+
 @pytest.mark.parametrize(
     ("changed", "differs"),
     [
@@ -135,14 +144,15 @@ def test_an_agent_is_ready_to_ask(home: Path) -> None:
         ({"settings": ("retrieval.k=1",)}, {"search.k"}),
         ({"settings": ("agent.prompt=instruct",)}, {"prompt.name", "prompt.sha256"}),
         ({"before": True}, {"model.sha256"}),
-        (
-            {"settings": ("agent.protocol=import:sleuth.agent.protocol._tags",)},
-            {"protocol.name", "imported", "imported.protocol"},
-        ),
+        ({"settings": (OWN_PROTOCOL,)}, {"protocol.name", "imported", "imported.protocol"}),
     ],
     ids=["nothing", "slots", "searches", "k", "prompt", "weights", "protocol"],
 )
-def test_the_stamp_tells_what_matters_apart(home: Path, changed: dict[str, Any], differs: set[str]) -> None:
+def test_stamp_changes_with_everything_that_answers_depend_on(
+    home: Path, changed: dict[str, Any], differs: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "own_tags.py").write_text(OWN_TAGS)
+    monkeypatch.syspath_prepend(str(home))
     first = flatten(candidate(home, "run").stamp())
     settings = changed.pop("settings", ())
     second = flatten(candidate(home, "run", *settings, **changed).stamp())
@@ -197,18 +207,18 @@ def test_the_stamp_holds_what_a_protocol_says(home: Path, monkeypatch: pytest.Mo
     assert {each for each in told[0] if told[0][each] != told[1][each]} == {"protocol.sha256"}
 
 
-def test_the_stamp_holds_the_pages_and_the_web(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stamp_includes_pages_and_web_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "pages.jsonl").write_text('{"url": "a", "contents": "b"}\n')
     setting = f"retrieval.pages={home / 'pages.jsonl'}"
-    protocol = "agent.protocol=import:sleuth.agent.protocol._tags"
-    first = candidate(home, "run", protocol, setting).stamp()["search"]
+    (home / "own_tags.py").write_text(OWN_TAGS)
+    monkeypatch.syspath_prepend(str(home))
+    first = candidate(home, "run", OWN_PROTOCOL, setting).stamp()["search"]
     (home / "pages.jsonl").write_text('{"url": "a", "contents": "c"}\n')
-    second = candidate(home, "run", protocol, setting).stamp()["search"]
+    second = candidate(home, "run", OWN_PROTOCOL, setting).stamp()["search"]
     assert {each for each in first if first[each] != second[each]} == {"pages"}
     web = candidate(home, "run", "retrieval.service.language=de", index="web:serper").stamp()["search"]
     assert (web["index"], web["by"]) == ("web:serper", "name")
     assert web["web"] == {"language": "de", "country": None, "pages": False}
-    monkeypatch.syspath_prepend(str(home))
     (home / "mine_shelf.py").write_text(MODULE)
     with pytest.raises(InputError, match="does not answer"):
         candidate(home, "run", "retrieval.service.deadline=0.2", index="http://127.0.0.1:1").stamp()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sleuth.agent.episode import Agent, Task
-from sleuth.agent.one_turn import OneTurn
+from sleuth.agent.methods import OneTurn
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError, InputError

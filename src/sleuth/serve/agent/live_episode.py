@@ -100,11 +100,7 @@ class ObservedEngine:
         return self.agent.engine.session(priority)
 
     async def generate(
-        self,
-        ids: Sequence[int],
-        sampling: Sampling,
-        session: Session | None = None,
-        on_tokens: OnTokens | None = None,
+        self, ids: Sequence[int], sampling: Sampling, session: Session | None = None, on_tokens: OnTokens | None = None
     ) -> Completion:
         agent, recorder = self.agent, self.recorder
         bounded = replace(sampling, max_tokens=recorder.begin_turn(sampling.max_tokens), **self.sampling)

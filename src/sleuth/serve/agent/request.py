@@ -8,9 +8,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import Response
 
-from sleuth.agent import prompts
+from sleuth.agent import methods, prompts
 from sleuth.agent.episode import Agent, multi_turn
-from sleuth.agent.one_turn import OneTurn
 from sleuth.http.responses import JSON, HttpProblem, encode_json
 from sleuth.records import Question
 
@@ -197,11 +196,9 @@ def extract_question(messages: Sequence[Message], agent: Agent, max_characters: 
 
 
 def count_prompt_tokens(question: Question, agent: Agent) -> int:
-    """The number of tokens of the question's prompt, before any retrieval."""
+    """As `methods.count_prompt_tokens`; a chat template that rejects the client's messages is an ApiError."""
     try:
-        if isinstance(agent.method, OneTurn):
-            return len(prompts.encode(agent.method.messages(question, "", agent), agent.tokens))
-        return len(prompts.render(question, agent.config.template, agent.protocol, agent.tokens))
+        return methods.count_prompt_tokens(agent, question)
     except Exception as error:  # templates are third-party programs
         if question.prompt is None:
             raise

@@ -17,7 +17,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_
 from sleuth.engines.paged.page_pool import PAGE_SIZE
 from sleuth.engines.paged.triton_backend import rotate_and_store
 from sleuth.model import fused_layers
-from sleuth.model.attention import PackedLayout
+from sleuth.model.attention import PackedLayout, _AttendRotated
+from sleuth.model.fused_layers import _AddNormProject, _GateProject
 from sleuth.model.kernel_patch import disable_split_k, install
 from sleuth.model.kernels import pointwise
 from sleuth.model.load import load
@@ -225,7 +226,7 @@ def graph(out: Tensor) -> set[str]:
     return {type(node).__name__ for node in found}
 
 
-LAYER = {"_NormedProductBackward", "_AttendRotatedBackward", "_GatedProductBackward"}
+LAYER = {f"{each.__name__}Backward" for each in (_AddNormProject, _AttendRotated, _GateProject)}
 
 
 @pytest.mark.gpu

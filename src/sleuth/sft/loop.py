@@ -112,7 +112,7 @@ class Checkpoints:
         if best and not best_path.exists():
             with atomic_write(best_path) as path:
                 save_file({name: tensor.contiguous() for name, tensor in best.items()}, path)
-        taken = checkpoint.snapshot(learner.policy, learner.optimiser, Progress(step), buffers=HostBuffers())
+        taken = checkpoint.snapshot(learner.policy, learner.optimiser, Progress(step), HostBuffers())
         with atomic_write(run.checkpoint(step)) as folder:
             checkpoint.write_weights(folder, taken)
             checkpoint.write_shards(folder, taken, None)

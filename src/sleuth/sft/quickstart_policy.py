@@ -28,7 +28,7 @@ from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, expert, is_compa
 from sleuth.sft.step import fit
 from sleuth.synthesis.world.names import name_words
 from sleuth.synthesis.world.world import World, WorldQuestion
-from sleuth.train import ceiling
+from sleuth.train import held_out
 
 # A tag, a word, a number or another character, each with the space before it; then white space.
 PIECE = r" ?</?[a-z]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s+"
@@ -77,10 +77,10 @@ def make_policy(plan: Plan, out: Path, progress: Progress) -> Evaluation:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceilings: list[Evaluation] = []
     with atomic_write(out) as folder:
-        policy = cold_start(plan, device, lambda skilled: ceilings.append(ceiling.measure(skilled)), progress)
+        policy = cold_start(plan, device, lambda skilled: ceilings.append(held_out.measure_ceiling(skilled)), progress)
         policy.save(folder)
-        found = json.dumps(ceiling.as_json(ceilings[0]) | {"seed": plan.seed}, indent=2)
-        (folder / ceiling.FILE).write_text(found + "\n", encoding="utf-8")
+        found = json.dumps(held_out.ceiling_json(ceilings[0]) | {"seed": plan.seed}, indent=2)
+        (folder / held_out.CEILING).write_text(found + "\n", encoding="utf-8")
     return ceilings[0]
 
 

@@ -3,14 +3,16 @@
 import json
 import pickle
 import random
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -22,28 +24,23 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor, Replicate
 
-from sleuth.errors import InputError
+from sleuth.errors import InputError, TrainingStopped
 from sleuth.model import lora
 from sleuth.model.policy import HostBuffers, Policy, Weights
 from sleuth.model.tokens import Tokens
+from sleuth.runs.atomic import atomic_write
 from sleuth.runs.checksums import CHECKPOINT_FORMAT, CHECKSUMS, TRAINER, file_sha256, list_files, seal
-from sleuth.runs.run import step_of
-from sleuth.train.optimiser import MASTER, Optimiser
+from sleuth.runs.run import Run, step_of
+from sleuth.train.guards import LOWER_RATE
+from sleuth.train.optimiser import MASTER, Optimiser, find_non_finite
+from sleuth.train.ranks import ALONE, TIMEOUT, Ranks
 
 PROGRESS = "progress.json"
 POLICY, CRITIC, RANDOM = "policy", "critic", "random"
 READ_ERRORS = (
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    EOFError,
-    RuntimeError,
-    SafetensorError,
+    OSError, ValueError, TypeError, LookupError, AttributeError, EOFError, RuntimeError, SafetensorError,
     pickle.UnpicklingError,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,6 @@ def snapshot(
     policy: Policy,
     optimiser: Optimiser,
     progress: Progress,
-    *,
     buffers: HostBuffers,
     rank: int = 0,
     critic: Optimiser | None = None,
@@ -96,15 +92,19 @@ def snapshot(
         live |= {f"{CRITIC}.{name}": tensor for name, tensor in critic.state(whole=True).items()}
     tensors = {name: buffers.copy(name, tensor) for name, tensor in live.items()}
     buffers.synchronize()
-    return Snapshot(policy, weights, {**tensors, **_random_states(rank)}, progress)
+    text = json.dumps(random.getstate()).encode()
+    states = {"python": torch.tensor(list(text), dtype=torch.uint8), "cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    tensors |= {f"{RANDOM}.{rank}.{name}": state for name, state in states.items()}
+    return Snapshot(policy, weights, tensors, progress)
 
 
 def write_weights(folder: Path, state: Snapshot) -> None:
     """Write the part of rank 0; every rank adds its shards afterwards."""
     state.policy.write(folder, state.weights)
-    trainer = folder / TRAINER
-    trainer.mkdir()
-    (trainer / PROGRESS).write_text(json.dumps(state.progress.as_json()), encoding="utf-8")
+    (folder / TRAINER).mkdir()
+    (folder / TRAINER / PROGRESS).write_text(json.dumps(state.progress.as_json()), encoding="utf-8")
 
 
 def write_shards(folder: Path, state: Snapshot, group: ProcessGroup | None) -> None:
@@ -135,12 +135,7 @@ def restore(
     if critic is not None and not any(name.startswith(f"{CRITIC}.") for name in stored):
         raise _mismatch(folder, "it has no critic, and this run has one")
     optimisers = {POLICY: optimiser} | ({} if critic is None else {CRITIC: critic})
-    sizes = {
-        name: (entry.size, entry.properties.dtype)
-        for name, entry in stored.items()
-        if isinstance(entry, TensorStorageMetadata)
-    }
-    state = _read_state(folder, sizes, optimisers, rank)
+    state = _read_state(folder, stored, optimisers, rank)
     for name in optimiser.separate_masters:
         # A checkpoint of fp32 weights has no separate masters.
         state[POLICY].setdefault(f"{MASTER}.{name}", _shard_like(weights[name].float(), policy, name))
@@ -170,8 +165,8 @@ def _require_same_model(folder: Path, policy: Policy, weights: Weights) -> None:
         if name not in weights:
             raise _mismatch(folder, f"it has no {name}")
         if weights[name].shape != parameter.shape:
-            shapes = f"{tuple(weights[name].shape)}, expected {tuple(parameter.shape)}"
-            raise _mismatch(folder, f"{name} has the shape {shapes}")
+            expected = f"expected {tuple(parameter.shape)}"
+            raise _mismatch(folder, f"{name} has the shape {tuple(weights[name].shape)}, {expected}")
     if unknown := sorted(weights.keys() - policy.model.state_dict().keys()):
         raise _mismatch(folder, f"it has {unknown[0]}, which the policy does not have")
     vocabulary = Tokens.load(folder).tokenizer.get_vocab()
@@ -180,28 +175,23 @@ def _require_same_model(folder: Path, policy: Policy, weights: Weights) -> None:
 
 
 def _read_state(
-    folder: Path,
-    sizes: Mapping[str, tuple[torch.Size, torch.dtype]],
-    optimisers: Mapping[str, Optimiser],
-    rank: int,
+    folder: Path, stored: Mapping[str, object], optimisers: Mapping[str, Optimiser], rank: int
 ) -> dict[str, dict[str, Tensor]]:
     """The state of each optimiser by its own names, and the random states of this rank."""
-    blanks: dict[str, Tensor] = {}
-    for name, (shape, dtype) in sizes.items():
-        owner, _, own_name = name.partition(".")
-        if owner in optimisers:
-            with _explain_mismatch(folder):
-                blanks[name] = optimisers[owner].blank(own_name, shape, dtype)
-        elif owner == RANDOM and own_name.startswith(f"{rank}."):
-            blanks[name] = torch.empty(shape, dtype=dtype)
-        elif owner == CRITIC:
-            raise _mismatch(folder, "it has a critic, and this run has none")
+    state: dict[str, dict[str, Tensor]] = {owner: {} for owner in (*optimisers, RANDOM)}
+    for name, entry in stored.items():
+        if isinstance(entry, TensorStorageMetadata):
+            owner, _, own_name = name.partition(".")
+            if owner in optimisers:
+                with _explain_mismatch(folder):
+                    state[owner][own_name] = optimisers[owner].blank(own_name, entry.size, entry.properties.dtype)
+            elif owner == RANDOM and own_name.startswith(f"{rank}."):
+                state[owner][own_name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+            elif owner == CRITIC:
+                raise _mismatch(folder, "it has a critic, and this run has none")
+    blanks = {f"{owner}.{name}": blank for owner, named in state.items() for name, blank in named.items()}
     with _explain_read_errors(folder), _unwrap_errors():
         load_shards(blanks, storage_reader=FileSystemReader(folder / TRAINER), no_dist=True)
-    state: dict[str, dict[str, Tensor]] = {owner: {} for owner in (*optimisers, RANDOM)}
-    for name, tensor in blanks.items():
-        owner, _, own_name = name.partition(".")
-        state[owner][own_name] = tensor
     return state
 
 
@@ -213,15 +203,6 @@ def _shard_like(weight: Tensor, policy: Policy, name: str) -> Tensor:
     mesh = parameter.device_mesh
     whole = DTensor.from_local(weight.to(parameter.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
     return whole.redistribute(mesh, parameter.placements)
-
-
-def _random_states(rank: int) -> dict[str, Tensor]:
-    """The random states of Python and torch in this process."""
-    text = json.dumps(random.getstate()).encode()
-    states = {"python": torch.tensor(list(text), dtype=torch.uint8), "cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return {f"{RANDOM}.{rank}.{name}": state for name, state in states.items()}
 
 
 def _restore_random_states(states: Mapping[str, Tensor], rank: int) -> None:
@@ -271,3 +252,106 @@ def _mismatch(folder: Path, difference: str) -> InputError:
         f"the checkpoint {folder} belongs to another model or optimiser: {difference}; "
         "resume it with the model, adapter and optimiser of its run"
     )
+
+
+class Saver:
+    """Writes checkpoints one after another; each is renamed when complete, and then old ones are removed.
+
+    Keeps the newest `keep`, the best by held-out score, and the steps in `always`. Errors of the thread are raised by
+    the next call. Every method is collective.
+    """
+
+    def __init__(self, run: Run, keep: int, ranks: Ranks = ALONE, always: Iterable[int] = ()) -> None:
+        self._run, self._keep, self._always = run, keep, frozenset(always)
+        self._ranks = ranks
+        # The thread needs its own group, because the trainer uses the other one at the same time.
+        self._group = dist.new_group(backend="gloo", timeout=TIMEOUT) if ranks.world > 1 else None
+        self._buffers = HostBuffers()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def save(self, policy: Policy, optimiser: Optimiser, progress: Progress, critic: Optimiser | None = None) -> Path:
+        """Copy the state, start to write it, and return the folder it will be in."""
+        self.wait()
+        # A rank that still writes is awaited here, where the timeout is long, and not while weights are gathered.
+        self._ranks.barrier(f"the checkpoint of step {progress.step}")
+        state = snapshot(policy, optimiser, progress, self._buffers, self._ranks.rank, critic)
+        # Not a daemon: the interpreter waits for it.
+        self._thread = threading.Thread(target=self._write, args=(state,), name=f"checkpoint of step {progress.step}")
+        self._thread.start()
+        return self._run.checkpoint(progress.step)
+
+    def wait(self) -> None:
+        """Wait until all checkpoints are on disk, and raise an error of the thread."""
+        self.__exit__(None)
+
+    def check(self) -> None:
+        """Raise an error of the thread, without waiting."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if kind is None:  # an error in flight takes precedence
+            self.check()
+
+    def _write(self, state: Snapshot) -> None:
+        try:
+            self._require_finite(state)
+            if self._ranks.rank == 0:
+                self._write_first(state)
+            else:
+                self._write_other(state)
+        except InputError as error:
+            self._error = InputError(f"{error} (continue with: sleuth train --resume {self._run.path})")
+        except BaseException as error:  # raised by the next call
+            self._error = error
+
+    def _require_finite(self, state: Snapshot) -> None:
+        """Refuse a snapshot with NaN or infinity on every rank, because no run could be resumed from it."""
+        every: list[str | None] = [find_non_finite({**state.weights, **state.tensors})]
+        if self._group is not None:
+            mine, every = every[0], [None] * self._ranks.world
+            dist.all_gather_object(every, mine, group=self._group)
+        if broken := [name for name in every if name is not None]:
+            raise TrainingStopped(
+                f"the checkpoint of step {state.progress.step} is not written, because {broken[0]} has values that "
+                f"are not finite; {LOWER_RATE}"
+            )
+
+    def _write_first(self, state: Snapshot) -> None:
+        """Write the weights, announce the temporary folder to the other ranks, add the shards, and rename it."""
+        progress = state.progress
+        with ExitStack() as stack:
+            error, name = "it was interrupted", ""
+            try:
+                folder = stack.enter_context(atomic_write(self._run.checkpoint(progress.step)))
+                write_weights(folder, state)
+                error, name = "", folder.name
+            except Exception as failure:
+                error = str(failure)
+                raise
+            finally:
+                if self._group is not None:
+                    dist.broadcast_object_list([error, name], src=0, group=self._group)
+            write_shards(folder, state, self._group)
+            write_checksums(folder)
+        if progress.score is not None:
+            self._run.record_score(progress.step, progress.score)
+        self._run.prune(self._keep, self._always)
+
+    def _write_other(self, state: Snapshot) -> None:
+        """Add the shards of this rank to the folder that rank 0 announces."""
+        final = self._run.checkpoint(state.progress.step)
+        announced = ["", ""]
+        dist.broadcast_object_list(announced, src=0, group=self._group)
+        error, name = announced
+        if error:
+            raise InputError(f"rank 0 could not write {final}: {error}")
+        write_shards(final.with_name(name), state, self._group)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
-from pathlib import Path
 from statistics import fmean, median
 from typing import Literal, NoReturn, cast
 
@@ -34,52 +33,43 @@ CONSEQUENCES: dict[Action, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A value with its limit."""
+class Crossing:
+    """A value beyond its limit."""
 
     value: float
     limit: float
-    crossed: bool
 
 
-# Earlier values, this step's value, the threshold and the window; None if there is nothing to compare with.
-Rule = Callable[[Sequence[float], float, float, int], Reading | None]
+# Earlier values, this step's value, the threshold and the window; None if no limit is crossed.
+Rule = Callable[[Sequence[float], float, float, int], Crossing | None]
 
 
-def above_median(past: Sequence[float], value: float, factor: float, window: int) -> Reading | None:
+def above_median(past: Sequence[float], value: float, factor: float, window: int) -> Crossing | None:
     """Above `factor` times the median of the last steps; a lasting change becomes the new median."""
-    usual = median(past[-window:]) if len(past) >= MIN_HISTORY else 0.0
-    return _above(value, factor * usual) if usual else None
+    limit = factor * median(past[-window:]) if len(past) >= MIN_HISTORY else 0.0
+    return Crossing(value, limit) if limit and value > limit else None
 
 
-def below_first(past: Sequence[float], value: float, fraction: float, window: int) -> Reading | None:  # noqa: ARG001
+def below_first(past: Sequence[float], value: float, fraction: float, window: int) -> Crossing | None:  # noqa: ARG001
     """Below a fraction of the first value."""
-    return _below(value, fraction * past[0]) if past else None
+    return Crossing(value, fraction * past[0]) if past and value < fraction * past[0] else None
 
 
-def below_best_mean(past: Sequence[float], value: float, margin: float, window: int) -> Reading | None:
+def below_best_mean(past: Sequence[float], value: float, margin: float, window: int) -> Crossing | None:
     """Running mean more than `margin` below its maximum so far."""
     every = [*past, value]
     means = [fmean(every[max(0, end - window) : end]) for end in range(MIN_HISTORY, len(every) + 1)]
-    return _below(means[-1], max(means) - margin) if means else None
+    return Crossing(means[-1], max(means) - margin) if means and means[-1] < max(means) - margin else None
 
 
-def above_lowest(past: Sequence[float], value: float, margin: float, window: int) -> Reading | None:  # noqa: ARG001
+def above_lowest(past: Sequence[float], value: float, margin: float, window: int) -> Crossing | None:  # noqa: ARG001
     """More than `margin` above the lowest value so far."""
-    return _above(value, min(past) + margin) if past else None
+    return Crossing(value, min(past) + margin) if past and value > min(past) + margin else None
 
 
-def above_limit(past: Sequence[float], value: float, limit: float, window: int) -> Reading | None:  # noqa: ARG001
+def above_limit(past: Sequence[float], value: float, limit: float, window: int) -> Crossing | None:  # noqa: ARG001
     """Above the threshold itself."""
-    return _above(value, limit)
-
-
-def _above(value: float, limit: float) -> Reading:
-    return Reading(value, limit, value > limit)
-
-
-def _below(value: float, limit: float) -> Reading:
-    return Reading(value, limit, value < limit)
+    return Crossing(value, limit) if value > limit else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,18 +249,15 @@ class Guards:
         """Add the metrics of a recorded step to the history."""
         for name, past in self._past.items():
             value = _first(metrics, GUARDS[name].metrics)
-            if value is not None:
-                past.append(value)
+            past.extend([] if value is None else [value])
 
     def _check(self, name: str, value: float, example: str) -> Verdict | None:
         guard, threshold = GUARDS[name], getattr(self.config, name)
-        if self.config.actions[name] == "off":
+        found = guard.rule(self._past[name], value, threshold, self.config.window)
+        if found is None or self.config.actions[name] == "off":
             return None
-        reading = guard.rule(self._past[name], value, threshold, self.config.window)
-        if reading is None or not reading.crossed:
-            return None
-        sentence = guard.message.format(value=reading.value, limit=reading.limit, setting=threshold, example=example)
-        return self._verdict(name, reading.value, reading.limit, sentence)
+        sentence = guard.message.format(value=found.value, limit=found.limit, setting=threshold, example=example)
+        return self._verdict(name, found.value, found.limit, sentence)
 
     def _verdict(self, name: str, value: float, limit: float, sentence: str, action: Action | None = None) -> Verdict:
         """A verdict with the configured action, or another; one rollback too many stops the run."""
@@ -299,15 +286,6 @@ def stop(verdict: Verdict) -> NoReturn:
     """End the run because of a verdict."""
     remedy = GUARDS[verdict.guard].remedy if verdict.guard in GUARDS else f"fix the cause, or {LOWER_RATE}"
     raise TrainingStopped(f"{verdict.sentence}; {remedy}")
-
-
-def stop_without_checkpoint(verdict: Verdict | None, folder: Path) -> NoReturn:
-    """End a run whose rollback target is missing; later checkpoints are kept."""
-    reason = verdict.sentence if verdict is not None else "a guard requested a rollback"
-    raise TrainingStopped(
-        f"{reason}, and the checkpoint to roll back to, {folder}, does not exist; restore it and resume the run, "
-        f"or {LOWER_RATE}"
-    )
 
 
 def failure_examples(trajectories: Iterable[Trajectory]) -> dict[str, str]:

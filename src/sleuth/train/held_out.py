@@ -1,15 +1,33 @@
-"""Evaluation on the held-out questions before, during and after training."""
+"""Evaluation on the held-out questions before, during and after training, and the ceiling of the quickstart.
 
-from dataclasses import dataclass
-from itertools import zip_longest
+The ceiling is the accuracy of the quickstart policy before it was trained on poor demonstrations.
+"""
 
+import asyncio
+from dataclasses import asdict, dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from sleuth.agent.loading import SEARCHES, build_agent
+from sleuth.config import recipe
+from sleuth.config.tree import Config
+from sleuth.corpus import questions
+from sleuth.corpus.questions import CORPUS, TEST
+from sleuth.engines.build import embed_policy
 from sleuth.evaluate.results import Evaluation
 from sleuth.evaluate.runner import evaluate
+from sleuth.model.policy import Policy
+from sleuth.retrieval import index
+from sleuth.reward.rubric import Rubric
+from sleuth.runs.json_files import read_json
+from sleuth.synthesis.world.world import World, write_world
 from sleuth.train.guards import check_evaluation
 from sleuth.train.observer import RunObserver
 from sleuth.train.parts import Parts
 from sleuth.train.ranks import cancel_together
-from sleuth.train.rollout_schedule import RolloutSchedule
+from sleuth.train.rollout import RolloutSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +57,7 @@ async def evaluate_held_out(
     work = evaluate(
         parts.agent,
         parts.held_out,
-        parts.rubric,
+        parts.sampler.rubric,
         temperature=temperature,
         step=step,
         concurrent=parts.config.concurrency,
@@ -50,7 +68,58 @@ async def evaluate_held_out(
     mine = await (work if observer is None else cancel_together(work, ranks))
     gathered = ranks.gather(mine.results, f"the held-out questions at step {step}")
     # Each rank asks every world-th question, so taking one result from each rank in turn restores the order.
-    rounds = zip_longest(*gathered)
-    evaluation = Evaluation(tuple(result for each in rounds for result in each if result is not None))
+    results = chain.from_iterable(zip_longest(*gathered))
+    evaluation = Evaluation(tuple(result for result in results if result is not None))
     check_evaluation(evaluation.trajectories, parts.config.guards)
     return evaluation
+
+
+CEILING = "ceiling.json"
+QUICKSTART = "quickstart"
+WITHOUT_EFFECT = {"device", "cache", "record", "service"}  # retrieval settings that do not change the hits
+
+
+def measure_ceiling(policy: Policy) -> Evaluation:
+    """Greedy evaluation on the held-out questions of the quickstart."""
+    config = recipe.load(QUICKSTART)
+    assert config.world is not None  # noqa: S101  the quickstart generates its world
+    with TemporaryDirectory() as name:
+        scratch, world = Path(name), Path(name) / "world"
+        write_world(World(config.world.passages, config.world.seed), world, 1, config.evaluate.questions)
+        index.build(world / CORPUS, scratch / "index", index.plan_index(config.retrieval))
+        agent = build_agent(config, embed_policy(config, policy), policy.tokens, scratch / "index", scratch / SEARCHES)
+        test, rubric = questions.load(world / TEST), Rubric(config.reward)
+        return asyncio.run(evaluate(agent, test, rubric, concurrent=config.concurrency))
+
+
+def load_ceiling(policy: Path, config: Config) -> dict[str, Any] | None:
+    """The ceiling saved with a policy, if the run evaluates on the same questions with the same settings."""
+    if not (policy / CEILING).exists():
+        return None
+    saved = read_json(policy / CEILING)
+    # Settings that the file does not name, such as newer ones, had the values of the recipe.
+    measured = _ceiling_settings(recipe.load(QUICKSTART))
+    for name, value in saved["settings"].items():
+        measured[name] = {**measured[name], **value} if isinstance(value, dict) else value
+    return saved if measured == _ceiling_settings(config) else None
+
+
+def _ceiling_settings(config: Config) -> dict[str, Any]:
+    """The settings that a ceiling depends on."""
+    return {
+        "world": config.world and {"passages": config.world.passages, "seed": config.world.seed},
+        "retrieval": config.retrieval.model_dump(mode="json", exclude=WITHOUT_EFFECT),
+        "agent": config.agent.model_dump(mode="json", exclude={"concurrency"}),
+        "questions": config.evaluate.questions,
+    }
+
+
+def ceiling_json(found: Evaluation) -> dict[str, Any]:
+    """The content of ceiling.json."""
+    count = len(found.results)
+    return {
+        "settings": _ceiling_settings(recipe.load(QUICKSTART)),
+        "what": f"policy trained on expert demonstrations only, greedy, on {count} held-out questions of {QUICKSTART}",
+        "em": asdict(found.em),
+        "by_hops": {kind: asdict(part.em) for kind, part in found.by_kind().items()},
+    }

@@ -4,18 +4,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
+from sleuth.algorithms.kl import adapt_coefficient
 from sleuth.engines.base import Engine
 from sleuth.evaluate.results import Evaluation
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train import guards, parity, recovery
 from sleuth.train.checkpoint import Progress
-from sleuth.train.guards import Guards, NotFinite
+from sleuth.train.guards import Guards, NotFinite, Verdict, failure_examples, most_severe
 from sleuth.train.held_out import HeldOutResults, evaluate_held_out, evaluate_twice
-from sleuth.train.monitor import StepMonitor, StepResult
+from sleuth.train.metrics import Metrics, memory_metrics, speed_metrics, staleness_metrics
 from sleuth.train.observer import RunObserver
 from sleuth.train.parts import Parts
-from sleuth.train.rollout_schedule import RolloutSchedule, schedule_rollouts
+from sleuth.train.rollout import RolloutBatch, RolloutSchedule, schedule_rollouts
 from sleuth.train.step import StepRates
 
 
@@ -31,28 +33,38 @@ class Outcome:
 def train(parts: Parts, observer: RunObserver, started: float) -> Outcome:
     """Train from the newest checkpoint, or from the start."""
     rollouts = schedule_rollouts(parts.config.train.mode, parts.sampler.collect, parts.publisher)
+    before = after = None
     with INTERRUPTION.defer(), parts.open(), rollouts, _closing_engine(parts.engine, rollouts):
         newest = recovery.newest_checkpoint(parts)
         recovery.prepare_records(parts, newest, observer)
         checked = parity.check_engine(parts, rollouts, observer, 0)
-        before = None
         if parts.config.evaluate.before:
             before = evaluate_twice(parts, rollouts, observer, 0, "evaluating before training")
         progress = recovery.restore(parts, newest)
-        if newest is None:
-            progress = _record_start(parts, progress, checked, before)
+        if newest is None:  # step 0 is the policy before training
+            parts.record_metrics(0, {**checked.metrics(), **(before.greedy.metrics("evaluate") if before else {})})
+            progress = _score(parts, progress, before.greedy) if before else progress
+            parts.save(progress)
         else:
             checked = parity.check_engine(parts, rollouts, observer, progress.step)
         parts = parity.with_correction(parts, checked, observer)
         recompute = parity.recomputes_old_logprobs(parts, checked, observer)
         loop = TrainingLoop(parts, rollouts, observer, recompute, started - progress.seconds)
         progress = loop.run(progress)
-        after = None
         if parts.config.evaluate.after:
             after = evaluate_twice(parts, rollouts, observer, progress.step, "evaluating after training")
     if after is not None and parts.config.train.keep_best and parts.is_first_rank:
         parts.run.record_score(progress.step, after.greedy.em.value)
     return Outcome(before, after, replace(progress, seconds=time.monotonic() - loop.epoch))
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A finished step: its metrics, the verdicts of the guards, and the progress after it."""
+
+    metrics: Metrics
+    verdicts: list[Verdict]
+    progress: Progress
 
 
 @dataclass(slots=True)
@@ -73,7 +85,8 @@ class TrainingLoop:
             with recovery.save_on_interrupt(self.parts, progress):
                 result = self.step(progress)
             progress = replace(result.progress, seconds=time.monotonic() - self.epoch)
-            if result.verdict is not None and result.verdict.action == "rollback":
+            verdict = most_severe(result.verdicts)
+            if verdict is not None and verdict.action == "rollback":
                 progress = recovery.roll_back(self.parts, self.rollouts, progress, result.verdicts, self.observer)
                 self._begin_stage(f"training again from step {progress.step}", progress)
             else:
@@ -82,42 +95,47 @@ class TrainingLoop:
 
     def step(self, progress: Progress) -> StepResult:
         """One step of the algorithm."""
-        parts, config, step = self.parts, self.parts.config, progress.step
+        parts, config, step, time_part = self.parts, self.parts.config, progress.step, self.parts.learner.timer.time
         monitor = StepMonitor(parts, self.guards, progress)
         rates = StepRates.at(step, config.train, config.algorithm.critic, progress.kl, self.guards.rate_scale)
         try:
-            with monitor.time("generate"):
+            with time_part("generate"):
                 batch = self.rollouts.next_batch(step, progress.questions_drawn, last=step + 1 == config.train.steps)
-        except NotFinite as failure:
-            return monitor.fail(failure)
+        except NotFinite as failure:  # nothing is learned or recorded
+            return StepResult({}, [self.guards.non_finite(failure.sentence)], replace(progress, step=step + 1))
         if monitor.check_rollouts(batch):
             metrics = parts.learner.learn(batch.kept, rates, monitor.allow_update, self.recompute)
             monitor.check_learning(metrics, batch)
-        with monitor.time("publish"):
+        with time_part("publish"):
             if config.train.mode == "sync":  # otherwise the schedule publishes
                 parts.publisher.publish(step + 1, keep_cache=config.engine.stale_cache == "keep")
-        with monitor.time("write"):
+        with time_part("write"):
             parts.record_rollouts(step + 1, batch)
         return monitor.finish(batch, rates.kl)
 
     def record(self, result: StepResult, progress: Progress) -> Progress:
         """Record the step, evaluate and save if due; metrics are on disk before the checkpoint that includes them."""
-        parts, step, metrics = self.parts, progress.step, result.metrics
+        parts, step, metrics, settings = self.parts, progress.step, result.metrics, self.parts.config.train
         parts.record_verdicts(step, result.verdicts, self.observer)
-        if result.verdict is not None and result.verdict.action == "stop":
-            guards.stop(result.verdict)
+        verdict = most_severe(result.verdicts)
+        if verdict is not None and verdict.action == "stop":
+            guards.stop(verdict)
         parts.saver.check()  # a failed checkpoint ends the run at once, before more steps are lost
         best = progress.best
-        if self._evaluation_due(step):
-            evaluation = self._evaluate(step)
+        every, is_last = parts.config.evaluate.every, step == settings.steps
+        # With train.keep_best also at the end, unless that is evaluated anyway.
+        due = every and (step % every == 0 or (is_last and settings.keep_best))
+        if due and not (is_last and parts.config.evaluate.after):
+            self.rollouts.wait_idle()
+            parts.publisher.publish(step)
+            evaluation = self.rollouts.run(evaluate_held_out(parts, 0.0, step))
+            parts.publisher.publish(step)
             metrics = {**metrics, **evaluation.metrics("evaluate")}
             progress = _score(parts, progress, evaluation)
         parts.record_metrics(step, metrics)
         self.observer.step(step, metrics)
         self.observer.advance()
-        settings = parts.config.train
-        improved = settings.keep_best and progress.best != best
-        if step == settings.steps or step % settings.save_every == 0 or improved:
+        if is_last or step % settings.save_every == 0 or (settings.keep_best and progress.best != best):
             parts.save(progress)
         self.guards.record(result.metrics)
         return progress
@@ -130,20 +148,59 @@ class TrainingLoop:
         rollbacks = sum(event["action"] == "rollback" for event in parts.run.events())
         self.guards = Guards(parts.config.guards, parts.run.metrics(), rollbacks)
 
-    def _evaluation_due(self, step: int) -> bool:
-        """Every `evaluate.every` steps; with `train.keep_best` also at the end, unless that is evaluated anyway."""
-        config = self.parts.config
-        every, last = config.evaluate.every, step == config.train.steps
-        if not every or (last and config.evaluate.after):
-            return False
-        return step % every == 0 or (last and config.train.keep_best)
 
-    def _evaluate(self, step: int) -> Evaluation:
-        self.rollouts.wait_idle()
-        self.parts.publisher.publish(step)
-        evaluation = self.rollouts.run(evaluate_held_out(self.parts, 0.0, step))
-        self.parts.publisher.publish(step)
-        return evaluation
+class StepMonitor:
+    """Measures one step and asks the guards about its rollouts, its updates and the result."""
+
+    def __init__(self, parts: Parts, step_guards: Guards, progress: Progress) -> None:
+        self._parts, self._guards, self._progress = parts, step_guards, progress
+        self._started = time.monotonic()
+        self._metrics: Metrics = {}
+        self._verdicts: list[Verdict] = []
+        self.allow_update = step_guards.update_gate(self._verdicts)
+
+    def check_rollouts(self, batch: RolloutBatch) -> bool:
+        """Check the rollouts; whether to learn from them."""
+        self._metrics |= batch.metrics()
+        self._verdicts += self._guards.check(self._metrics, failure_examples(batch.trajectories))
+        worst = most_severe(self._verdicts)
+        return bool(batch.kept) and (worst is None or worst.applies_update)
+
+    def check_learning(self, metrics: Metrics, batch: RolloutBatch) -> None:
+        """Check the metrics of the updates, and that the new weights are finite."""
+        checked = metrics
+        if self._parts.config.train.mode == "ahead":
+            # Engine and trainer are one version apart, so their difference says nothing about the engine.
+            metrics.pop("parity/k3", None)
+            checked = {name: value for name, value in metrics.items() if name != "correction/k3"}
+        self._metrics |= metrics
+        self._verdicts += self._guards.check(checked)
+        # Checked here, because all episodes of the next rollout would fail before a guard is asked.
+        if broken := self._parts.learner.find_non_finite(batch.kept):
+            self._verdicts.append(self._guards.non_finite(f"{broken} are not finite after the update"))
+
+    def finish(self, batch: RolloutBatch, kl_coefficient: float) -> StepResult:
+        """The result of the step."""
+        parts, progress, episodes = self._parts, self._progress, len(batch.trajectories)
+        times = {**parts.learner.timer.collect(), "time/step": time.monotonic() - self._started}
+        # Rewards are computed during generation and recorded as time/reward.
+        times["time/generate"] = max(0.0, times["time/generate"] - batch.cost["time/reward"])
+        metrics = self._metrics | {f"guard/{verdict.guard}": 1.0 for verdict in self._verdicts} | times
+        metrics |= speed_metrics(parts.learner.policy, parts.ranks, episodes, metrics)
+        metrics |= {"time/episodes": batch.seconds, **batch.cost, **memory_metrics()}
+        metrics |= staleness_metrics(batch.trajectories, progress.step)
+        settings, measured = parts.config.algorithm.kl, metrics.get("policy/kl")
+        if settings.target is not None and measured is not None and isfinite(measured):
+            kl_coefficient = adapt_coefficient(kl_coefficient, measured, settings.target, settings.horizon, episodes)
+        reached = replace(
+            progress,
+            step=progress.step + 1,
+            tokens=progress.tokens + int(metrics["episode/tokens_all"]),
+            questions_drawn=batch.questions_drawn,
+            kl=kl_coefficient,
+            score=None,
+        )
+        return StepResult(metrics, guards.resolve(self._verdicts), reached)
 
 
 @contextmanager
@@ -156,14 +213,6 @@ def _closing_engine(engine: Engine, rollouts: RolloutSchedule) -> Iterator[None]
         raise
     finally:
         rollouts.run(engine.close())
-
-
-def _record_start(parts: Parts, progress: Progress, checked: parity.Parity, before: HeldOutResults | None) -> Progress:
-    """Record and save step 0: the policy before training."""
-    parts.record_metrics(0, {**checked.metrics(), **(before.greedy.metrics("evaluate") if before else {})})
-    progress = _score(parts, progress, before.greedy) if before else progress
-    parts.save(progress)
-    return progress
 
 
 def _score(parts: Parts, progress: Progress, evaluation: Evaluation) -> Progress:

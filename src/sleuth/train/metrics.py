@@ -1,4 +1,7 @@
-"""Metrics of a training step: timing, speed, memory, rollouts and staleness."""
+"""Metrics of a training step: timing, speed, memory, rollouts and staleness; and the log of its tokens.
+
+Suffixes: S scored tokens of a trajectory, T scored tokens of a pack.
+"""
 
 import resource
 import sys
@@ -6,15 +9,17 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 
 import torch
+from torch import Tensor
 
 from sleuth.agent.tools import Usage
 from sleuth.engines.paged.scheduler import EngineStats
+from sleuth.model.packing import WEIGHT, Pack, Row
 from sleuth.model.policy import Policy
-from sleuth.records import Group, Malformed, Score, StopReason, Trajectory
+from sleuth.records import Group, Malformed, StopReason, Trajectory
 from sleuth.train.ranks import Ranks
 
 Metrics = dict[str, float]
@@ -33,11 +38,10 @@ class Timer:
     """Accumulates seconds and counts by name until they are collected."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._counts: dict[str, float] = defaultdict(float)
+        self._totals: Metrics = defaultdict(float)
 
     def count(self, name: str, amount: int) -> None:
-        self._counts[name] += amount
+        self._totals[name] += amount
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
@@ -45,13 +49,12 @@ class Timer:
         try:
             yield
         finally:
-            self._seconds[name] += time.monotonic() - started
+            self._totals[f"time/{name}"] += time.monotonic() - started
 
     def collect(self) -> Metrics:
         """Return seconds as `time/NAME` together with the counts, and reset both."""
-        seconds, self._seconds = self._seconds, defaultdict(float)
-        counts, self._counts = self._counts, defaultdict(float)
-        return {**{f"time/{name}": value for name, value in seconds.items()}, **counts}
+        totals, self._totals = self._totals, defaultdict(float)
+        return dict(totals)
 
 
 def finite_only(metrics: Mapping[str, float]) -> Metrics:
@@ -66,10 +69,8 @@ def peak_memory_gib() -> float:
 
 
 def memory_metrics() -> Metrics:
-    metrics = {"memory/host_gib": peak_memory_gib()}
-    if torch.cuda.is_available():
-        metrics["memory/gpu_gib"] = torch.cuda.max_memory_allocated() / GIB
-    return metrics
+    gpu = {"memory/gpu_gib": torch.cuda.max_memory_allocated() / GIB} if torch.cuda.is_available() else {}
+    return {"memory/host_gib": peak_memory_gib(), **gpu}
 
 
 def training_flops(policy: Policy) -> int:
@@ -125,9 +126,16 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
     count = len(scored)
     right = [logprob for each, score in scored if score.parts["em"] == 1.0 for logprob in each.logprobs]
     malformed = sum(any(isinstance(turn.action, Malformed) for turn in each.turns) for each in trajectories)
+    # The parts that a user's reward function adds, over the episodes that have them, and turn rewards.
+    added: dict[str, list[float]] = defaultdict(list)
+    for score in scores:
+        for name in score.parts.keys() - BUILTIN_PARTS:
+            added[f"reward/{name}"].append(score.parts[name])
+        if score.turns:
+            added["reward/turns"].append(sum(score.turns))
     return {
         "reward/mean": sum(score.total for score in scores) / count,
-        **_user_reward_metrics(scores),
+        **{name: sum(each) / len(each) for name, each in sorted(added.items())},
         **{f"episode/{name}": sum(score.parts[name] for score in scores) / count for name in SCORE_PARTS},
         "episode/tokens": sum(len(each.logprobs) for each in trajectories) / count,
         "episode/tokens_all": float(sum(len(each.ids) for each in trajectories)),
@@ -136,17 +144,6 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
         "group/with_spread": sum(map(has_spread, groups)) / len(groups),
         **({"policy/likelihood_right": sum(right) / len(right)} if right else {}),
     }
-
-
-def _user_reward_metrics(scores: Sequence[Score]) -> Metrics:
-    """Means of the parts that a user's reward function adds, over the episodes that have them, and of turn rewards."""
-    values: dict[str, list[float]] = defaultdict(list)
-    for score in scores:
-        for name in score.parts.keys() - BUILTIN_PARTS:
-            values[f"reward/{name}"].append(score.parts[name])
-        if score.turns:
-            values["reward/turns"].append(sum(score.turns))
-    return {name: sum(each) / len(each) for name, each in sorted(values.items())}
 
 
 def has_spread(group: Group) -> bool:
@@ -189,3 +186,78 @@ class RolloutCounters:
         tools = [count for usage in self.tools.values() for count in (usage.calls, usage.failures, usage.seconds)]
         work = (stats.reused, stats.prefilled, stats.preempted)
         return (searches.calls, searches.seconds, searches.busy, *work, *tools)
+
+
+DECIMALS = 5  # of ratios and advantages
+
+LoggedRow = dict[str, float | list[float | None] | None]
+
+
+@dataclass(slots=True)
+class TokenLog:
+    """Collects the values of a step; ratios stay on the device until an update is finished."""
+
+    _trajectories: list[Trajectory] = field(default_factory=list)
+    _rows: list[Row] = field(default_factory=list)
+    _weights: dict[int, Tensor] = field(default_factory=dict)
+    _ratios: dict[int, Tensor] = field(default_factory=dict)
+    _pending: list[tuple[tuple[int, ...], tuple[int, ...], Tensor]] = field(default_factory=list)
+
+    def start(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> None:
+        """Begin a step; the rows have advantages."""
+        self._trajectories, self._rows = list(trajectories), list(rows)
+        self._weights, self._ratios, self._pending = {}, {}, []
+
+    def set_weights(self, rows: Sequence[Row]) -> None:
+        self._weights |= {_key(row): row.columns[WEIGHT] for row in rows}
+
+    def add_ratios(self, packed: Pack, log_ratio_T: Tensor) -> None:
+        """Record the log ratios of a pack: new minus old log-probabilities."""
+        if packed.rows:
+            self._pending.append((packed.rows, packed.scored, log_ratio_T.detach()))
+
+    def finish_update(self, rows: Sequence[Row], ranks: Ranks) -> None:
+        """Gather the ratios of an update over these rows from all ranks."""
+        mine: list[tuple[int, Tensor]] = []
+        for indices, scored, log_ratio_T in self._pending:
+            parts = log_ratio_T.float().exp().cpu().split(scored)
+            # Pickling a view of a tensor would send the whole tensor to the other ranks.
+            mine += [(index, part.clone()) for index, part in zip(indices, parts, strict=True)]
+        self._pending = []
+        for theirs in ranks.gather(mine, "the ratios of an update"):
+            self._ratios |= {_key(rows[index]): ratio_S for index, ratio_S in theirs}
+
+    def collect(self) -> dict[int, LoggedRow]:
+        """Return the record of each trajectory by its id(), and reset; empty if nothing was learned."""
+        found: dict[int, LoggedRow] = {
+            id(trajectory): {
+                "advantage": _compact(row.columns["advantage"], DECIMALS),
+                "weight": _compact(self._weights.get(_key(row)), None),
+                "ratio": _to_list(self._ratios.get(_key(row)), DECIMALS),
+            }
+            for trajectory, row in zip(self._trajectories, self._rows, strict=True)
+        }
+        self.start((), ())
+        return found
+
+
+def _key(row: Row) -> int:
+    """Rows are replaced when they gain columns; their token tensor stays the same."""
+    return id(row.ids_L)
+
+
+def _compact(column_S: Tensor | None, decimals: int | None) -> float | list[float | None] | None:
+    """A single number if all tokens have the same value."""
+    values = _to_list(column_S, decimals)
+    if column_S is None or not values:
+        return None
+    return values[0] if bool((column_S == column_S[0]).all()) else values
+
+
+def _to_list(column_S: Tensor | None, decimals: int | None) -> list[float | None] | None:
+    """Numbers for JSON; None for values that are not finite."""
+    if column_S is None:
+        return None
+    wide_S = column_S.double()
+    values = (wide_S if decimals is None else wide_S.round(decimals=decimals)).tolist()
+    return [value if isfinite(value) else None for value in values]

@@ -5,7 +5,6 @@ Suffixes: T scored tokens, W model width.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -77,11 +76,15 @@ class Critic:
         head = nn.Linear(body.model.config.hidden_size, 1, bias=True, device=device, dtype=torch.float32)
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
-        values: Callable[[Pack], Tensor] = partial(_values, body, head)
-        if ranks.world > 1:
-            values = shard(values, [body.model.base_model, head], ranks)
+
+        def values(pack: Pack) -> Tensor:
+            states_TW = body.states(pack)[pack.before_T]
+            values_T: Tensor = head(states_TW.float())[:, 0]
+            return values_T
+
+        computed = shard(values, [body.model.base_model, head], ranks) if ranks.world > 1 else values
         named = [*body.model.base_model.named_parameters(prefix="body"), *head.named_parameters(prefix="head")]
-        return cls(body, head, Optimiser.build(named, train, settings.learning_rate), values)
+        return cls(body, head, Optimiser.build(named, train, settings.learning_rate), computed)
 
 
 def load_critic(config: Config, policy: Policy, ranks: Ranks) -> Critic | None:
@@ -94,17 +97,9 @@ def load_critic(config: Config, policy: Policy, ranks: Ranks) -> Critic | None:
     _require_context(critic.body, config, f"algorithm.critic.policy = {folder}", "choose another critic")
     recompute_layers(critic.body.model, config.train.recompute)
     if critic.body.tokens.tokenizer.get_vocab() != policy.tokens.tokenizer.get_vocab():
-        raise ConfigError(
-            f"algorithm.critic.policy = {settings.policy} has another vocabulary than model.policy; "
-            "choose a critic with the same tokenizer"
-        )
+        problem = f"algorithm.critic.policy = {settings.policy} has another vocabulary than model.policy"
+        raise ConfigError(f"{problem}; choose a critic with the same tokenizer")
     return critic
-
-
-def _values(body: Policy, head: nn.Linear, pack: Pack) -> Tensor:
-    states_TW = body.states(pack)[pack.before_T]
-    values_T: Tensor = head(states_TW.float())[:, 0]
-    return values_T
 
 
 def _require_context(policy: Policy, config: Config, name: str, remedy: str) -> None:

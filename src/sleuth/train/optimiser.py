@@ -6,7 +6,7 @@ The storage of a parameter never moves, because the engine's captured CUDA graph
 from collections.abc import Iterable, Mapping
 from functools import partial
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from sleuth.errors import ConfigError, InputError, MissingExtra
 
 Kind = Literal["adamw", "adamw8bit"]
 
-BETAS, EPSILON = (0.9, 0.999), 1e-8
 MASTER, COUNT = "master", "step"
 # State per parameter besides the step count; 8-bit AdamW keeps parameters below 4,096 values in 32 bits.
 MOMENTS: dict[Kind, frozenset[str]] = {
@@ -44,8 +43,8 @@ class Optimiser:
         weight_decay: float,
         kind: Kind = "adamw",
         offload: bool = False,
-        betas: tuple[float, float] = BETAS,
-        epsilon: float = EPSILON,
+        betas: tuple[float, float] = (0.9, 0.999),
+        epsilon: float = 1e-8,
     ) -> None:
         self.kind: Kind = kind
         self._parameters = {name: parameter for name, parameter in parameters if parameter.requires_grad}
@@ -65,9 +64,7 @@ class Optimiser:
         self._inner = _inner_optimiser(kind, list(self._masters.values()), settings, offload)
 
     @classmethod
-    def build(
-        cls, parameters: Iterable[tuple[str, nn.Parameter]], train: TrainConfig, learning_rate: float
-    ) -> "Optimiser":
+    def build(cls, parameters: Iterable[tuple[str, nn.Parameter]], train: TrainConfig, learning_rate: float) -> Self:
         """The optimiser that the settings describe."""
         return cls(
             parameters,
@@ -80,14 +77,12 @@ class Optimiser:
         )
 
     def _accumulate(self, name: str, parameter: Tensor) -> None:
-        gradient = parameter.grad
-        assert gradient is not None  # noqa: S101  the hook runs after the gradient is computed
-        self._sums[name].add_(gradient)
+        assert parameter.grad is not None  # noqa: S101  the hook runs after the gradient is computed
+        self._sums[name].add_(parameter.grad)
         self._summed.add(name)
         parameter.grad = None
 
     def zero(self) -> None:
-        """Reset the gradients."""
         self._norm = None
         self._summed.clear()
         if self._sums:
@@ -102,8 +97,7 @@ class Optimiser:
     @torch.no_grad()
     def step(self, learning_rate: float, clip: float) -> float:
         """Clip the gradients and step; return their norm before clipping. If it is not finite, nothing changes."""
-        gradients = self._gradients()
-        total = self._total_norm()
+        gradients, total = self._gradients(), self._total_norm()
         norm = float(total)
         if not isfinite(norm) or not gradients:
             return norm
@@ -139,7 +133,6 @@ class Optimiser:
         return self._norm
 
     def _copy_masters(self) -> None:
-        """Copy separate masters into their parameters."""
         if names := self.separate_masters:
             parameters: list[Tensor] = [self._parameters[name] for name in names]
             torch._foreach_copy_(parameters, [self._masters[name] for name in names])
@@ -189,8 +182,10 @@ class Optimiser:
             kind, master = self._owner(name)
             if kind == MASTER:
                 master.copy_(tensor)
-            elif kind == COUNT:
-                self._inner.state[master][kind] = self._step_count(tensor, master)
+            elif kind == COUNT:  # in the form that the kernel reads
+                on_device = self._inner.param_groups[0].get("fused")
+                count = tensor.to(master.device if on_device else "cpu", copy=True)
+                self._inner.state[master][kind] = int(count) if self.kind == "adamw8bit" else count
             else:
                 self._inner.state[master][kind] = tensor.to(master.device, copy=True)
         self._copy_masters()
@@ -205,13 +200,6 @@ class Optimiser:
         counted = {name.partition(".")[2] for name in state if name.startswith(f"{COUNT}.")}
         if unmatched := sorted(moments ^ counted):
             raise InputError(f"{unmatched[0]} has moments without a step count, or a step count without moments")
-
-    def _step_count(self, count: Tensor, master: Tensor) -> Tensor | int:
-        """The count in the form that the kernel reads."""
-        if self.kind == "adamw8bit":
-            return int(count)
-        fused = self._inner.param_groups[0].get("fused")
-        return count.to(master.device if fused else "cpu", copy=True)
 
 
 @torch.no_grad()

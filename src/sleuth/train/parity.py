@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from sleuth.agent import prompts as prompt_templates
 from sleuth.agent.ledger import Ledger
@@ -21,16 +20,14 @@ from sleuth.config.algorithm import AlgorithmConfig, CorrectionConfig
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine, Sampling
 from sleuth.errors import EngineFailure, UserError
-from sleuth.model.packing import Pack, Row, pack, row
+from sleuth.model.packing import Row, pack, row
 from sleuth.model.policy import Policy
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train.guards import stop_for_engine
 from sleuth.train.observer import RunObserver
+from sleuth.train.parts import Parts
 from sleuth.train.ranks import ALONE, Ranks
-
-if TYPE_CHECKING:
-    from sleuth.train.parts import Parts
-    from sleuth.train.rollout_schedule import RolloutSchedule
+from sleuth.train.rollout import RolloutSchedule
 
 FILE = "parity.json"
 PROMPTS = 6
@@ -74,27 +71,13 @@ class Parity:
         return self.mean <= limit
 
 
-def check_engine(parts: "Parts", rollouts: "RolloutSchedule", observer: RunObserver, step: int) -> Parity:
-    """Measure the parity of a run, record it, and refuse an engine that differs too much."""
+def check_engine(parts: Parts, rollouts: RolloutSchedule, observer: RunObserver, step: int) -> Parity:
+    """Measure the parity on the run's own questions, record it, and refuse an engine that differs too much."""
     observer.begin("checking the engine against the trainer", 1)
     parts.publisher.publish(step)
-    try:
-        found = rollouts.run(INTERRUPTION.cancel_on_signal(_measure_run(parts)))
-    except EngineFailure as failure:
-        stop_for_engine(failure)
-    parts.publisher.publish(step)
-    if parts.is_first_rank:
-        parts.run.write_json(FILE, {"step": step, **found.as_json()})
-    observer.log(found.line())
-    require(found, parts.config.engine.parity_limit, parts.config.model.policy)
-    return found
-
-
-async def _measure_run(parts: "Parts") -> Parity:
-    """Measured on the prompts of the run's own questions."""
     agent, config = parts.agent, parts.config
     questions = parts.sampler.stream.questions[:PROMPTS]
-    return await measure(
+    work = measure(
         parts.engine,
         parts.learner.policy,
         [prompt_templates.render(each, agent.config.template, agent.protocol, agent.tokens) for each in questions],
@@ -104,6 +87,16 @@ async def _measure_run(parts: "Parts") -> Parity:
         seed=config.train.seed,
         ranks=parts.ranks,
     )
+    try:
+        found = rollouts.run(INTERRUPTION.cancel_on_signal(work))
+    except EngineFailure as failure:
+        stop_for_engine(failure)
+    parts.publisher.publish(step)
+    if parts.is_first_rank:
+        parts.run.write_json(FILE, {"step": step, **found.as_json()})
+    observer.log(found.line())
+    require(found, parts.config.engine.parity_limit, parts.config.model.policy)
+    return found
 
 
 def require(found: Parity, limit: float, model: str) -> None:
@@ -115,7 +108,7 @@ def require(found: Parity, limit: float, model: str) -> None:
         )
 
 
-def with_correction(parts: "Parts", found: Parity, observer: RunObserver) -> "Parts":
+def with_correction(parts: Parts, found: Parity, observer: RunObserver) -> Parts:
     """The parts with an importance-sampling correction, if the settings leave that choice to the measured parity."""
     algorithm = corrected(parts.config, found)
     if algorithm is parts.config.algorithm:
@@ -138,7 +131,7 @@ def corrected(config: Config, found: Parity) -> AlgorithmConfig:
     return algorithm.model_copy(update={"correction": CorrectionConfig(level="token")})
 
 
-def recomputes_old_logprobs(parts: "Parts", found: Parity, observer: RunObserver) -> bool:
+def recomputes_old_logprobs(parts: Parts, found: Parity, observer: RunObserver) -> bool:
     """Whether the trainer recomputes the old logprobs instead of using the engine's."""
     algorithm = parts.config.algorithm
     recompute = algorithm.recomputes or (algorithm.old == "auto" and not found.within(EQUAL))
@@ -162,9 +155,8 @@ async def measure(
 
     The engine caches what it has seen: publish afterwards.
     """
-    rows = await _sample_rows(
-        engine, list(_dialogues(prompts, seed)), context, concurrent, Sampling(tokens, temperature)
-    )
+    sampling = Sampling(tokens, temperature, seed=seed)
+    rows = await _sample_rows(engine, list(_dialogues(prompts)), context, concurrent, sampling)
     # Ranks score together, so all of them score the samples of every rank's engine.
     every = ranks.gather(rows, "the samples of the engines")
     found = compare(policy, [each for theirs in every for each in theirs], temperature)
@@ -173,9 +165,13 @@ async def measure(
 
 def compare(policy: Policy, rows: Sequence[Row], temperature: float) -> Parity:
     """Compare the column "old" of the rows with the logprobs of the policy."""
-    difference_T = torch.cat(
-        [_difference(policy, each, temperature) for each in pack(rows, PACK_TOKENS, policy.device)]
-    )
+    differences = []
+    with torch.no_grad():
+        for packed in pack(rows, PACK_TOKENS, policy.device):
+            # Greedy samples carry their logprob at temperature 1.
+            logprob_T, _ = policy.score(packed, temperature or 1.0)
+            differences.append(logprob_T.double() - packed.columns["old"].double())
+    difference_T = torch.cat(differences)
     return Parity(
         tokens=len(difference_T),
         mean=float(difference_T.abs().mean()),
@@ -187,34 +183,21 @@ def compare(policy: Policy, rows: Sequence[Row], temperature: float) -> Parity:
     )
 
 
-@torch.no_grad()
-def _difference(policy: Policy, packed: Pack, temperature: float) -> Tensor:
-    """Trainer minus engine; greedy samples carry their logprob at temperature 1."""
-    logprob_T, _ = policy.score(packed, temperature or 1.0)
-    return logprob_T.double() - packed.columns["old"].double()
+Dialogue = tuple[Sequence[int], ...]  # the tokens given before each turn
 
 
-@dataclass(frozen=True, slots=True)
-class _Dialogue:
-    """One sample of a prompt: the tokens given before each turn, and the seed of its first turn."""
-
-    given: tuple[Sequence[int], ...]
-    seed: int
-
-
-def _dialogues(prompts: Sequence[Sequence[int]], seed: int) -> Iterator[_Dialogue]:
+def _dialogues(prompts: Sequence[Sequence[int]]) -> Iterator[Dialogue]:
     """The samples of each prompt; observations are made of the prompts' own text."""
     text = [token for prompt in prompts for token in prompt]
     for place, prompt in enumerate(prompts):
+        length = OBSERVATION * (place + 1)
+        repeated = text * (length // len(text) + 1)
         for sample in range(SAMPLES):
-            length = OBSERVATION * (place + 1)
-            repeated = text * (length // len(text) + 1)
-            number = place * SAMPLES + sample
-            yield _Dialogue((prompt, repeated[:length]) if sample % 2 else (prompt,), seed + 2 * number)
+            yield (prompt, repeated[:length]) if sample % 2 else (prompt,)
 
 
 async def _sample_rows(
-    engine: Engine, dialogues: Sequence[_Dialogue], context: int, concurrent: int, sampling: Sampling
+    engine: Engine, dialogues: Sequence[Dialogue], context: int, concurrent: int, sampling: Sampling
 ) -> list[Row]:
     """Run the dialogues, at most `concurrent` at a time, admitted in order."""
     waiting = iter(enumerate(dialogues))
@@ -233,19 +216,16 @@ async def _sample_rows(
     return [rows[number] for number in range(len(dialogues))]
 
 
-async def _sample_row(engine: Engine, dialogue: _Dialogue, number: int, context: int, sampling: Sampling) -> Row:
+async def _sample_row(engine: Engine, dialogue: Dialogue, number: int, context: int, sampling: Sampling) -> Row:
     """Run one dialogue, with each given part truncated to leave room for sampled tokens."""
     ledger = Ledger()
     with engine.session(number) as session:
-        for turn, given in enumerate(dialogue.given):
+        for turn, given in enumerate(dialogue):
             room = context - len(ledger) - sampling.max_tokens
             if turn and room < 1:
                 break
             ledger.given(given[: max(1, room)])
-            limited = Sampling(
-                max_tokens=max(1, min(sampling.max_tokens, context - len(ledger))),
-                temperature=sampling.temperature,
-                seed=dialogue.seed + turn,
-            )
+            tokens = max(1, min(sampling.max_tokens, context - len(ledger)))
+            limited = replace(sampling, max_tokens=tokens, seed=sampling.seed + 2 * number + turn)
             ledger.sampled(await engine.generate(ledger.ids, limited, session))
     return row(ledger.ids, tuple(map(float, ledger.origin)), old=ledger.logprobs)

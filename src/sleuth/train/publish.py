@@ -9,7 +9,7 @@ from torch import Tensor
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
-from sleuth.engines.build import ServerEngine, connect_servers, embed_policy
+from sleuth.engines.build import connect_servers, embed_policy
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
 from sleuth.model.policy import Policy
@@ -25,7 +25,6 @@ class Publisher(Protocol):
 
     def publish(self, version: int, *, keep_cache: bool = False) -> None:
         """Swap the weights; `keep_cache` keeps keys and values of older weights, which is not exact."""
-        ...
 
 
 class SharedWeights:
@@ -80,7 +79,12 @@ def build_engine(config: Config, learner: Learner, folder: Path) -> tuple[Engine
         servers = connect_servers(config, learner.policy.tokens, model, folder, training=True)
     except EngineFailure as failure:
         raise TrainingStopped(f"{failure}; {RESUME}") from failure
-    _require_tied_head(servers, learner.policy)
+    if learner.policy.model.config.tie_word_embeddings:  # a tied head must be updated with the embedding
+        named, embedding = weights(), learner.policy.model.get_input_embeddings().weight
+        try:
+            servers.require_tied_head(named, next(name for name, weight in named.items() if weight is embedding))
+        except EngineFailure as failure:
+            raise InputError(str(failure)) from failure
     return servers, SentWeights(servers, weights)
 
 
@@ -89,14 +93,3 @@ def engine_policy(config: Config, learner: Learner) -> Policy:
     if config.train.mode == "sync" and learner.ranks.world == 1:
         return learner.policy
     return load_policy(config, learner.policy.device)
-
-
-def _require_tied_head(servers: ServerEngine, policy: Policy) -> None:
-    """A head that is tied to the embedding must be updated with it."""
-    if not policy.model.config.tie_word_embeddings:
-        return
-    weights, embedding = dict(policy.parameters()), policy.model.get_input_embeddings().weight
-    try:
-        servers.require_tied_head(weights, next(name for name, weight in weights.items() if weight is embedding))
-    except EngineFailure as failure:
-        raise InputError(str(failure)) from failure

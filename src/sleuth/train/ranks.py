@@ -36,19 +36,15 @@ class Ranks(Protocol):
 
     def gather(self, mine: Sequence[Item], operation: str) -> list[list[Item]]:
         """The items of every rank, in rank order, on all ranks."""
-        ...
 
     def barrier(self, operation: str) -> None:
         """Wait until every rank is here."""
-        ...
 
     def for_thread(self) -> "Ranks":
         """The same ranks for use in another thread, with a communication group of its own."""
-        ...
 
     def close(self) -> None:
         """Leave the group at the end of a successful run."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sleuth.errors import InputError, Interrupted
+from sleuth.errors import InputError, Interrupted, TrainingStopped
 from sleuth.runs.run import step_of
 from sleuth.train import guards
 from sleuth.train.checkpoint import Progress
@@ -13,14 +13,13 @@ from sleuth.train.guards import Verdict, most_severe
 from sleuth.train.manifest import record_resume
 from sleuth.train.observer import RunObserver
 from sleuth.train.parts import Parts
-from sleuth.train.rollout_schedule import RolloutSchedule
+from sleuth.train.rollout import RolloutSchedule
 
 
 def newest_checkpoint(parts: Parts) -> Path | None:
     """The newest checkpoint as rank 0 sees it."""
-    mine = parts.run.latest() if parts.is_first_rank else None
-    ((newest,), *_) = parts.ranks.gather([mine], "the newest checkpoint")
-    return newest
+    every = parts.ranks.gather([parts.run.latest() if parts.is_first_rank else None], "the newest checkpoint")
+    return every[0][0]
 
 
 def prepare_records(parts: Parts, newest: Path | None, observer: RunObserver) -> None:
@@ -44,10 +43,11 @@ def prepare_records(parts: Parts, newest: Path | None, observer: RunObserver) ->
 
 def restore(parts: Parts, newest: Path | None) -> Progress:
     """Load the checkpoint, or start at step 0; later records are dropped."""
-    progress = Progress(kl=parts.config.algorithm.kl.coefficient)
-    if newest is not None:
-        progress = parts.restore(newest)
-    _rewind(parts, progress.step, progress.step if newest is not None else -1)
+    if newest is None:
+        _rewind(parts, 0, -1)
+        return Progress(kl=parts.config.algorithm.kl.coefficient)
+    progress = parts.restore(newest)
+    _rewind(parts, progress.step, progress.step)
     return progress
 
 
@@ -66,8 +66,12 @@ def roll_back(
     # Only rank 0 knows when a checkpoint is complete.
     ((target,), *_) = parts.ranks.gather([target], "the checkpoint to return to")
     folder = parts.run.checkpoint(target)
-    if not folder.is_dir():
-        guards.stop_without_checkpoint(most_severe(verdicts), folder)
+    if not folder.is_dir():  # later checkpoints are kept
+        verdict = most_severe(verdicts)
+        raise TrainingStopped(
+            f"{verdict.sentence if verdict else 'a guard requested a rollback'}, and the checkpoint to roll back to, "
+            f"{folder}, does not exist; restore it and resume the run, or {guards.LOWER_RATE}"
+        )
     parts.verify(folder)
     restored = parts.restore(folder)
     parts.ranks.barrier("the rollback")

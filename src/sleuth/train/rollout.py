@@ -2,11 +2,17 @@
 
 Each rank runs its share of the questions and scores those episodes; the results are then gathered on every rank.
 A reward may be random or come from a judge: computed on two ranks, it could differ, and they would keep other groups.
+Rollouts are collected synchronously, or one step ahead while the previous step trains.
 """
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
 from sleuth.agent.episode import Agent, Task, run_batch
 from sleuth.config.algorithm import UNGROUPED
@@ -16,10 +22,15 @@ from sleuth.engines.paged.scheduler import EngineStats
 from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.records import Group, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
+from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train import guards
 from sleuth.train.data import QuestionStream
 from sleuth.train.metrics import RolloutCounters, Timer, episode_metrics, has_spread, stop_metrics
+from sleuth.train.publish import Publisher
 from sleuth.train.ranks import ALONE, Ranks, cancel_together
+
+Result = TypeVar("Result")
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +51,8 @@ class RolloutBatch:
 
     def scored(self) -> list[tuple[Trajectory, Score | None]]:
         """Every trajectory with its score; None for unusable ones."""
-        scores = {
-            id(each): score
-            for group in self.groups
-            for each, score in zip(group.trajectories, group.scores, strict=True)
-        }
+        pairs = [pair for group in self.groups for pair in zip(group.trajectories, group.scores, strict=True)]
+        scores = {id(trajectory): score for trajectory, score in pairs}
         return [(trajectory, scores.get(id(trajectory))) for trajectory in self.trajectories]
 
 
@@ -61,6 +69,8 @@ class RolloutSampler:
     async def collect(self, step: int, questions_drawn: int) -> RolloutBatch:
         """Run and score the episodes of a step, starting at this position of the question stream."""
         started, train, before = time.monotonic(), self.config.train, self._counters()
+        # A group baseline needs two samples.
+        enough = 1 if self.config.algorithm.advantage in UNGROUPED else min(2, train.samples)
         trajectories: list[Trajectory] = []
         groups: list[Group] = []
         kept: list[Group] = []
@@ -73,24 +83,18 @@ class RolloutSampler:
             guards.require_usable([each.trajectory for each in scored])
             new = group_by_question(scored)
             groups += new
-            kept += [group for group in new if self._has_signal(group)]
+            usable = [group for group in new if len(group.trajectories) >= enough]
+            kept += [group for group in usable if not train.resample or has_spread(group)]
             drawn, rounds = drawn + len(questions), rounds + 1
         seconds = time.monotonic() - started
         cost = self._counters().metrics_since(before, timer.collect()["time/reward"], self.ranks)
         return RolloutBatch(trajectories, groups, kept, questions_drawn + drawn, rounds, seconds, cost)
 
     def _counters(self) -> RolloutCounters:
-        engine = self.agent.engine
+        engine, toolbox = self.agent.engine, self.agent.tools
         stats = engine.stats if isinstance(engine, PagedEngine) else EngineStats()
-        toolbox = self.agent.tools
         tools = {name: replace(usage) for name, usage in toolbox.usage.items()}
         return RolloutCounters(replace(toolbox.searches), replace(stats), tools)
-
-    def _has_signal(self, group: Group) -> bool:
-        """A group baseline needs two samples, and with `train.resample` rewards that differ."""
-        ungrouped = self.config.algorithm.advantage in UNGROUPED
-        enough = len(group.trajectories) >= (1 if ungrouped else min(2, self.config.train.samples))
-        return enough and (not self.config.train.resample or has_spread(group))
 
     async def _run(self, questions: Sequence[Question], step: int, first: int, timer: Timer) -> list[ScoredTrajectory]:
         """Run every question `train.samples` times; group ids count the questions of the step from `first`."""
@@ -111,12 +115,133 @@ class RolloutSampler:
 
 def group_by_question(scored: Sequence[ScoredTrajectory]) -> list[Group]:
     """The usable trajectories of each question with their scores."""
-    questions = {each.trajectory.group: each.trajectory.question for each in scored}
-    usable: dict[int, list[tuple[Trajectory, Score]]] = {key: [] for key in questions}
+    by_group: dict[int, list[ScoredTrajectory]] = defaultdict(list)
     for each in scored:
-        if each.score is not None:
-            usable[each.trajectory.group].append((each.trajectory, each.score))
+        by_group[each.trajectory.group].append(each)
     return [
-        Group(questions[key], tuple(each for each, _ in pairs), tuple(score for _, score in pairs))
-        for key, pairs in usable.items()
+        Group(
+            members[0].trajectory.question,
+            tuple(each.trajectory for each in members if each.score is not None),
+            tuple(each.score for each in members if each.score is not None),
+        )
+        for members in by_group.values()
     ]
+
+
+Collect = Callable[[int, int], Coroutine[Any, Any, RolloutBatch]]
+
+
+class RolloutSchedule:
+    """Collects rollouts when they are needed, with the weights that they will train; nothing runs in the background."""
+
+    def __init__(self, collect: Collect) -> None:
+        self._collect, self._runner = collect, asyncio.Runner()
+
+    def next_batch(self, step: int, questions_drawn: int, last: bool) -> RolloutBatch:  # noqa: ARG002
+        """The rollouts of a step, starting at this position of the question stream."""
+        return self.run(self._collect(step, questions_drawn))
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run another coroutine that uses the engine while no rollout is in flight."""
+        with _raise_interrupts():
+            return self._runner.run(work)
+
+    def wait_idle(self) -> None:
+        """Wait until no rollout is in flight, so that the weights may change."""
+
+    def discard(self) -> None:
+        """Drop rollouts collected for a step that will not happen."""
+
+    def cancel(self) -> None:
+        """Cancel rollouts in flight because the run ends with an error or an interrupt."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.close()
+
+
+class OneStepAhead(RolloutSchedule):
+    """Collects the rollouts of the next step in a thread while a step trains; they are one version old."""
+
+    def __init__(self, collect: Collect, publisher: Publisher) -> None:
+        super().__init__(collect)
+        self._publisher = publisher
+        self._thread = ThreadPoolExecutor(1, "episodes")
+        self._pending: tuple[int, Future[RolloutBatch]] | None = None
+        # The newest work of the thread and its task, which signals do not reach.
+        self._running: tuple[Future[Any], Future[asyncio.Task[Any]]] | None = None
+
+    def next_batch(self, step: int, questions_drawn: int, last: bool) -> RolloutBatch:
+        if self._pending is None or self._pending[0] != step:
+            self.discard()
+            self._publisher.publish(step)
+            self._pending = (step, self._submit(self._collect(step, questions_drawn)))
+        with _raise_interrupts():
+            batch = _wait(self._pending[1]).result()
+        self._pending = None
+        if not last:
+            self._publisher.publish(step)
+            self._pending = (step + 1, self._submit(self._collect(step + 1, batch.questions_drawn)))
+        return batch
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        self.wait_idle()
+        with _raise_interrupts():
+            return _wait(self._submit(work)).result()
+
+    def wait_idle(self) -> None:
+        if self._pending is not None:
+            _wait(self._pending[1])  # its error, if any, is raised by next_batch
+
+    def discard(self) -> None:
+        self.wait_idle()
+        self._pending = None
+
+    def cancel(self) -> None:
+        if self._running is None:
+            return
+        ended, started = self._running
+        task = started.result()
+        if not ended.done():
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def _submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        started: Future[asyncio.Task[Any]] = Future()
+
+        async def run() -> Result:
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101  a coroutine runs in a task
+            started.set_result(task)
+            return await work
+
+        ended = self._thread.submit(self._runner.run, run())
+        self._running = (ended, started)
+        return ended
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.submit(self._runner.close)  # an event loop is closed in its own thread
+        self._thread.shutdown()
+
+
+def schedule_rollouts(mode: str, collect: Collect, publisher: Publisher) -> RolloutSchedule:
+    """The schedule that `train.mode` names."""
+    return OneStepAhead(collect, publisher) if mode == "ahead" else RolloutSchedule(collect)
+
+
+@contextmanager
+def _raise_interrupts() -> Iterator[None]:
+    """Raise Interrupted instead of CancelledError if a signal cancelled the work."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        INTERRUPTION.raise_if_interrupted()
+        raise
+
+
+def _wait(future: Future[Result]) -> Future[Result]:
+    """Wait in slices: Python handles signals in the main thread, and a signal to another thread does not wake it."""
+    while wait([future], timeout=POLL_SECONDS).not_done:
+        pass
+    return future

@@ -5,8 +5,8 @@ Collectives run inside the forward and backward passes, so ranks with fewer pack
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from heapq import heapify, heapreplace
+from dataclasses import replace
+from heapq import heapreplace
 from typing import Any
 from zlib import crc32
 
@@ -29,8 +29,7 @@ def assign_rows(lengths: Sequence[int], world: int) -> list[list[int]]:
     if world == 1:
         return [list(range(len(lengths)))]
     assigned: list[list[int]] = [[] for _ in range(world)]
-    totals = [(0, rank) for rank in range(world)]
-    heapify(totals)
+    totals = [(0, rank) for rank in range(world)]  # a heap
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
         tokens, rank = totals[0]
         assigned[rank].append(index)
@@ -51,9 +50,8 @@ def rank_packs(rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ra
         yield concatenate(rows, indices, device)
     if idle := max(map(len, every)) - len(every[ranks.rank]):
         shortest = min(rows, key=lambda row: len(row.ids_L))
-        empty = Row(
-            shortest.ids_L, shortest.positions_S[:0], {name: column[:0] for name, column in shortest.columns.items()}
-        )
+        columns = {name: column[:0] for name, column in shortest.columns.items()}
+        empty = Row(shortest.ids_L, shortest.positions_S[:0], columns)
         yield from (replace(concatenate([empty], [0], device), rows=()) for _ in range(idle))
 
 
@@ -86,7 +84,10 @@ def shard(compute: Compute, modules: Sequence[nn.Module], ranks: Ranks) -> Compu
     root = _Root(compute, modules)
     device = next(root.parameters()).device
     mesh = init_device_mesh(device.type, (ranks.world,))
-    for unit in (*_units(modules), root):
+    units: list[nn.Module] = []  # decoder layers, or a whole module without any
+    for module in modules:
+        units += [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)] or [module]
+    for unit in (*units, root):
         fully_shard(unit, mesh=mesh, mp_policy=_mixed_precision(unit))
     for module in root.modules():
         if isinstance(module, FSDPModule):
@@ -94,7 +95,14 @@ def shard(compute: Compute, modules: Sequence[nn.Module], ranks: Ranks) -> Compu
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     assert isinstance(root, FSDPModule)  # noqa: S101  fully_shard makes it one
-    return _Gathered(root)
+
+    def gathered(*arguments: Any) -> Any:
+        result = root(*arguments)
+        if not torch.is_grad_enabled():
+            root.reshard()  # FSDP would free the weights in the backward pass, which never comes
+        return result
+
+    return gathered
 
 
 class _Root(nn.Module):
@@ -107,24 +115,6 @@ class _Root(nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         return self._compute(*arguments)
-
-
-@dataclass(frozen=True, slots=True)
-class _Gathered:
-    root: FSDPModule
-
-    def __call__(self, *arguments: Any) -> Any:
-        result = self.root(*arguments)  # type: ignore[operator]
-        if not torch.is_grad_enabled():
-            self.root.reshard()  # FSDP would free the weights in the backward pass, which never comes
-        return result
-
-
-def _units(modules: Sequence[nn.Module]) -> Iterator[nn.Module]:
-    """Modules to gather as a unit: decoder layers, or a whole module without any."""
-    for module in modules:
-        layers = [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]
-        yield from layers or (module,)
 
 
 def _mixed_precision(unit: nn.Module) -> MixedPrecisionPolicy:

@@ -3,6 +3,7 @@
 Suffixes: N trajectories, L tokens of a trajectory, S scored tokens of one, T scored tokens of a pack.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,13 +24,12 @@ from sleuth.model.packing import WEIGHT, Pack, Row
 from sleuth.model.policy import Policy, Reference
 from sleuth.records import Group, Trajectory
 from sleuth.train import objective
-from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
-from sleuth.train.metrics import Metrics, Timer
+from sleuth.train.metrics import Metrics, Timer, TokenLog
 from sleuth.train.models import Critic, load_critic, load_reference, load_trained_policy
+from sleuth.train.objective import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.ranks import ALONE, Ranks, require_supported
 from sleuth.train.sharding import rank_packs, score_rows
-from sleuth.train.token_log import TokenLog
 
 AllowUpdate = Callable[[float], bool]  # given the gradient norm
 
@@ -48,21 +48,16 @@ class StepRates:
         cls, step: int, train: TrainConfig, critic: CriticConfig, kl_coefficient: float, scale: float
     ) -> "StepRates":
         """The rates of a step by the schedule, multiplied by `scale`."""
+
+        def schedule(warmup: float) -> float:
+            """Linear warm-up over the first fraction of the steps, linear decay to zero over the last."""
+            rising = min(1.0, (step + 1) / train.steps / warmup) if warmup else 1.0
+            falling = min(1.0, (1.0 - step / train.steps) / train.decay) if train.decay else 1.0
+            return min(rising, falling)
+
+        policy = train.learning_rate * schedule(train.warmup) * scale
         warmup = train.warmup if critic.rate_warmup is None else critic.rate_warmup
-        return cls(
-            train.learning_rate * _schedule(train, train.warmup, step) * scale,
-            kl_coefficient,
-            critic.learning_rate * _schedule(train, warmup, step) * scale,
-            step < critic.warmup,
-        )
-
-
-def _schedule(train: TrainConfig, warmup: float, step: int) -> float:
-    """Linear warm-up over the first fraction of the steps, linear decay to zero over the last."""
-    done = (step + 1) / train.steps
-    rising = min(1.0, done / warmup) if warmup else 1.0
-    falling = min(1.0, (1.0 - step / train.steps) / train.decay) if train.decay else 1.0
-    return min(rising, falling)
+        return cls(policy, kl_coefficient, critic.learning_rate * schedule(warmup) * scale, step < critic.warmup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,38 +105,44 @@ class Learner:
         rows = [_row(each, self.algorithm.origin_mask) for each in batch.trajectories]
         recompute = recompute or self.algorithm.recomputes
         with self.timer.time("score"):
-            rows = self._attach_old_logprobs(rows, recompute)
+            if recompute:
+                rows = self._attach("old", rows, self._policy_logprobs)
+            else:
+                rows = [row.with_columns(old=row.columns["rollout"]) for row in rows]
             rows, metrics = self._attach_corrections(rows)
-            rows = self._attach_reference_logprobs(rows)
-            rows = self._attach_values(rows)
+            if reference := self.reference:
+                rows = self._attach("reference", rows, lambda pack: reference.score(pack, self.train.temperature)[0])
+            if self.critic is not None:
+                rows = self._attach("value", rows, self.critic.values)
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         rows = attach_turn_rewards(rows, batch)
         rows = attach_advantages(rows, rewards_N, batch.groups_N, self.algorithm, rates.kl)
         self.token_log.start(batch.trajectories, rows)
-        included = [is_trained_on(each, self.algorithm) for each in batch.trajectories]
-        trained = [row for row, keep in zip(rows, included, strict=True) if keep]
-        updates = [self._update(each, rates, allow_update) for each in _split(trained, self.train.updates)]
+        pairs = zip(batch.trajectories, rows, strict=True)
+        trained = [row for trajectory, row in pairs if is_trained_on(trajectory, self.algorithm)]
+        # Nearly equal consecutive mini-batches, none of them empty.
+        count = min(self.train.updates, len(trained))
+        bounds = pairwise(len(trained) * part // count for part in range(count + 1)) if count else ()
+        updates = [self._update(trained[low:high], rates, allow_update) for low, high in bounds]
         drift = _engine_drift(rows, updates, recompute)
-        return {**metrics, **drift, **_means(updates), "policy/learning_rate": rates.policy}
+        values: dict[str, list[float]] = defaultdict(list)
+        for update in updates:
+            for name, value in update.items():
+                values[name].append(value)
+        means = {name: sum(each) / len(each) for name, each in values.items()}
+        return {**metrics, **drift, **means, "policy/learning_rate": rates.policy}
 
     def find_non_finite(self, groups: Sequence[Group]) -> str:
         """Name what is not finite after an update: the weights, or the log-probabilities they compute; or ""."""
-        optimisers = {"policy": self.optimiser} | ({} if self.critic is None else {"critic": self.critic.optimiser})
-        mine = [f"the weights of the {name}" for name, each in optimisers.items() if not each.finite()]
-        found = [each for theirs in self.ranks.gather(mine, "the check of the weights") for each in theirs]
-        if found:
+        optimisers = {"policy": self.optimiser, "critic": self.critic_optimiser}
+        mine = [f"the weights of the {name}" for name, each in optimisers.items() if each and not each.finite()]
+        if found := [each for theirs in self.ranks.gather(mine, "the check of the weights") for each in theirs]:
             return found[0]
         # Finite weights can still overflow in the forward pass: score the shortest trajectory.
         shortest = min((each for group in groups for each in group.trajectories), key=lambda each: len(each.ids))
         with self.timer.time("score"):
             (logprob_S,) = self._score([_row(shortest, self.algorithm.origin_mask)], self._policy_logprobs)
         return "" if bool(logprob_S.isfinite().all()) else "the logprobs of the policy"
-
-    def _attach_old_logprobs(self, rows: Sequence[Row], recompute: bool) -> list[Row]:
-        """Add the column old: log-probabilities under the policy before this step."""
-        if not recompute:
-            return [row.with_columns(old=row.columns["rollout"]) for row in rows]
-        return self._attach("old", rows, self._policy_logprobs)
 
     def _attach_corrections(self, rows: Sequence[Row]) -> tuple[list[Row], Metrics]:
         """Add the column correction: the off-policy weight of each token."""
@@ -159,15 +160,6 @@ class Learner:
         corrected = [row.with_columns(correction=part) for row, part in zip(rows, parts, strict=True)]
         return corrected, {f"correction/{name}": value for name, value in found.metrics.items()}
 
-    def _attach_reference_logprobs(self, rows: Sequence[Row]) -> list[Row]:
-        reference = self.reference
-        if reference is None:
-            return list(rows)
-        return self._attach("reference", rows, lambda packed: reference.score(packed, self.train.temperature)[0])
-
-    def _attach_values(self, rows: Sequence[Row]) -> list[Row]:
-        return list(rows) if self.critic is None else self._attach("value", rows, self.critic.values)
-
     def _attach(self, column: str, rows: Sequence[Row], score: Callable[[Pack], Tensor]) -> list[Row]:
         values = self._score(rows, score)
         return [row.with_columns(**{column: value_S}) for row, value_S in zip(rows, values, strict=True)]
@@ -180,7 +172,13 @@ class Learner:
 
     def _update(self, rows: Sequence[Row], rates: StepRates, allow_update: AllowUpdate) -> Metrics:
         """One mini-batch: one step of the critic and one of the policy."""
-        weighted = [row for row in self._attach_loss_weights(rows) if len(row.positions_S)]
+        lengths_N = torch.tensor([len(row.positions_S) for row in rows], dtype=torch.float64)
+        weights_N = token_weights(lengths_N, self.algorithm.normalise, self.algorithm.constant)
+        weighted = [
+            row.with_columns(**{WEIGHT: row.columns[WEIGHT] * weight})
+            for row, weight in zip(rows, weights_N.tolist(), strict=True)
+            if len(row.positions_S)
+        ]
         self.token_log.set_weights(weighted)
         metrics: Metrics = {}
         if self.critic is not None and weighted:
@@ -212,7 +210,10 @@ class Learner:
                 value.backward()
                 for name, each in {**metrics, "loss": value.detach()}.items():
                     sums[name] = sums[name] + each if name in sums else each
-            totals = self._sum_over_ranks(sums)
+            # One read from the device for all metrics.
+            mine = dict(zip(sums, torch.stack([each.float() for each in sums.values()]).tolist(), strict=True))
+            every = [theirs for (theirs,) in self.ranks.gather([mine], "the sums of an update")]
+            totals = {name: sum(theirs[name] for theirs in every) for name in mine}
         with self.timer.time("optimiser"):
             norm = optimiser.norm()
             if allow_update(norm):
@@ -220,12 +221,6 @@ class Learner:
         weight, summed_loss = totals.pop(WEIGHT), totals.pop("loss")
         means = {f"policy/{name}": total / weight for name, total in totals.items()}
         return {**means, "policy/loss": summed_loss, "policy/gradient_norm": norm}
-
-    def _sum_over_ranks(self, sums: Mapping[str, Tensor]) -> Metrics:
-        # One read from the device for all metrics.
-        mine = dict(zip(sums, torch.stack([each.float() for each in sums.values()]).tolist(), strict=True))
-        every = [theirs for (theirs,) in self.ranks.gather([mine], "the sums of an update")]
-        return {name: sum(theirs[name] for theirs in every) for name in mine}
 
     def _has_gradient(self, row: Row) -> bool:
         """Whether a row can change the weights.
@@ -237,14 +232,6 @@ class Learner:
             return True
         advantage_S = row.columns["advantage"] * row.columns.get("correction", torch.ones(()))
         return bool((advantage_S > 0 if settings.negative_weight == 0 else advantage_S != 0).any())
-
-    def _attach_loss_weights(self, rows: Sequence[Row]) -> list[Row]:
-        lengths_N = torch.tensor([len(row.positions_S) for row in rows], dtype=torch.float64)
-        weights_N = token_weights(lengths_N, self.algorithm.normalise, self.algorithm.constant)
-        return [
-            row.with_columns(**{WEIGHT: row.columns[WEIGHT] * weight})
-            for row, weight in zip(rows, weights_N.tolist(), strict=True)
-        ]
 
     def _policy_loss(self, packed: Pack, rates: StepRates) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The weighted loss of a pack, and the weighted sum of each metric."""
@@ -301,19 +288,3 @@ def _engine_drift(rows: Sequence[Row], updates: Sequence[Metrics], recomputed: b
 
 def _weighted_sums(weight_T: Tensor, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: (weight_T * each.detach()).sum() for name, each in metrics.items()}
-
-
-def _means(updates: Sequence[Metrics]) -> Metrics:
-    """The mean of each metric over the mini-batches that have it."""
-    values: dict[str, list[float]] = {}
-    for metrics in updates:
-        for name, value in metrics.items():
-            values.setdefault(name, []).append(value)
-    return {name: sum(each) / len(each) for name, each in values.items()}
-
-
-def _split(rows: Sequence[Row], parts: int) -> list[list[Row]]:
-    """Nearly equal consecutive mini-batches, none of them empty."""
-    parts = min(parts, len(rows))
-    bounds = [len(rows) * part // parts for part in range(parts + 1)] if parts else []
-    return [list(rows[low:high]) for low, high in pairwise(bounds)]

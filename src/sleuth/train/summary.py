@@ -12,9 +12,8 @@ from sleuth.evaluate.report import alternate_ends
 from sleuth.evaluate.results import Evaluation, QuestionResult, question_kind
 from sleuth.page.run_report import run_page
 from sleuth.runs.atomic import atomic_write
-from sleuth.runs.run import Run
-from sleuth.train import ceiling, parity
-from sleuth.train.held_out import HeldOutResults
+from sleuth.train import parity
+from sleuth.train.held_out import HeldOutResults, load_ceiling
 from sleuth.train.loop import Outcome
 from sleuth.train.metrics import peak_memory_gib
 from sleuth.train.parts import Parts
@@ -24,19 +23,33 @@ TRANSCRIPTS = 10
 
 def write_summary(parts: Parts, outcome: Outcome) -> Mapping[str, Any]:
     """Write report.html and then summary.json, which marks the run as finished; return the summary."""
-    policy = recipe.resolve_policy(parts.config.model.policy)
-    summary = summarise(outcome, ceiling.load(policy, parts.config))
-    _write_report(parts.run, summary, outcome.after.greedy if outcome.after else Evaluation(()))
-    parts.run.write_summary(summary)
+    run, policy = parts.run, recipe.resolve_policy(parts.config.model.policy)
+    summary = summarise(outcome, load_ceiling(policy, parts.config))
+    page = run_page(
+        title=run.path.name,
+        manifest=run.manifest(),
+        metrics=list(run.metrics()),
+        summary=summary,
+        transcripts=[_transcript(each) for each in select_transcripts(outcome.after.greedy)] if outcome.after else [],
+        events=list(run.events()),
+        parity=run.read_json(parity.FILE),
+    )
+    with atomic_write(run.path / "report.html") as path:
+        path.write_text(page, encoding="utf-8")
+    run.write_summary(summary)
     return summary
 
 
 def summarise(outcome: Outcome, expert_ceiling: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Exact match before and after with intervals and by kind of question, and the cost of the run."""
     before, after = outcome.before, outcome.after
+    exact_match: dict[str, Any] = {}
+    for when, results in (("before", before), ("after", after)):
+        if results is not None:
+            exact_match[f"em_{when}"] = asdict(results.greedy.em)
+            exact_match[f"em_sampled_{when}"] = asdict(results.sampled.em)
     return {
-        **_exact_match("before", before),
-        **_exact_match("after", after),
+        **exact_match,
         **(_comparison(before, after) if before and after else {}),
         **_held_out(before, after),
         "ceiling": expert_ceiling,
@@ -45,12 +58,6 @@ def summarise(outcome: Outcome, expert_ceiling: Mapping[str, Any] | None) -> Map
         "seconds": outcome.progress.seconds,
         "peak_memory_gib": peak_memory_gib(),
     }
-
-
-def _exact_match(when: str, results: HeldOutResults | None) -> dict[str, Any]:
-    if results is None:
-        return {}
-    return {f"em_{when}": asdict(results.greedy.em), f"em_sampled_{when}": asdict(results.sampled.em)}
 
 
 def _held_out(before: HeldOutResults | None, after: HeldOutResults | None) -> dict[str, Any]:
@@ -94,20 +101,6 @@ def _comparison(before: HeldOutResults, after: HeldOutResults) -> dict[str, Any]
 
 def _searches(before: Evaluation, after: Evaluation) -> dict[str, float]:
     return {"before": before.mean("searches").value, "after": after.mean("searches").value}
-
-
-def _write_report(run: Run, summary: Mapping[str, Any], after: Evaluation) -> None:
-    page = run_page(
-        title=run.path.name,
-        manifest=run.manifest(),
-        metrics=list(run.metrics()),
-        summary=summary,
-        transcripts=[_transcript(result) for result in select_transcripts(after)],
-        events=list(run.events()),
-        parity=run.read_json(parity.FILE),
-    )
-    with atomic_write(run.path / "report.html") as path:
-        path.write_text(page, encoding="utf-8")
 
 
 def select_transcripts(after: Evaluation) -> list[QuestionResult]:

@@ -17,9 +17,8 @@ from sleuth.model.lora import LoRA
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
-from sleuth.train.checkpoint import Progress
+from sleuth.train.checkpoint import Progress, Saver
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.saver import Saver
 
 STEPS = {1: 0.5, 2: 0.75, 3: 0.25}
 

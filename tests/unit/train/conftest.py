@@ -22,6 +22,7 @@ from sleuth.retrieval import index
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
+from sleuth.train.checkpoint import Saver
 from sleuth.train.data import QuestionStream
 from sleuth.train.models import Critic
 from sleuth.train.observer import SilentObserver
@@ -29,7 +30,6 @@ from sleuth.train.optimiser import Optimiser
 from sleuth.train.parts import Parts
 from sleuth.train.publish import CopiedWeights, SharedWeights
 from sleuth.train.rollout import RolloutSampler
-from sleuth.train.saver import Saver
 from sleuth.train.step import Learner
 from sleuth.train.trackers import Trackers
 

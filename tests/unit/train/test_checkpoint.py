@@ -19,13 +19,20 @@ from sleuth.model.lora import LoRA
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
-from sleuth.train.checkpoint import Progress, restore
+from sleuth.train.checkpoint import Progress, Saver, restore
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.saver import save
 
 CPU = torch.device("cpu")
 PROGRESS = Progress(step=2, seconds=1.5, tokens=300, questions_drawn=16, kl=0.01, best=0.5, score=0.25)
 Make = Callable[..., Policy]
+
+
+def save(
+    run: Run, policy: Policy, optimiser: Optimiser, progress: Progress, keep: int, critic: Optimiser | None = None
+) -> Path:
+    """Write one checkpoint and wait for it."""
+    with Saver(run, keep) as saver:
+        return saver.save(policy, optimiser, progress, critic)
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from sleuth.train import guards
 from sleuth.train.guards import (
     GUARDS,
     MIN_HISTORY,
+    Crossing,
     Guards,
     NotFinite,
-    Reading,
     Verdict,
     above_limit,
     above_lowest,
@@ -255,9 +255,9 @@ def test_only_numbers_that_are_not_finite_are_put_down_to_the_learning_rate(traj
 
 def test_a_spike_is_held_against_the_median_of_the_window() -> None:
     past = [100.0, 100.0, 100.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    assert above_median(past, 31.0, 10.0, 5) == Reading(31.0, 30.0, True)
-    assert above_median(past, 30.0, 10.0, 5) == Reading(30.0, 30.0, False)
-    assert above_median(past, 31.0, 10.0, 8) == Reading(31.0, 45.0, False)
+    assert above_median(past, 31.0, 10.0, 5) == Crossing(31.0, 30.0)
+    assert above_median(past, 30.0, 10.0, 5) is None
+    assert above_median(past, 31.0, 10.0, 8) is None
 
 
 @pytest.mark.parametrize("past", [[], [1.0] * (MIN_HISTORY - 1), [0.0] * MIN_HISTORY])
@@ -269,48 +269,43 @@ def test_a_lasting_change_becomes_usual() -> None:
     past = [1.0] * 10
     verdicts = []
     for _ in range(10):
-        reading = above_median(past, 50.0, 20.0, 10)
-        assert reading is not None
-        verdicts.append(reading.crossed)
+        verdicts.append(above_median(past, 50.0, 20.0, 10) is not None)
         past = [*past, 50.0]
     assert verdicts == [True] * 5 + [False] * 5
 
 
 def test_entropy_is_held_against_its_first_value() -> None:
     assert below_first([], 0.0, 0.1, 20) is None
-    assert below_first([0.5, 9.0], 0.04, 0.1, 20) == Reading(0.04, 0.05, True)
-    assert below_first([0.5, 9.0], 0.06, 0.1, 20) == Reading(0.06, 0.05, False)
+    assert below_first([0.5, 9.0], 0.04, 0.1, 20) == Crossing(0.04, 0.05)
+    assert below_first([0.5, 9.0], 0.06, 0.1, 20) is None
 
 
 def test_a_fall_is_of_the_running_mean_from_its_highest() -> None:
     past = [-1.0] * 10 + [-0.2] * 5
-    reading = below_best_mean(past, -1.2, 0.5, 5)
-    assert reading is not None
-    assert reading.value == pytest.approx((4 * -0.2 - 1.2) / 5)
-    assert reading.limit == pytest.approx(-0.7)
-    assert not reading.crossed
+    assert below_best_mean(past, -1.2, 0.5, 5) is None
+    first = below_best_mean(past, -1.2, 0.1, 5)
+    assert first is not None
+    assert first.value == pytest.approx((4 * -0.2 - 1.2) / 5)
     fallen = below_best_mean([*past, *[-1.2] * 4], -1.2, 0.5, 5)
     assert fallen is not None
-    assert fallen.crossed
-    assert fallen.value == pytest.approx(-1.2)
+    assert (fallen.value, fallen.limit) == (pytest.approx(-1.2), pytest.approx(-0.7))
 
 
 def test_one_good_step_at_the_start_is_no_record_to_fall_from() -> None:
     past = [0.0, -1.0, -1.0, -1.0]
     assert below_best_mean(past[:-1], -1.0, 0.1, 20) is None
-    reading = below_best_mean(past, -1.0, 0.1, 20)
-    assert reading is not None
-    assert reading.limit == pytest.approx(-0.9)
+    assert below_best_mean(past, -1.0, 0.1, 20) is None
+    found = below_best_mean(past, -1.0, -0.1, 20)
+    assert found is not None
+    assert found.limit == pytest.approx(-0.7)
 
 
 def test_a_rise_is_from_the_lowest_so_far() -> None:
     assert above_lowest([], 1.0, 0.5, 20) is None
-    assert above_lowest([0.9, 0.1, 0.3], 0.65, 0.5, 20) == Reading(0.65, 0.6, True)
-    untrained = above_lowest([0.95, 0.97], 1.0, 0.5, 20)
-    assert untrained is not None
-    assert not untrained.crossed
+    assert above_lowest([0.9, 0.1, 0.3], 0.65, 0.5, 20) == Crossing(0.65, 0.6)
+    assert above_lowest([0.95, 0.97], 1.0, 0.5, 20) is None
 
 
 def test_a_level_needs_no_past() -> None:
-    assert above_limit([], 0.06, 0.05, 20) == Reading(0.06, 0.05, True)
-    assert above_limit([1.0], 0.05, 0.05, 20) == Reading(0.05, 0.05, False)
+    assert above_limit([], 0.06, 0.05, 20) == Crossing(0.06, 0.05)
+    assert above_limit([1.0], 0.05, 0.05, 20) is None

@@ -12,7 +12,7 @@ from sleuth.train.held_out import evaluate_held_out, evaluate_twice
 from sleuth.train.observer import SilentObserver
 from sleuth.train.parts import Parts
 from sleuth.train.ranks import Alone
-from sleuth.train.rollout_schedule import Synchronous
+from sleuth.train.rollout import RolloutSchedule
 
 Item = TypeVar("Item")
 Making = Callable[..., Parts]
@@ -37,7 +37,9 @@ def test_questions_are_asked_at_the_temperature_named(parts: Making, tmp_path: P
     made = parts(tmp_path / "run")
 
     async def expected(temperature: float) -> Evaluation:
-        return await evaluate(made.agent, made.held_out, made.rubric, temperature=temperature, step=3, concurrent=4)
+        return await evaluate(
+            made.agent, made.held_out, made.sampler.rubric, temperature=temperature, step=3, concurrent=4
+        )
 
     with asyncio.Runner() as runner:
         greedy, hot = (said(runner.run(evaluate_held_out(made, temperature, 3))) for temperature in (0.0, 2.0))
@@ -48,7 +50,7 @@ def test_questions_are_asked_at_the_temperature_named(parts: Making, tmp_path: P
 
 def test_a_measurement_is_greedy_and_sampled(parts: Making, tmp_path: Path) -> None:
     made = parts(tmp_path / "run")
-    with Synchronous(made.sampler.collect) as rollouts:
+    with RolloutSchedule(made.sampler.collect) as rollouts:
         found = evaluate_twice(made, rollouts, SilentObserver(), 0, "asking")
         greedy, sampled = (said(rollouts.run(evaluate_held_out(made, temperature, 0))) for temperature in (0.0, 1.0))
     assert (said(found.greedy), said(found.sampled)) == (greedy, sampled)

@@ -11,10 +11,9 @@ from sleuth.agent.loading import latest_checkpoint
 from sleuth.cli.train import train as command
 from sleuth.errors import InputError
 from sleuth.runs.run import Run
-from sleuth.train.assemble import resume_run
 from sleuth.train.loop import train
 from sleuth.train.observer import SilentObserver
-from sleuth.train.parts import Parts
+from sleuth.train.parts import Parts, resume_run
 
 Making = Callable[..., Parts]
 UNASKED = {"before": False, "after": False}

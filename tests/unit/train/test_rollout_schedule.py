@@ -19,8 +19,7 @@ from sleuth.runs.run import Run
 from sleuth.train.loop import train
 from sleuth.train.observer import SilentObserver
 from sleuth.train.parts import Parts
-from sleuth.train.rollout import RolloutBatch
-from sleuth.train.rollout_schedule import OneStepAhead, Synchronous
+from sleuth.train.rollout import OneStepAhead, RolloutBatch, RolloutSchedule
 
 Making = Callable[..., Parts]
 TIMED = ("time/", "speed/", "memory/", "search/latency")
@@ -258,7 +257,7 @@ def test_in_turn_nothing_begins_before_it_is_taken() -> None:
         begun.append(step)
         return rollout_batch(asked + 2)
 
-    with Synchronous(sow) as rollouts:
+    with RolloutSchedule(sow) as rollouts:
         assert rollouts.next_batch(0, 0, last=False).questions_drawn == 2
         rollouts.wait_idle()
         assert begun == [0]

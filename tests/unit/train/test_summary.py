@@ -14,9 +14,8 @@ from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
 from sleuth.model.policy import Policy
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
-from sleuth.train import ceiling
 from sleuth.train.checkpoint import Progress
-from sleuth.train.held_out import HeldOutResults
+from sleuth.train.held_out import HeldOutResults, load_ceiling
 from sleuth.train.loop import Outcome as Finished
 from sleuth.train.loop import train
 from sleuth.train.metrics import peak_memory_gib
@@ -90,12 +89,12 @@ def test_summary_counts_the_questions_that_were_lost() -> None:
 )
 def test_ceiling_stands_only_beside_what_it_was_measured_on(change: str, tmp_path: Path) -> None:
     shipped, quickstart = recipe.resolve_policy("quickstart"), recipe.load("quickstart")
-    known = ceiling.load(shipped, quickstart)
+    known = load_ceiling(shipped, quickstart)
     assert known is not None
     assert known["em"]["count"] == quickstart.evaluate.questions
-    assert ceiling.load(shipped, recipe.load("quickstart", ["train.seed=7", "retrieval.cache=9"])) == known
-    assert ceiling.load(shipped, recipe.load("quickstart", [change])) is None
-    assert ceiling.load(tmp_path, quickstart) is None
+    assert load_ceiling(shipped, recipe.load("quickstart", ["train.seed=7", "retrieval.cache=9"])) == known
+    assert load_ceiling(shipped, recipe.load("quickstart", [change])) is None
+    assert load_ceiling(tmp_path, quickstart) is None
 
 
 def test_transcripts_are_of_every_kind_wrong_before_right() -> None:

@@ -32,15 +32,14 @@ from sleuth.retrieval.retriever import NullRetriever
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
 from sleuth.train import checkpoint
-from sleuth.train.checkpoint import Progress
-from sleuth.train.credit import RewardBatch
+from sleuth.train.checkpoint import Progress, Saver
 from sleuth.train.data import QuestionStream
+from sleuth.train.objective import RewardBatch
 from sleuth.train.publish import CopiedWeights, SharedWeights, engine_policy
 from sleuth.train.ranks import Ranks, describe_disconnect, join_ranks
 from sleuth.train.rollout import RolloutSampler
-from sleuth.train.saver import Saver
 from sleuth.train.sharding import rank_packs
-from sleuth.train.step import Learner, StepRates, _row, _split
+from sleuth.train.step import Learner, StepRates, _row
 
 Found = dict[str, Any]
 
@@ -92,7 +91,11 @@ def learned(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
 def idle(folder: Path, ranks: Ranks, groups: list[Group]) -> list[bool]:
     """Which of this rank's packs of the two mini-batches are idle."""
     rows = [_row(each, True) for each in RewardBatch.of(groups).trajectories]
-    return [not packed.rows for batch in _split(rows, 2) for packed in rank_packs(batch, PACK_TOKENS, CPU, ranks)]
+    return [
+        not packed.rows
+        for batch in (rows[: len(rows) // 2], rows[len(rows) // 2 :])
+        for packed in rank_packs(batch, PACK_TOKENS, CPU, ranks)
+    ]
 
 
 def gathered(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:

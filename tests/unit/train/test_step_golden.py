@@ -6,7 +6,7 @@ So the runs that are compared are made in a process of its own, in which each is
 the last decade has (it is asked when torch is loaded), on one thread. Another release of torch may bring other kernels,
 and other machines have other libraries: there the figures are compared to four digits, and the bits with a second run.
 
-After a change that is meant to change the figures: python tests/unit/train/test_golden.py --write
+After a change that is meant to change the figures: python tests/unit/train/test_step_golden.py --write
 """
 
 import hashlib

@@ -13,14 +13,12 @@ from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.policy import Policy, select_dtype
 from sleuth.runs.run import Run
-from sleuth.train.assemble import resume_run, start_run
-from sleuth.train.checkpoint import Progress
+from sleuth.train.checkpoint import Progress, Saver
 from sleuth.train.loop import train
 from sleuth.train.manifest import record_resume
 from sleuth.train.observer import SilentObserver
-from sleuth.train.parts import Parts
+from sleuth.train.parts import Parts, resume_run, start_run
 from sleuth.train.publish import CopiedWeights, SharedWeights, engine_policy
-from sleuth.train.saver import save
 
 QUESTION = {"id": "q1", "question": "Where is Oslo?", "golden_answers": ["Norway"]}
 
@@ -127,7 +125,8 @@ def test_run_killed_before_its_first_checkpoint_starts_over(left: str, home: Pat
 
 def test_run_is_continued_and_asked_from_another_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = begun()
-    save(made.run, made.learner.policy, made.learner.optimiser, Progress(1, 0.0, 0), keep=1)
+    with Saver(made.run, 1) as saver:
+        saver.save(made.learner.policy, made.learner.optimiser, Progress(1, 0.0, 0))
     monkeypatch.chdir("/")
     again = resume_run(Run.open(home / "run"), SilentObserver())
     assert again.config.model.policy == str(home / "model")
@@ -226,7 +225,8 @@ def test_parts_of_a_run_made_by_other_versions_are_recorded_and_told(
     # The run was begun by another torch, and the function was edited since.
     made.run.record_versions(0, {**first, "torch": "2.0"})
     function.write_text("def paid(question, trajectory):\n    return 0.5\n")
-    save(made.run, made.learner.policy, made.learner.optimiser, Progress(4), keep=1)
+    with Saver(made.run, 1) as saver:
+        saver.save(made.learner.policy, made.learner.optimiser, Progress(4))
     stages = Stages()
     again = resume_run(Run.open(made.run.path), stages)
     told = next(line for line in stages.told if "other versions" in line)

@@ -12,9 +12,9 @@ from sleuth.model.packing import WEIGHT, Row
 from sleuth.records import Trajectory
 from sleuth.runs.json_files import read_row, read_rows
 from sleuth.train.loop import train
+from sleuth.train.metrics import TokenLog
 from sleuth.train.observer import SilentObserver
 from sleuth.train.parts import Parts
-from sleuth.train.token_log import TokenLog
 
 Making = Callable[..., Parts]
 Rows = list[dict[str, Any]]

@@ -16,9 +16,8 @@ from sleuth.errors import InputError, TrainingStopped
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
-from sleuth.train.checkpoint import Progress, restore
+from sleuth.train.checkpoint import Progress, Saver, restore
 from sleuth.train.optimiser import Optimiser
-from sleuth.train.saver import Saver
 
 Make = Callable[..., Policy]
 RATE = 1e-2
@@ -136,7 +135,7 @@ from sleuth.runs.run import Run
 from sleuth.train.checkpoint import Progress, restore
 from sleuth.train.optimiser import Optimiser
 from sleuth.model.policy import Policy
-from sleuth.train.saver import Saver
+from sleuth.train.checkpoint import Saver
 from sleuth.train.ranks import Torchrun
 
 torch.set_num_threads(1)

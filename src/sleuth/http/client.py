@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import TypeVar
 
 import httpx
@@ -53,9 +52,7 @@ class RetryPolicy:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def run(
-        self,
-        attempt: Callable[[RequestFailure | None], Awaitable[Result | RequestFailure]],
-        ends: float | None = None,
+        self, attempt: Callable[[RequestFailure | None], Awaitable[Result | RequestFailure]], ends: float | None = None
     ) -> Result | RequestFailure:
         """Call `attempt` with the previous failure until it succeeds; `ends` overrides the end on the loop's clock."""
         clock = asyncio.get_running_loop().time
@@ -127,7 +124,24 @@ class ServiceClient:
 
     async def request(self, send: Send, parse: Parse[Result], ends: float | None = None) -> Result | RequestFailure:
         """The parsed response of the first attempt that succeeds, or the last failure without secrets."""
-        result = await RetryPolicy(self.deadline).run(partial(self._attempt, send, parse), ends)
+
+        async def attempt(previous: RequestFailure | None) -> Result | RequestFailure:
+            async with self._connections.connection() as client:
+                await self._limiter.acquire()
+                self.counts.requests += 1
+                if previous is not None:
+                    self.counts.retries[previous.kind] += 1
+                try:
+                    result = await receive(send(client), self._timeout, parse, self._secrets)
+                except asyncio.CancelledError:
+                    self.counts.failures["cut off"] += 1
+                    raise
+            if isinstance(result, RequestFailure):
+                result = self._explain(result)
+                self.counts.failures[result.kind] += 1
+            return result
+
+        result = await RetryPolicy(self.deadline).run(attempt, ends)
         if isinstance(result, RequestFailure):
             return replace(result, cause=self._secrets.redact(result.cause))
         return result
@@ -135,24 +149,6 @@ class ServiceClient:
     async def aclose(self) -> None:
         """Close the connections of the running event loop; otherwise they are closed when the loop ends."""
         await self._connections.aclose()
-
-    async def _attempt(
-        self, send: Send, parse: Parse[Result], previous: RequestFailure | None
-    ) -> Result | RequestFailure:
-        async with self._connections.connection() as client:
-            await self._limiter.acquire()
-            self.counts.requests += 1
-            if previous is not None:
-                self.counts.retries[previous.kind] += 1
-            try:
-                result = await receive(send(client), self._timeout, parse, self._secrets)
-            except asyncio.CancelledError:
-                self.counts.failures["cut off"] += 1
-                raise
-        if isinstance(result, RequestFailure):
-            result = self._explain(result)
-            self.counts.failures[result.kind] += 1
-        return result
 
 
 async def receive(

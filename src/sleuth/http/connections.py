@@ -7,13 +7,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import httpx
 
 from sleuth.errors import ConfigError
 
-SCHEMES = ("http", "https")
-MAX_PORT = 65535
 # uvicorn closes connections that were idle for 5 s; connections close to that age are not reused.
 IDLE_SECONDS = 4.0
 # Timers fire a few milliseconds late; a bucket that holds this many seconds' worth of tokens makes up for it.
@@ -78,26 +77,21 @@ class _LoopPool:
 
 
 class LoopSemaphore:
-    """A semaphore that works in one event loop after another; every new loop starts with all slots free."""
+    """A semaphore per event loop; every new loop starts with all slots free."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._semaphore = asyncio.Semaphore(count)
+        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def current(self) -> asyncio.Semaphore:
         """The semaphore of the running loop."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._semaphore = loop, asyncio.Semaphore(self._count)
-        return self._semaphore
+        return self._semaphores.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._count))
 
 
 class RateLimiter:
     """Token bucket of `rate` requests per second, served in order; no limit if the rate is None.
 
-    Any interval of t seconds admits at most rate * t + max(1, rate / 20) requests. The bucket is stored as the time
-    at which it will be full again, so that no task has to refill it.
+    Any interval of t seconds admits at most rate * t + max(1, rate / 20) requests.
     """
 
     def __init__(
@@ -110,7 +104,7 @@ class RateLimiter:
         self._interval = 0.0 if rate is None else 1.0 / rate
         self._slack = max(0.0, TIMER_SLACK - self._interval)
         self._clock, self._sleep = clock, sleep
-        self._full_at = float("-inf")
+        self._full_at = float("-inf")  # when the bucket will be full again, so that no task has to refill it
         self._turn = LoopSemaphore(1)
 
     async def acquire(self) -> None:
@@ -156,8 +150,8 @@ def _parse_url(url: str, name: str, example: str, shown: str) -> httpx.URL:
         host = parsed.host  # decoded lazily, which may fail too
     except (httpx.InvalidURL, UnicodeError):
         raise ConfigError(f"{name}{shown} is not valid; expected one like {example}") from None
-    if (parsed.port or 0) > MAX_PORT:
-        raise ConfigError(f"{name} has port {parsed.port}, above {MAX_PORT}; expected one like {example}")
-    if parsed.scheme not in SCHEMES or not host:
+    if (parsed.port or 0) > 65535:
+        raise ConfigError(f"{name} has port {parsed.port}, above 65535; expected one like {example}")
+    if parsed.scheme not in ("http", "https") or not host:
         raise ConfigError(f"{name}{shown} has scheme {parsed.scheme!r} and host {host!r}; expected one like {example}")
     return parsed

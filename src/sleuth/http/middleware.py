@@ -19,9 +19,7 @@ from sleuth.http.responses import CLIENT_CLOSED_REQUEST, JSON, HttpProblem, Resp
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 OWN_SITE = frozenset({"same-origin", "none"})
-PUBLIC_PATHS = frozenset({"/healthz"})
-MISSING_TOKEN = "a bearer token is required; send the header Authorization: Bearer TOKEN"  # noqa: S105
-WRONG_TOKEN = "the bearer token is wrong"  # noqa: S105
+HEALTH = "/healthz"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -52,7 +50,13 @@ class RequestCheck:
     def accepts_host(self, host: str) -> bool:
         """Whether a Host header names this server."""
         name = _normalize(_strip_port(host))
-        return self._names is None or name in self._names or _is_ip_address(name)
+        if self._names is None or name in self._names:
+            return True
+        try:
+            ip_address(name.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            return False
+        return True
 
     def _problem(self, scope: Scope) -> HttpProblem | None:
         headers = [(name, value.decode("latin-1")) for name, value in scope["headers"]]
@@ -90,7 +94,7 @@ class BearerAuth:
         app: ASGIApp,
         token: str,
         *,
-        public_paths: Collection[str] = PUBLIC_PATHS,
+        public_paths: Collection[str] = (HEALTH,),
         respond: Respond = problem_response,
     ) -> None:
         self._app, self._token = app, token.encode()
@@ -99,11 +103,13 @@ class BearerAuth:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in self._public_paths:
             return await self._app(scope, receive, send)
-        token = _bearer_token(scope)
+        credentials = [value.partition(b" ") for name, value in scope["headers"] if name == b"authorization"]
+        token = next((bytes(token.strip()) for scheme, _, token in credentials if scheme.lower() == b"bearer"), None)
         # Compared in constant time, so that timing does not leak the token.
         if token is not None and hmac.compare_digest(token, self._token):
             return await self._app(scope, receive, send)
-        detail = MISSING_TOKEN if token is None else WRONG_TOKEN
+        required = "a bearer token is required; send the header Authorization: Bearer TOKEN"
+        detail = required if token is None else "the bearer token is wrong"
         refusal = HttpProblem(401, detail, {"www-authenticate": 'Bearer realm="sleuth"'})
         return await self._respond(refusal)(scope, receive, send)
 
@@ -113,25 +119,14 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "sleuth_requests", "Requests answered, by path and status.", ["path", "status"], registry=self.registry
-        )
-        self._seconds = Histogram(
-            "sleuth_request_seconds",
-            "Time from the first byte of a request to the last byte of its response.",
-            ["path"],
-            buckets=SECONDS,
-            registry=self.registry,
-        )
+        meaning = "Requests answered, by path and status."
+        self.requests = Counter("sleuth_requests", meaning, ["path", "status"], registry=self.registry)
+        meaning = "Time from the first byte of a request to the last byte of its response."
+        self.seconds = Histogram("sleuth_request_seconds", meaning, ["path"], buckets=SECONDS, registry=self.registry)
 
     def add_gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
         """Export a gauge that is read at every scrape."""
         Gauge(name, meaning, registry=self.registry).set_function(value)
-
-    def observe_request(self, path: str, status: int, seconds: float) -> None:
-        """Count one answered request."""
-        self._requests.labels(path, str(status)).inc()
-        self._seconds.labels(path).observe(seconds)
 
     def response(self) -> Response:
         """All metrics in the Prometheus text format."""
@@ -160,7 +155,8 @@ class MetricsMiddleware:
             await self._app(scope, receive, send_and_record)
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"
-            self._metrics.observe_request(path, status, perf_counter() - started)
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.seconds.labels(path).observe(perf_counter() - started)
 
 
 def server_names(host: str, allowed: Collection[str] = ()) -> list[str]:
@@ -169,24 +165,8 @@ def server_names(host: str, allowed: Collection[str] = ()) -> list[str]:
     return [host, *machine, *allowed]
 
 
-def _bearer_token(scope: Scope) -> bytes | None:
-    for name, value in scope["headers"]:
-        scheme, _, token = value.partition(b" ")
-        if name == b"authorization" and scheme.lower() == b"bearer":
-            return bytes(token.strip())
-    return None
-
-
 def _normalize(name: str) -> str:
     return name.lower().rstrip(".")
-
-
-def _is_ip_address(name: str) -> bool:
-    try:
-        ip_address(name.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return False
-    return True
 
 
 def _strip_port(host: str) -> str:

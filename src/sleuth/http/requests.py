@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from reprlib import repr as short_repr
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
@@ -58,49 +59,44 @@ def parse_body(body: bytes, model: type[Model], expected: str) -> Model:
             first = error.errors(include_url=False, include_context=False)[0]
         except (ValueError, RecursionError) as error:
             raise HttpProblem(422, f"the body is not valid JSON ({error}); expected {expected}") from None
-    raise HttpProblem(422, f"{_describe(first)}; expected {expected}")
+    field = ".".join(map(str, first["loc"])) or "the body"
+    message = first["msg"]
+    match first["type"]:
+        case "json_invalid":
+            problem = f"the body is not valid JSON ({message.removeprefix('Invalid JSON: ')})"
+        case "missing":
+            problem = f"{field} is missing"
+        case _:
+            problem = f"{field}: {message[0].lower()}{message[1:]}, got {short_repr(first['input'])}"
+    raise HttpProblem(422, f"{problem}; expected {expected}")
 
 
-def _describe(error: Any) -> str:
-    if error["type"] == "json_invalid":
-        return f"the body is not valid JSON ({error['msg'].removeprefix('Invalid JSON: ')})"
-    field = ".".join(map(str, error["loc"])) or "the body"
-    if error["type"] == "missing":
-        return f"{field} is missing"
-    return f"{field}: {error['msg'][0].lower()}{error['msg'][1:]}, got {short_repr(error['input'])}"
-
-
-class CancelOnDisconnect:
+@asynccontextmanager
+async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
     """Cancel the block and raise ClientDisconnect if the client disconnects; read the body before entering."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("cancel_on_disconnect was entered outside of a task")
+    watcher: asyncio.Task[None] | None = None
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._watcher: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("CancelOnDisconnect was entered outside of a task")
-        self._task = task
-        self._timer = asyncio.get_running_loop().call_later(WATCH_DELAY, self._start_watching)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
-        watcher = self._watcher
-        if watcher is None:
-            return
-        # A watcher that finished first means the client left; otherwise the server itself is shutting down.
-        disconnected = watcher.done() and not watcher.cancelled()
-        watcher.cancel()
-        if disconnected and isinstance(error, asyncio.CancelledError) and self._task.uncancel() == 0:
-            raise ClientDisconnect from None
-
-    def _start_watching(self) -> None:
-        self._watcher = asyncio.create_task(self._watch())
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
             continue
-        self._task.cancel()
+        task.cancel()
+
+    def start_watching() -> None:
+        nonlocal watcher
+        watcher = asyncio.create_task(watch())
+
+    timer = asyncio.get_running_loop().call_later(WATCH_DELAY, start_watching)
+    try:
+        yield
+    except asyncio.CancelledError:
+        # A watcher that finished means the client left; otherwise the server itself is shutting down.
+        if watcher is not None and watcher.done() and not watcher.cancelled() and task.uncancel() == 0:
+            raise ClientDisconnect from None
+        raise
+    finally:
+        timer.cancel()
+        if watcher is not None:
+            watcher.cancel()

@@ -25,7 +25,6 @@ MAX_HEAD_BYTES = 65_536
 MAX_HEAD_SECONDS = 20.0
 LINGER_SECONDS = 1.0  # a refused connection stays open this long, so that the client can read the response
 HEAD_END = b"\r\n\r\n"
-
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared with, never bound to)
 # Connecting a datagram socket sends nothing; it asks the system for the outgoing interface. Documentation addresses
 # (RFC 5737, RFC 3849) are outside of every network.
@@ -103,7 +102,7 @@ def reachable_host(host: str) -> str:
 
 
 def authority(host: str, port: int) -> str:
-    """Host and port as written in a URL, for the address at which other machines reach the server."""
+    """Host and port of a URL at which other machines reach the server."""
     reachable = reachable_host(host)
     return f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
 
@@ -121,9 +120,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         # Bytes since the parser last completed a head, a piece of body or a message; and the last three of them.
         self._head_bytes, self._tail = 0, b""
-        self._progressed = False
-        self._in_body = False
-        self._refused = False
+        self._progressed = self._in_body = self._refused = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -5,12 +5,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import NamedTuple
 
 from sleuth.errors import SearchUnavailable, SleuthError
-from sleuth.records import Hit
-from sleuth.retrieval.retriever import Retriever
+from sleuth.retrieval.retriever import Retriever, SearchOutcome
 
-SearchResult = list[Hit] | SearchUnavailable
 Observer = Callable[[int, float], None]  # called with the size and the seconds of every batch
 
 SMOOTHING = 0.2  # weight of the last batch in the running mean of seconds per query
@@ -62,7 +61,7 @@ class BatchingRetriever:
         """Number of queries that are not in a batch yet."""
         return self._queue.queries
 
-    async def search(self, queries: Sequence[str], k: int) -> list[SearchResult]:
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
         """See Retriever."""
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1")
@@ -71,7 +70,11 @@ class BatchingRetriever:
         queue = self._current_queue()
         request = _Request(tuple(queries), k)
         if queue.queries:
-            self._require_room(queue, request)
+            queued = queue.queries + len(request.queries) - self._waiting
+            characters = queue.characters + request.characters - self._characters
+            if queued > 0 or characters > 0:
+                excess = characters * queue.queries / max(1, queue.characters)  # in queries of average length
+                raise Overloaded(queue.queries, max(queued, excess) * self._seconds_per_query)
         queue.add(request)
         if queue.worker is None:
             queue.worker = asyncio.create_task(self._work(queue))
@@ -85,13 +88,6 @@ class BatchingRetriever:
                 timer.cancel()
             # If the caller was cancelled, the queries that have not started are dropped.
             queue.remove(request)
-
-    def _require_room(self, queue: "_Queue", request: "_Request") -> None:
-        queries = queue.queries + len(request.queries) - self._waiting
-        characters = queue.characters + request.characters - self._characters
-        if queries > 0 or characters > 0:
-            excess = characters * queue.queries / max(1, queue.characters)  # in queries of average length
-            raise Overloaded(queue.queries, max(queries, excess) * self._seconds_per_query)
 
     def _expire(self, queue: "_Queue", request: "_Request") -> None:
         if not request.taken and not request.answer.done():
@@ -119,8 +115,7 @@ class BatchingRetriever:
         """Search batch after batch until the queue is empty."""
         parts: list[_Part] = []
         try:
-            while queue.requests:
-                parts = queue.take(self._batch, self._share)
+            while parts := queue.take(self._batch, self._share):
                 await self._search_batch(parts)
         finally:
             queue.worker = None
@@ -130,8 +125,6 @@ class BatchingRetriever:
                 part.request.answer.cancel()
 
     async def _search_batch(self, parts: "list[_Part]") -> None:
-        if not parts:
-            return
         started = perf_counter()
         unique = list(dict.fromkeys(query for part in parts for query in part.queries))
         answers = dict(zip(unique, await self._search_all(unique, parts[0].request.k), strict=True))
@@ -143,7 +136,7 @@ class BatchingRetriever:
         if self._observer:
             self._observer(count, seconds)
 
-    async def _search_all(self, queries: list[str], k: int) -> list[SearchResult]:
+    async def _search_all(self, queries: list[str], k: int) -> list[SearchOutcome]:
         """Results of the retriever; any exception makes all of the queries unavailable."""
         try:
             answers = await self._retriever.search(queries, k)
@@ -166,11 +159,11 @@ class _Request:
 
     queries: tuple[str, ...]
     k: int
-    answer: "asyncio.Future[list[SearchResult]]" = field(
+    answer: "asyncio.Future[list[SearchOutcome]]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     taken: int = 0
-    results: dict[int, SearchResult] = field(default_factory=dict)
+    results: dict[int, SearchOutcome] = field(default_factory=dict)
 
     @property
     def remaining(self) -> int:
@@ -180,14 +173,13 @@ class _Request:
     def characters(self) -> int:
         return sum(map(len, self.queries))
 
-    def receive(self, start: int, results: list[SearchResult]) -> None:
+    def receive(self, start: int, results: list[SearchOutcome]) -> None:
         self.results.update(enumerate(results, start))
         if len(self.results) == len(self.queries) and not self.answer.done():
             self.answer.set_result([self.results[place] for place in range(len(self.queries))])
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """The queries of a request, from position `start`, that are in one batch."""
 
     request: _Request

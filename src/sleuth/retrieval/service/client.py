@@ -1,4 +1,4 @@
-"""Clients of retrieval servers that use the Search-R1 API: search, pages by URL, and the identity of the index."""
+"""Client of retrieval servers that use the Search-R1 API: search, pages by URL, and the identity of the index."""
 
 import asyncio
 import json
@@ -6,48 +6,48 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import PurePath
-from typing import Any, ClassVar, NoReturn
+from typing import Any
 
 from sleuth.credentials import Secrets, authorization_header
 from sleuth.errors import InputError, SearchUnavailable
-from sleuth.http.client import RequestFailure, ServiceClient, check_positive
+from sleuth.http.client import Parse, RequestFailure, Result, ServiceClient, check_positive
 from sleuth.http.connections import make_transport, parse_proxy, parse_service_url
 from sleuth.records import Hit, Passage
+from sleuth.retrieval.retriever import SearchOutcome
 from sleuth.retrieval.wire import parse_hits
 
 UNREACHABLE = ("no connection", "broken connection", "time-out", "deadline")
 
-Outcomes = list[list[Hit] | SearchUnavailable]
 
+class SearchClient:
+    """Retriever and Pages of a server: `batch` queries per request, and /access next to its /retrieve.
 
-class _ServerClient:
-    """Connections to one path of a server, next to its /retrieve."""
-
-    _path: ClassVar[str] = ""
+    Every query has hits or a SearchUnavailable within `deadline` seconds. An attempt times out after `timeout` seconds
+    (default: half the deadline) and is retried until the deadline.
+    """
 
     def __init__(
         self,
         url: str,
         *,
+        batch: int = 512,
         concurrency: int = 64,
-        rate: float | None = None,
         deadline: float = 60.0,
-        timeout: float | None = None,
         token: str | None = None,
         proxy: str | None = None,
+        **limits: float | None,
     ) -> None:
+        check_positive(batch=batch)
         parsed = parse_service_url(url, "/retrieve")
-        if self._path:
-            parsed = parsed.copy_with(path=f"{parsed.path.rpartition('/')[0]}/{self._path}")
-        self.url = str(parsed)
+        self.url, self._batch = str(parsed), batch
+        self._parent = parsed.copy_with(path=parsed.path.rpartition("/")[0] + "/")
         self._service = ServiceClient(
             partial(make_transport, parse_proxy(proxy)),
             concurrency=concurrency,
-            rate=rate,
             deadline=deadline,
-            timeout=timeout,
             headers={"content-type": "application/json", **authorization_header(token)},
             secrets=Secrets({} if token is None else {"token": token}),
+            **limits,
         )
         self.counts = self._service.counts
 
@@ -55,20 +55,7 @@ class _ServerClient:
         """Close the connections of the running event loop; otherwise they are closed when the loop ends."""
         await self._service.aclose()
 
-
-class SearchClient(_ServerClient):
-    """Retriever that queries a server, `batch` queries per request.
-
-    Every query has hits or a SearchUnavailable within `deadline` seconds. An attempt times out after `timeout` seconds
-    (default: half the deadline) and is retried until the deadline.
-    """
-
-    def __init__(self, url: str, *, batch: int = 512, **options: Any) -> None:
-        super().__init__(url, **options)
-        check_positive(batch=batch)
-        self._batch = batch
-
-    async def search(self, queries: Sequence[str], k: int) -> Outcomes:
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
         """See Retriever; blank queries have no hits and are not sent, because servers treat them differently."""
         ends = asyncio.get_running_loop().time() + self._service.deadline
         sent = [query for query in queries if query.strip()]
@@ -80,40 +67,32 @@ class SearchClient(_ServerClient):
         answers = chain.from_iterable(task.result() for task in tasks)
         return [next(answers) if query.strip() else [] for query in queries]
 
-    async def _search_batch(self, queries: list[str], k: int, ends: float) -> Outcomes:
-        body = json.dumps({"queries": queries, "topk": k, "return_scores": True}).encode()
-        result = await self._service.request(
-            lambda client: client.post(self.url, content=body), partial(_parse_results, len(queries)), ends
-        )
-        if isinstance(result, RequestFailure):
-            return [SearchUnavailable(query, result.cause) for query in queries]
-        return [hits[:k] for hits in result]
-
-
-class PageClient(_ServerClient):
-    """Pages by URL from a server's /access, with the same deadline and retries as SearchClient."""
-
-    _path = "access"
-
     async def access(self, urls: Sequence[str]) -> list[Passage | SearchUnavailable | None]:
         """See Pages."""
-        body = json.dumps({"urls": list(urls)}).encode()
-        result = await self._service.request(
-            lambda client: client.post(self.url, content=body), partial(_parse_pages, urls)
-        )
+        result = await self._post(self._sibling("access"), {"urls": list(urls)}, partial(_parse_pages, urls))
         if isinstance(result, RequestFailure):
             return [SearchUnavailable(url, result.cause) for url in urls]
         return [*result]
 
-
-class _IdentityClient(_ServerClient):
-    _path = "readyz"
-
     async def identity(self) -> dict[str, Any] | RequestFailure | None:
-        try:
-            return await self._service.request(lambda client: client.get(self.url), _parse_identity)
-        finally:
-            await self.aclose()
+        """Name, kind and size of the index at /readyz; None if the server has no such path."""
+        return await self._service.request(lambda client: client.get(self._sibling("readyz")), _parse_identity)
+
+    async def _search_batch(self, queries: list[str], k: int, ends: float) -> list[SearchOutcome]:
+        content = {"queries": queries, "topk": k, "return_scores": True}
+        result = await self._post(self.url, content, partial(_parse_results, len(queries)), ends)
+        if isinstance(result, RequestFailure):
+            return [SearchUnavailable(query, result.cause) for query in queries]
+        return [hits[:k] for hits in result]
+
+    async def _post(
+        self, url: str, content: dict[str, Any], parse: Parse[Result], ends: float | None = None
+    ) -> Result | RequestFailure:
+        body = json.dumps(content).encode()
+        return await self._service.request(lambda client: client.post(url, content=body), parse, ends)
+
+    def _sibling(self, name: str) -> str:
+        return str(self._parent.copy_with(path=self._parent.path + name))
 
 
 def served_index(
@@ -123,16 +102,25 @@ def served_index(
 
     Raises InputError if the server does not answer within `patience` seconds.
     """
-    client = _IdentityClient(url, token=token, proxy=proxy, deadline=patience, timeout=patience)
-    result = asyncio.run(client.identity())
+
+    async def request() -> dict[str, Any] | RequestFailure | None:
+        client = SearchClient(url, token=token, proxy=proxy, deadline=patience, timeout=patience)
+        try:
+            return await client.identity()
+        finally:
+            await client.aclose()
+
+    result = asyncio.run(request())
     if isinstance(result, RequestFailure) and result.kind in UNREACHABLE:
         raise InputError(f"the search server {url} does not answer ({result.cause}); start it, or use another")
     return None if isinstance(result, RequestFailure) else result
 
 
 def _parse_results(count: int, body: bytes) -> list[list[Hit]]:
-    """Hits of each of `count` queries; raises ValueError for anything else."""
-    match json.loads(body, parse_constant=_reject_constant):
+    def reject(constant: str) -> None:
+        raise ValueError(f"{constant} is not a JSON number")
+
+    match json.loads(body, parse_constant=reject):
         case {"result": list(results)} if len(results) == count:
             return [parse_hits(hits) for hits in results]
         case {"result": list(results)}:
@@ -140,25 +128,19 @@ def _parse_results(count: int, body: bytes) -> list[list[Hit]]:
     raise ValueError('no list "result"')
 
 
-def _reject_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
 def _parse_pages(urls: Sequence[str], body: bytes) -> list[Passage | None]:
-    """The page of each URL; raises ValueError for anything else."""
+    def parse(url: str, page: object) -> Passage | None:
+        match page:
+            case None:
+                return None
+            case str(text) | {"contents": str(text)}:
+                return Passage(url, text)
+        raise ValueError(f"the page {url} has no text")
+
     match json.loads(body):
         case {"result": list(pages)} if len(pages) == len(urls):
-            return [_parse_page(url, page) for url, page in zip(urls, pages, strict=True)]
+            return list(map(parse, urls, pages))
     raise ValueError(f'no list "result" of {len(urls)} pages')
-
-
-def _parse_page(url: str, page: object) -> Passage | None:
-    match page:
-        case None:
-            return None
-        case str(text) | {"contents": str(text)}:
-            return Passage(url, text)
-    raise ValueError(f"the page {url} has no text")
 
 
 def _parse_identity(body: bytes) -> dict[str, Any] | None:

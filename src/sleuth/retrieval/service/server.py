@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sleuth import __version__
 from sleuth.errors import SearchUnavailable
 from sleuth.http.middleware import SECONDS, BearerAuth, MetricsMiddleware, RequestCheck, ServerMetrics
-from sleuth.http.requests import CancelOnDisconnect, parse_body, read_body
+from sleuth.http.requests import cancel_on_disconnect, parse_body, read_body
 from sleuth.http.responses import (
     CLIENT_CLOSED_REQUEST,
     JSON,
@@ -40,12 +40,10 @@ ROWS_PER_STEP = 512  # rows encoded (about a millisecond) before other requests 
 BATCH_SIZES = tuple(2.0**power for power in range(13))
 
 
-class Pages(Protocol):
-    """Whole pages by URL; called from several threads."""
+class PageLookup(Protocol):
+    """Whole pages by URL, None for an unknown one; called from several threads."""
 
-    def get(self, url: str) -> Row | None:
-        """The page at a URL, or None."""
-        ...
+    def get(self, url: str) -> Row | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ def application(
     *,
     k: int = 3,
     limits: Limits = Limits(),  # noqa: B008 (frozen)
-    pages: Pages | None = None,
+    pages: PageLookup | None = None,
     token: str | None = None,
     cache: int = 0,
     names: Collection[str] = (),
@@ -92,7 +90,21 @@ def application(
     a token any name is.
     """
     metrics = RetrievalMetrics()
-    api = _Api(_batched(retriever, limits, cache, metrics), metrics, facts, k, limits, pages)
+    batching = BatchingRetriever(
+        retriever,
+        batch=limits.batch,
+        waiting=limits.waiting,
+        characters=limits.waiting_characters,
+        patience=limits.waiting_seconds,
+        observer=metrics.observe_batch,
+    )
+    metrics.add_gauge("sleuth_queued_queries", "Queries waiting for a batch.", lambda: batching.queued)
+    retriever = batching
+    if cache:
+        # In front of the queue, so that cached results never wait.
+        retriever = cached = CachedRetriever(batching, cache)
+        metrics.add_gauge("sleuth_cached_queries", "Queries answered from the cache.", lambda: cached.counts.hits)
+    api = _Api(retriever, metrics, facts, k, limits, pages)
     app = FastAPI(
         title="Sleuth retriever",
         version=__version__,
@@ -100,13 +112,12 @@ def application(
         docs_url=None,  # FastAPI's pages load scripts from another host
         redoc_url=None,
     )
-    described = openapi.describe_retrieve(limits, k, RERANK_CANDIDATES)
-    app.add_api_route("/retrieve", api.retrieve, methods=["POST"], response_class=Response, **described)
-    described = openapi.describe_access(limits)
-    app.add_api_route("/access", api.access, methods=["POST"], response_class=Response, **described)
-    app.add_api_route("/healthz", api.healthz, methods=["GET"], **openapi.HEALTHZ)
-    app.add_api_route("/readyz", api.readyz, methods=["GET"], **openapi.READYZ)
-    app.add_api_route("/metrics", api.metrics_page, methods=["GET"], response_class=Response, **openapi.METRICS)
+    retrieve, access = openapi.describe_retrieve(limits, k, RERANK_CANDIDATES), openapi.describe_access(limits)
+    app.post("/retrieve", response_class=Response, **retrieve)(api.retrieve)
+    app.post("/access", response_class=Response, **access)(api.access)
+    app.get("/healthz", **openapi.HEALTHZ)(api.healthz)
+    app.get("/readyz", **openapi.READYZ)(api.readyz)
+    app.get("/metrics", response_class=Response, **openapi.METRICS)(api.metrics_page)
     app.add_route("/docs", openapi.DocsPage(limits, needs_token=bool(token)).respond, include_in_schema=False)
     add_problem_handlers(app, hint="; see /docs")
     app.add_middleware(_DirectRoute, path="/retrieve", respond=api.retrieve)
@@ -129,24 +140,6 @@ def advertise(folder: Path, host: str, port: int) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _batched(retriever: Retriever, limits: Limits, cache: int, metrics: RetrievalMetrics) -> Retriever:
-    batching = BatchingRetriever(
-        retriever,
-        batch=limits.batch,
-        waiting=limits.waiting,
-        characters=limits.waiting_characters,
-        patience=limits.waiting_seconds,
-        observer=metrics.observe_batch,
-    )
-    metrics.add_gauge("sleuth_queued_queries", "Queries waiting for a batch.", lambda: batching.queued)
-    if not cache:
-        return batching
-    # In front of the queue, so that cached results never wait.
-    cached = CachedRetriever(batching, cache)
-    metrics.add_gauge("sleuth_cached_queries", "Queries answered from the cache.", lambda: cached.counts.hits)
-    return cached
-
-
 @dataclass(frozen=True, slots=True)
 class _Api:
     """The handlers of all paths."""
@@ -156,7 +149,7 @@ class _Api:
     facts: Facts
     k: int
     limits: Limits
-    pages: Pages | None
+    pages: PageLookup | None
 
     async def retrieve(self, request: Request) -> Response:
         """Passages for queries."""
@@ -164,8 +157,8 @@ class _Api:
         self._check_texts(params.queries, "queries", self.limits.queries)
         self.metrics.queries.inc(len(params.queries))
         try:
-            async with CancelOnDisconnect(request.receive):
-                body = await (self._reranked(params) if params.reranks else self._plain(params))
+            async with cancel_on_disconnect(request.receive):
+                body = await self._search(params)
         except Overloaded as error:
             self.metrics.overloaded.inc()
             # Not 429: most clients of this API retry a 503 only.
@@ -203,24 +196,21 @@ class _Api:
             request.scope, request.receive, max_bytes=limits.body, seconds=limits.body_seconds, remedy=remedy
         )
 
-    async def _plain(self, params: RetrieveRequest) -> bytes:
-        results = await self._search(params.queries, params.topk or self.k, "topk")
-        return await encode_results(results, scored_row if params.return_scores else _bare_row)
-
-    async def _reranked(self, params: RetrieveRequest) -> bytes:
-        k = params.topk_rerank or self.k
-        # A retriever with a cross-encoder returns its candidates reranked, others in the order of the index.
-        candidates = max(k, params.topk_retrieval or RERANK_CANDIDATES)
-        results = await self._search(params.queries, candidates, "topk_retrieval")
-        row = _scored_contents if params.return_scores else _contents
-        return await encode_results((hits[:k] for hits in results), row)
-
-    async def _search(self, queries: list[str], k: int, name: str) -> list[list[Hit]]:
-        """Hits of all queries; one failed query fails the request."""
-        self._check_hits(len(queries), k, name)
+    async def _search(self, params: RetrieveRequest) -> bytes:
+        """The encoded hits of all queries; one failed query fails the request."""
+        queries, scored = params.queries, params.return_scores
+        if params.reranks:
+            k, name = params.topk_rerank or self.k, "topk_retrieval"
+            # A retriever with a cross-encoder returns its candidates reranked, others in the order of the index.
+            depth = max(k, params.topk_retrieval or RERANK_CANDIDATES)
+            row = _scored_contents if scored else lambda hit: hit.passage.contents
+        else:
+            k, name = params.topk or self.k, "topk"
+            depth, row = k, scored_row if scored else lambda hit: passage_row(hit.passage)
+        self._check_hits(len(queries), depth, name)
         results: list[list[Hit]] = []
         failures: list[SearchUnavailable] = []
-        for answer in await self.retriever.search(queries, k):
+        for answer in await self.retriever.search(queries, depth):
             if isinstance(answer, SearchUnavailable):
                 failures.append(answer)
             else:
@@ -228,7 +218,7 @@ class _Api:
         if failures:
             self.metrics.unavailable.inc(len(failures))
             raise HttpProblem(503, f"{len(failures)} of {len(queries)} queries failed: {failures[0].cause}")
-        return results
+        return await encode_results((hits[:k] for hits in results), row)
 
     def _check_texts(self, texts: Sequence[str], name: str, most: int) -> None:
         if len(texts) > most:
@@ -280,14 +270,6 @@ async def encode_results(results: Iterable[list[Hit]], row: Callable[[Hit], obje
             await asyncio.sleep(0)
             rows = 0
     return b'{"result":[' + b",".join(pieces) + b"]}"
-
-
-def _bare_row(hit: Hit) -> Row:
-    return passage_row(hit.passage)
-
-
-def _contents(hit: Hit) -> str:
-    return hit.passage.contents
 
 
 def _scored_contents(hit: Hit) -> Row:

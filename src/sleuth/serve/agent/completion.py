@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sleuth.errors import UserError
-from sleuth.http.requests import CancelOnDisconnect
+from sleuth.http.requests import cancel_on_disconnect
 from sleuth.http.responses import encode_json
 from sleuth.records import StopReason
 from sleuth.serve.agent.events import End, Event, Step, Thought
@@ -130,7 +130,7 @@ class StreamingAnswer(Response):
         async with self._episode:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
-                async with CancelOnDisconnect(receive):
+                async with cancel_on_disconnect(receive):
                     async for line in self._lines():
                         await send({"type": "http.response.body", "body": line, "more_body": True})
             except ClientDisconnect:

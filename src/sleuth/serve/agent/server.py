@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from sleuth import __version__
 from sleuth.agent.episode import Agent, Task
 from sleuth.http.middleware import BearerAuth, MetricsMiddleware, RequestCheck, ServerMetrics
-from sleuth.http.requests import CancelOnDisconnect, read_body
+from sleuth.http.requests import cancel_on_disconnect, read_body
 from sleuth.http.responses import JSON, add_problem_handlers, encode_json
 from sleuth.page.document import THEME
 from sleuth.serve.agent.admission import Admission
@@ -137,7 +137,7 @@ class Api:
             raise self._unknown_model(str(wanted.model))
         episode_request, completion = self._episode_request(wanted), Completion(self.served_model.name)
         try:
-            async with CancelOnDisconnect(request.receive):
+            async with cancel_on_disconnect(request.receive):
                 release = await self.admission.acquire()
             order, on_end = next(self._orders), self.metrics.observe_episode
             episode = LiveEpisode(self.agent, episode_request, order, release, on_end)
@@ -145,7 +145,7 @@ class Api:
                 include_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
                 on_disconnect = self.metrics.disconnects.inc
                 return StreamingAnswer(episode, completion, include_usage=include_usage, on_disconnect=on_disconnect)
-            async with episode, CancelOnDisconnect(request.receive):
+            async with episode, cancel_on_disconnect(request.receive):
                 return _json(await whole_answer(episode, completion))
         except ClientDisconnect:
             self.metrics.disconnects.inc()

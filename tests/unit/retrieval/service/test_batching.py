@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.service.batching import BatchingRetriever, Overloaded, SearchResult
+from sleuth.retrieval.retriever import SearchOutcome
+from sleuth.retrieval.service.batching import BatchingRetriever, Overloaded
 
 
 class Counting:
@@ -23,7 +24,7 @@ class Counting:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def search(self, queries: Sequence[str], k: int) -> list[SearchResult]:
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
         self.calls.append((list(queries), k))
         self.inside += 1
         self.most_inside = max(self.most_inside, self.inside)
@@ -175,7 +176,7 @@ def test_full_queue_raises_overloaded_with_an_estimate() -> None:
 class Timed(Counting):
     """Takes 4 ms a query, by its own clock of calls."""
 
-    async def search(self, queries: Sequence[str], k: int) -> list[SearchResult]:
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
         answers = await super().search(queries, k)
         await asyncio.sleep(0.004 * len(queries))
         return answers
@@ -253,7 +254,7 @@ def test_queue_limits_characters() -> None:
 
 
 def test_failure_affects_only_its_batch() -> None:
-    async def run() -> tuple[list[list[SearchResult]], list[SearchResult]]:
+    async def run() -> tuple[list[list[SearchOutcome]], list[SearchOutcome]]:
         gathered = BatchingRetriever(Counting(), batch=2)
         together = await asyncio.gather(*(gathered.search([query], 1) for query in ("a", "b!", "c", "d")))
         return together, await gathered.search(["e"], 1)
@@ -268,14 +269,14 @@ def test_failure_affects_only_its_batch() -> None:
 class Short:
     """Answers fewer queries than it is asked."""
 
-    async def search(self, queries: Sequence[str], k: int) -> list[SearchResult]:
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
         return [found(query, k) for query in queries[1:]]
 
 
 class Cancelling:
     """Cancels itself, as a search does whose own task was cancelled."""
 
-    async def search(self, queries: Sequence[str], k: int) -> list[SearchResult]:
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
         raise asyncio.CancelledError
 
 
@@ -298,7 +299,7 @@ def test_cancelled_loop_leaves_no_requests() -> None:
     class Endless:
         calls = 0
 
-        async def search(self, queries: Sequence[str], k: int) -> list[SearchResult]:
+        async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
             self.calls += 1
             if self.calls == 1:
                 await asyncio.Event().wait()

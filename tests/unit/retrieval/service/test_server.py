@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.service.batching import SearchResult
+from sleuth.retrieval.retriever import SearchOutcome
 from sleuth.retrieval.service.openapi import ANSWERS, PAGE, DocsPage
 from sleuth.retrieval.service.server import Facts, advertise, application, encode_results
 from sleuth.retrieval.wire import AccessRequest, Limits, RetrieveRequest, Row, parse_hits, scored_row
@@ -39,14 +39,14 @@ class Shelf:
         self.open.set()
         self._hits = [Hit(passage, score / 2**place) for place, passage in enumerate(passages)]
 
-    async def search(self, queries: Sequence[str], k: int) -> list[SearchResult]:
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
         self.asked += queries
         self.depths.append(k)
         self.begun.set()
         await self.open.wait()
         return [self._answer(query, k) for query in queries]
 
-    def _answer(self, query: str, k: int) -> SearchResult:
+    def _answer(self, query: str, k: int) -> SearchOutcome:
         if query == "broken":
             return SearchUnavailable(query, "the index is being moved")
         return [] if query == "none" else self._hits[:k]

@@ -16,8 +16,8 @@ from sleuth.config.retrieval import IndexKind, IndexPlan
 from sleuth.errors import ReplayMiss, SearchUnavailable
 from sleuth.http.server import bind
 from sleuth.records import Hit, Passage
+from sleuth.retrieval.backends import FunctionRetriever
 from sleuth.retrieval.cache import CachedRetriever
-from sleuth.retrieval.function import FunctionRetriever
 from sleuth.retrieval.index import build, load
 from sleuth.retrieval.replay import RecordingRetriever, ReplayRetriever
 from sleuth.retrieval.retriever import Retriever

@@ -16,7 +16,7 @@ from sleuth.config.agent import TOOL_FILES, AgentConfig, ToolLimits
 from sleuth.config.hooks import IMPORT, describe_exception, import_function, is_async
 from sleuth.config.verl import read_search_tool
 from sleuth.errors import ConfigError, FunctionFailed
-from sleuth.retrieval.function import in_daemon_thread
+from sleuth.retrieval.backends import in_daemon_thread
 
 MCP = "mcp:"
 

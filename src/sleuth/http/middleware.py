@@ -19,7 +19,6 @@ from sleuth.http.responses import CLIENT_CLOSED_REQUEST, JSON, HttpProblem, Resp
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 OWN_SITE = frozenset({"same-origin", "none"})
-HEALTH = "/healthz"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -87,21 +86,21 @@ class RequestCheck:
 
 
 class BearerAuth:
-    """Middleware that requires a bearer token on all paths but `public_paths`."""
+    """Middleware that requires a bearer token on all paths but `public`."""
 
     def __init__(
         self,
         app: ASGIApp,
         token: str,
         *,
-        public_paths: Collection[str] = (HEALTH,),
+        public: Collection[str] = ("/healthz",),
         respond: Respond = problem_response,
     ) -> None:
         self._app, self._token = app, token.encode()
-        self._public_paths, self._respond = frozenset(public_paths), respond
+        self._public, self._respond = frozenset(public), respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self._public_paths:
+        if scope["type"] != "http" or scope["path"] in self._public:
             return await self._app(scope, receive, send)
         credentials = [value.partition(b" ") for name, value in scope["headers"] if name == b"authorization"]
         token = next((bytes(token.strip()) for scheme, _, token in credentials if scheme.lower() == b"bearer"), None)

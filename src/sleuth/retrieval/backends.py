@@ -1,26 +1,31 @@
 """Search backends by name: an index folder, a retrieval server, web search, or a Python function."""
 
 import asyncio
+import inspect
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sleuth.config.hooks import import_function
+from sleuth.config.hooks import Contract, describe_exception, import_function
 from sleuth.config.retrieval import WEB_PREFIX, Backend, RetrievalConfig, ServiceConfig, backend_of
 from sleuth.corpus.pages import PageStore
 from sleuth.credentials import redact, token_from_env
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
-from sleuth.records import Passage
+from sleuth.http.connections import LoopSemaphore
+from sleuth.records import Hit, Passage
 from sleuth.retrieval import manifest
 from sleuth.retrieval.cache import CachedRetriever
-from sleuth.retrieval.function import CONTRACT, FunctionRetriever
 from sleuth.retrieval.replay import RecordingRetriever, ReplayRetriever
-from sleuth.retrieval.retriever import Pages, Retriever
+from sleuth.retrieval.retriever import Pages, Retriever, SearchOutcome
+from sleuth.retrieval.wire import parse_hits
 
 if TYPE_CHECKING:
     from sleuth.retrieval.service.client import SearchClient
 
 STARTUP_TIMEOUT = 10.0  # seconds for a server to become ready
+CONTRACT = Contract(("queries", "k"), "one list of rows per query", is_async=None)
 UNLIMITED = 1 << 40  # our own episodes wait for their searches, so none is rejected
 
 
@@ -79,32 +84,23 @@ def _open_index(folder: Path, device: str, rerank: str | None = None, depth: int
 def _open_server(url: str, service: ServiceConfig) -> "SearchClient":
     from sleuth.retrieval.service.client import SearchClient
 
-    return SearchClient(url, **_server_options(service))
+    options = service.model_dump(include={"concurrency", "rate", "deadline", "proxy"})
+    return SearchClient(url, token=token_from_env(service.token_env), **options)
 
 
 def _open_web(name: str, service: ServiceConfig) -> Retriever:
     from sleuth.retrieval.web.search import WebSearch
 
-    options = service.model_dump(exclude={"token_env"})
-    return WebSearch(name.removeprefix(WEB_PREFIX), **options)
-
-
-def _open_function(name: str, service: ServiceConfig) -> Retriever:
-    return FunctionRetriever(import_function(name, CONTRACT), name, service.deadline, service.concurrency)
-
-
-def _server_options(service: ServiceConfig) -> dict[str, Any]:
-    return {
-        "token": token_from_env(service.token_env),
-        **service.model_dump(include={"concurrency", "rate", "deadline", "proxy"}),
-    }
+    return WebSearch(name.removeprefix(WEB_PREFIX), **service.model_dump(exclude={"token_env"}))
 
 
 # A new backend needs an entry here, one in `config.retrieval.BACKENDS`, and its module.
 OPENERS: dict[Backend, Callable[[str, ServiceConfig], Retriever]] = {
     "server": _open_server,
     "web": _open_web,
-    "function": _open_function,
+    "function": lambda name, service: FunctionRetriever(
+        import_function(name, CONTRACT), name, service.deadline, service.concurrency
+    ),
 }
 
 
@@ -131,6 +127,67 @@ def open_pages(config: RetrievalConfig) -> Pages:
             "agent.tools has access, and there are no pages; set retrieval.pages to a file of pages, "
             "or retrieval.index to a server that has some"
         )
-    from sleuth.retrieval.service.client import PageClient
+    return _open_server(config.index, config.service)
 
-    return PageClient(config.index, **_server_options(config.service))
+
+class FunctionRetriever:
+    """Retriever from `search(queries, k)`, plain or async, that returns one list per query, best first.
+
+    List entries are Hits, corpus rows, or scored rows in any format that servers return. An exception, or a call longer
+    than `deadline` seconds, makes its queries unavailable. Plain functions run in at most `concurrency` threads.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, deadline: float = 60.0, concurrency: int = 64) -> None:
+        self._function, self._name, self._deadline = function, name, deadline
+        self._slots = LoopSemaphore(concurrency)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
+        """See Retriever; blank queries are not passed to the function."""
+        if k < 1:
+            raise ValueError(f"k is {k}, expected at least 1")
+        texts = [query for query in queries if query.strip()]
+        outcomes = iter(await self._search(texts, k) if texts else [])
+        return [next(outcomes) if query.strip() else [] for query in queries]
+
+    async def _search(self, queries: list[str], k: int) -> list[SearchOutcome]:
+        try:
+            async with self._slots.current(), asyncio.timeout(self._deadline) as limit:
+                if inspect.iscoroutinefunction(self._function):
+                    answer = await self._function(list(queries), k)
+                else:
+                    answer = await in_daemon_thread(lambda: self._function(list(queries), k))
+                # Callable objects and wrappers do not reveal beforehand that they are async.
+                answer = await answer if inspect.isawaitable(answer) else answer
+        except Exception as error:  # user code may raise anything, which concerns these queries only
+            late = isinstance(error, TimeoutError) and limit.expired()
+            timeout = f"{self._name!r} did not return within {self._deadline:g} s"
+            cause = timeout if late else describe_exception(self._name, error)
+            return [SearchUnavailable(query, cause) for query in queries]
+        try:
+            if not isinstance(answer, Sequence) or len(answer) != len(queries):
+                raise ValueError(f"{type(answer).__name__}, expected one list for each of {len(queries)} queries")
+            return [found if isinstance(found, SearchUnavailable) else _hits(found)[:k] for found in answer]
+        except ValueError as error:
+            return [SearchUnavailable(query, f"{self._name!r} returned an invalid value: {error}") for query in queries]
+
+
+async def in_daemon_thread(call: Callable[[], Any]) -> Any:
+    """Run a function in a thread that does not keep the process alive if it never returns."""
+    outcome: Future[Any] = Future()
+    outcome.set_running_or_notify_cancel()  # a cancelled caller does not cancel it; a late result is dropped
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except StopIteration as error:  # not allowed in an asyncio future
+            outcome.set_exception(RuntimeError(f"it raised StopIteration({error})"))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="search function", daemon=True).start()
+    return await asyncio.wrap_future(outcome)
+
+
+def _hits(found: Any) -> list[Hit]:
+    is_hits = isinstance(found, Sequence) and all(isinstance(hit, Hit) for hit in found)
+    return list(found) if is_hits else parse_hits(found)

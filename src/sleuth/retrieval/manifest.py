@@ -42,6 +42,9 @@ class FileStamp(Section):
         """Stamp `file` under the name `path`."""
         return cls(path=path, bytes=file.stat().st_size, edges=edges_hash(file))
 
+    def matches(self, file: Path) -> bool:
+        return file.stat().st_size == self.bytes and edges_hash(file) == self.edges
+
 
 class FileDigest(FileStamp):
     """A file identified by the hash of its whole content as well."""
@@ -72,7 +75,14 @@ def read(folder: Path) -> Manifest:
     """Read the manifest of an index folder; raise InputError if it is missing, damaged or of another format."""
     path = folder / NAME
     if not path.is_file():
-        raise InputError(f"{_not_an_index(folder)}; build one with: sleuth index build SOURCE --out DIR")
+        reason = ": it is a file" if folder.is_file() else f": it contains no {NAME}"
+        if ADDRESS.fullmatch(str(folder)):
+            reason = f"; write the address of a server as http://{folder}"
+        elif not folder.exists():
+            reason = ": it does not exist"
+        raise InputError(
+            f"{folder} is not an index folder{reason}; build one: sleuth index build SOURCE --out DIR"
+        )
     try:
         written = path.read_bytes()
         content = json.loads(written)
@@ -91,14 +101,6 @@ def read(folder: Path) -> Manifest:
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc'])) or NAME}: {first['msg']}"
         raise InputError(f"{path} is damaged ({reason}); build the index again") from error
-
-
-def _not_an_index(folder: Path) -> str:
-    if ADDRESS.fullmatch(str(folder)):
-        return f"{folder} is not an index folder; write the address of a server as http://{folder}"
-    if not folder.exists():
-        return f"{folder} is not an index folder: it does not exist"
-    return f"{folder} is not an index folder: {'it is a file' if folder.is_file() else f'it contains no {NAME}'}"
 
 
 def fingerprint(folder: Path) -> str:
@@ -133,16 +135,20 @@ def verify_files(folder: Path, manifest: Manifest, *, full: bool, limit: int = F
     Files up to `limit` bytes are hashed completely, larger ones at both ends unless `full`: hashing tens of gigabytes
     would delay the first search by minutes.
     """
+
+    def damaged(file: Path) -> InputError:
+        return InputError(f"{file} of the index {folder} is damaged: its checksum differs; build the index again")
+
     for stamp in manifest.files:
         file = folder / stamp.path
         if not file.is_file():
             raise InputError(f"{file} of the index {folder} is missing; restore it or build the index again")
-        if not _matches(file, stamp):
-            raise _damaged(file, folder)
+        if not stamp.matches(file):
+            raise damaged(file)
     expected = {stamp.path: stamp.sha256 for stamp in manifest.files if full or stamp.bytes <= limit}
     for name, found in files_sha256(folder, expected).items():
         if found != expected[name]:
-            raise _damaged(folder / name, folder)
+            raise damaged(folder / name)
 
 
 def verified_corpus(folder: Path, stamp: FileDigest, *, full: bool, limit: int = FULL_HASH_LIMIT) -> Path:
@@ -158,7 +164,7 @@ def verified_file(folder: Path, stamp: FileStamp, noun: str) -> Path:
     file = Path(os.path.normpath(folder.resolve() / stamp.path))
     if not file.is_file():
         raise InputError(f"the {noun} {file} of the index {folder} does not exist; restore it or build the index again")
-    if not _matches(file, stamp):
+    if not stamp.matches(file):
         raise _changed(noun, file, folder)
     return file
 
@@ -177,13 +183,5 @@ def edges_hash(path: Path) -> str:
         return hashlib.sha256(first + file.read(EDGE)).hexdigest()
 
 
-def _matches(file: Path, stamp: FileStamp) -> bool:
-    return file.stat().st_size == stamp.bytes and edges_hash(file) == stamp.edges
-
-
 def _changed(noun: str, file: Path, folder: Path) -> InputError:
     return InputError(f"the {noun} {file} changed after {folder} was built from it; build the index again")
-
-
-def _damaged(file: Path, folder: Path) -> InputError:
-    return InputError(f"{file} of the index {folder} is damaged: its checksum differs; build the index again")

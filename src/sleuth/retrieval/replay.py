@@ -17,8 +17,7 @@ from sleuth.runs.lock import acquire
 
 Row = dict[str, Any]
 
-FORMAT = 1
-KIND = "searches"
+FORMAT, KIND = 1, "searches"
 # A row as written. Only query and k are parsed when a recording is opened; the rest, most of it, when it is needed.
 ROW = re.compile(
     rb"""\{"query":("(?:[ !#-\[\]-~]++|\\["\\bfnrt]|\\u[0-9a-f]{4})*+"),"k":(\d{1,18}),"(?:hits":\[|unavailable":")"""
@@ -126,17 +125,17 @@ class ReplayRetriever:
 
     def _replay(self, query: str, k: int) -> SearchOutcome:
         key = _key(query, k)
-        start = self._next.get(key)
-        if start is None:
+        if (start := self._next.get(key)) is None:
             raise ReplayMiss(str(self._path), query, k)
         if later := self._later.get(key):
             self._next[key] = later.popleft()
         self._file.seek(start)
-        row = _parse(self._path, self._file.readline(), f"the row at byte {start}")
+        place = f"the row at byte {start}"
+        row = _parse(self._path, self._file.readline(), place)
         try:
             return SearchUnavailable(query, row["unavailable"]) if "unavailable" in row else parse_hits(row["hits"])
         except ValueError as error:
-            raise InputError(f"{self._path}, the row at byte {start}: {error}; restore the file") from error
+            raise InputError(f"{self._path}, {place}: {error}; restore the file") from error
 
 
 def _check_header(path: Path, file: BinaryIO, index: str | None) -> int:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,14 @@ def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = F
     with explain_write_errors(out), _created(folder), locked(folder / LOCK, busy):
         _write_spec(folder, spec)
         remove_leftovers(folder)
-        with nullcontext() if keep_on_error else _removed_on_user_error(folder):
+        try:
             yield folder
+        except UserError as error:
+            cause = error.__cause__
+            disk_full = isinstance(cause, OSError) and cause.errno in DISK_FULL  # not an error of the input
+            if not keep_on_error and not disk_full:
+                shutil.rmtree(folder)
+            raise
         # Sync before removing the spec: without it the contents would be discarded.
         sync_tree(folder)
         (folder / SPEC).unlink()
@@ -60,18 +66,6 @@ def _created(folder: Path) -> Iterator[None]:
         for parent in missing if not folder.exists() else ():
             if not any(parent.iterdir()):
                 parent.rmdir()
-
-
-@contextmanager
-def _removed_on_user_error(folder: Path) -> Iterator[None]:
-    """Remove the build if its input is wrong; a full disk is not an input error."""
-    try:
-        yield
-    except UserError as error:
-        cause = error.__cause__
-        if not (isinstance(cause, OSError) and cause.errno in DISK_FULL):
-            shutil.rmtree(folder)
-        raise
 
 
 def _write_spec(folder: Path, spec: Mapping[str, Any]) -> None:

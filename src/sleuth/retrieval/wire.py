@@ -35,16 +35,15 @@ class Limits:
 class RetrieveRequest(BaseModel):
     """A search for one or many queries; `topk` absent, null or 0 means the server's default."""
 
-    # Existing clients send additional fields, so unknown fields are ignored.
+    # Unknown fields are ignored, pydantic's default: existing clients send additional ones.
     model_config = ConfigDict(
-        extra="ignore",
         json_schema_extra={
             "examples": [
                 {"queries": ["capital of Norway"], "topk": 3, "return_scores": True},
                 {"queries": ["capital of Norway", "largest fjord"]},
                 {"queries": ["capital of Norway"], "topk_retrieval": 10, "topk_rerank": 3, "return_scores": True},
             ]
-        },
+        }
     )
 
     # FailFast: a body of millions of numbers would otherwise produce millions of errors.
@@ -72,10 +71,7 @@ class RetrieveAnswer(BaseModel):
 class AccessRequest(BaseModel):
     """A request for pages by URL."""
 
-    model_config = ConfigDict(
-        extra="ignore",
-        json_schema_extra={"examples": [{"urls": ["https://en.wikipedia.org/wiki/Oslo"]}]},
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"urls": ["https://en.wikipedia.org/wiki/Oslo"]}]})
 
     urls: Annotated[list[str], FailFast()]
 

@@ -14,7 +14,7 @@ from sleuth.records import Hit, Passage
 from sleuth.retrieval.backends import FilePages, open_backend
 from sleuth.retrieval.index import open_passages
 from sleuth.retrieval.retriever import Pages, Retriever
-from sleuth.retrieval.service.client import PageClient
+from sleuth.retrieval.service.client import SearchClient
 from sleuth.retrieval.web.fetch import Fetcher, Page
 
 RECENT_PASSAGES = 10_000  # search results that can be opened if the backend cannot look up ids
@@ -119,7 +119,7 @@ def open_library(
 def _sources(index: str, service: ServiceConfig, recent: RecentPassages) -> tuple[Pages, ...]:
     if backend_of(index) == "server":
         token = token_from_env(service.token_env)
-        return PageClient(index, deadline=service.deadline, token=token, proxy=service.proxy), recent
+        return SearchClient(index, deadline=service.deadline, token=token, proxy=service.proxy), recent
     if backend_of(index) == "web":
         return ResultPages(recent, Fetcher(proxy=service.proxy)), recent
     return (IndexPassages(Path(index)),) if Path(index).is_dir() else (recent,)

@@ -11,8 +11,7 @@ from sleuth.config.retrieval import RetrievalConfig, ServiceConfig
 from sleuth.errors import ConfigError, InputError, ReplayMiss
 from sleuth.records import Hit
 from sleuth.retrieval import manifest
-from sleuth.retrieval.backends import backend_identity, open_backend, open_retriever
-from sleuth.retrieval.function import FunctionRetriever
+from sleuth.retrieval.backends import FunctionRetriever, backend_identity, open_backend, open_retriever
 from sleuth.retrieval.index import build
 from sleuth.retrieval.retriever import Retriever
 from sleuth.retrieval.service.client import SearchClient

@@ -12,7 +12,7 @@ import pytest
 
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Hit, Passage
-from sleuth.retrieval.function import FunctionRetriever
+from sleuth.retrieval.backends import FunctionRetriever
 
 OSLO = Passage("1", '"Oslo"\nA city.')
 
@@ -150,7 +150,7 @@ def test_concurrency_is_limited_in_every_event_loop() -> None:
 def test_process_ends_while_a_call_hangs() -> None:
     code = """
 import asyncio, threading
-from sleuth.retrieval.function import FunctionRetriever
+from sleuth.retrieval.backends import FunctionRetriever
 print(asyncio.run(FunctionRetriever(lambda *_: threading.Event().wait(), "f", deadline=0.01).search(["x"], 1)))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

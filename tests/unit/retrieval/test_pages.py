@@ -16,7 +16,7 @@ from sleuth.http.server import bind
 from sleuth.records import Passage
 from sleuth.retrieval.backends import FilePages, open_pages
 from sleuth.retrieval.retriever import NullRetriever, Pages
-from sleuth.retrieval.service.client import PageClient
+from sleuth.retrieval.service.client import SearchClient
 from sleuth.retrieval.service.server import Facts, application
 
 URLS = ["https://oslo.no", "https://none.no", "https://w.org/index.php/Rome"]
@@ -62,7 +62,7 @@ async def answered(body: bytes) -> list[Passage | SearchUnavailable | None]:
 
     async with await asyncio.start_server(reply, "127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        client = PageClient(url, deadline=0.5)
+        client = SearchClient(url, deadline=0.5)
         found = await client.access(["a"])
         await client.aclose()
         return found
@@ -87,7 +87,7 @@ def test_of_the_server_that_is_searched(file: Path, monkeypatch: pytest.MonkeyPa
             for address in (url, f"{url}/retrieve"):
                 service = ServiceConfig(token_env="PAGES_TOKEN")
                 pages = open_pages(RetrievalConfig(index=address, service=service))
-                assert isinstance(pages, PageClient)
+                assert isinstance(pages, SearchClient)
                 assert pages.url == f"{url}/access"
                 assert await pages.access(URLS) == FOUND
                 await pages.aclose()
@@ -99,7 +99,7 @@ def test_of_the_server_that_is_searched(file: Path, monkeypatch: pytest.MonkeyPa
 def test_server_that_refuses(token: str, cause: str) -> None:
     async def ask() -> list[Passage | SearchUnavailable | None]:
         async with served(None) as url:
-            client = PageClient(url, token=token)
+            client = SearchClient(url, token=token)
             found = await client.access(URLS[:2])
             await client.aclose()
             return found
@@ -115,7 +115,7 @@ def test_server_that_refuses(token: str, cause: str) -> None:
 def test_unreachable_server() -> None:
     with bind("127.0.0.1", 0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        (found,) = opened(PageClient(url, deadline=0.5), ["a"])
+        (found,) = opened(SearchClient(url, deadline=0.5), ["a"])
     assert isinstance(found, SearchUnavailable)
     assert "connect" in found.cause
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.retrieval.rankers import Hybrid
+from sleuth.retrieval.index import Hybrid
 from sleuth.retrieval.retriever import Ranking
 
 ROWS = 12

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from sleuth.corpus.passages import PassageStore, survey
 from sleuth.errors import InputError
 from sleuth.retrieval.dense.encoder import load_cross_encoder
-from sleuth.retrieval.rankers import Reranker
+from sleuth.retrieval.index import Reranker
 from sleuth.retrieval.retriever import Ranking
 
 CONTENTS = [f'"Title {n}"\n' + "the river of the old town " * n for n in (3, 1, 120, 0, 9, 4)]

@@ -4,6 +4,7 @@ import difflib
 import re
 import threading
 import unicodedata
+from itertools import pairwise
 
 import Stemmer
 
@@ -60,7 +61,13 @@ class Analyzer:
         text = unicodedata.normalize("NFKC", text).lower().replace("i\u0307", "i")
         if UNSPACED.search(text) is None:
             return WORD.findall(text)
-        return [token for run in RUN.findall(text) for token in _bigrams(run)]
+        tokens: list[str] = []
+        for run in RUN.findall(text):
+            if len(run) < 3 or UNSPACED.match(run) is None:
+                tokens.append(run)
+            else:
+                tokens += map("".join, pairwise(run))
+        return tokens
 
     def is_word(self, token: str) -> bool:
         """Whether a token is indexed: no stop word, and no single letter such as the s of a possessive."""
@@ -81,10 +88,3 @@ class Analyzer:
             self._local.stem = Stemmer.Stemmer(self.stemmer, 0).stemWords
         terms: list[str] = self._local.stem(words)
         return terms
-
-
-def _bigrams(run: str) -> list[str]:
-    """Split a run of an unspaced script into character bigrams; return any other run unchanged."""
-    if len(run) < 3 or UNSPACED.match(run) is None:
-        return [run]
-    return [run[start : start + 2] for start in range(len(run) - 1)]

@@ -30,9 +30,11 @@ from sleuth.retrieval.bm25.inverted_index import (
     SCORES,
     STARTS,
     TERMS,
+    Postings,
+    TermNumbers,
+    invert,
     write_vocabulary,
 )
-from sleuth.retrieval.bm25.postings import Postings, TermNumbers, invert
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
 
@@ -72,7 +74,16 @@ def build_index(
         folder.mkdir(parents=True)
         (folder / STAMP).write_text(stamp)
     blocks = Blocks.of(corpus, offsets, folder, settings.stemmer)
-    _write_blocks(blocks, offsets, workers, progress)
+    pending: queue.SimpleQueue[int] = queue.SimpleQueue()
+    unfinished = [number for number in range(len(blocks)) if not blocks.is_finished(number)]
+    for number in unfinished:
+        pending.put(number)
+    extra = min(workers or len(os.sched_getaffinity(0)), len(unfinished) // BLOCKS_PER_WORKER) - 1
+    with _worker_processes(blocks, offsets, extra, pending):
+        _invert_pending(blocks, pending, progress)
+    # A worker that failed has returned its block to the queue; inverting it here raises its error.
+    _invert_pending(blocks, pending, progress)
+    progress(INDEXING, blocks.borders[-1], blocks.borders[-1])
     counts = _merge(blocks, out, settings, progress)
     if not counts["terms"]:
         raise InputError(f"the corpus {corpus} has no words to index; expected text in the contents of its passages")
@@ -113,7 +124,6 @@ class Blocks:
         return Postings.read(self.path(number))
 
     def write(self, number: int) -> None:
-        """Invert one block."""
         invert(self._texts(number), self.term_numbers).write(self.path(number))
 
     def is_finished(self, number: int) -> bool:
@@ -135,20 +145,6 @@ class Blocks:
             except ValueError as error:
                 place = f"{self.corpus}, passage {first + row + 1}"
                 raise InputError(f"{place} is unreadable ({error}); expected {EXPECTED}") from error
-
-
-def _write_blocks(blocks: Blocks, offsets: Path, workers: int, progress: Progress) -> None:
-    """Invert the unfinished blocks in `workers` processes, including this one; 0 uses all cores."""
-    pending: queue.SimpleQueue[int] = queue.SimpleQueue()
-    unfinished = [number for number in range(len(blocks)) if not blocks.is_finished(number)]
-    for number in unfinished:
-        pending.put(number)
-    extra = min(workers or len(os.sched_getaffinity(0)), len(unfinished) // BLOCKS_PER_WORKER) - 1
-    with _worker_processes(blocks, offsets, extra, pending):
-        _invert_pending(blocks, pending, progress)
-    # A worker that failed has returned its block to the queue; inverting it here raises its error.
-    _invert_pending(blocks, pending, progress)
-    progress(INDEXING, blocks.borders[-1], blocks.borders[-1])
 
 
 def _invert_pending(blocks: Blocks, pending: queue.SimpleQueue[int], progress: Progress) -> None:
@@ -185,9 +181,8 @@ def _worker_processes(blocks: Blocks, offsets: Path, count: int, pending: queue.
 
 def _feed(arguments: list[str], pending: queue.SimpleQueue[int]) -> None:
     """Send blocks to a worker until none are left; the worker exits with its stdin, so it never outlives us."""
-    command = [sys.executable, "-m", __name__, *arguments]
+    command, pipe = [sys.executable, "-m", __name__, *arguments], subprocess.PIPE
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    pipe = subprocess.PIPE
     # In a separate process group Ctrl-C does not reach the worker, which would print a traceback and lose its block.
     with subprocess.Popen(  # noqa: S603
         command, bufsize=0, stdin=pipe, stdout=pipe, env=environment, process_group=0
@@ -196,9 +191,7 @@ def _feed(arguments: list[str], pending: queue.SimpleQueue[int]) -> None:
         for number in _take(pending):
             line = b"%d\n" % number
             try:
-                done = (
-                    stdin is not None and bool(stdin.write(line)) and stdout is not None and stdout.readline() == line
-                )
+                done = stdin and stdin.write(line) and stdout and stdout.readline() == line
             except BrokenPipeError:
                 done = False
             if not done:
@@ -263,7 +256,10 @@ class _Merge:
         total = int(starts[-1])
         idf = np.log(1 + (len(self.norms) - self.document_counts + 0.5) / (self.document_counts + 0.5))
         maxima = np.empty(len(self.document_counts), np.float32)
-        for first, last in _spans(starts):
+        last = 0
+        while last < len(starts) - 1:
+            first = last  # a range of terms whose postings fit in memory, at least one term
+            last = max(int(np.searchsorted(starts, starts[first] + MERGED_POSTINGS, side="right")) - 1, first + 1)
             begin, end = int(starts[first]), int(starts[last])
             rows, scores = np.empty(end - begin, np.int32), np.empty(end - begin, np.float32)
             next_free = starts[first:last] - begin
@@ -282,15 +278,6 @@ class _Merge:
             _append(out / SCORES, scores, begin, total)
             progress(MERGING, end, total)
         np.save(out / MAXIMA, maxima)
-
-
-def _spans(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of terms whose postings fit in memory, at least one term each."""
-    first = 0
-    while first < len(starts) - 1:
-        last = max(int(np.searchsorted(starts, starts[first] + MERGED_POSTINGS, side="right")) - 1, first + 1)
-        yield first, last
-        first = last
 
 
 def _place(
@@ -316,16 +303,13 @@ def _append(path: Path, values: NDArray[Any], start: int, total: int) -> None:
         values.tofile(file)
 
 
-def _run_worker(corpus: str, offsets: str, folder: str, stemmer: str) -> None:
-    """Invert the blocks whose numbers arrive on stdin, and acknowledge each on stdout."""
-    blocks = Blocks.of(Path(corpus), Path(offsets), Path(folder), stemmer)
-    for line in sys.stdin:
-        blocks.write(int(line))
-        print(int(line), flush=True)
-
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # a worker: inverts the blocks whose numbers arrive on stdin, and acknowledges each
     try:
-        _run_worker(*sys.argv[1:])
+        *paths, stemmer_name = sys.argv[1:]
+        corpus_path, offsets_path, folder_path = map(Path, paths)
+        own = Blocks.of(corpus_path, offsets_path, folder_path, stemmer_name)
+        for line in sys.stdin:
+            own.write(int(line))
+            print(int(line), flush=True)
     except (UserError, KeyboardInterrupt, BrokenPipeError):
         sys.exit(1)

@@ -57,20 +57,18 @@ class BM25:
         """See Ranker; only rows that contain a term of the query are returned."""
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1")
-        return [self._rank(query, k) for query in queries]
-
-    def _rank(self, query: str, k: int) -> Ranking:
-        counts = Counter(map(self._terms.__getitem__, self._analyzer.tokens(query)))
-        terms = [
-            term if count == 1 else QueryTerm(term.maximum * count, term.start, term.end, count)
-            for term, count in counts.items()
-            if term is not None
-        ]
-        if not terms:
-            return []
-        rows, scores = self._search.top(terms, k)
-        order = np.lexsort((self._id_order[rows], -scores))[:k]
-        return list(zip(rows[order].tolist(), scores[order].tolist(), strict=True))
+        rankings: list[Ranking] = []
+        for query in queries:
+            counts = Counter(map(self._terms.__getitem__, self._analyzer.tokens(query)))
+            terms = [
+                term if count == 1 else QueryTerm(term.maximum * count, term.start, term.end, count)
+                for term, count in counts.items()
+                if term is not None
+            ]
+            rows, scores = self._search.top(terms, k) if terms else (np.empty(0, np.intp), np.empty(0))
+            order = np.lexsort((self._id_order[rows], -scores))[:k]
+            rankings.append(list(zip(rows[order].tolist(), scores[order].tolist(), strict=True)))
+        return rankings
 
 
 class _TermCache(dict[str, QueryTerm | None]):
@@ -102,16 +100,15 @@ class MaxScore:
 
     def top(self, terms: list[QueryTerm], k: int) -> tuple[Rows, Sums]:
         """Return rows and scores, unsorted: at least the top `k` and everything that ties with them."""
-        terms = sorted(terms, reverse=True)
-        remaining = [*accumulate((term.maximum for term in reversed(terms)), initial=0.0)][::-1]
         try:
-            return self._top(terms, remaining, k)
+            return self._top(sorted(terms, reverse=True), k)
         except BaseException:
             self._sums.fill(0)
             raise
 
-    def _top(self, terms: list[QueryTerm], remaining: list[float], k: int) -> tuple[Rows, Sums]:
-        """`remaining[n]` is the most that the terms from `n` on can add; its last entry is 0."""
+    def _top(self, terms: list[QueryTerm], k: int) -> tuple[Rows, Sums]:
+        # The most that the terms from each one on can add; the last entry is 0.
+        remaining = [*accumulate((term.maximum for term in reversed(terms)), initial=0.0)][::-1]
         rows, sums = np.empty(0, np.intp), np.empty(0, np.float64)
         # Inexact sums cannot be compared with bounds: accumulate all postings instead.
         bound, goal = 0.0, remaining[0] * GUESS / len(terms) ** 0.5 if remaining[0] < EXACT else 0.0

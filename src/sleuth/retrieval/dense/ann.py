@@ -50,7 +50,10 @@ def build(
     `save_every` vectors, a multiple of BLOCK.
     """
     chosen = _choose_parameters(vectors_ND, settings)
-    unfinished = out / f"{FILE}.{_build_fingerprint(vectors_ND, settings)}"
+    # Named after everything that it depends on, so that it is never resumed with other vectors, settings or versions.
+    made_of = (vectors_ND.shape, settings.model_dump(exclude={"effort"}), library().__version__)
+    edges = vectors_ND[:BLOCK].tobytes() + vectors_ND[-BLOCK:].tobytes()
+    unfinished = out / f"{FILE}.{hashlib.sha256(repr(made_of).encode() + edges).hexdigest()[:12]}"
     index = library().read_index(str(unfinished)) if unfinished.exists() else _new_index(vectors_ND, chosen, progress)
     is_graph = hasattr(index, "hnsw")
     if is_graph:
@@ -97,7 +100,6 @@ class Ann:
         self._vectors_ND = vectors_ND
         # Distances are negated to get scores.
         self._sign = 1 if index.metric_type == library().METRIC_INNER_PRODUCT else -1
-        self._candidates = self._search_graph if hasattr(index, "hnsw") else self._search_lists
         self._pool = ThreadPoolExecutor(os.cpu_count(), "ann", library().omp_set_num_threads, (1,))
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranking]:
@@ -113,23 +115,21 @@ class Ann:
                 f"the encoder produces {vectors_QD.shape[1]} dimensions, the FAISS index has {self._index.d}; "
                 "use the encoder that the index was built with"
             )
-        candidates = self._candidates(vectors_QD, min(k + SLACK, self._index.ntotal))
+        depth = min(k + SLACK, self._index.ntotal)
+        if hasattr(self._index, "hnsw"):
+            # Everything the graph walk keeps: it is free, and results do not depend on k.
+            self._index.hnsw.efSearch = depth = max(self._effort, depth)
+            scores_QK, rows_QK = self._index.search(vectors_QD, depth)
+            candidates: Iterable[Candidates] = zip(self._sign * scores_QK, rows_QK, strict=True)
+        else:
+            # Each query alone: FAISS uses BLAS for several, whose rounding depends on their number.
+            self._index.nprobe = min(self._effort, self._index.nlist)
+            candidates = self._pool.map(lambda query_D: self._search_lists(query_D, depth), vectors_QD)
         for place, (scores_K, rows_K) in zip(places, candidates, strict=True):
             rankings[place] = self._sort(scores_K, rows_K)[:k]
         return rankings
 
-    def _search_graph(self, vectors_QD: NDArray[np.float32], depth: int) -> Iterable[Candidates]:
-        """Return everything the graph walk keeps: it is free, and results do not depend on k."""
-        self._index.hnsw.efSearch = depth = max(self._effort, depth)
-        scores_QK, rows_QK = self._index.search(vectors_QD, depth)
-        return zip(self._sign * scores_QK, rows_QK, strict=True)
-
-    def _search_lists(self, vectors_QD: NDArray[np.float32], depth: int) -> Iterable[Candidates]:
-        """Search each query alone: FAISS uses BLAS for several, whose rounding depends on their number."""
-        self._index.nprobe = min(self._effort, self._index.nlist)
-        return self._pool.map(lambda query_D: self._search_lists_once(query_D, depth), vectors_QD)
-
-    def _search_lists_once(self, query_D: NDArray[np.float32], depth: int) -> Candidates:
+    def _search_lists(self, query_D: NDArray[np.float32], depth: int) -> Candidates:
         if self._vectors_ND is None:
             (scores_K,), (rows_K,) = self._index.search(query_D[None], depth)
             return self._sign * scores_K, rows_K
@@ -197,15 +197,14 @@ def _choose_parameters(vectors_ND: Vectors, settings: AnnSettings) -> dict[str, 
 
 def _new_index(vectors_ND: Vectors, chosen: dict[str, int], progress: Progress) -> Any:
     """Create an empty index; IVF centroids are trained on a sample."""
-    faiss = library()
-    if "links" in chosen:
-        # The vectors have half precision, so nothing is lost and the index is half as large.
-        index = faiss.index_factory(vectors_ND.shape[1], f"HNSW{chosen['links']},SQfp16", faiss.METRIC_INNER_PRODUCT)
+    # "SQfp16": the vectors have half precision, so nothing is lost and the index is half as large. "np" skips the
+    # polysemous training, which takes most of the time and serves another search mode.
+    is_graph = "links" in chosen
+    description = f"HNSW{chosen['links']},SQfp16" if is_graph else f"IVF{chosen['lists']},PQ{chosen['bytes']}np"
+    index = library().index_factory(vectors_ND.shape[1], description, library().METRIC_INNER_PRODUCT)
+    if is_graph:
         index.hnsw.efConstruction = EF_CONSTRUCTION
         return index
-    # "np" skips the polysemous training, which takes most of the time and serves another search mode.
-    description = f"IVF{chosen['lists']},PQ{chosen['bytes']}np"
-    index = faiss.index_factory(vectors_ND.shape[1], description, faiss.METRIC_INNER_PRODUCT)
     # Avoids a warning on stderr per byte for a small corpus.
     index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
     progress("training lists", 0, 0)
@@ -217,10 +216,3 @@ def _new_index(vectors_ND: Vectors, chosen: dict[str, int], progress: Progress) 
 def _write(index: Any, path: Path) -> None:
     with atomic_write(path) as temporary:
         library().write_index(index, str(temporary))
-
-
-def _build_fingerprint(vectors_ND: Vectors, settings: AnnSettings) -> str:
-    """Names the unfinished index, so that it is never resumed with other vectors, settings or versions."""
-    made_of = (vectors_ND.shape, settings.model_dump(exclude={"effort"}), library().__version__)
-    edges = vectors_ND[:BLOCK].tobytes() + vectors_ND[-BLOCK:].tobytes()
-    return hashlib.sha256(repr(made_of).encode() + edges).hexdigest()[:12]

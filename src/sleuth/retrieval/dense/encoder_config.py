@@ -20,12 +20,8 @@ TEXTS = ("*.json", "*.txt", "*.model")
 REMEDY = "state pooling (mean, cls or last), and if needed query_prefix, passage_prefix and normalise"
 SNAPSHOT = "models--"  # the hub cache stores org/name as models--org--name/snapshots/HASH
 POOLINGS: dict[str, Pooling] = {
-    "mean": "mean",
-    "cls": "cls",
-    "lasttoken": "last",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_lasttoken": "last",
+    **{"mean": "mean", "cls": "cls", "lasttoken": "last"},
+    **{"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"},
 }
 POOLING_FILE = "1_Pooling/config.json"
 
@@ -85,7 +81,13 @@ def known_family(model: str) -> Family | None:
 def _family_of_files(model: str, pooling: Pooling | None) -> Family:
     """Read the files that sentence-transformers saves with a model."""
     folder = model_folder(model)
-    pooling = pooling or _saved_pooling(folder)
+    saved = None if pooling else read_json_file(folder, POOLING_FILE)
+    if saved is not None:
+        modes = saved.get("pooling_mode") or [name for name, on in saved.items() if name in POOLINGS and on]
+        mode = str(modes[0] if isinstance(modes, list) and len(modes) == 1 else modes)
+        if mode not in POOLINGS:
+            raise ConfigError(f"{folder / POOLING_FILE} names an unsupported pooling; {REMEDY}")
+        pooling = POOLINGS[mode]
     if pooling is None:
         raise ConfigError(f"the encoder {model!r} is of no known family and has no {POOLING_FILE}; {REMEDY}")
     config = read_json_file(folder, "config_sentence_transformers.json") or {}
@@ -95,17 +97,6 @@ def _family_of_files(model: str, pooling: Pooling | None) -> Family:
     default = prompts.get(config.get("default_prompt_name")) or ""
     passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), default)
     return Family(pooling, normalise, prompts.get("query", default), passage)
-
-
-def _saved_pooling(folder: Path) -> Pooling | None:
-    config = read_json_file(folder, POOLING_FILE)
-    if config is None:
-        return None
-    modes = config.get("pooling_mode") or [name for name, on in config.items() if name in POOLINGS and on]
-    mode = modes[0] if isinstance(modes, list) and len(modes) == 1 else modes
-    if str(mode) not in POOLINGS:
-        raise ConfigError(f"{folder / POOLING_FILE} names an unsupported pooling; {REMEDY}")
-    return POOLINGS[str(mode)]
 
 
 def model_folder(model: str) -> Path:

@@ -8,14 +8,12 @@ the rows.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from sleuth.errors import ConfigError
-from sleuth.retrieval.dense.network import devices
 from sleuth.retrieval.retriever import Ranking
 
 SLACK = 4  # candidates beyond k; rounding in the fast pass rarely needs more
@@ -75,6 +73,17 @@ class ExactIndex:
         return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
 
 
+def devices(wanted: str | None) -> list[str]:
+    """The devices of a setting: auto, cpu, cuda (all GPUs) or a list such as cuda:0,cuda:1."""
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    if wanted in (None, "auto"):
+        return gpus or ["cpu"]
+    chosen = gpus if wanted == "cuda" else [place.strip() for place in str(wanted).split(",")]
+    if not chosen or set(chosen) - {"cpu", *gpus}:
+        raise ConfigError(f"device = {wanted!r} is not available; choose from {', '.join(['cpu', *gpus])}")
+    return chosen
+
+
 def devices_for(wanted: str, size: int) -> list[str]:
     """The devices of a setting with room for `size` bytes of rows; auto falls back to the CPU."""
     chosen = devices(wanted)
@@ -99,34 +108,16 @@ class Candidates:
     bound: torch.Tensor
 
 
-class Shard(Protocol):
-    """Some rows on one device."""
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def id_order(self) -> torch.Tensor:
-        """The position of each row in the order of ids, which breaks ties."""
-        ...
-
-    def candidates(self, queries: torch.Tensor, width: int) -> Candidates:
-        """Return at least `width` candidates per query, or all rows if there are fewer."""
-        ...
-
-
 class HostShard:
     """Rows in host memory or a mapped file, multiplied in fp32; small shards are kept in fp32."""
 
     def __init__(self, vectors: NDArray[np.float16], id_order: torch.Tensor) -> None:
         self.vectors, self.id_order = vectors, id_order
+        self.device = torch.device("cpu")
         self._resident = _to_float32(vectors) if vectors.nbytes <= RESIDENT else None
 
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
     def candidates(self, queries: torch.Tensor, width: int) -> Candidates:
+        """At least `width` candidates per query, or all rows if there are fewer."""
         asked = queries.float()
         rows = torch.empty(len(asked), 0, dtype=torch.long)
         scores = torch.empty(len(asked), 0)
@@ -154,25 +145,24 @@ class DeviceShard:
     """Rows in GPU memory, searched by Triton kernels; columns may be zero-padded."""
 
     def __init__(self, vectors: torch.Tensor, id_order: torch.Tensor) -> None:
-        self.vectors, self.id_order = vectors, id_order
-
-    @property
-    def device(self) -> torch.device:
-        return self.vectors.device
+        self.vectors, self.id_order, self.device = vectors, id_order, vectors.device
 
     def candidates(self, queries: torch.Tensor, width: int) -> Candidates:
+        """At least `width` candidates per query, or all rows if there are fewer."""
         from sleuth.retrieval.dense import kernels
 
         padded = torch.nn.functional.pad(queries, (0, self.vectors.shape[1] - queries.shape[1]))
         maxima = kernels.group_maxima(self.vectors, padded)
-        groups = maxima.shape[1]
-        best = maxima.topk(min(width, groups), dim=1)
+        best = maxima.topk(min(width, maxima.shape[1]), dim=1)
         scores = kernels.group_scores(self.vectors, padded, best.indices)
         within = torch.arange(kernels.GROUP, device=self.device)
         rows = (best.indices[:, :, None] * kernels.GROUP + within).flatten(1)
-        all_rows = best.indices.shape[1] == groups
+        all_rows = best.indices.shape == maxima.shape
         bound = torch.full_like(best.values[:, -1], -torch.inf) if all_rows else best.values[:, -1]
         return Candidates(rows, scores, bound)
+
+
+Shard = HostShard | DeviceShard  # `id_order` is the position of each row in the order of ids, which breaks ties
 
 
 def _shard(vectors: NDArray[np.float16], id_order: NDArray[np.uint32], device: torch.device) -> Shard:
@@ -191,21 +181,19 @@ def nearest(shard: Shard, queries: NDArray[np.float32], k: int, max_norm: float 
     """Return the best `k` rows of a shard for each query; `max_norm` bounds the norm of its rows."""
     k = min(k, len(shard.id_order))
     asked = torch.from_numpy(queries).to(shard.device, torch.float16)
-    parts = [_nearest(shard, part, k, max_norm) for part in asked.split(BATCH)]
+    parts = []
+    for part in asked.split(BATCH):
+        margin = ERROR * max_norm * part.float().norm(dim=1).clamp(min=1e-30)
+        rows, scores, certain = _attempt(shard, part, k, k + SLACK, margin)
+        width = (k + SLACK) * WIDEN
+        while not bool(certain.all()):
+            doubtful = (~certain).nonzero().squeeze(1)
+            retried = _attempt(shard, part[doubtful], k, width, margin[doubtful])
+            rows[doubtful], scores[doubtful], certain[doubtful] = retried
+            width *= WIDEN
+        parts.append((rows, scores))
     rows, scores = (torch.cat(each) for each in zip(*parts, strict=True))
     return rows.cpu().numpy(), scores.cpu().numpy()
-
-
-def _nearest(shard: Shard, queries: torch.Tensor, k: int, max_norm: float) -> tuple[torch.Tensor, torch.Tensor]:
-    margin = ERROR * max_norm * queries.float().norm(dim=1).clamp(min=1e-30)
-    rows, scores, certain = _attempt(shard, queries, k, k + SLACK, margin)
-    width = (k + SLACK) * WIDEN
-    while not bool(certain.all()):
-        doubtful = (~certain).nonzero().squeeze(1)
-        retried = _attempt(shard, queries[doubtful], k, width, margin[doubtful])
-        rows[doubtful], scores[doubtful], certain[doubtful] = retried
-        width *= WIDEN
-    return rows, scores
 
 
 def _attempt(

@@ -66,22 +66,18 @@ class JoinedFiles:
         parts = []
         while size:
             number = bisect_right(self._starts, start) - 1
-            part = self._read_piece(number, start, min(size, self._starts[number + 1] - start))
+            path, wanted = self.files[number], min(size, self._starts[number + 1] - start)
+            try:
+                with path.open("rb") as file:
+                    file.seek(start - self._starts[number])
+                    part = file.read(wanted)
+            except OSError as error:
+                raise InputError(f"{path} is unreadable ({error.strerror}); restore it") from error
+            if len(part) < wanted:
+                raise InputError(f"{path} became shorter while it was read; download it again")
             parts.append(part)
             start, size = start + len(part), size - len(part)
         return b"".join(parts)
-
-    def _read_piece(self, number: int, start: int, size: int) -> bytes:
-        path = self.files[number]
-        try:
-            with path.open("rb") as file:
-                file.seek(start - self._starts[number])
-                part = file.read(size)
-        except OSError as error:
-            raise InputError(f"{path} is unreadable ({error.strerror}); restore it") from error
-        if len(part) < size:
-            raise InputError(f"{path} became shorter while it was read; download it again")
-        return part
 
     def read_length(self, start: int) -> int:
         return int(LENGTH.unpack(self.read(start, LENGTH.size))[0])
@@ -140,7 +136,14 @@ def describe(files: Sequence[Path]) -> FaissFile:
             joined.require_size(described.end)
             return described
         case "hnsw":
-            return replace(described, start=_graph_vectors_start(joined))
+            position = HEADER.size
+            for width in GRAPH_ITEMS:
+                position += LENGTH.size + width * joined.read_length(position)
+            position += GRAPH_NUMBERS
+            if KINDS.get(joined.read(position, 4)) == "flat":
+                vectors = _read_header(joined, position)
+                joined.require_size(vectors.end)
+                return replace(described, start=vectors.start)
     return replace(described, start=0)
 
 
@@ -219,19 +222,6 @@ def _read_header(joined: JoinedFiles, position: int) -> FaissFile:
             f"{numbers}; download it again"
         )
     return described
-
-
-def _graph_vectors_start(joined: JoinedFiles) -> int:
-    """Where the plain vectors of a graph start, 0 if they are compressed; checks that the files are complete."""
-    position = HEADER.size
-    for width in GRAPH_ITEMS:
-        position += LENGTH.size + width * joined.read_length(position)
-    position += GRAPH_NUMBERS
-    if KINDS.get(joined.read(position, 4)) != "flat":
-        return 0
-    vectors = _read_header(joined, position)
-    joined.require_size(vectors.end)
-    return vectors.start
 
 
 def _require_row_ids(joined: JoinedFiles, inner: FaissFile) -> None:

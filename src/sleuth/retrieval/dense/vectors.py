@@ -41,7 +41,13 @@ def build(
         spec = {"passages": shape[0], "dimensions": shape[1], "block": block, "encoder": encoder.fingerprint}
         done = _finished_rows(out, spec)
         with corpus.open("rb") as texts, (out / UNFINISHED).open("r+b" if done else "wb") as file:
-            _truncate(file, shape, done)
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
+            file.flush()
+            size = file.tell() + done * shape[1] * 2
+            if os.fstat(file.fileno()).st_size < size:
+                raise InputError(f"{file.name} is shorter than its journal says; remove that folder and retry")
+            file.truncate(size)
+            file.seek(size)
             for first in range(done, shape[0], block):
                 spans = starts[first : first + block + 1]
                 file.write(_encode(texts, spans, first, shape[0], encoder, progress).tobytes())
@@ -134,17 +140,6 @@ def _encode(
         progress(STAGE, done, total)
 
     return encoder.encode_passages(contents, advance)
-
-
-def _truncate(file: BinaryIO, shape: tuple[int, int], done: int) -> None:
-    """Keep the header and the first `done` vectors, and seek to their end."""
-    np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-    file.flush()
-    size = file.tell() + done * shape[1] * 2
-    if os.fstat(file.fileno()).st_size < size:
-        raise InputError(f"{file.name} is shorter than its journal says; remove that folder and retry")
-    file.truncate(size)
-    file.seek(size)
 
 
 def _sync(file: IO[bytes]) -> None:

@@ -32,10 +32,11 @@ class SearchClient:
         *,
         batch: int = 512,
         concurrency: int = 64,
+        rate: float | None = None,
         deadline: float = 60.0,
+        timeout: float | None = None,
         token: str | None = None,
         proxy: str | None = None,
-        **limits: float | None,
     ) -> None:
         check_positive(batch=batch)
         parsed = parse_service_url(url, "/retrieve")
@@ -44,10 +45,11 @@ class SearchClient:
         self._service = ServiceClient(
             partial(make_transport, parse_proxy(proxy)),
             concurrency=concurrency,
+            rate=rate,
             deadline=deadline,
+            timeout=timeout,
             headers={"content-type": "application/json", **authorization_header(token)},
             secrets=Secrets({} if token is None else {"token": token}),
-            **limits,
         )
         self.counts = self._service.counts
 

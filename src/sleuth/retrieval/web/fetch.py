@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from email.message import Message
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -99,12 +99,8 @@ class Fetcher:
         ports: Collection[int] | None = WEB_PORTS,
         resolve: Resolve = resolve_host,
     ) -> None:
-        self._limit = limit_bytes
-        self._deadline = deadline
-        self._proxy = parse_proxy(proxy)
-        self._permitted = permitted
-        self._ports = ports
-        self._resolve = resolve
+        self._limit, self._deadline, self._proxy = limit_bytes, deadline, parse_proxy(proxy)
+        self._permitted, self._ports, self._resolve = permitted, ports, resolve
 
     async def fetch(self, url: str) -> Page | FetchRefused | FetchFailed:
         """Fetch a page, following redirects, within the deadline."""
@@ -112,7 +108,13 @@ class Fetcher:
             # One client per page: connections made by address must not be shared between host names.
             client = httpx.AsyncClient(transport=make_transport(self._proxy), headers=HEADERS, timeout=self._deadline)
             async with asyncio.timeout(self._deadline), client:
-                return await self._follow(client, httpx.URL(url))
+                target = httpx.URL(url)
+                for _ in range(MAX_REDIRECTS + 1):
+                    async with aclosing(await self._open(client, target)) as response:
+                        if not response.has_redirect_location:
+                            return await self._read(target, response)
+                        target = target.join(response.headers["location"])
+            return FetchRefused(f"more than {MAX_REDIRECTS} redirects")
         except (FetchRefused, FetchFailed) as outcome:
             return outcome
         except httpx.InvalidURL as error:
@@ -122,47 +124,26 @@ class Fetcher:
         except (httpx.HTTPError, OSError, UnicodeError, zlib.error) as error:
             return FetchFailed(str(error) or type(error).__name__)
 
-    async def _follow(self, client: httpx.AsyncClient, url: httpx.URL) -> Page:
-        for _ in range(MAX_REDIRECTS + 1):
-            async with self._open(client, url) as response:
-                if not response.has_redirect_location:
-                    return await self._read(url, response)
-                url = url.join(response.headers["location"])
-        raise FetchRefused(f"more than {MAX_REDIRECTS} redirects")
-
-    @asynccontextmanager
-    async def _open(self, client: httpx.AsyncClient, url: httpx.URL) -> AsyncIterator[httpx.Response]:
-        self._check(url)
-        addresses = await self._addresses(url)
-        response = await (self._connect(client, url, addresses) if self._proxy is None else _send(client, url))
-        try:
-            yield response
-        finally:
-            await response.aclose()
-
-    def _check(self, url: httpx.URL) -> None:
+    async def _open(self, client: httpx.AsyncClient, url: httpx.URL) -> httpx.Response:
+        """The response of the first permitted address that accepts a connection, IPv4 first."""
+        port = url.port or (443 if url.scheme == "https" else 80)
         if url.scheme not in ("http", "https"):
             raise FetchRefused(f"the scheme is {url.scheme!r}, expected http or https")
         if url.userinfo:
             raise FetchRefused("the URL contains a user name or password")
         if not url.host:
             raise FetchRefused("the URL has no host")
-        if self._ports is not None and _port(url) not in self._ports:
-            raise FetchRefused(f"port {_port(url)} is not a web port")
-
-    async def _addresses(self, url: httpx.URL) -> list[Address]:
-        """Addresses of the host, IPv4 first; all of them must be permitted."""
-        addresses = [ip_address(each) for each in await self._resolve(url.raw_host.decode("ascii"), _port(url))]
+        if self._ports is not None and port not in self._ports:
+            raise FetchRefused(f"port {port} is not a web port")
+        addresses = [ip_address(each) for each in await self._resolve(url.raw_host.decode("ascii"), port)]
         if not addresses:
             raise FetchFailed(f"{url.host} has no address")
         for address in addresses:
             if not self._permitted(address):
                 raise FetchRefused(f"{url.host} is at {address}, which is not on the public internet")
-        return sorted(addresses, key=lambda address: not isinstance(address, IPv4Address))
-
-    async def _connect(self, client: httpx.AsyncClient, url: httpx.URL, addresses: list[Address]) -> httpx.Response:
-        """The response of the first address that accepts a connection."""
-        *others, last = addresses
+        if self._proxy is not None:
+            return await _send(client, url)
+        *others, last = sorted(addresses, key=lambda address: not isinstance(address, IPv4Address))
         for address in others:
             try:
                 return await _send(client, url, address, connect_seconds=self._deadline / len(addresses))
@@ -179,11 +160,7 @@ class Fetcher:
         if media_type not in MEDIA_TYPES:
             expected = ", ".join(sorted(MEDIA_TYPES))
             raise FetchRefused(f"the content type is {media_type or 'missing'}, expected {expected}")
-        body = await self._read_body(response)
-        return Page(str(url), body, media_type in HTML_TYPES, header.get_content_charset() or "")
-
-    async def _read_body(self, response: httpx.Response) -> bytes:
-        """The body, decompressed piece by piece so that it never exceeds the limit in memory."""
+        # Decompressed piece by piece, so that the body never exceeds the limit in memory.
         decompressor = _decompressor(response.headers.get("content-encoding", ""))
         body, received = bytearray(), 0
         async for chunk in response.aiter_raw():
@@ -193,7 +170,7 @@ class Fetcher:
                 raise FetchRefused(f"larger than {self._limit} bytes")
         if decompressor is not None and body and not decompressor.eof:
             raise FetchFailed("the compressed content is incomplete")
-        return bytes(body)
+        return Page(str(url), bytes(body), media_type in HTML_TYPES, header.get_content_charset() or "")
 
 
 async def _send(
@@ -206,10 +183,6 @@ async def _send(
     if connect_seconds is not None:
         request.extensions["timeout"]["connect"] = connect_seconds
     return await client.send(request, stream=True)
-
-
-def _port(url: httpx.URL) -> int:
-    return url.port or (443 if url.scheme == "https" else 80)
 
 
 def _decompressor(encoding: str) -> "zlib._Decompress | None":

@@ -222,7 +222,7 @@ def application(
         app.add_api_route(path, page_file, methods=["GET"], response_class=Response)
     add_problem_handlers(app, error_response, hint="; questions go to /v1/chat/completions")
     if token:
-        app.add_middleware(BearerAuth, token=token, public_paths=PAGE_PATHS | {HEALTH}, respond=error_response)
+        app.add_middleware(BearerAuth, token=token, public=PAGE_PATHS | {HEALTH}, respond=error_response)
     app.add_middleware(RequestCheck, names=None if token else names, respond=error_response)
     app.add_middleware(MetricsMiddleware, metrics=api.metrics, paths=frozenset({CHAT, MODELS, HEALTH, METRICS, "/"}))
     return app

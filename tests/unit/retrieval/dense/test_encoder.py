@@ -18,9 +18,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from sleuth.config.retrieval import EncoderSettings, Pooling
 from sleuth.errors import ConfigError, InputError
-from sleuth.retrieval.dense.encoder import Encoder
+from sleuth.retrieval.dense.encoder import Encoder, Shape, batches
 from sleuth.retrieval.dense.encoder_config import BGE_CHINESE, BGE_ENGLISH, encoder_settings, fingerprint, model_folder
-from sleuth.retrieval.dense.network import Shape, batches, devices
+from sleuth.retrieval.dense.exact import devices
 
 TEXTS = [
     '"Oslo"\nOslo is the capital of Norway.',

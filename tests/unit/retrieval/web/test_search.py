@@ -19,8 +19,7 @@ from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.http.client import RequestCounts
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.web.fetch import Address, Fetcher, Page
-from sleuth.retrieval.web.providers import PROVIDERS, Keys, KeyTransport, WebQuery, WebResult
-from sleuth.retrieval.web.search import WebSearch, relevant_text
+from sleuth.retrieval.web.search import PROVIDERS, Keys, KeyTransport, WebQuery, WebResult, WebSearch, relevant_text
 
 KEY = "s3cret/Key+0123456789="
 ENGINE = "engine:id-42"

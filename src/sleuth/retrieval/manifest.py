@@ -80,9 +80,7 @@ def read(folder: Path) -> Manifest:
             reason = f"; write the address of a server as http://{folder}"
         elif not folder.exists():
             reason = ": it does not exist"
-        raise InputError(
-            f"{folder} is not an index folder{reason}; build one: sleuth index build SOURCE --out DIR"
-        )
+        raise InputError(f"{folder} is not an index folder{reason}; build one: sleuth index build SOURCE --out DIR")
     try:
         written = path.read_bytes()
         content = json.loads(written)

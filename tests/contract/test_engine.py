@@ -128,7 +128,7 @@ async def vllm(folder: Path, slots: int, context: int, *, by_device: bool = Fals
     address = SERVERS[0].address(folder, by_device)
     with tempfile.TemporaryDirectory() as exchange:
         way = CudaIpcTransport() if by_device else DiskTransport(Path(exchange))
-        engine = await VllmEngine.connect([address], Tokens.load(folder), context=context, slots=slots, transport=way)
+        engine = await VllmEngine([address], Tokens.load(folder), context=context, slots=slots, transport=way).connect()
         try:
             yield engine
         finally:

@@ -63,7 +63,7 @@ def settings(*knobs: str) -> list[str]:
 
 def sampled(address: str, policy: Policy, prompt: list[int]) -> Completion:
     async def main() -> Completion:
-        engine = await VllmEngine.connect([address], policy.tokens, context=160)
+        engine = await VllmEngine([address], policy.tokens, context=160).connect()
         completion = await engine.generate(prompt, Sampling(40, seed=1))
         await engine.close()
         return completion

@@ -78,9 +78,9 @@ def test_weights_pushed_step_after_step_sample_what_comes_after_them(
 
     async def main() -> list[Completion]:
         with started(folder, "one") as server:
-            engine = await VllmEngine.connect(
+            engine = await VllmEngine(
                 [server.address], tokens, context=512, transport=DiskTransport(tmp_path / "weights")
-            )
+            ).connect()
             completions, heard = [], asyncio.Event()
             for step in (1, 2, 3):
                 heard.clear()
@@ -123,7 +123,7 @@ def test_all_episodes_finish_once_when_one_of_two_servers_is_killed(
     async def main() -> None:
         with started(folder, "one") as one, started(folder, "two") as two:
             both = [one, two]
-            engine = await VllmEngine.connect([server.address for server in both], tokens, context=512, slots=16)
+            engine = await VllmEngine([server.address for server in both], tokens, context=512, slots=16).connect()
             quarter = asyncio.Event()
             episodes = [asyncio.create_task(episode(engine, number, quarter)) for number in range(EPISODES)]
             await quarter.wait()

@@ -12,16 +12,8 @@ from sleuth.config.hooks import IMPORT
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.engines.vllm import server_process
+from sleuth.engines.vllm import server_process, weight_sync
 from sleuth.engines.vllm.engine import VllmEngine
-from sleuth.engines.vllm.server_process import ServerProcess
-from sleuth.engines.vllm.weight_sync import (
-    IPC_ENVIRONMENT,
-    IPC_OPTIONS,
-    CudaIpcTransport,
-    DiskTransport,
-    WeightTransport,
-)
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model.policy import Policy, select_device, select_dtype
 from sleuth.model.tokens import Tokens
@@ -59,7 +51,15 @@ class Lockstep:
         """Resolve `engine.lockstep` for an engine on this type of device."""
         if config.engine.is_server:
             return cls(False, f"engine.kind = {config.engine.kind}", False)
-        obstacle = _lockstep_obstacle(config, device)
+        obstacle = None
+        if device != "cpu":
+            obstacle = f"the engine runs on {device}, where sums differ from run to run"
+        elif config.agent.method.startswith(IMPORT):
+            obstacle = f"agent.method = {config.agent.method} may use fewer workers than there are episodes"
+        elif config.agent.remote_tools:
+            obstacle = f"tools run outside this process: {', '.join(config.agent.remote_tools)}"
+        elif config.remote_tools:
+            obstacle = f"searches leave this process: retrieval.index = {config.retrieval.index}"
         if config.engine.lockstep == "auto":
             return cls(obstacle is None, obstacle or "every tool answers in this process", obstacle is None)
         enabled = config.engine.lockstep == "on"
@@ -71,18 +71,6 @@ class Lockstep:
             f"lockstep {'on' if self.enabled else 'off'} ({self.reason}), at most {concurrency:,} episodes in flight: "
             f"with the same seed this run {bits}"
         )
-
-
-def _lockstep_obstacle(config: Config, device: str) -> str | None:
-    if device != "cpu":
-        return f"the engine runs on {device}, where sums differ from run to run"
-    if config.agent.method.startswith(IMPORT):
-        return f"agent.method = {config.agent.method} may use fewer workers than there are episodes"
-    if config.agent.remote_tools:
-        return f"tools run outside this process: {', '.join(config.agent.remote_tools)}"
-    if config.remote_tools:
-        return f"searches leave this process: retrieval.index = {config.retrieval.index}"
-    return None
 
 
 def embed_policy(config: Config, policy: Policy, *, lockstep: bool | None = None) -> PagedEngine:
@@ -126,44 +114,41 @@ def connect_servers(config: Config, tokens: Tokens, model: Path, folder: Path, *
 
 
 def _connect_vllm(config: Config, tokens: Tokens, model: Path, folder: Path, training: bool) -> VllmEngine:
-    transport: WeightTransport | None = None
+    settings, context = config.engine, config.agent.context_tokens
+    by_device = settings.weights == "device"
+    transport: weight_sync.WeightTransport | None = None
     if training:
-        exchange = Path(config.engine.exchange) if config.engine.exchange is not None else folder / EXCHANGE
-        transport = CudaIpcTransport() if config.engine.weights == "device" else DiskTransport(exchange)
-    process = None if config.engine.url else _start_vllm(config, model, folder)
-    connecting = VllmEngine.connect(
-        config.engine.addresses if process is None else [process.address],
+        exchange = Path(settings.exchange) if settings.exchange is not None else folder / EXCHANGE
+        transport = weight_sync.CudaIpcTransport() if by_device else weight_sync.DiskTransport(exchange)
+    process = None
+    if not settings.url:
+        options = ["--gpu-memory-utilization", str(settings.memory), *(weight_sync.IPC_OPTIONS if by_device else ())]
+        if settings.prefill_tokens is not None:
+            options += ["--max-num-batched-tokens", str(settings.prefill_tokens)]
+        process = server_process.start(
+            shlex.split(settings.command),
+            model,
+            folder / SERVER_LOG,
+            context=context,
+            slots=settings.slots,
+            dtype=str(select_dtype(config.model, select_device())).removeprefix("torch."),
+            options=options,
+            environment=weight_sync.IPC_ENVIRONMENT if by_device else {},
+        )
+    engine = VllmEngine(
+        settings.addresses if process is None else [process.address],
         tokens,
-        context=config.agent.context_tokens,
-        slots=config.engine.slots,
+        context=context,
+        slots=settings.slots,
         eos_ids=[] if tokens.eos_id is None else [tokens.eos_id],
         transport=transport,
-        in_flight=config.engine.in_flight,
+        in_flight=settings.in_flight,
         process=process,
     )
     try:
-        return asyncio.run(connecting)
+        return asyncio.run(engine.connect())
     except EngineFailure as failure:
         raise InputError(str(failure)) from failure
-
-
-def _start_vllm(config: Config, model: Path, folder: Path) -> ServerProcess:
-    by_device = config.engine.weights == "device"
-    prefill = config.engine.prefill_tokens
-    return server_process.start(
-        shlex.split(config.engine.command),
-        model,
-        folder / SERVER_LOG,
-        context=config.agent.context_tokens,
-        slots=config.engine.slots,
-        dtype=str(select_dtype(config.model, select_device())).removeprefix("torch."),
-        options=[
-            *("--gpu-memory-utilization", str(config.engine.memory)),
-            *(() if prefill is None else ("--max-num-batched-tokens", str(prefill))),
-            *(IPC_OPTIONS if by_device else ()),
-        ],
-        environment=IPC_ENVIRONMENT if by_device else {},
-    )
 
 
 # By engine.kind. A new kind needs its engine, an entry here, and its settings in config/engine.py.

@@ -26,8 +26,7 @@ class ScriptedEngine:
         remaining = iter(lines)
 
         def script(_ids: Sequence[int]) -> Sequence[int]:
-            line = next(remaining, None)
-            if line is None:
+            if (line := next(remaining, None)) is None:
                 raise EngineFailure(f"the script has only {len(lines)} lines; add one for this call")
             return line
 

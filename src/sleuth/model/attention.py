@@ -202,7 +202,6 @@ class PackedFlash:
         self._tiles = dict[tuple[int, bool], Tiles]()
 
     def attend(self, query_NHD: Tensor, key_NKD: Tensor, value_NKD: Tensor, scale: float) -> Tensor:
-        """Attention output, N x H x D."""
         attended: Tensor = _Attend.apply(query_NHD, key_NKD, value_NKD, self, scale)  # type: ignore[no-untyped-call]
         return attended
 
@@ -243,7 +242,6 @@ class PackedFlash:
         self, scale: float, upstream_NHD: Tensor, query_NHD: Tensor, key_NKD: Tensor, value_NKD: Tensor,
         out_NHD: Tensor, logs_HN: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """Gradients of queries, keys and values."""
         from sleuth.model.kernels import attention_backward as backward_kernels
 
         states, upstream_NHD = (query_NHD, key_NKD, value_NKD), upstream_NHD.contiguous()

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+from sleuth.model.kernels import pointwise
+from sleuth.model.kernels.reductions import sm_count, sum_rows
+
 Projection = Callable[[Tensor], Tensor]
 
 TILE = 128  # rows and columns of a matrix product per multiprocessor
@@ -38,13 +41,12 @@ def fuse_linears(modules: Sequence[nn.Module]) -> Projection:
     of which only some have a bias, are called one by one.
     """
     if (parameters := plain_linears(modules)) is None:
-        return partial(_call_each, tuple(modules))
+        first, *others = modules
+        if not others:
+            return first
+        return lambda states: torch.cat([module(states) for module in modules], -1)
     weights, biases = parameters
     return partial(linear, weight=_share_storage(weights), bias=_share_storage(biases) if biases else None)
-
-
-def _call_each(modules: tuple[nn.Module, ...], states: Tensor) -> Tensor:
-    return modules[0](states) if len(modules) == 1 else torch.cat([module(states) for module in modules], -1)
 
 
 def _share_storage(parameters: Sequence[Tensor]) -> Tensor:
@@ -57,19 +59,17 @@ def _share_storage(parameters: Sequence[Tensor]) -> Tensor:
     return whole
 
 
-def _is_adjacent(after: Tensor, before: Tensor) -> bool:
-    return (
+def concatenate(parameters: Sequence[Tensor]) -> Tensor:
+    """Rows of all parameters as one tensor: a view if they are adjacent in memory, otherwise a copy."""
+    first, *others = parameters
+    adjacent = all(
         before.is_contiguous()
         and after.is_contiguous()
         and after.untyped_storage().data_ptr() == before.untyped_storage().data_ptr()
         and after.storage_offset() == before.storage_offset() + before.numel()
+        for before, after in pairwise(parameters)
     )
-
-
-def concatenate(parameters: Sequence[Tensor]) -> Tensor:
-    """Rows of all parameters as one tensor: a view if they are adjacent in memory, otherwise a copy."""
-    first, *others = parameters
-    if all(_is_adjacent(after, before) for before, after in pairwise(parameters)):
+    if adjacent:
         rows = len(first) + sum(len(parameter) for parameter in others)
         return first.detach().as_strided((rows, *first.shape[1:]), first.stride())
     return torch.cat([parameter.detach() for parameter in parameters])
@@ -92,8 +92,6 @@ def weight_gradient(upstream_NX: Tensor, states_NW: Tensor, parts: int | None = 
     parts = split_count(upstream_NX, states_NW) if parts is None else parts
     if parts == 1:
         return upstream_NX.t() @ states_NW
-    from sleuth.model.kernels.reductions import sum_rows
-
     each, left = divmod(len(states_NW), parts)
     shape = upstream_NX.shape[1], states_NW.shape[1]
     sums_PXW = torch.empty(parts + bool(left), *shape, dtype=torch.float32, device=states_NW.device)
@@ -108,8 +106,6 @@ def weight_gradient(upstream_NX: Tensor, states_NW: Tensor, parts: int | None = 
 
 def split_count(upstream_NX: Tensor, states_NW: Tensor, measured: SplitTable = MEASURED_SPLITS) -> int:
     """Parts of a weight gradient: as measured, or as many as fill the multiprocessors."""
-    from sleuth.model.kernels.reductions import sm_count
-
     tokens, rows, columns = len(states_NW), upstream_NX.shape[1], states_NW.shape[1]
     for least, parts in reversed(measured.get((rows, columns), ())):
         if tokens >= least:
@@ -125,14 +121,7 @@ def _multiply_to_fp32(left: Tensor, right: Tensor, out: Tensor) -> None:
         torch.bmm(left.float(), right.float(), out=out)
 
 
-def _bias_gradient(to_out_NX: Tensor) -> Tensor:
-    from sleuth.model.kernels.reductions import sum_rows
-
-    return sum_rows(to_out_NX, to_out_NX.dtype)
-
-
 def rms_norm(module: Any, states: Tensor) -> Tensor:
-    """RMSNorm of states of any shape."""
     flat_NW = states.contiguous().view(-1, states.shape[-1])
     _, normed_NW = _AddNorm.apply(flat_NW, None, module.weight, module.variance_epsilon)  # type: ignore[no-untyped-call]
     normed: Tensor = normed_NW.view(states.shape)
@@ -140,7 +129,6 @@ def rms_norm(module: Any, states: Tensor) -> Tensor:
 
 
 def silu(states: Tensor) -> Tensor:
-    """x * sigmoid(x)."""
     activated: Tensor = _Silu.apply(states)  # type: ignore[no-untyped-call]
     return activated
 
@@ -185,8 +173,6 @@ def gate_project(both_N2I: Tensor, projection: nn.Module) -> Tensor:
 
 def _add_norm(residual_NW: Tensor, delta_NW: Tensor | None, weight_W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The sum and its norm; the inputs stay unchanged."""
-    from sleuth.model.kernels import pointwise
-
     total_NW = residual_NW if delta_NW is None else torch.empty_like(residual_NW)
     return total_NW, pointwise.add_rms_norm(delta_NW, residual_NW, weight_W, eps, total_NW=total_NW)
 
@@ -207,8 +193,6 @@ class _AddNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_total_NW: Tensor | None, to_normed_NW: Tensor | None) -> tuple[Tensor | None, ...]:
-        from sleuth.model.kernels import pointwise
-
         total_NW, weight_W = ctx.saved_tensors
         if to_normed_NW is None:
             return to_total_NW, to_total_NW if ctx.added else None, None, None
@@ -236,8 +220,6 @@ class _AddNormProject(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_total_NW: Tensor, to_out_NX: Tensor) -> tuple[Tensor | None, ...]:
-        from sleuth.model.kernels import pointwise
-
         total_NW, norm_W, *weights = ctx.saved_tensors
         of_norm, of_weights = ctx.needs_input_grad[2], ctx.needs_input_grad[5 : 5 + len(weights)]
         of_biases, rows = ctx.needs_input_grad[5 + len(weights) :], [len(weight) for weight in weights]
@@ -249,7 +231,7 @@ class _AddNormProject(torch.autograd.Function):
         to_weights: Sequence[Tensor | None] = [None] * len(rows)
         if normed_NW is not None:
             to_weights = weight_gradient(to_out_NX, normed_NW).split(rows)
-        to_biases = _bias_gradient(to_out_NX).split(rows) if any(of_biases) else [None] * ctx.biases
+        to_biases = sum_rows(to_out_NX, to_out_NX.dtype).split(rows) if any(of_biases) else [None] * ctx.biases
         return to_states_NW, to_states_NW if ctx.added else None, to_norm_W, None, None, *to_weights, *to_biases
 
 
@@ -269,7 +251,7 @@ class _Project(torch.autograd.Function):
         to_out_NW = to_out_NW.contiguous()
         to_states_NX = to_out_NW @ weight_WX if of_states else None
         to_weight_WX = weight_gradient(to_out_NW, states_NX) if of_weight else None
-        return to_states_NX, to_weight_WX, _bias_gradient(to_out_NW) if of_bias else None
+        return to_states_NX, to_weight_WX, sum_rows(to_out_NW, to_out_NW.dtype) if of_bias else None
 
 
 class _GateProject(torch.autograd.Function):
@@ -277,37 +259,29 @@ class _GateProject(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, both_N2I: Tensor, weight_WI: Tensor, bias_W: Tensor | None) -> Tensor:
-        from sleuth.model.kernels import pointwise
-
         ctx.save_for_backward(both_N2I, weight_WI)
         return linear(pointwise.silu_mul(both_N2I), weight_WI, bias_W)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_out_NW: Tensor) -> tuple[Tensor | None, ...]:
-        from sleuth.model.kernels import pointwise
-
         both_N2I, weight_WI = ctx.saved_tensors
         _, of_weight, of_bias = ctx.needs_input_grad
         to_out_NW = to_out_NW.contiguous()
         to_both_N2I, product_NI = pointwise.silu_mul_backward(both_N2I, to_out_NW @ weight_WI, recompute=of_weight)
         to_weight_WI = None if product_NI is None else weight_gradient(to_out_NW, product_NI)
-        return to_both_N2I, to_weight_WI, _bias_gradient(to_out_NW) if of_bias else None
+        return to_both_N2I, to_weight_WI, sum_rows(to_out_NW, to_out_NW.dtype) if of_bias else None
 
 
 class _SiluMul(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, both_N2I: Tensor) -> Tensor:
-        from sleuth.model.kernels import pointwise
-
         ctx.save_for_backward(both_N2I)
         return pointwise.silu_mul(both_N2I)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_product_NI: Tensor) -> Tensor:
-        from sleuth.model.kernels import pointwise
-
         (both_N2I,) = ctx.saved_tensors
         to_both_N2I, _ = pointwise.silu_mul_backward(both_N2I, to_product_NI.contiguous(), recompute=False)
         return to_both_N2I
@@ -318,8 +292,6 @@ class _Silu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor) -> Tensor:
-        from sleuth.model.kernels import pointwise
-
         ctx.save_for_backward(states)
         return pointwise.silu(states.contiguous())
 

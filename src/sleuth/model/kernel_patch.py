@@ -7,7 +7,6 @@ are replaced as a whole; in other models only norms and activations are.
 Suffixes: N packed tokens, W model width, D head width.
 """
 
-from collections.abc import Mapping
 from types import MethodType
 from typing import Any
 
@@ -16,9 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 
-from sleuth.model import fused_layers, llama_family
+from sleuth.model import llama_family
 from sleuth.model.attention import PackedFlash, PackedLayout, supports_head_dim
-from sleuth.model.fused_layers import fuse_linears
 
 
 def disable_split_k() -> None:
@@ -39,15 +37,16 @@ def install(model: PreTrainedModel) -> None:
     On a GPU in half precision, weights with the same input become adjacent in memory; call again if parameters move.
     """
     for module in model.modules():
-        if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
-            module.forward = MethodType(_rms_norm, module)
-        elif isinstance(module, SiLUActivation | nn.SiLU):
-            module.forward = MethodType(_silu, module)  # type: ignore[method-assign]
+        is_norm = type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon")
+        if is_norm or isinstance(module, SiLUActivation | nn.SiLU):
+            module.forward = MethodType(_norm_or_silu, module)
     if llama_family.difference(model) is None:
         base: Any = model.base_model
         for layer in base.layers:
             layer.forward = MethodType(_layer, layer)
             if _uses_kernels(base.norm.weight):
+                from sleuth.model.fused_layers import fuse_linears
+
                 fuse_linears((layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj))
                 fuse_linears((layer.mlp.gate_proj, layer.mlp.up_proj))
 
@@ -56,41 +55,36 @@ def _uses_kernels(states: Tensor) -> bool:
     return states.is_cuda and states.dtype.itemsize == 2
 
 
-def _rms_norm(module: Any, states: Tensor) -> Tensor:
+def _norm_or_silu(module: Any, states: Tensor) -> Tensor:
     if _uses_kernels(states):
-        return fused_layers.rms_norm(module, states)
-    unpatched: Tensor = type(module).forward(module, states)
-    return unpatched
+        from sleuth.model import fused_layers
 
-
-def _silu(module: Any, states: Tensor) -> Tensor:
-    if _uses_kernels(states):
-        return fused_layers.silu(states)
+        is_norm = hasattr(module, "variance_epsilon")
+        return fused_layers.rms_norm(module, states) if is_norm else fused_layers.silu(states)
     unpatched: Tensor = type(module).forward(module, states)
     return unpatched
 
 
 def _layer(layer: Any, hidden_states: Tensor, *others: Any, **call: Any) -> Tensor:
-    if not others and _uses_kernels(hidden_states) and _is_packed_call(layer, hidden_states, call):
+    if (
+        not others
+        and _uses_kernels(hidden_states)
+        and isinstance(call.get("layout"), PackedLayout)
+        and len(hidden_states) == 1
+        and call.get("attention_mask") is None
+        and call.get("past_key_values") is None
+        and supports_head_dim(layer.self_attn.head_dim)
+        and layer.input_layernorm.weight.dtype == hidden_states.dtype
+    ):
         cos_ND, sin_ND = (table[0].contiguous() for table in call["position_embeddings"])
         return decoder_layer(layer, hidden_states, cos_ND, sin_ND, call["layout"].flash)
     unpatched: Tensor = type(layer).forward(layer, hidden_states, *others, **call)
     return unpatched
 
 
-def _is_packed_call(layer: Any, hidden_states: Tensor, call: Mapping[str, Any]) -> bool:
-    return (
-        isinstance(call.get("layout"), PackedLayout)
-        and len(hidden_states) == 1
-        and call.get("attention_mask") is None
-        and call.get("past_key_values") is None
-        and supports_head_dim(layer.self_attn.head_dim)
-        and layer.input_layernorm.weight.dtype == hidden_states.dtype
-    )
-
-
 def decoder_layer(layer: Any, states_1NW: Tensor, cos_ND: Tensor, sin_ND: Tensor, packed: PackedFlash) -> Tensor:
     """Compute a decoder layer on packed states, with the engine's bits."""
+    from sleuth.model import fused_layers
     from sleuth.model.kernels.rotary import HeadLayout
 
     attn, mlp = layer.self_attn, layer.mlp

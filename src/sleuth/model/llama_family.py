@@ -39,7 +39,15 @@ def _differences(model: PreTrainedModel) -> Iterator[str]:
         yield f"the rotary embedding rotates {2 * rotary.inv_freq.numel()} of {head_dim} head dimensions, expected all"
     for number, layer in enumerate(base.layers):
         yield from _part_differences(f"layer {number}", layer, LAYER)
-        yield from _layer_differences(f"layer {number}", layer, getattr(model.config, "sliding_window", None))
+        attn, mlp = layer.self_attn, layer.mlp
+        norms = HEAD_NORMS if HEAD_NORMS & dict(attn.named_children()).keys() else set()
+        yield from _part_differences(f"the attention of layer {number}", attn, ATTENTION | norms)
+        yield from _part_differences(f"the MLP of layer {number}", mlp, MLP)
+        window = getattr(attn, "sliding_window", getattr(model.config, "sliding_window", None))
+        if window is not None:
+            yield f"layer {number} has a sliding window of {window} tokens, expected none"
+        if not isinstance(mlp.act_fn, SiLUActivation | nn.SiLU):
+            yield f"the MLP of layer {number} has activation {type(mlp.act_fn).__name__}, expected SiLU"
     dtype = base.norm.weight.dtype
     for norm in (module for name, module in base.named_modules() if name.split(".")[-1].endswith("norm")):
         if not (type(norm).__name__.endswith("RMSNorm") and hasattr(norm, "variance_epsilon")):
@@ -55,14 +63,3 @@ def _part_differences(owner: str, module: nn.Module, expected: set[str]) -> Iter
     for name in parts.keys() - expected:
         if any(True for _ in parts[name].parameters()):
             yield f"{owner} has an unexpected part {name}"
-
-
-def _layer_differences(name: str, layer: Any, window: int | None) -> Iterator[str]:
-    attn, mlp = layer.self_attn, layer.mlp
-    has_norms = HEAD_NORMS & dict(attn.named_children()).keys()
-    yield from _part_differences(f"the attention of {name}", attn, ATTENTION | (HEAD_NORMS if has_norms else set()))
-    yield from _part_differences(f"the MLP of {name}", mlp, MLP)
-    if (window := getattr(attn, "sliding_window", window)) is not None:
-        yield f"{name} has a sliding window of {window} tokens, expected none"
-    if not isinstance(mlp.act_fn, SiLUActivation | nn.SiLU):
-        yield f"the MLP of {name} has activation {type(mlp.act_fn).__name__}, expected SiLU"

@@ -45,24 +45,17 @@ def score_tokens(
         call = (hidden_SW, weight_VW, bias_V, target_S, temperature, rows)
         found: tuple[Tensor, Tensor] = ScoreTokens.apply(*call)  # type: ignore[no-untyped-call]
         return found
-    logprobs, entropies = [], []
+
+    def score_chunk(hidden_SW: Tensor, target_S: Tensor) -> tuple[Tensor, Tensor]:
+        logprob_SV = torch.log_softmax(logits(hidden_SW, weight_VW, bias_V) / temperature, dim=-1)
+        entropy_S = -(logprob_SV.exp() * logprob_SV).sum(-1)
+        return logprob_SV.gather(-1, target_S[:, None]).squeeze(-1), entropy_S
+
     # At least one chunk, so that zero tokens have a gradient (of zero) too.
-    for start in range(0, max(1, len(target_S)), CHUNK):
-        chunk = slice(start, start + CHUNK)
-        logprob, entropy = checkpoint(
-            _score_chunk, hidden_SW[chunk], weight_VW, bias_V, target_S[chunk], temperature, use_reentrant=False
-        )
-        logprobs.append(logprob)
-        entropies.append(entropy)
+    chunks = [slice(start, start + CHUNK) for start in range(0, max(1, len(target_S)), CHUNK)]
+    scores = [checkpoint(score_chunk, hidden_SW[each], target_S[each], use_reentrant=False) for each in chunks]
+    logprobs, entropies = zip(*scores, strict=True)
     return torch.cat(logprobs), torch.cat(entropies)
-
-
-def _score_chunk(
-    hidden_SW: Tensor, weight_VW: Tensor, bias_V: Tensor | None, target_S: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    logprob_SV = torch.log_softmax(logits(hidden_SW, weight_VW, bias_V) / temperature, dim=-1)
-    entropy_S = -(logprob_SV.exp() * logprob_SV).sum(-1)
-    return logprob_SV.gather(-1, target_S[:, None]).squeeze(-1), entropy_S
 
 
 def chunk_rows(tokens: int, vocabulary: int) -> int:
@@ -112,7 +105,11 @@ class ScoreTokens(torch.autograd.Function):
             if to_hidden_SW is not None:
                 torch.mm(gradient_SV, weight_VW, out=to_hidden_SW[chunk])
             if to_weight_VW is not None:
-                _add_product_in_fp32(to_weight_VW, gradient_SV.t(), hidden_SW[chunk])
+                if weight_VW.is_cuda and weight_VW.dtype in HALF_DTYPES:
+                    call = (to_weight_VW, gradient_SV.t(), hidden_SW[chunk])
+                    torch.addmm(*call, out_dtype=torch.float32, out=to_weight_VW)
+                else:
+                    to_weight_VW.addmm_(gradient_SV.t().float(), hidden_SW[chunk].float())
             if to_bias_V is not None:
                 to_bias_V += gradient_SV.sum(0, dtype=torch.float32)
         to_weight = None if to_weight_VW is None else to_weight_VW.to(weight_VW.dtype)
@@ -133,13 +130,6 @@ def _product_in_fp32(hidden_SW: Tensor, weight_VW: Tensor, out_SV: Tensor) -> Te
     if weight_VW.is_cuda and weight_VW.dtype in HALF_DTYPES:
         return torch.mm(hidden_SW, weight_VW.t(), out_dtype=torch.float32, out=out_SV)
     return torch.mm(hidden_SW.float(), weight_VW.float().t(), out=out_SV)
-
-
-def _add_product_in_fp32(sum_VW: Tensor, left_VS: Tensor, right_SW: Tensor) -> None:
-    if right_SW.is_cuda and right_SW.dtype in HALF_DTYPES:
-        torch.addmm(sum_VW, left_VS, right_SW, out_dtype=torch.float32, out=sum_VW)
-    else:
-        sum_VW.addmm_(left_VS.float(), right_SW.float())
 
 
 def logits(hidden_SW: Tensor, weight_VW: Tensor, bias_V: Tensor | None) -> Tensor:

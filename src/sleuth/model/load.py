@@ -24,6 +24,7 @@ from sleuth.model.lora import LoRA
 
 LOGIT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 LOGIT_SCALES = ("logits_scaling", "logit_scale")
+ROPE_KEYS = ("rope_parameters", "rope_scaling")
 # Rotary types chosen by the longest sequence of the call, so that cached keys of a short batch would not fit a long
 # one. Older Phi-3 configs call longrope "su".
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope", "su")
@@ -63,26 +64,17 @@ def unsupported_reason(config: Mapping[str, object]) -> str | None:
     kinds = config.get("layer_types")
     if isinstance(kinds, list) and (others := sorted(set(kinds) - {"full_attention"})):
         return f"it has {', '.join(others)} layers"
-    for key in LOGIT_CAPS:
-        if config.get(key):
-            return f"it caps its logits ({key})"
-    for key in LOGIT_SCALES:
-        if config.get(key) not in (None, 1):
-            return f"it scales its logits ({key})"
-    if dependent := sorted(_rope_types(config) & set(LENGTH_DEPENDENT_ROPE)):
+    if caps := [key for key in LOGIT_CAPS if config.get(key)]:
+        return f"it caps its logits ({caps[0]})"
+    if scales := [key for key in LOGIT_SCALES if config.get(key) not in (None, 1)]:
+        return f"it scales its logits ({scales[0]})"
+    # Of the model, or of each kind of layer.
+    tables = [table for key in ROPE_KEYS if isinstance(table := config.get(key), Mapping)]
+    tables += [inner for table in tables for inner in table.values() if isinstance(inner, Mapping)]
+    types = {str(table.get("rope_type", table.get("type"))) for table in tables}
+    if dependent := sorted(types & set(LENGTH_DEPENDENT_ROPE)):
         return f"its rotary embedding ({dependent[0]}) depends on the longest sequence in the batch"
     return None
-
-
-def _rope_types(config: Mapping[str, object]) -> set[str]:
-    """Rotary types of the model, or of each kind of layer."""
-    found: set[str] = set()
-    for key in ("rope_parameters", "rope_scaling"):
-        table = config.get(key)
-        if isinstance(table, Mapping):
-            inner = [each for each in table.values() if isinstance(each, Mapping)]
-            found |= {str(each.get("rope_type", each.get("type"))) for each in (table, *inner)}
-    return found
 
 
 def _read_config(folder: Path) -> Mapping[str, object]:

@@ -88,7 +88,6 @@ def batch_by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 def concatenate(rows: Sequence[Row], indices: Sequence[int], device: torch.device) -> Pack:
-    """One pack of the rows with these indices."""
     chosen = [rows[index] for index in indices]
     lengths, scored = [len(each.ids_L) for each in chosen], [len(each.positions_S) for each in chosen]
     starts_R = torch.tensor([0, *lengths[:-1]]).cumsum(0)

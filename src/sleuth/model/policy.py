@@ -57,7 +57,6 @@ class HostBuffers:
         return buffer.copy_(source, non_blocking=True)
 
     def synchronize(self) -> None:
-        """Wait for all pending copies."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
@@ -76,11 +75,7 @@ class Policy:
 
     @classmethod
     def load(
-        cls,
-        folder: Path,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-        adapter: LoRA | None = None,
+        cls, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32, adapter: LoRA | None = None
     ) -> "Policy":
         """Load a model folder; the checksums of a checkpoint are verified."""
         checksums.verify_checkpoint(folder)
@@ -96,7 +91,6 @@ class Policy:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Trainable parameters by name."""
         return ((name, each) for name, each in self.model.named_parameters() if each.requires_grad)
 
     def states(self, pack: Pack) -> Tensor:
@@ -136,7 +130,6 @@ class Policy:
             lora.save(weights, self.adapter, folder / lora.FOLDER)
 
     def save(self, folder: Path) -> None:
-        """Write the current weights to a Hugging Face folder."""
         buffers = HostBuffers()
         weights = self.weights(buffers)
         buffers.synchronize()

@@ -6,7 +6,7 @@ One rule: text from outside never becomes a special token.
 import json
 import re
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +49,6 @@ class Tokens:
 
     @classmethod
     def load(cls, folder: Path) -> "Tokens":
-        """Load the tokenizer of a model folder."""
         if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
             raise InputError(f"{folder} has no tokenizer; expected tokenizer.json next to config.json: save one there")
         from transformers import AutoTokenizer  # loads torch
@@ -179,15 +178,12 @@ class WordEncoder:
             new |= {stem}.difference(words)
         else:
             end = f" {stem}{end}" if stem else ""
-        self._add(new, words)
-        encoded = (self._encode_end(first), *map(words.__getitem__, rest), self._encode_end(end))
-        return array("i", b"".join(encoded)).tolist()
-
-    def _add(self, new: Collection[str], words: dict[str, bytes]) -> None:
         split = [(word, *_split_stem(word)) for word in new]
         stems = list({stem for _, stem, _ in split}.difference(words))
         words.update(zip(stems, self._encode_spaced(stems), strict=True))
-        words.update((word, words[stem] + self._encode_end(end)) for word, stem, end in split if end)
+        words.update((word, words[stem] + self._encode_end(ending)) for word, stem, ending in split if ending)
+        encoded = (self._encode_end(first), *map(words.__getitem__, rest), self._encode_end(end))
+        return array("i", b"".join(encoded)).tolist()
 
     def _encode_spaced(self, words: Sequence[str]) -> list[bytes]:
         """Encode each word with a space before it: all in one text, cut at the tokens that begin with a space."""
@@ -205,7 +201,11 @@ class WordEncoder:
 
 def splits_at_words(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer is known to encode a text as the concatenation of its words."""
-    model, steps = tokenizer.model, _pre_tokenizers(tokenizer)
+    model = tokenizer.model
+    steps: list[dict[str, object]] = []
+    if tokenizer.pre_tokenizer is not None:
+        step = json.loads(tokenizer.pre_tokenizer.__getstate__())
+        steps = step["pretokenizers"] if step["type"] == "Sequence" else [step]
     added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
     return (
         isinstance(model, models.BPE)
@@ -216,13 +216,6 @@ def splits_at_words(tokenizer: Tokenizer) -> bool:
         and not any(token.lstrip or token.rstrip or token.single_word for token in added)
         and not any(character.isspace() or character in PUNCTUATION for token in added for character in token.content)
     )
-
-
-def _pre_tokenizers(tokenizer: Tokenizer) -> list[dict[str, object]]:
-    if tokenizer.pre_tokenizer is None:
-        return []
-    step = json.loads(tokenizer.pre_tokenizer.__getstate__())
-    return list(step["pretokenizers"]) if step["type"] == "Sequence" else [step]
 
 
 def _is_byte_level(step: dict[str, object]) -> bool:

@@ -44,7 +44,8 @@ def upload(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
 
     A transfer costs microseconds whatever its size, and a step needs a dozen small arrays.
     """
-    parts = [_as_int32(each) for each in arrays]
+    flat = [each.ravel() for each in arrays]
+    parts = [each.view(np.int32) if each.dtype == np.float32 else each.astype(np.int32, copy=False) for each in flat]
     # Aligned to 16 bytes: kernels would be compiled again for unaligned pointers.
     starts = np.cumsum([0, *(-(-len(part) // ALIGNMENT) * ALIGNMENT for part in parts)])
     # torch's cache of pinned memory does not reuse a block before its copy is done.
@@ -54,11 +55,6 @@ def upload(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
         filled[start : start + len(part)] = part
     there = host.to(device, non_blocking=True)
     return [there[start : start + len(part)] for start, part in zip(starts.tolist(), parts, strict=False)]
-
-
-def _as_int32(array: np.ndarray) -> np.ndarray:
-    flat = array.ravel()
-    return flat.view(np.int32) if flat.dtype == np.float32 else flat.astype(np.int32, copy=False)
 
 
 def uniform(seeds_M: np.ndarray, places_M: np.ndarray) -> np.ndarray:
@@ -168,7 +164,6 @@ class PrefillBuffers:
 
     @classmethod
     def allocate(cls, tokens: int, chunks: int, lanes: int, queries: int, device: torch.device) -> "PrefillBuffers":
-        """Allocate buffers for at most `lanes` lanes."""
         sizes = (*[lanes + tokens] * 3, 4 * max_tiles(tokens, chunks, queries), lanes + chunks)
         buffers = [torch.zeros(size, dtype=torch.int32, device=device) for size in sizes]
         return cls(tokens, chunks, *buffers)
@@ -194,7 +189,6 @@ class PrefillBuffers:
             there.copy_(sent)
 
     def clear(self) -> None:
-        """Empty the buffers: no token has an address."""
         self.addresses_N.fill_(-1)
         for each in (self.ids_N, self.positions_N, self.tiles_4T, self.last_M):
             each.zero_()

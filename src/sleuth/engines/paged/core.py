@@ -15,7 +15,7 @@ from sleuth.engines.base import NOT_FINITE, Finish
 from sleuth.engines.paged.model_runner import ModelRunner, PendingSamples
 from sleuth.engines.paged.page_pool import PAGE_SIZE
 from sleuth.engines.paged.request import Request
-from sleuth.engines.paged.scheduler import EngineStats, OutOfPages, Scheduler, StepPlan
+from sleuth.engines.paged.scheduler import OutOfPages, Scheduler
 from sleuth.errors import EngineFailure
 from sleuth.model.tokens import StopStrings, Tokens
 
@@ -40,7 +40,7 @@ class StopChecker:
         self._vocabulary = model.config.vocab_size
         self._classes: dict[tuple[str, ...], int] = {}
         self._users: Counter[int] = Counter()
-        self._may_end_CV = np.zeros((0, self._vocabulary), dtype=bool)
+        self.may_end_CV = np.zeros((0, self._vocabulary), dtype=bool)
         self._table_row = lru_cache(maxsize=64)(self._make_table_row)
 
     def acquire(self, stops: tuple[str, ...]) -> int:
@@ -48,7 +48,11 @@ class StopChecker:
         if stops and self._stops is None:
             raise EngineFailure("stop strings need a tokenizer; pass `tokens` to the engine")
         if stops not in self._classes:
-            self._classes[stops] = self._insert(self._table_row(stops))
+            row_V, rows = self._table_row(stops), len(self.may_end_CV)
+            free = next((each for each in range(rows) if each not in self._users), rows)
+            # A new table, because a step may be reading the old one.
+            self.may_end_CV = np.concatenate([self.may_end_CV[:free], row_V[None], self.may_end_CV[free + 1 :]])
+            self._classes[stops] = free
         stop_class = self._classes[stops]
         self._users[stop_class] += 1
         return stop_class
@@ -59,11 +63,6 @@ class StopChecker:
         if not self._users[stop_class]:
             del self._users[stop_class]
             self._classes = {stops: each for stops, each in self._classes.items() if each != stop_class}
-
-    def may_end(self, stop_classes_M: np.ndarray, tokens_M: np.ndarray) -> np.ndarray:
-        """Which of the newest tokens may be the last of their requests."""
-        may_end_M: np.ndarray = self._may_end_CV[stop_classes_M, tokens_M]
-        return may_end_M
 
     def check(self, request: Request) -> None:
         """Set the finish reason of a request whose newest token is its last."""
@@ -77,16 +76,6 @@ class StopChecker:
             request.finish = Finish.LENGTH
         elif len(request.logprobs) == request.max_new:
             request.finish = Finish.CONTEXT
-
-    def _insert(self, row_V: np.ndarray) -> int:
-        free = next((each for each in range(len(self._may_end_CV)) if each not in self._users), None)
-        if free is None:
-            self._may_end_CV = np.concatenate([self._may_end_CV, row_V[None]])
-            return len(self._may_end_CV) - 1
-        # Copied, because a step may be reading the table.
-        self._may_end_CV = self._may_end_CV.copy()
-        self._may_end_CV[free] = row_V
-        return free
 
     def _make_table_row(self, stops: tuple[str, ...]) -> np.ndarray:
         ending = self._eos_ids | (self._stops.candidate_ids(stops) if self._stops is not None else frozenset())
@@ -124,10 +113,6 @@ class EngineCore:
         self._in_flight: deque[InFlightStep] = deque()
 
     @property
-    def stats(self) -> EngineStats:
-        return self.scheduler.stats
-
-    @property
     def busy(self) -> bool:
         return bool(self._in_flight) or self.scheduler.busy
 
@@ -143,7 +128,9 @@ class EngineCore:
                 self.scheduler.preempt()
             return
         if len(plan.lanes_B) or plan.chunks:
-            self._in_flight.append(self._launch(plan))
+            slots, slots_M = self.scheduler.slots, plan.sampled_slots()
+            samples = self.runner.launch(plan, slots_M, slots.seed_S[slots_M], slots.launched_S[slots_M] - 1)
+            self._in_flight.append(InFlightStep(slots_M, slots.generation_S[slots_M], self.version, samples))
             self.receive(self._ahead)
         else:
             self.receive()
@@ -165,34 +152,29 @@ class EngineCore:
         self.scheduler.stats = stats
         self.runner.reset()
 
-    def _launch(self, plan: StepPlan) -> InFlightStep:
-        slots, slots_M = self.scheduler.slots, plan.sampled_slots()
-        samples = self.runner.launch(plan, slots_M, slots.seed_S[slots_M], slots.launched_S[slots_M] - 1)
-        return InFlightStep(slots_M, slots.generation_S[slots_M], self.version, samples)
-
     def _process(self, step: InFlightStep, tokens_M: np.ndarray, logprobs_M: np.ndarray) -> list[Request]:
         """Record a step's tokens; return the requests that may have ended, filled a page, or are streaming."""
         slots, slots_M = self.scheduler.slots, step.slots_M
         current_M = slots.generation_S[slots_M] == step.generations_M
         if not current_M.all():
-            self.stats.past_stop += int((~current_M).sum())
+            self.scheduler.stats.past_stop += int((~current_M).sum())
             slots_M, tokens_M, logprobs_M = slots_M[current_M], tokens_M[current_M], logprobs_M[current_M]
         if not np.isfinite(logprobs_M).all():
             broken = logprobs_M[~np.isfinite(logprobs_M)][0]
             raise EngineFailure(f"a logprob is {broken}: {NOT_FINITE}")
         slots.record(slots_M, tokens_M, logprobs_M, step.version)
         received_M = slots.received_S[slots_M]
-        ending_M = self._stop_checker.may_end(slots.stop_class_S[slots_M], tokens_M)
+        ending_M = self._stop_checker.may_end_CV[slots.stop_class_S[slots_M], tokens_M]
         ending_M = ending_M | (received_M == slots.max_new_S[slots_M])
         page_full_M = (slots.prompt_S[slots_M] + received_M) % PAGE_SIZE == 0
         touched = np.flatnonzero(ending_M | page_full_M | slots.streaming_S[slots_M])
-        return [self._update(slot, ending) for slot, ending in zip(slots_M[touched], ending_M[touched], strict=True)]
-
-    def _update(self, slot: int, ending: bool) -> Request:
-        request = self.scheduler.slots.requests[slot]
-        assert request is not None  # noqa: S101  the slot still has the request it was sampled for
-        self.scheduler.slots.update(request)
-        self.scheduler.register_pages(request)
-        if ending:
-            self._stop_checker.check(request)
-        return request
+        requests = []
+        for slot, ending in zip(slots_M[touched], ending_M[touched], strict=True):
+            request = slots.requests[slot]
+            assert request is not None  # noqa: S101  the slot still has the request it was sampled for
+            slots.update(request)
+            self.scheduler.register_pages(request)
+            if ending:
+                self._stop_checker.check(request)
+            requests.append(request)
+        return requests

@@ -91,29 +91,17 @@ class Decoder:
         delta_NW = None
         for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
             normed_NW = layer.input_norm(delta_NW, residual_NW)
-            query_NHD = self._rotate_and_store(layer, layer.qkv(normed_NW), batch, keys, values)
+            query_norm, key_norm = layer.query_norm, layer.key_norm
+            query_NHD = triton_backend.rotate_and_store(
+                layer.qkv(normed_NW), self._cos_CD, self._sin_CD, batch.positions_N, batch.addresses_N, keys, values,
+                None if query_norm is None else query_norm.weight, None if key_norm is None else key_norm.weight,
+                0.0 if query_norm is None else query_norm.eps, self._shape.heads, self._shape.kv_heads,
+            )  # fmt: skip
             attended_NHD = attend(attention, query_NHD, keys, values, batch, cache, self._scale)
             delta_NW = layer.attention_out(attended_NHD.flatten(1))
             normed_NW = layer.mlp_norm(delta_NW, residual_NW)
             delta_NW = layer.down(pointwise.silu_mul(layer.gate_up(normed_NW)))
         return self._norm(delta_NW, residual_NW)
-
-    def _rotate_and_store(self, layer: _Layer, qkv_NX: Tensor, batch: Batch, keys: Tensor, values: Tensor) -> Tensor:
-        query_norm, key_norm = layer.query_norm, layer.key_norm
-        return triton_backend.rotate_and_store(
-            qkv_NX,
-            self._cos_CD,
-            self._sin_CD,
-            batch.positions_N,
-            batch.addresses_N,
-            keys,
-            values,
-            None if query_norm is None else query_norm.weight,
-            None if key_norm is None else key_norm.weight,
-            0.0 if query_norm is None else query_norm.eps,
-            self._shape.heads,
-            self._shape.kv_heads,
-        )
 
 
 def _addresses(model: PreTrainedModel) -> list[int]:

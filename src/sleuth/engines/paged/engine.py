@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import index
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,10 +42,9 @@ class _FastThreadSwitching:
     5 ms later each time, and the GPU would wait.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._engines = 0
-        self._default = 0.0
+    _lock = threading.Lock()
+    _engines = 0
+    _default = 0.0
 
     def __enter__(self) -> None:
         with self._lock:
@@ -88,7 +87,18 @@ class PagedEngine:
     ) -> None:
         device = next(model.parameters()).device
         prefill_tokens = prefill_tokens or PREFILL_TOKENS[device.type]
-        _check_settings(model, slots=slots, context=context, memory=memory, prefill_tokens=prefill_tokens)
+        positions = getattr(model.config, "max_position_embeddings", None) or context
+        # The last token of a context is sampled but never computed.
+        if not 1 < context <= positions + 1:
+            raise ConfigError(
+                f"the context is {context} tokens, expected 2 to {positions + 1}, because the model has {positions} "
+                f"positions; lower it with --set agent.context_tokens={positions}"
+            )
+        if slots < 1 or prefill_tokens < 1 or not 0 < memory <= 1:
+            raise ConfigError(
+                f"slots = {slots}, prefill_tokens = {prefill_tokens}, memory = {memory}; expected at least 1 for the "
+                "first two, and a share of the device's memory"
+            )
         pages = count_pages(model, slots=slots, context=context, share=memory, prefill_tokens=prefill_tokens)
         runner = ModelRunner(
             model,
@@ -118,7 +128,7 @@ class PagedEngine:
     @property
     def stats(self) -> EngineStats:
         """Tokens reused, prefilled, sampled and dropped past a stop, and requests preempted, so far."""
-        return self._core.stats
+        return self._core.scheduler.stats
 
     @property
     def pages_in_use(self) -> int:
@@ -187,7 +197,6 @@ class PagedEngine:
             self._fail(asyncio.CancelledError())
 
     def _ensure_driver(self) -> None:
-        """Start the task that drives the steps, in the caller's event loop."""
         if self._closed:
             raise EngineFailure("the engine is closed; create a new one")
         if self._stalled is not None:
@@ -266,16 +275,13 @@ class PagedEngine:
                 idle = not any(session.in_tool() for session in self._sessions)
                 # Twice: after a blocked event loop, everyone gets to run before the second check.
                 if idle and was_idle:
-                    self._stall()
+                    missing = len(self._sessions - self._waiting_sessions())
+                    self._stalled = (
+                        f"lockstep stalled: {missing} of {len(self._sessions)} episodes have neither requested tokens "
+                        f"nor ended for {self._stall_timeout:g} s; use --set engine.lockstep=off"
+                    )
+                    raise EngineFailure(self._stalled) from None
                 was_idle = idle
-
-    def _stall(self) -> NoReturn:
-        missing = len(self._sessions - self._waiting_sessions())
-        self._stalled = (
-            f"lockstep stalled: {missing} of {len(self._sessions)} episodes have neither requested tokens nor ended "
-            f"for {self._stall_timeout:g} s; use --set engine.lockstep=off"
-        )
-        raise EngineFailure(self._stalled)
 
     def _waiting_sessions(self) -> set[Session]:
         requests = (*self._arrived, *self._core.scheduler.requests)
@@ -290,8 +296,11 @@ class PagedEngine:
                     with self._between_steps(), self._core.runner.inference():
                         if stopping.is_set():
                             return
-                        if not (self._lockstep and steps):
-                            self._schedule_arrived()
+                        while self._arrived and not (self._lockstep and steps):
+                            request = self._arrived.popleft()
+                            # One that was abandoned before it was scheduled would never be removed.
+                            if not request.is_done:
+                                self._core.scheduler.add(request)
                         if self._abandoned:
                             done = [self._abandoned.popleft() for _ in range(len(self._abandoned))]
                             self._core.scheduler.remove(done)
@@ -310,13 +319,6 @@ class PagedEngine:
         finally:
             self._stepping.release()
 
-    def _schedule_arrived(self) -> None:
-        while self._arrived:
-            request = self._arrived.popleft()
-            # One that was abandoned before it was scheduled would never be removed.
-            if not request.is_done:
-                self._core.scheduler.add(request)
-
     def _fail(self, error: BaseException) -> None:
         with self._between_steps():
             requests = [*self._core.scheduler.requests]
@@ -330,7 +332,6 @@ class PagedEngine:
                 self._reset(error)
 
     def _reset(self, error: BaseException) -> None:
-        """Fail every request and return to the initial state."""
         reason = describe_out_of_memory(error) or f"{type(error).__name__}: {error}"
         if isinstance(error, EngineFailure):
             reason = str(error)
@@ -346,31 +347,16 @@ class PagedEngine:
         self._core.reset()
 
 
-def _check_settings(model: PreTrainedModel, *, slots: int, context: int, memory: float, prefill_tokens: int) -> None:
-    positions = getattr(model.config, "max_position_embeddings", None) or context
-    # The last token of a context is sampled but never computed.
-    if not 1 < context <= positions + 1:
-        raise ConfigError(
-            f"the context is {context} tokens, expected 2 to {positions + 1}, because the model has {positions} "
-            f"positions; lower it with --set agent.context_tokens={positions}"
-        )
-    if slots < 1 or prefill_tokens < 1 or not 0 < memory <= 1:
-        raise ConfigError(
-            f"slots = {slots}, prefill_tokens = {prefill_tokens}, memory = {memory}; expected at least 1 for the "
-            "first two, and a share of the device's memory"
-        )
-
-
 def _notify_callers(requests: Sequence[Request]) -> None:
     """Stream tokens and deliver completions in the event loops of the callers."""
+
+    def deliver(requests: Sequence[Request]) -> None:
+        for request in requests:
+            request.stream()
+            request.deliver()
+
     for loop in {request.future.get_loop() for request in requests}:
-        _call_soon(loop, _deliver, [request for request in requests if request.future.get_loop() is loop])
-
-
-def _deliver(requests: Sequence[Request]) -> None:
-    for request in requests:
-        request.stream()
-        request.deliver()
+        _call_soon(loop, deliver, [request for request in requests if request.future.get_loop() is loop])
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:

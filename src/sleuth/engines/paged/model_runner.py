@@ -206,7 +206,12 @@ class ModelRunner:
         inputs_2M[1, places_M] = np.minimum(uniform_M.astype(np.float32), BELOW_ONE).view(np.int32)
         arrays: list[np.ndarray] = [inputs_2M]
         if plan.page_updates:
-            arrays += _table_entries(plan, self.cache.table_SX.shape[1])
+            # Indices into the flattened page table, and the pages to write there.
+            row = self.cache.table_SX.shape[1]
+            starts = [slot * row + first for slot, (first, _) in plan.page_updates.items()]
+            counts = np.array([len(pages) for _, pages in plan.page_updates.values()])
+            new_pages = np.array([page for _, pages in plan.page_updates.values() for page in pages])
+            arrays += [np.repeat(starts - counts.cumsum() + counts, counts) + np.arange(len(new_pages)), new_pages]
         if plan.admitted:
             arrays += [np.array([request.slot for request in plan.admitted]), _sampling_settings(plan)]
         sent, *rest = upload(arrays, self.device)
@@ -251,7 +256,13 @@ class ModelRunner:
                 batch.slots_B, self._tokens_S, cache.lengths_S, cache.table_SX,
                 batch.ids_N, batch.positions_N, batch.addresses_N,
             )  # fmt: skip
-        hidden_NW = self._hidden_states(batch)
+        if self._decoder is not None:
+            hidden_NW = self._decoder.hidden_states(batch, cache)
+        else:
+            layout = PagedLayout(self._attention, batch, cache)
+            hidden_NW = self._model.base_model(
+                input_ids=batch.ids_N[None], position_ids=batch.positions_N[None], use_cache=False, layout=layout
+            ).last_hidden_state[0]
         if not sampled:
             return
         hidden_MW = hidden_NW if batch.last_M is None else hidden_NW.index_select(0, batch.last_M)
@@ -262,15 +273,6 @@ class ModelRunner:
             logits_MV, self._settings_S4, slots_M, uniform_M.view(torch.float32),
             self._tokens_S, out_M, logprob_M.view(torch.float32),
         )  # fmt: skip
-
-    def _hidden_states(self, batch: Batch) -> Tensor:
-        if self._decoder is not None:
-            return self._decoder.hidden_states(batch, self.cache)
-        layout = PagedLayout(self._attention, batch, self.cache)
-        hidden: Tensor = self._model.base_model(
-            input_ids=batch.ids_N[None], position_ids=batch.positions_N[None], use_cache=False, layout=layout
-        ).last_hidden_state[0]
-        return hidden
 
 
 def _load_backend(
@@ -286,18 +288,10 @@ def _load_backend(
     return attention, triton_backend.next_inputs, triton_backend.sample, fused
 
 
-def _table_entries(plan: StepPlan, width: int) -> list[np.ndarray]:
-    """Indices into the flattened page table, and the pages to write there."""
-    starts = [slot * width + first for slot, (first, _) in plan.page_updates.items()]
-    counts = np.array([len(pages) for _, pages in plan.page_updates.values()])
-    pages = np.array([page for _, pages in plan.page_updates.values() for page in pages])
-    return [np.repeat(starts - counts.cumsum() + counts, counts) + np.arange(len(pages)), pages]
-
-
 def _sampling_settings(plan: StepPlan) -> np.ndarray:
     """Temperature, top_k, top_p and min_p of admitted requests, clipped to what fp32 represents."""
-    each = [request.sampling for request in plan.admitted]
-    temperatures = [min(max(one.temperature, 1e-30), 1e30) if one.temperature else 0.0 for one in each]
-    truncation = [(min(one.top_k, 2**24), one.top_p, one.min_p) for one in each]
-    settings = [(temperature, *rest) for temperature, rest in zip(temperatures, truncation, strict=True)]
+    settings = []
+    for sampling in (request.sampling for request in plan.admitted):
+        temperature = min(max(sampling.temperature, 1e-30), 1e30) if sampling.temperature else 0.0
+        settings.append((temperature, min(sampling.top_k, 2**24), sampling.top_p, sampling.min_p))
     return np.array(settings, dtype=np.float32)

@@ -57,12 +57,14 @@ class PagePool:
         for page in held:
             self._claim(page)
         start = len(held) * PAGE_SIZE
-        page, tokens = self._match_partial(content, tuple(ids[start : start + PAGE_SIZE]), len(ids) - 1 - start)
-        if page is not None:
-            self._forget(page)
-            self._claim(page)
-            held.append(page)
-        return held, start + tokens
+        rest, most = tuple(ids[start : start + PAGE_SIZE]), len(ids) - 1 - start
+        for size in range(min(len(rest), PAGE_SIZE - 1), 0, -1):
+            page = self._by_key.get((content, rest[:size]))
+            if page is not None and most:
+                self._forget(page)
+                self._claim(page)
+                return [*held, page], start + min(size, most)
+        return held, start
 
     def allocate(self, held: list[int], tokens: int) -> bool:
         """Append free pages until `held` has room for `tokens` tokens; False, without changes, if too few are free."""
@@ -71,7 +73,14 @@ class PagePool:
             return True
         if wanted > self.free:
             return False
-        held.extend(self._take() for _ in range(wanted))
+        for _ in range(wanted):
+            if self._blank:
+                page = self._blank.pop()
+            else:
+                page, _ = self._cached.popitem(last=False)
+                self._forget(page)
+            self._readers[page] = 1
+            held.append(page)
         return True
 
     def register(self, held: Sequence[int], ids: Sequence[int], start: int, computed: int) -> None:
@@ -130,27 +139,10 @@ class PagePool:
         # A request that continues has its first page here, and everything it computes depends on old contents.
         self._stale = {page for page in pages if self._readers[page]}
 
-    def _match_partial(self, content: int, rest: tuple[int, ...], most: int) -> tuple[int | None, int]:
-        """Find the fullest partial page that continues with `rest`, and how many (at most `most`) tokens it saves."""
-        for size in range(min(len(rest), PAGE_SIZE - 1), 0, -1):
-            page = self._by_key.get((content, rest[:size]))
-            if page is not None and most:
-                return page, min(size, most)
-        return None, 0
-
     def _claim(self, page: int) -> None:
         if not self._readers[page]:
             self._cached.pop(page, None)
         self._readers[page] += 1
-
-    def _take(self) -> int:
-        if self._blank:
-            page = self._blank.pop()
-        else:
-            page, _ = self._cached.popitem(last=False)
-            self._forget(page)
-        self._readers[page] = 1
-        return page
 
     def _set_key(self, page: int, key: Key) -> int:
         """Register a page under its key, unless another page is, and return its content id."""

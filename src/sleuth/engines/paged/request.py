@@ -66,14 +66,12 @@ class Request:
             self.fail(error)
 
     def deliver(self) -> None:
-        """Resolve the future of a finished request."""
         if self.finish is not None and not self.future.done():
             self.future.set_result(
                 Completion(tuple(self.sampled), tuple(self.logprobs), tuple(self.versions), self.finish, self.stop)
             )
 
     def fail(self, error: Exception) -> None:
-        """End the request with an error, unless it has ended."""
         if isinstance(error, StopIteration):
             error = RuntimeError(f"{error!r} was raised")  # a future cannot carry StopIteration
         if not self.future.done():

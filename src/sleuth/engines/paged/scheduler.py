@@ -99,12 +99,20 @@ class Scheduler:
         lanes_B = self._lanes_B
         lanes_B = lanes_B[slots.launched_S[lanes_B] < slots.max_new_S[lanes_B]]
         for slot in lanes_B[slots.computed_S[lanes_B] == slots.capacity_S[lanes_B]].tolist():
-            self._add_page(slot)
+            request = slots.requests[slot]
+            assert request is not None  # noqa: S101  lanes are requests
+            if not self.pages.allocate(request.pages, int(slots.computed_S[slot]) + 1):
+                raise OutOfPages
+            self._unsent_pages.setdefault(slot, len(request.pages) - 1)
+            slots.capacity_S[slot] = len(request.pages) * PAGE_SIZE
         slots.computed_S[lanes_B] += 1
         slots.launched_S[lanes_B] += 1
         self.stats.sampled += len(lanes_B)
-        plan = StepPlan(lanes_B)
-        self._plan_prefill(plan)
+        plan, budget = StepPlan(lanes_B), self._prefill_tokens
+        for prefilling in [*self.prefilling]:
+            budget = self._add_chunk(prefilling, budget, plan)
+        while budget and self.waiting and self._free_slots and self._admit(self.waiting[0], plan):
+            budget = self._add_chunk(self.waiting.pop(0), budget, plan)
         unsent, self._unsent_pages = self._unsent_pages, {}
         plan.page_updates = {
             slot: (first, request.pages[first:])
@@ -165,22 +173,6 @@ class Scheduler:
         self.decoding = [request for request in self.decoding if request.slot >= 0]
         self.prefilling = [request for request in self.prefilling if request.slot >= 0]
         self._lanes_B = None
-
-    def _add_page(self, slot: int) -> None:
-        request = self.slots.requests[slot]
-        assert request is not None  # noqa: S101  lanes are requests
-        if not self.pages.allocate(request.pages, int(self.slots.computed_S[slot]) + 1):
-            raise OutOfPages
-        self._unsent_pages.setdefault(slot, len(request.pages) - 1)
-        self.slots.capacity_S[slot] = len(request.pages) * PAGE_SIZE
-
-    def _plan_prefill(self, plan: StepPlan) -> None:
-        """Add chunks of prefilling requests, then of newly admitted ones, within the token budget."""
-        budget = self._prefill_tokens
-        for request in [*self.prefilling]:
-            budget = self._add_chunk(request, budget, plan)
-        while budget and self.waiting and self._free_slots and self._admit(self.waiting[0], plan):
-            budget = self._add_chunk(self.waiting.pop(0), budget, plan)
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
         """Give a request a slot and the pages of its tokens, if enough are left for the running ones to continue."""

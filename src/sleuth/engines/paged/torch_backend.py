@@ -36,26 +36,19 @@ def decode(
     some = max(1, GATHER_BYTES // (max(1, longest) * key_heads * width * keys.element_size()))
     for start in range(0, lanes, some):
         lane = slice(start, start + some)
-        _decode(query_BHD[lane] * scale, keys, values, table_SX[slots_B[lane]], lengths_B[lane], out_BHD[lane])
+        lengths, out = lengths_B[lane], out_BHD[lane]
+        rows_I = _page_rows(table_SX[slots_B[lane], : -(-int(lengths.max()) // page)], key_heads)
+        key_BKLD, value_BKLD = (_gather(states, rows_I, len(lengths)) for states in (keys, values))
+        query_BKGD = (query_BHD[lane] * scale).view(-1, key_heads, heads // key_heads, width)
+        hidden_BL = torch.arange(key_BKLD.shape[2], device=keys.device) >= lengths[:, None]
+        score_BKGL = (query_BKGD @ key_BKLD.transpose(2, 3)).masked_fill_(hidden_BL[:, None, None], float("-inf"))
+        out.copy_((score_BKGL.softmax(-1) @ value_BKLD).view(-1, heads, width))
+        # The softmax of an empty sequence is NaN.
+        out.masked_fill_((lengths == 0)[:, None, None], 0.0)
     return out_BHD
 
 
-def _decode(
-    query_BHD: Tensor, keys: Tensor, values: Tensor, table_BX: Tensor, lengths_B: Tensor, out_BHD: Tensor
-) -> None:
-    (lanes, heads, width), (_, key_heads, page, _) = query_BHD.shape, keys.shape
-    rows_I = _page_rows(table_BX[:, : -(-int(lengths_B.max()) // page)], key_heads)
-    key_BKLD, value_BKLD = (_gather(states, rows_I, lanes) for states in (keys, values))
-    query_BKGD = query_BHD.view(lanes, key_heads, heads // key_heads, width)
-    hidden_BL = torch.arange(key_BKLD.shape[2], device=keys.device) >= lengths_B[:, None]
-    score_BKGL = (query_BKGD @ key_BKLD.transpose(2, 3)).masked_fill_(hidden_BL[:, None, None], float("-inf"))
-    out_BHD.copy_((score_BKGL.softmax(-1) @ value_BKLD).view(lanes, heads, width))
-    # The softmax of an empty sequence is NaN.
-    out_BHD.masked_fill_((lengths_B == 0)[:, None, None], 0.0)
-
-
 def tile_queries(heads: int, key_heads: int) -> int:  # noqa: ARG001  the Triton kernels need them
-    """Maximum queries of a prefill tile."""
     return QUERIES
 
 
@@ -141,18 +134,15 @@ def draw(logits_MV: Tensor, settings_M4: Tensor, uniform_M: Tensor) -> tuple[Ten
     if truncated_M.any():
         threshold_R1 = _thresholds(logits_MV[truncated_M], mass_MV[truncated_M], settings_M4[truncated_M])
         mass_MV[truncated_M] = mass_MV[truncated_M].where(logits_MV[truncated_M] >= threshold_R1, 0.0)
-    token_M = torch.where(greedy_M, logits_MV.argmax(-1), _invert(mass_MV, uniform_M))
-    return token_M, logprob_MV.gather(-1, token_M[:, None]).squeeze(-1)
-
-
-def _invert(mass_MV: Tensor, uniform_M: Tensor) -> Tensor:
-    """The first token, in vocabulary order, at which the cumulative share exceeds `uniform_M`."""
+    # The first token, in vocabulary order, at which the cumulative share exceeds `uniform_M`.
     cumulative_MV = mass_MV.cumsum(-1)
     # Scaled by the total, which differs from 1 by rounding and truncation, so that the last token is never passed.
     reached_M1 = uniform_M.double().clamp_max(BELOW_ONE)[:, None] * cumulative_MV[:, -1:]
     drawn_M = torch.searchsorted(cumulative_MV, reached_M1, right=True).squeeze(-1)
     # Out of range only for NaN logits, which the logprob reports; an invalid index would kill a GPU's context.
-    return drawn_M.clamp_max(mass_MV.shape[-1] - 1)
+    drawn_M = drawn_M.clamp_max(mass_MV.shape[-1] - 1)
+    token_M = torch.where(greedy_M, logits_MV.argmax(-1), drawn_M)
+    return token_M, logprob_MV.gather(-1, token_M[:, None]).squeeze(-1)
 
 
 def _thresholds(logits_RV: Tensor, mass_RV: Tensor, settings_R4: Tensor) -> Tensor:

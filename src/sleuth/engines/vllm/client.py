@@ -9,14 +9,7 @@ from typing import Any
 
 import httpx
 
-from sleuth.engines.vllm.completions import (
-    PATH,
-    Chunk,
-    PartialCompletion,
-    parse_chunk,
-    parse_top_logprobs,
-    score_body,
-)
+from sleuth.engines.vllm.completions import PATH, Chunk, PartialCompletion, parse_chunk, parse_top_logprobs, probe_body
 from sleuth.errors import EngineFailure
 from sleuth.http.client import error_message
 from sleuth.http.connections import make_transport
@@ -44,7 +37,6 @@ class PrioritySemaphore:
 
     @asynccontextmanager
     async def acquire(self, priority: int) -> AsyncIterator[None]:
-        """Hold one of the places during the block."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._arrivals += 1
@@ -55,20 +47,17 @@ class PrioritySemaphore:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._release()
+                self._wake(released=1)
             raise
         self._active += 1
         try:
             yield
         finally:
             self._active -= 1
-            self._release()
+            self._wake(released=1)
 
-    def _release(self) -> None:
-        self._free += 1
-        self._wake()
-
-    def _wake(self) -> None:
+    def _wake(self, released: int = 0) -> None:
+        self._free += released
         while self._free and self._waiting:
             _, _, turn = heapq.heappop(self._waiting)
             if not turn.done():
@@ -91,7 +80,7 @@ class VllmClient:
             async with self._client.stream("POST", PATH, json=body) as response:
                 if response.status_code != httpx.codes.OK:
                     await response.aread()
-                    self._raise_for_status(response)
+                self._raise_for_status(response)
                 async for line in response.aiter_lines():
                     if line.startswith("data: ") and (message := line.removeprefix("data: ")) != "[DONE]":
                         # An error can arrive mid-stream, after a status of 200.
@@ -107,8 +96,7 @@ class VllmClient:
             response = await self._client.request(method, path, json=body)
         except httpx.TransportError as error:
             raise ServerLost(f"{self.address}: {type(error).__name__} {error}".rstrip()) from error
-        if response.status_code != httpx.codes.OK:
-            self._raise_for_status(response)
+        self._raise_for_status(response)
         try:
             return response.json()
         except ValueError as error:
@@ -122,8 +110,8 @@ class VllmClient:
         before, temperature = [*partial.prompt, *partial.ids], partial.sampling.temperature
 
         async def score(prompt: Sequence[int], token: int) -> float:
-            answer = await self.request("POST", PATH, score_body(model, prompt, temperature, token))
-            if token not in (found := parse_top_logprobs(answer)):
+            body = probe_body(model, prompt, temperature, 1, logprob_token_ids=[token])
+            if token not in (found := parse_top_logprobs(await self.request("POST", PATH, body))):
                 raise EngineFailure(
                     f"{self.address} gives no logprobs before top_k, top_p and min_p; sample without these settings"
                 )
@@ -133,7 +121,6 @@ class VllmClient:
         return replace(chunk, logprobs=tuple(await asyncio.gather(*scores)))
 
     async def is_healthy(self) -> bool:
-        """Whether /health answers in time."""
         try:
             response = await asyncio.wait_for(self._client.get("/health"), CONNECT_TIMEOUT)
         except (httpx.TransportError, TimeoutError):
@@ -150,6 +137,8 @@ class VllmClient:
 
     def _raise_for_status(self, response: httpx.Response) -> None:
         """A server error may be retried elsewhere; a client error fails its own request only."""
+        if response.status_code == httpx.codes.OK:
+            return
         problem = f"{self.address} answered {response.status_code}: {error_message(response.text)}"
         if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise ServerLost(problem)

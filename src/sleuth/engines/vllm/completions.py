@@ -47,19 +47,12 @@ def _body(model: str, ids: Sequence[int], temperature: float) -> dict[str, Any]:
     }
 
 
-def score_body(model: str, ids: Sequence[int], temperature: float, token: int) -> dict[str, Any]:
-    """Request the logprob of `token` after `ids`, in the untruncated distribution."""
-    scored = {"max_tokens": 1, "seed": 0, "logprobs": 1, "logprob_token_ids": [token]}
-    return {**_body(model, ids, temperature), **scored}
-
-
-def top_body(model: str, ids: Sequence[int], temperature: float, count: int) -> dict[str, Any]:
-    """Request the logprobs of the `count` likeliest tokens after `ids`."""
-    return {**_body(model, ids, temperature), "max_tokens": 1, "seed": 0, "logprobs": count}
+def probe_body(model: str, ids: Sequence[int], temperature: float, count: int, **more: Any) -> dict[str, Any]:
+    """Request the logprobs of the `count` likeliest tokens after `ids`, in the untruncated distribution."""
+    return {**_body(model, ids, temperature), "max_tokens": 1, "seed": 0, "logprobs": count, **more}
 
 
 def parse_chunk(message: str) -> Chunk:
-    """Parse one message of a stream."""
     try:
         choice = json.loads(message)["choices"][0]
         ids = tuple(int(token) for token in choice["token_ids"] or ())
@@ -77,7 +70,7 @@ def parse_chunk(message: str) -> Chunk:
 
 
 def parse_top_logprobs(answer: object) -> dict[int, float]:
-    """Parse the logprobs by token in the answer to `score_body` or `top_body`."""
+    """Parse the logprobs by token in the answer to `probe_body`."""
     try:
         (found,) = answer["choices"][0]["logprobs"]["top_logprobs"]  # type: ignore[index]
         return {int(name.removeprefix("token_id:")): float(logprob) for name, logprob in found.items()}
@@ -102,7 +95,6 @@ class PartialCompletion:
         self.stop: str | None = None
 
     def request_body(self, model: str, eos_ids: Sequence[int]) -> dict[str, Any]:
-        """Build the request for the remaining tokens."""
         sampling, sampled = self.sampling, len(self.ids)
         self._resumed = bool(self.ids)
         truncation = {"top_k": index(sampling.top_k), "top_p": sampling.top_p, "min_p": sampling.min_p}
@@ -133,7 +125,6 @@ class PartialCompletion:
         return self.ids[before:]
 
     def completion(self) -> Completion:
-        """Return the finished completion."""
         if self.finish is None:
             raise EngineFailure("the completion has not finished")
         return Completion(tuple(self.ids), tuple(self.logprobs), tuple(self.versions), self.finish, self.stop)

@@ -40,25 +40,22 @@ class Router:
         self.clients = list(clients)
         self._all = tuple(clients)
         self.lost: dict[str, str] = {}
-        self._assigned: dict[Session, VllmClient] = {}
+        self.assigned: dict[Session, VllmClient] = {}
 
     def choose(self, session: Session | None) -> VllmClient:
         """Return the server that has the session's prefix cache, otherwise the least loaded one."""
-        if session is not None and session in self._assigned:
-            return self._assigned[session]
+        if session is not None and session in self.assigned:
+            return self.assigned[session]
         self.require_one()
-        assigned = list(self._assigned.values())
+        assigned = list(self.assigned.values())
         chosen = min(self.clients, key=lambda client: (client.slots.load, sum(each is client for each in assigned)))
         if session is not None:
-            self._assigned[session] = chosen
+            self.assigned[session] = chosen
         return chosen
 
     def require_one(self) -> None:
         if not self.clients:
             raise EngineFailure(f"no vLLM server is left: {'; '.join(self.lost.values())}")
-
-    def end_session(self, session: Session) -> None:
-        self._assigned.pop(session, None)
 
     def remove(self, client: VllmClient, reason: str) -> None:
         """Stop using a server; its sessions move to others."""
@@ -66,9 +63,10 @@ class Router:
             return
         self.clients.remove(client)
         self.lost[client.address] = reason
-        self._assigned = {session: each for session, each in self._assigned.items() if each is not client}
-        message = f"removed the vLLM server {client.address} ({reason}); {len(self.clients)} left"
-        print(visible(message), file=sys.stderr)
+        self.assigned = {session: each for session, each in self.assigned.items() if each is not client}
+        print(
+            visible(f"removed the vLLM server {client.address} ({reason}); {len(self.clients)} left"), file=sys.stderr
+        )
 
     async def disconnect(self) -> None:
         """Close the connections to all servers, including removed ones; the next call opens new ones."""
@@ -76,37 +74,16 @@ class Router:
 
 
 class VllmEngine:
-    """Generates with one or more servers; create it with `connect`.
+    """Generates with one or more servers, at most `slots` calls to each; call `connect` first.
 
     `transport` carries published weights to the servers. `in_flight` decides about running requests at an update:
     `finish` completes them on the old weights; with `pause` and `abort` our own resume on the new ones, and `abort`
     ends those of other clients. `eos_ids` end a text, in addition to those the server knows. `process` is stopped by
-    `close`. A call without a new token for `retry_timeout` seconds fails.
+    `close`. A call that gets no token for `token_timeout` seconds is retried, for twice that time.
     """
 
     def __init__(
         self,
-        router: Router,
-        tokens: Tokens,
-        *,
-        model: str,
-        context: int,
-        eos_ids: Sequence[int] = (),
-        transport: WeightTransport | None = None,
-        in_flight: InFlight = "pause",
-        process: ServerProcess | None = None,
-        retry_timeout: float = 240.0,
-    ) -> None:
-        self._router, self._stops = router, StopStrings(tokens)
-        self._model, self._context, self._eos_ids = model, context, tuple(eos_ids)
-        self._transport, self._in_flight, self._process = transport, in_flight, process
-        self._version, self._epoch, self._retry_timeout = 0, 0, retry_timeout
-        self._publishing = threading.Lock()
-        self._closed = False
-
-    @classmethod
-    async def connect(
-        cls,
         addresses: Sequence[str],
         tokens: Tokens,
         *,
@@ -117,29 +94,24 @@ class VllmEngine:
         transport: WeightTransport | None = None,
         in_flight: InFlight = "pause",
         process: ServerProcess | None = None,
-    ) -> Self:
-        """Check the servers at these addresses and connect to them, with at most `slots` calls to each.
+    ) -> None:
+        clients = [VllmClient(each, slots=slots, token_timeout=token_timeout) for each in dict.fromkeys(addresses)]
+        self._router = Router(clients)
+        self._stops, self._context, self._eos_ids = StopStrings(tokens), context, tuple(eos_ids)
+        self._transport, self._in_flight, self._process = transport, in_flight, process
+        self._version, self._epoch, self._retry_timeout = 0, 0, 2 * token_timeout
+        self._publishing = threading.Lock()
+        self._closed = False
+        self._model = ""
 
-        A server that sends no token for `token_timeout` seconds is tried again, for twice that time.
-        """
-        addresses = list(dict.fromkeys(addresses))
-        router = Router([VllmClient(address, slots=slots, token_timeout=token_timeout) for address in addresses])
+    async def connect(self) -> Self:
+        """Check the servers and the model that they serve."""
         try:
-            model = await checks.check_servers(router.clients, context)
+            self._model = await checks.check_servers(self._router.clients, self._context)
         finally:
             # Later calls may run in another event loop.
-            await router.disconnect()
-        return cls(
-            router,
-            tokens,
-            model=model,
-            context=context,
-            eos_ids=eos_ids,
-            transport=transport,
-            in_flight=in_flight,
-            process=process,
-            retry_timeout=2 * token_timeout,
-        )
+            await self._router.disconnect()
+        return self
 
     @property
     def lost(self) -> Mapping[str, str]:
@@ -152,7 +124,7 @@ class VllmEngine:
         try:
             yield session
         finally:
-            self._router.end_session(session)
+            self._router.assigned.pop(session, None)
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, session: Session | None = None, on_tokens: OnTokens | None = None
@@ -185,15 +157,19 @@ class VllmEngine:
             self._version = version
 
     def require_tied_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
-        """Refuse servers whose tied head does not follow updates of the embedding; publish the weights afterwards."""
-        clients = self._router.clients
-        before = {client.address: checks.top_logprobs(client.address, self._model) for client in clients}
-        self.publish(checks.roll_embedding(weights, embedding), self._version)
-        for client in clients:
-            after = checks.top_logprobs(client.address, self._model, checks.HEAD_PROMPT + 1)
-            if not checks.head_followed(before[client.address], after, len(weights[embedding])):
+        """Refuse servers whose tied head does not follow updates of the embedding; publish the weights afterwards.
+
+        Shifts the embedding by one row, so that each token takes the meaning of its predecessor. vLLM on a CPU keeps a
+        copy of the tied head and ignores updates; its outputs then do not shift with the inputs.
+        """
+        addresses, prompt = [client.address for client in self._router.clients], checks.HEAD_PROMPT
+        before = {each: checks.request_top_logprobs(each, self._model, prompt) for each in addresses}
+        self.publish({**weights, embedding: weights[embedding].detach().roll(1, 0)}, self._version)
+        for address in addresses:
+            after = checks.request_top_logprobs(address, self._model, prompt + 1)
+            if not checks.head_followed(before[address], after, len(weights[embedding])):
                 raise ConfigError(
-                    f"{client.address} keeps its old output head when the tied embedding is updated, as vLLM on a CPU "
+                    f"{address} keeps its old output head when the tied embedding is updated, as vLLM on a CPU "
                     "does; serve the model on a GPU, or use engine.kind = paged"
                 )
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -103,7 +104,10 @@ def start(
 
 def _wait_until_healthy(server: ServerProcess, program: str, log: Path, timeout: float) -> None:
     deadline = time.monotonic() + timeout
-    while not _is_healthy(server.address):
+    while True:
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{server.address}/health", timeout=5.0, trust_env=False).status_code == httpx.codes.OK:
+                return
         code = server.supervisor.poll()
         if code is not None or time.monotonic() > deadline:
             tail = log.read_text(errors="replace")[-LOG_TAIL:].strip()
@@ -115,13 +119,6 @@ def _wait_until_healthy(server: ServerProcess, program: str, log: Path, timeout:
         time.sleep(POLL_INTERVAL)
 
 
-def _is_healthy(address: str) -> bool:
-    try:
-        return httpx.get(f"{address}/health", timeout=5.0, trust_env=False).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
-
-
 def supervise(command: Sequence[str]) -> int:
     """Run the command while standard input is open; return its exit code once its process group is gone."""
     try:
@@ -129,25 +126,23 @@ def supervise(command: Sequence[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be run: {error.strerror}", file=sys.stderr)
         return COMMAND_NOT_FOUND
-    threading.Thread(target=_stop_at_end_of_input, args=(server.pid,), daemon=True).start()
+
+    def stop_at_end_of_input() -> None:
+        # Unbuffered: no thread may hold the lock of sys.stdin when the interpreter exits.
+        os.read(sys.stdin.fileno(), 1)
+        _signal_group(server.pid, signal.SIGTERM)
+        time.sleep(STOP_TIMEOUT)
+        _signal_group(server.pid, signal.SIGKILL)
+
+    threading.Thread(target=stop_at_end_of_input, daemon=True).start()
     code = server.wait()
     _signal_group(server.pid, signal.SIGKILL)
     return code if code >= 0 else 128 - code
 
 
-def _stop_at_end_of_input(group: int) -> None:
-    # Unbuffered: no thread may hold the lock of sys.stdin when the interpreter exits.
-    os.read(sys.stdin.fileno(), 1)
-    _signal_group(group, signal.SIGTERM)
-    time.sleep(STOP_TIMEOUT)
-    _signal_group(group, signal.SIGKILL)
-
-
 def _signal_group(group: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        return
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ Weights travel through a shared folder, or as CUDA IPC handles on a shared GPU (
 import base64
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -57,21 +56,15 @@ def sync_weights(address: str, load: Load, in_flight: InFlight) -> None:
                 raise EngineFailure(f"{address}{path} answered {response.status_code}: {response.text[:200]}")
             return response.json() if response.content else None
 
-        with _paused(post, PAUSE_MODES[in_flight]):
+        post(f"/pause?mode={PAUSE_MODES[in_flight]}", None)
+        try:
             load(post)
             # Paused requests lose their keys and values too, and recompute them with the new weights.
             answer = post("/reset_prefix_cache?reset_running_requests=true", None)
             if isinstance(answer, dict) and answer.get("success") is False:
                 raise EngineFailure(f"{address} did not drop the prefix cache of its old weights; restart it")
-
-
-@contextmanager
-def _paused(post: Post, mode: str) -> Iterator[None]:
-    post(f"/pause?mode={mode}", None)
-    try:
-        yield
-    finally:
-        post("/resume", None)
+        finally:
+            post("/resume", None)
 
 
 class DiskTransport:
@@ -88,7 +81,14 @@ class DiskTransport:
             shutil.rmtree(outdated)
             self._written.remove(outdated)
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(_unshared(weights), folder / "model.safetensors", metadata={"format": "pt"})
+        # safetensors refuses tensors that share memory, so tied weights are written twice.
+        seen: set[int] = set()
+        copies: dict[str, Tensor] = {}
+        for name, weight in weights.items():
+            tensor = weight.detach().cpu().contiguous()
+            copies[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+            seen.add(tensor.data_ptr())
+        save_file(copies, folder / "model.safetensors", metadata={"format": "pt"})
         self._written = [*(each for each in self._written if each != folder), folder]
         return load_from_folder(folder)
 
@@ -107,17 +107,6 @@ def load_from_folder(folder: Path) -> Load:
     return load
 
 
-def _unshared(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy to the CPU; safetensors refuses tensors that share memory, so tied weights are written twice."""
-    seen: set[int] = set()
-    copies: dict[str, Tensor] = {}
-    for name, weight in weights.items():
-        tensor = weight.detach().cpu().contiguous()
-        copies[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
-        seen.add(tensor.data_ptr())
-    return copies
-
-
 class CudaIpcTransport:
     """Sends CUDA IPC handles of the trainer's weights; servers on the same GPU copy from there."""
 
@@ -131,7 +120,10 @@ class CudaIpcTransport:
         def load(post: Post) -> None:
             # The server copies what is in memory then; each server needs handles of its own.
             torch.cuda.synchronize()
-            handles = [_ipc_handle(weight) for weight in held.values()]
+            handles = [
+                {str(torch.cuda.get_device_properties(weight.device).uuid): reduce_tensor(weight)[1]}
+                for weight in held.values()
+            ]
             try:
                 post("/init_weight_transfer_engine", {"init_info": {}})
                 post("/start_weight_update", None)
@@ -160,8 +152,3 @@ def ipc_update(weights: Mapping[str, Tensor], handles: Sequence[IpcHandle]) -> d
             "ipc_handles_pickled": base64.b64encode(pickle.dumps([dict(handle) for handle in handles])).decode(),
         }
     }
-
-
-def _ipc_handle(weight: Tensor) -> IpcHandle:
-    _, arguments = reduce_tensor(weight)
-    return {str(torch.cuda.get_device_properties(weight.device).uuid): arguments}

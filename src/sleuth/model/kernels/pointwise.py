@@ -202,7 +202,6 @@ def tile_grid(rows: int, width: int, tile: tuple[int, int]) -> tuple[int]:
 
 
 def silu(states: Tensor) -> Tensor:
-    """x * sigmoid(x) of a contiguous tensor."""
     out = torch.empty_like(states)
     _silu[(triton.cdiv(states.numel(), ELEMENTS),)](
         states, out, states.numel(), ELEMENTS, num_warps=4, enable_fp_fusion=False

@@ -14,7 +14,7 @@ PROGRAMS_PER_SM = 8  # of kernels whose programs loop over rows
 SUM_PROGRAMS_PER_SM = 4
 ELEMENTS = 2048  # per program and iteration
 MAX_ROWS = 32  # of an iteration
-ONE_PASS_ROWS = 256  # more rows are first sum_rows in groups
+ONE_PASS_ROWS = 256  # more rows are first summed in groups
 
 
 @triton.jit(do_not_specialize=["rows", "each"])

@@ -3,7 +3,7 @@
 A row holds a token's query, key and value heads side by side, as one matrix product leaves them.
 
 Suffixes: N packed tokens, X query, key and value heads side by side, H query heads, K key heads, D head width,
-P program_count.
+P programs.
 """
 
 from dataclasses import dataclass
@@ -158,7 +158,7 @@ def _rotate_backward(
 
 @dataclass(frozen=True, slots=True)
 class HeadLayout:
-    """HeadLayout in a row, their width, and epsilon of their norms."""
+    """Number of heads in a row, their width, and epsilon of their norms."""
 
     heads: int
     key_heads: int
@@ -166,7 +166,6 @@ class HeadLayout:
     eps: float = 0.0
 
     def split(self, rows_NX: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Views of queries, keys and values."""
         rows_NXD = rows_NX.view(len(rows_NX), -1, self.width)
         query_NHD, key_NKD, value_NKD = rows_NXD.split([self.heads, self.key_heads, self.key_heads], 1)
         return query_NHD, key_NKD, value_NKD
@@ -176,9 +175,12 @@ def rotate(qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: Norms, shape: 
     """Write each token's rotated queries and keys, and its values; `out_NX` may be `qkv_NX`."""
     if not len(qkv_NX):
         return
+    sizes = shape.heads, shape.key_heads, shape.width // 2
+    padded = [triton.next_power_of_2(each) for each in sizes]
     _rotate[(len(qkv_NX),)](
-        qkv_NX, cos_ND, sin_ND, *norms, out_NX, shape.eps, *_sizes(shape),
-        COPY=out_NX.data_ptr() != qkv_NX.data_ptr(), num_warps=_warps(shape), enable_fp_fusion=False,
+        qkv_NX, cos_ND, sin_ND, *norms, out_NX, shape.eps, *sizes, *padded,
+        COPY=out_NX.data_ptr() != qkv_NX.data_ptr(), num_warps=min(8, max(1, padded[0] * padded[2] // 256)),
+        enable_fp_fusion=False,
     )  # fmt: skip
 
 
@@ -209,14 +211,3 @@ def rotate_backward(
         return out_NX, None, None
     to_query_norm_D, to_key_norm_D = sum_rows(partial_P2D, qkv_NX.dtype).split(width)
     return out_NX, to_query_norm_D, to_key_norm_D
-
-
-def _sizes(shape: HeadLayout) -> tuple[int, ...]:
-    half = shape.width // 2
-    padded = (triton.next_power_of_2(each) for each in (shape.heads, shape.key_heads, half))
-    return shape.heads, shape.key_heads, half, *padded
-
-
-def _warps(shape: HeadLayout) -> int:
-    elements: int = triton.next_power_of_2(shape.heads) * triton.next_power_of_2(shape.width // 2)
-    return min(8, max(1, elements // 256))

@@ -34,7 +34,7 @@ def checker(model: PreTrainedModel, spoken: Tokens) -> StopChecker:
 def ending(checker: StopChecker, stops: tuple[str, ...]) -> set[str]:
     """The pieces after which a row with these stops may be over."""
     kind = checker.acquire(stops)
-    may = checker.may_end(np.full(len(PIECES), kind), np.arange(len(PIECES)))
+    may = checker.may_end_CV[kind, : len(PIECES)]
     return {piece for piece, ends in zip(PIECES, may, strict=True) if ends}
 
 

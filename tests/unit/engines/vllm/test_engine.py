@@ -22,7 +22,7 @@ async def asked(
     async with doubles(1) as (server,):
         for name, value in faults.items():
             setattr(server, name, value)
-        engine = await VllmEngine.connect([server.address], tokens, context=64, token_timeout=token_timeout)
+        engine = await VllmEngine([server.address], tokens, context=64, token_timeout=token_timeout).connect()
         try:
             return await engine.generate([10], sampling)
         finally:
@@ -32,7 +32,7 @@ async def asked(
 def test_every_sampling_parameter_is_sent(doubles: Any, tokens: Tokens) -> None:
     async def main() -> tuple[Completion, dict[str, Any]]:
         async with doubles(1) as (server,):
-            engine: Engine = await VllmEngine.connect([server.address], tokens, context=64, eos_ids=[3])
+            engine: Engine = await VllmEngine([server.address], tokens, context=64, eos_ids=[3]).connect()
             completion = await engine.generate([10], Sampling(3, 0.7, ("</answer>",), seed=2**63 + 5))
             await engine.close()
             return completion, server.asked[0]
@@ -55,7 +55,7 @@ def test_truncated_sampling_is_scored_in_the_whole_distribution(doubles: Any, to
 def test_a_session_stays_with_its_server_and_others_go_to_the_least_loaded(doubles: Any, tokens: Tokens) -> None:
     async def main() -> list[list[int]]:
         async with doubles(2) as servers:
-            engine = await VllmEngine.connect([server.address for server in servers], tokens, context=64)
+            engine = await VllmEngine([server.address for server in servers], tokens, context=64).connect()
 
             async def episode(order: int) -> None:
                 with engine.session(order) as session:
@@ -78,7 +78,7 @@ def test_another_server_continues_the_completions_of_a_dead_one(
     async def main() -> tuple[list[Completion], list[int], bool]:
         async with doubles(2) as servers:
             servers[0].dies_after = 3
-            engine = await VllmEngine.connect([server.address for server in servers], tokens, context=64)
+            engine = await VllmEngine([server.address for server in servers], tokens, context=64).connect()
             heard: list[int] = []
             first = engine.generate([10], Sampling(8), None, heard.extend)
             others = [engine.generate([10], Sampling(8)) for _ in range(199)]
@@ -142,19 +142,19 @@ def test_an_unsuitable_server_is_refused_at_connect(
 
 def test_an_unreachable_address_is_reported_at_connect(tokens: Tokens) -> None:
     with pytest.raises(EngineFailure, match=r"http://127\.0\.0\.1:9"):
-        asyncio.run(VllmEngine.connect(["http://127.0.0.1:9"], tokens, context=64))
+        asyncio.run(VllmEngine(["http://127.0.0.1:9"], tokens, context=64).connect())
 
 
 def test_no_address_is_refused(tokens: Tokens) -> None:
     with pytest.raises(ConfigError, match="0"):
-        asyncio.run(VllmEngine.connect([], tokens, context=64))
+        asyncio.run(VllmEngine([], tokens, context=64).connect())
 
 
 def test_cancelling_a_call_aborts_its_request_at_the_server(doubles: Any, tokens: Tokens) -> None:
     async def main() -> int:
         async with doubles(1) as (server,):
             server.pause = 0.01
-            engine = await VllmEngine.connect([server.address], tokens, context=64)
+            engine = await VllmEngine([server.address], tokens, context=64).connect()
             started = asyncio.Event()
             call = asyncio.create_task(engine.generate([10], Sampling(60), None, lambda _ids: started.set()))
             await started.wait()
@@ -178,7 +178,7 @@ def test_a_weight_update_through_a_folder_resumes_running_calls(doubles: Any, to
     async def main() -> tuple[Completion, list[Any], list[int]]:
         async with doubles(1) as (server,):
             server.pause = 0.01
-            engine = await VllmEngine.connect([server.address], tokens, context=64, transport=DiskTransport(tmp_path))
+            engine = await VllmEngine([server.address], tokens, context=64, transport=DiskTransport(tmp_path)).connect()
             published: list[int] = []
             published_by: list[asyncio.Future[None]] = []
 
@@ -224,7 +224,7 @@ def test_weights_on_disk_stay_until_their_successors_are_loaded(tmp_path: Path) 
 def test_servers_load_the_weights_of_a_model_folder(doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
     async def main() -> tuple[Completion, list[Any]]:
         async with doubles(1) as (server,):
-            engine = await VllmEngine.connect([server.address], tokens, context=64, in_flight="abort")
+            engine = await VllmEngine([server.address], tokens, context=64, in_flight="abort").connect()
             await asyncio.to_thread(engine.load, tmp_path, 3)
             completion = await engine.generate([10], Sampling(2))
             await engine.close()
@@ -241,7 +241,7 @@ def test_a_server_that_keeps_its_prefix_cache_is_removed(doubles: Any, tokens: T
     async def main() -> None:
         async with doubles(1) as (server,):
             server.drops = False
-            engine = await VllmEngine.connect([server.address], tokens, context=64)
+            engine = await VllmEngine([server.address], tokens, context=64).connect()
             try:
                 await asyncio.to_thread(engine.load, tmp_path, 3)
             finally:
@@ -256,7 +256,7 @@ def test_an_engine_can_be_used_in_another_event_loop(doubles: Any, tokens: Token
         async with doubles(1) as (server,):
 
             def elsewhere() -> list[int]:
-                engine = asyncio.run(VllmEngine.connect([server.address], tokens, context=64))
+                engine = asyncio.run(VllmEngine([server.address], tokens, context=64).connect())
 
                 async def once() -> int:
                     completion = await engine.generate([10], Sampling(1))
@@ -274,9 +274,9 @@ def test_in_flight_finish_completes_calls_on_the_old_weights(doubles: Any, token
     async def main() -> tuple[Completion, Completion, str]:
         async with doubles(1) as (server,):
             server.pause = 0.01
-            engine = await VllmEngine.connect(
+            engine = await VllmEngine(
                 [server.address], tokens, context=64, transport=DiskTransport(tmp_path), in_flight="finish"
-            )
+            ).connect()
             started = asyncio.Event()
             call = asyncio.create_task(engine.generate([10], Sampling(20), None, lambda _ids: started.set()))
             await started.wait()
@@ -298,9 +298,9 @@ def test_publishing_without_transport_or_developer_mode_fails(
     async def main() -> None:
         async with doubles(1) as (server,):
             server.developer = False
-            engine = await VllmEngine.connect(
+            engine = await VllmEngine(
                 [server.address], tokens, context=64, transport=DiskTransport(tmp_path) if given else None
-            )
+            ).connect()
             try:
                 await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
             finally:
@@ -316,9 +316,9 @@ def test_a_server_that_misses_a_weight_update_is_removed(
     async def main() -> tuple[Completion, list[int]]:
         async with doubles(2) as servers:
             servers[0].developer = False
-            engine = await VllmEngine.connect(
+            engine = await VllmEngine(
                 [each.address for each in servers], tokens, context=64, transport=DiskTransport(tmp_path)
-            )
+            ).connect()
             await asyncio.to_thread(engine.publish, {"head": torch.ones(2)}, 5)
             completion = await engine.generate([10], Sampling(2))
             await engine.close()
@@ -334,7 +334,7 @@ def test_numpy_numbers_are_accepted(doubles: Any, tokens: Tokens) -> None:
 
     async def main() -> Completion:
         async with doubles(1) as (server,):
-            engine = await VllmEngine.connect([server.address], tokens, context=64)
+            engine = await VllmEngine([server.address], tokens, context=64).connect()
             completion = await engine.generate(np.array([9, 10]), sampling)  # type: ignore[arg-type]
             await engine.close()
             return completion
@@ -345,7 +345,7 @@ def test_numpy_numbers_are_accepted(doubles: Any, tokens: Tokens) -> None:
 def test_a_closed_engine_refuses_calls(doubles: Any, tokens: Tokens) -> None:
     async def main() -> None:
         async with doubles(1) as (server,):
-            engine = await VllmEngine.connect([server.address], tokens, context=64)
+            engine = await VllmEngine([server.address], tokens, context=64).connect()
             await engine.close()
             await engine.generate([10], Sampling(1))
 
@@ -363,7 +363,7 @@ def test_a_stop_string_across_two_requests_is_found(doubles: Any, tokens: Tokens
             for server in servers:
                 server.spelled, server.pause = spelled, 0.01
             servers[0].dies_after = mark
-            engine = await VllmEngine.connect([server.address for server in servers], tokens, context=64)
+            engine = await VllmEngine([server.address for server in servers], tokens, context=64).connect()
             completion = await engine.generate([10], Sampling(len(spelled), stops=("rome </answer>",)))
             await engine.close()
             return completion, [len(body["prompt"]) for body in servers[1].asked]

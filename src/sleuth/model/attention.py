@@ -153,7 +153,11 @@ class _PaddedBlock:
         self._index_N = row_N * self._longest + torch.arange(self.tokens, device=device) - offsets_R[row_N]
 
     def attend(self, query_NHD: Tensor, key_NHD: Tensor, value_NHD: Tensor, scale: float) -> Tensor:
-        query_RHLD, key_RHLD, value_RHLD = (self._pad(states) for states in (query_NHD, key_NHD, value_NHD))
+        padded = []
+        for states in (query_NHD, key_NHD, value_NHD):
+            flat = states.new_zeros(self._rows * self._longest, *states.shape[1:]).index_copy(0, self._index_N, states)
+            padded.append(flat.view(self._rows, self._longest, *states.shape[1:]).transpose(1, 2))
+        query_RHLD, key_RHLD, value_RHLD = padded
         grouped = query_RHLD.shape[1] != key_RHLD.shape[1]
         out_RHLD = scaled_dot_product_attention(
             query_RHLD, key_RHLD, value_RHLD, is_causal=True, scale=scale, enable_gqa=grouped
@@ -161,11 +165,6 @@ class _PaddedBlock:
         flat = out_RHLD.transpose(1, 2).flatten(0, 1)
         unpadded: Tensor = _SelectUnique.apply(flat, self._index_N)  # type: ignore[no-untyped-call]
         return unpadded
-
-    def _pad(self, states_NHD: Tensor) -> Tensor:
-        flat = states_NHD.new_zeros(self._rows * self._longest, *states_NHD.shape[1:])
-        flat = flat.index_copy(0, self._index_N, states_NHD)
-        return flat.view(self._rows, self._longest, *states_NHD.shape[1:]).transpose(1, 2)
 
 
 class _SelectUnique(torch.autograd.Function):

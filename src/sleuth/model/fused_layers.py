@@ -150,24 +150,21 @@ def add_norm_project(
 
 def project(states_NX: Tensor, projection: nn.Module) -> Tensor:
     """Apply a linear layer, or an adapter in its place."""
-    out_NW: Tensor
     if (parameters := plain_linears((projection,))) is None:
-        out_NW = projection(states_NX)
-        return out_NW
-    weights, biases = parameters
-    out_NW = _Project.apply(states_NX, *weights, *(biases or (None,)))  # type: ignore[no-untyped-call]
+        out_NW: Tensor = projection(states_NX)
+    else:
+        weights, biases = parameters
+        out_NW = _Project.apply(states_NX, *weights, *(biases or (None,)))  # type: ignore[no-untyped-call]
     return out_NW
 
 
 def gate_project(both_N2I: Tensor, projection: nn.Module) -> Tensor:
     """Project silu(gate) * up, of rows that hold gate and up side by side."""
-    out_NW: Tensor
     if (parameters := plain_linears((projection,))) is None:
-        product_NI = _SiluMul.apply(both_N2I)  # type: ignore[no-untyped-call]
-        out_NW = projection(product_NI)
-        return out_NW
-    weights, biases = parameters
-    out_NW = _GateProject.apply(both_N2I, *weights, *(biases or (None,)))  # type: ignore[no-untyped-call]
+        out_NW: Tensor = projection(_SiluMul.apply(both_N2I))  # type: ignore[no-untyped-call]
+    else:
+        weights, biases = parameters
+        out_NW = _GateProject.apply(both_N2I, *weights, *(biases or (None,)))  # type: ignore[no-untyped-call]
     return out_NW
 
 

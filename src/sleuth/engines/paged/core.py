@@ -32,10 +32,9 @@ class StopChecker:
     def __init__(self, model: PreTrainedModel, tokens: Tokens | None) -> None:
         self._stops = StopStrings(tokens) if tokens is not None else None
         eos_ids = getattr(model.generation_config, "eos_token_id", None)
-        candidates = (
-            *(eos_ids if isinstance(eos_ids, list) else [eos_ids]),
-            tokens.eos_id if tokens is not None else None,
-        )
+        candidates = [*eos_ids] if isinstance(eos_ids, list) else [eos_ids]
+        if tokens is not None:
+            candidates.append(tokens.eos_id)
         self._eos_ids = frozenset(token for token in candidates if isinstance(token, int))
         self._vocabulary = model.config.vocab_size
         self._classes: dict[tuple[str, ...], int] = {}

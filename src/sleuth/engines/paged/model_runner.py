@@ -111,7 +111,17 @@ class ModelRunner:
         self.cache = KVCache(self.shape, pages, slots, context, self.device)
         self._model = model
         self._projection = lm_head.output_projection(model)
-        self._attention, self._next_inputs, self._sample, self._decoder = _load_backend(backend, model, context)
+        self._decoder: Decoder | None = None
+        self._attention: ModuleType = torch_backend
+        steps: ModuleType = torch_backend
+        if backend == "triton":  # an optional library
+            from sleuth.engines.paged import decoder, triton_backend
+            from sleuth.model.kernels import attention
+
+            self._attention, steps = attention, triton_backend
+            if llama_family.difference(model) is None:
+                self._decoder = decoder.Decoder(model, context)
+        self._next_inputs, self._sample = steps.next_inputs, steps.sample
         # Forward passes of other models may do what a capture forbids (host copies, reads of values).
         capturable = self._decoder is not None or self.device.type == "cpu"
         self._graphs = GraphCache(self._clear_inputs, self.device) if graphs and capturable else None
@@ -273,19 +283,6 @@ class ModelRunner:
             logits_MV, self._settings_S4, slots_M, uniform_M.view(torch.float32),
             self._tokens_S, out_M, logprob_M.view(torch.float32),
         )  # fmt: skip
-
-
-def _load_backend(
-    backend: Backend, model: PreTrainedModel, context: int
-) -> tuple[ModuleType, Callable[..., None], Callable[..., None], "Decoder | None"]:
-    """Attention, next inputs, sampler, and the fused decoder for models of the Llama family; Triton is optional."""
-    if backend == "torch":
-        return torch_backend, torch_backend.next_inputs, torch_backend.sample, None
-    from sleuth.engines.paged import decoder, triton_backend
-    from sleuth.model.kernels import attention
-
-    fused = decoder.Decoder(model, context) if llama_family.difference(model) is None else None
-    return attention, triton_backend.next_inputs, triton_backend.sample, fused
 
 
 def _sampling_settings(plan: StepPlan) -> np.ndarray:

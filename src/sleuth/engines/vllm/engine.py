@@ -64,9 +64,8 @@ class Router:
         self.clients.remove(client)
         self.lost[client.address] = reason
         self.assigned = {session: each for session, each in self.assigned.items() if each is not client}
-        print(
-            visible(f"removed the vLLM server {client.address} ({reason}); {len(self.clients)} left"), file=sys.stderr
-        )
+        message = f"removed the vLLM server {client.address} ({reason}); {len(self.clients)} left"
+        print(visible(message), file=sys.stderr)
 
     async def disconnect(self) -> None:
         """Close the connections to all servers, including removed ones; the next call opens new ones."""

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pytest
 from transformers import PreTrainedModel
 

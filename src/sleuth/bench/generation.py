@@ -278,36 +278,32 @@ class VllmPlayer:
 @contextmanager
 def open_vllm(shape: PretrainedConfig, settings: Mapping[str, Any], python: str) -> Iterator[VllmPlayer | None]:
     """vLLM with random weights of a shape; None if it is not installed."""
-    with TemporaryDirectory() as scratch, _worker_process(python, Path(scratch, "log")) as process:
-        shape.save_pretrained(Path(scratch, "model"))
-        player = VllmPlayer(process, Path(scratch, "log"))
-        version = player.send({"model": str(Path(scratch, "model")), "settings": settings})["version"]
-        player.version = version or ""
-        yield player if version else None
-
-
-@contextmanager
-def _worker_process(python: str, log: Path) -> Iterator["subprocess.Popen[str]"]:
     # -P: do not import modules from the folder of the script, which are ours.
-    command = [python, "-P", str(vllm_worker.__file__)]
-    pipe = subprocess.PIPE
-    with log.open("w") as output:
+    command, pipe = [python, "-P", str(vllm_worker.__file__)], subprocess.PIPE
+    with TemporaryDirectory() as scratch:
+        log, model = Path(scratch, "log"), Path(scratch, "model")
+        shape.save_pretrained(model)
+        with log.open("w") as output:
+            try:
+                process = subprocess.Popen(  # noqa: S603
+                    command, stdin=pipe, stdout=pipe, stderr=output, text=True, start_new_session=True
+                )
+            except OSError as error:
+                remedy = "give the Python of an environment with vLLM"
+                raise InputError(f"{python} cannot be run ({error}); {remedy}") from None
         try:
-            process = subprocess.Popen(  # noqa: S603
-                command, stdin=pipe, stdout=pipe, stderr=output, text=True, start_new_session=True
-            )
-        except OSError as error:
-            raise InputError(f"{python} cannot be run ({error}); give the Python of an environment with vLLM") from None
-    try:
-        yield process
-        # At the end of its input the worker exits and stops its own children.
-        assert process.stdin  # noqa: S101
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(SHUTDOWN_TIMEOUT)
-    finally:
-        _kill_group(process)
+            player = VllmPlayer(process, log)
+            version = player.send({"model": str(model), "settings": settings})["version"]
+            player.version = version or ""
+            yield player if version else None
+            # At the end of its input the worker exits and stops its own children.
+            assert process.stdin  # noqa: S101
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(SHUTDOWN_TIMEOUT)
+        finally:
+            _kill_group(process)
 
 
 def _kill_group(process: "subprocess.Popen[str]") -> None:

@@ -14,8 +14,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
+import httpx
 import numpy as np
 import Stemmer
 import torch
@@ -160,8 +161,7 @@ class _Bm25s:
         return self._bm25s.tokenize(texts, stopwords="en", stemmer=self._stemmer, show_progress=False)
 
 
-@dataclass(frozen=True, slots=True)
-class DenseTiming:
+class DenseTiming(NamedTuple):
     """Milliseconds of a search with one batch size, ours and plain, and the number of hits that differ."""
 
     batch: int
@@ -274,7 +274,8 @@ def compare_servers(opener: Opener, queries: Sequence[str], *, clients: int = 25
     loads, answers = [], []
     for name in SERVERS:
         with _serving(name, opener) as port:
-            answers.append(asyncio.run(_all_answers(port, queries)))
+            url = f"http://{HOST}:{port}/retrieve"
+            answers.append(httpx.post(url, json=_request(queries), trust_env=False, timeout=3600.0).json())
             # Clients run in their own process, so that they slow the server no more than real ones.
             with PROCESSES.Pool(1) as pool:
                 times, errors = pool.apply(_run_clients, (port, list(queries), clients, seconds))
@@ -333,7 +334,9 @@ def _run_clients(port: int, queries: list[str], clients: int, seconds: float) ->
 
     async def run() -> tuple[list[float], int]:
         loop = asyncio.get_running_loop()
-        requests = [_request(port, [query]) for query in queries]
+        head = f"POST /retrieve HTTP/1.1\r\nhost: {HOST}:{port}\r\ncontent-type: application/json\r\n"
+        bodies = [json.dumps(_request([query])).encode() for query in queries]
+        requests = [f"{head}content-length: {len(body)}\r\n\r\n".encode() + body for body in bodies]
         protocols = [_Client(requests, number * len(requests) // clients) for number in range(clients)]
         for client in protocols:
             await loop.create_connection(lambda client=client: client, HOST, port)  # type: ignore[misc]
@@ -402,15 +405,5 @@ def _is_valid(received: bytearray) -> bool | None:
     return received.startswith(b"HTTP/1.1 200") and received.startswith(b'{"result":[[', head + 4)
 
 
-def _request(port: int, queries: list[str]) -> bytes:
-    body = json.dumps({"queries": queries, "topk": K, "return_scores": True}).encode()
-    head = f"POST /retrieve HTTP/1.1\r\nhost: {HOST}:{port}\r\ncontent-type: application/json\r\n"
-    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
-
-
-async def _all_answers(port: int, queries: Sequence[str]) -> object:
-    reader, writer = await asyncio.open_connection(HOST, port)
-    writer.write(_request(port, list(queries)).replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1))
-    answer = await reader.read()
-    writer.close()
-    return json.loads(answer.partition(b"\r\n\r\n")[2])
+def _request(queries: Sequence[str]) -> dict[str, Any]:
+    return {"queries": list(queries), "topk": K, "return_scores": True}

@@ -143,6 +143,8 @@ def findings(machine: Machine) -> list[Finding]:
     installed = [f"{name} {version}" for name, version in machine.optional.items() if version is not None]
     missing = [name for name, version in machine.optional.items() if version is None]
     optional = (", ".join(installed), f"not installed: {', '.join(missing)}" if missing else "")
+    memory_free = f"{_gib(machine.memory_free)} of {_gib(machine.memory)} GiB free"
+    low_memory = (Verdict.WARN, "a run may be killed: stop other processes")
     return [
         _check_version("Python", machine.python),
         Finding("platform", machine.platform),
@@ -152,7 +154,7 @@ def findings(machine: Machine) -> list[Finding]:
         *_check_gpus(machine.gpus),
         _check_triton(machine),
         Finding("cores", str(machine.cores)),
-        _check_memory(machine),
+        Finding("memory", memory_free, *(low_memory if machine.memory_free < 2 * GIB else ())),
         _check_disk(machine),
         Finding("bf16 on the CPU", "not tried: it crashes some processors; the CPU computes in fp32"),
         Finding("optional libraries", "; ".join(filter(None, optional))),
@@ -214,13 +216,6 @@ def _check_triton(machine: Machine) -> Finding:
         case Kernels.INTERPRETED if machine.gpus:
             return Finding("Triton", found, Verdict.WARN, "interpreted kernels are slow: unset TRITON_INTERPRET")
     return Finding("Triton", found)
-
-
-def _check_memory(machine: Machine) -> Finding:
-    found = f"{_gib(machine.memory_free)} of {_gib(machine.memory)} GiB free"
-    if machine.memory_free < 2 * GIB:
-        return Finding("memory", found, Verdict.WARN, "a run may be killed: stop other processes")
-    return Finding("memory", found)
 
 
 def _check_disk(machine: Machine) -> Finding:

@@ -1,6 +1,6 @@
 """Paired comparison of two evaluations of the same questions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from sleuth.errors import InputError
 from sleuth.evaluate.benchmarks import group_by
 from sleuth.evaluate.report import markdown_table
-from sleuth.evaluate.results import COUNTS, MEASURES, Evaluation, QuestionResult, read_results
+from sleuth.evaluate.results import COUNTS, MEASURES, Evaluation, QuestionResult, question_fields, read_results
 from sleuth.evaluate.statistics import estimate, mean_of_means, paired_difference, paired_mean_of_means
 from sleuth.records import Estimate, Question
 
@@ -125,14 +125,12 @@ def compare_folders(first: Path, second: Path, common: bool) -> dict[str, Any]:
     comparison = compare(read_results(first), read_results(second), common=common)
     figures = as_json(comparison, "em")
     del figures["changed"]  # the viewer derives it from the pairs, for any measure
+
+    def side(result: QuestionResult) -> dict[str, Any]:
+        return {"answer": result.answer, "values": result.values, "stop": result.stop}
+
     pairs = [
-        {
-            **_question_fields(pair.question),
-            **{
-                side: {"answer": result.answer, "values": result.values, "stop": result.stop}
-                for side, result in (("first", pair.first), ("second", pair.second))
-            },
-        }
+        {**question_fields(pair.question), "first": side(pair.first), "second": side(pair.second)}
         for pair in comparison.pairs
     ]
     return {**figures, "pairs": pairs}
@@ -145,7 +143,7 @@ def as_json(comparison: Comparison, measure: str) -> dict[str, Any]:
             sets[data_set][name] = asdict(difference)
     changed = {
         side: [
-            {**_question_fields(pair.question), "first": pair.first.answer, "second": pair.second.answer}
+            {**question_fields(pair.question), "first": pair.first.answer, "second": pair.second.answer}
             for pair in pairs
         ]
         for side, pairs in zip(_sides(measure), comparison.changed(measure), strict=True)
@@ -203,15 +201,6 @@ def _sides(measure: str) -> tuple[str, str]:
     return ("higher", "lower") if measure in COUNTS else ("won", "lost")
 
 
-def _question_fields(question: Question) -> Mapping[str, Any]:
-    return {
-        "id": question.id,
-        "data_source": question.data_source,
-        "question": question.question,
-        "golden_answers": list(question.golden_answers),
-    }
-
-
 def _rows_by_set(comparison: Comparison, measure: str) -> list[tuple[str, ...]]:
     sizes = {name: len(pairs) for name, pairs in comparison.sets.items()}
     labelled: list[tuple[str, int, Difference | None]] = [
@@ -231,8 +220,7 @@ def _cells(difference: Difference, measure: str) -> tuple[str, str, str]:
 
 
 def _changed_line(pair: Pair) -> str:
-    question = pair.question
-    expected = " / ".join(question.golden_answers[:3])
-    answers = ["(no answer)" if each.answer is None else each.answer for each in (pair.first, pair.second)]
-    line = f"- {question.question} ({question.data_source}; expected: {expected}) A: {answers[0]} B: {answers[1]}"
+    question, expected = pair.question, " / ".join(pair.question.golden_answers[:3])
+    first, second = ("(no answer)" if each.answer is None else each.answer for each in (pair.first, pair.second))
+    line = f"- {question.question} ({question.data_source}; expected: {expected}) A: {first} B: {second}"
     return " ".join(line.split())

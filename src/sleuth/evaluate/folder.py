@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -54,8 +54,7 @@ Row = dict[str, Any]
 Stamp = Mapping[str, Any]  # everything the figures depend on: model, settings, questions, code version
 
 
-@dataclass(frozen=True, slots=True)
-class RowLocation:
+class RowLocation(NamedTuple):
     start: int
     usable: bool
 
@@ -128,13 +127,10 @@ class EvaluationFolder:
         seconds = (self.read(TIME) or {}).get("seconds")
         return seconds if isinstance(seconds, int | float) else None
 
-    def write_seconds(self, seconds: float) -> None:
-        self.write(TIME, json.dumps({"seconds": seconds}) + "\n")
-
     @contextmanager
-    def appending(self) -> Iterator[Callable[[Row], None]]:
+    def appending(self, name: str = TRAJECTORIES) -> Iterator[Callable[[Row], None]]:
         """Yield a function that appends a row and flushes it; an incomplete last line is removed first."""
-        path = self.path / TRAJECTORIES
+        path = self.path / name
         complete = sum(len(line) for line, _ in _complete_lines(path)) if path.exists() else 0
         with explain_write_errors(path), path.open("ab") as file:
             file.truncate(complete)

@@ -182,9 +182,8 @@ async def check_index(
             hits = None if isinstance(answer, SearchUnavailable) else tuple(answer)
             probes.append(Probe(question, hits, question_key(question) in corpus.covered))
         progress("searching", len(probes), len(questions))
-    by_set = group_by(probes, lambda probe: probe.question.data_source)
+    by_set, depth = group_by(probes, lambda probe: probe.question.data_source), max(DEPTHS)
     sets = {name: _check_set(part) for name, part in by_set.items()} if len(by_set) > 1 else {}
-    depth = max(DEPTHS)
     missed = [probe for probe in probes if probe.hits is not None and probe.covered and not probe.hit(depth)]
     worst = sorted(missed, key=lambda probe: (probe.recall(depth), probe.question.id))[:WORST]
     return IndexCheck(corpus, sets | {ALL: _check_set(probes)}, worst)

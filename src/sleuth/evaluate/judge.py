@@ -5,8 +5,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.evaluate.results import QuestionResult
 from sleuth.http.client import RequestFailure, RetryPolicy, receive
-from sleuth.runs.atomic import explain_write_errors
 from sleuth.runs.json_files import read_rows
 
 JUDGE, VERDICTS = "judge.json", "judge.jsonl"
@@ -49,9 +47,6 @@ class Judge:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"--judge {self.url} is not an address; expected one such as https://host/v1")
 
-    def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(timeout=httpx.Timeout(None), headers=authorization_header(self.key))
-
     @property
     def key(self) -> str | None:
         return os.environ.get(self.key_env) or None
@@ -61,21 +56,13 @@ class Judge:
         return self.url.rstrip("/").removesuffix("/chat/completions")
 
     @property
-    def address(self) -> str:
-        return f"{self.base}/chat/completions"
-
-    @property
     def identity(self) -> dict[str, str]:
         """Key of saved verdicts: address, model and prompt."""
         return {"url": redact(self.base), "model": self.model, "prompt": hashlib.sha256(PROMPT.encode()).hexdigest()}
 
     def request(self, result: QuestionResult) -> dict[str, Any]:
-        question = result.question
-        fields = {
-            "question": question.question,
-            "golds": "; ".join(question.golden_answers),
-            "answer": str(result.answer),
-        }
+        question, golds = result.question.question, "; ".join(result.question.golden_answers)
+        fields = {"question": question, "golds": golds, "answer": str(result.answer)}
         # One substitution pass, so that braces in an answer are kept.
         text = re.sub(r"\{(question|golds|answer)\}", lambda match: fields[match[1]], PROMPT)
         message = {"role": "user", "content": text}
@@ -91,22 +78,26 @@ async def judge_results(
     """
     verdicts = read_verdicts(folder.path, judge.identity)
     missing = [place for place, result in enumerate(results) if place not in verdicts and result.answer]
-    async with judge.client() as client:
-        with _appending_verdicts(folder.path, judge.identity) as append:
-            requests = _JudgeClient(client, judge)
-            slots = asyncio.Semaphore(judge.concurrent)
+    async with httpx.AsyncClient(timeout=httpx.Timeout(None), headers=authorization_header(judge.key)) as client:
+        with folder.appending(VERDICTS) as append:
+            requests, slots = _JudgeClient(client, judge), asyncio.Semaphore(judge.concurrent)
 
             async def judge_one(place: int) -> None:
                 async with slots:
                     verdict = await requests.verdict(results[place])
                 if verdict is not None:
                     verdicts[place] = verdict
-                    append(place, verdict)
+                    append({"group": place, **judge.identity, "verdict": verdict})
                 on_verdict()
 
-            # One request first: it is enough to detect a server that refuses all.
-            for places in (missing[:1], missing[1:]):
-                await _gather([judge_one(place) for place in places])
+            try:
+                # One request first: it is enough to detect a server that refuses all.
+                for places in (missing[:1], missing[1:]):
+                    async with asyncio.TaskGroup() as group:
+                        for place in places:
+                            group.create_task(judge_one(place))
+            except ExceptionGroup as failures:  # the first failure cancelled the rest
+                raise failures.exceptions[0] from None
     folder.write(JUDGE, json.dumps(judge.identity) + "\n")
     return _with_verdicts(results, verdicts)
 
@@ -118,9 +109,8 @@ def with_saved_verdicts(folder: EvaluationFolder, results: Sequence[QuestionResu
     if not isinstance(about.get("url"), str) or not isinstance(about.get("model"), str):
         raise InputError(f"{folder.path / JUDGE} has no url and model; restore it, or remove it")
     identity = Judge(about["url"], about["model"]).identity
-    return _with_verdicts(
-        results, read_verdicts(folder.path, {**identity, "prompt": about.get("prompt", identity["prompt"])})
-    )
+    identity["prompt"] = about.get("prompt", identity["prompt"])
+    return _with_verdicts(results, read_verdicts(folder.path, identity))
 
 
 def count_unjudged(results: Sequence[QuestionResult]) -> int:
@@ -149,21 +139,6 @@ def read_verdicts(folder: Path, identity: Mapping[str, str]) -> dict[int, float]
     return found
 
 
-@contextmanager
-def _appending_verdicts(folder: Path, identity: Mapping[str, str]) -> Iterator[Callable[[int, float], None]]:
-    """Yield a function that appends a verdict and flushes it; an incomplete last line is removed first."""
-    path = folder / VERDICTS
-    with explain_write_errors(path), path.open("ab") as file:
-        with path.open("rb") as existing:
-            file.truncate(sum(len(line) for line in existing if line.endswith(b"\n")))
-
-        def append(place: int, verdict: float) -> None:
-            file.write(json.dumps({"group": place, **identity, "verdict": verdict}).encode() + b"\n")
-            file.flush()
-
-        yield append
-
-
 @dataclass(slots=True)
 class _JudgeClient:
     """Requests verdicts, and gives up on a server that refuses before its first verdict or repeatedly."""
@@ -182,7 +157,7 @@ class _JudgeClient:
         self.refusals += 1
         if not self.answered or self.refusals >= MAX_REFUSALS:
             raise InputError(
-                f"the judge at {self.judge.address} gave no verdict: {found.cause}; check --judge, "
+                f"the judge at {self.judge.base}/chat/completions gave no verdict: {found.cause}; check --judge, "
                 f"--judge-model {self.judge.model} and the key in {self.judge.key_env}, then repeat the command, which "
                 "keeps answers and verdicts"
             )
@@ -190,18 +165,8 @@ class _JudgeClient:
 
     async def _attempt(self, result: QuestionResult, _: RequestFailure | None) -> str | RequestFailure:
         secrets = Secrets({} if self.judge.key is None else {"key": self.judge.key})
-        response = self.client.post(self.judge.address, json=self.judge.request(result))
+        response = self.client.post(f"{self.judge.base}/chat/completions", json=self.judge.request(result))
         return await receive(response, self.judge.timeout, _reply_text, secrets)
-
-
-async def _gather(calls: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all; the first failure cancels the rest and is raised on its own."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for call in calls:
-                group.create_task(call)
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
 
 
 def _with_verdicts(results: Sequence[QuestionResult], verdicts: Mapping[int, float]) -> list[QuestionResult]:

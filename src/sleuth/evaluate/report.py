@@ -17,8 +17,6 @@ from sleuth.page.evaluation_report import NOTE, evaluation_page, rows_by_set
 TRANSCRIPTS = 12
 REMEDY_CONTEXT = "raise agent.context_tokens with --set"
 
-# Evaluations report exact match, whatever reward a run was trained with.
-
 Tree = Mapping[str, Any]
 Item = TypeVar("Item")
 # Measures shown in Markdown without their interval, and their number of decimals.
@@ -90,8 +88,7 @@ def markdown(results: Tree) -> str:
     lines = [f"# {results['title']}", "", *_results_table(rows_by_set(results), results, "Set")]
     if results["kinds"]:
         lines += ["", *_results_table([*results["kinds"].items(), ("all", results)], results, "Kind")]
-    lines += ["", NOTE, *notes_of(results)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", NOTE, *notes_of(results)]) + "\n"
 
 
 def notes_of(results: Tree) -> list[str]:

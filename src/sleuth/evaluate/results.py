@@ -225,6 +225,15 @@ def score_folder(folder: EvaluationFolder) -> list[QuestionResult]:
     return [found[position] for position in range(len(questions))]
 
 
+def question_fields(question: Question) -> Tree:
+    return {
+        "id": question.id,
+        "data_source": question.data_source,
+        "question": question.question,
+        "golden_answers": list(question.golden_answers),
+    }
+
+
 class _ResultRow(BaseModel):
     answer: str | None
     values: dict[str, FiniteFloat] | None
@@ -237,16 +246,8 @@ _QUESTION = TypeAdapter(Question)
 def write_results(folder: EvaluationFolder, results: Iterable[QuestionResult]) -> Path:
     """Write one line per question, with everything a comparison needs."""
     lines = (
-        {
-            "id": result.question.id,
-            "data_source": result.question.data_source,
-            "question": result.question.question,
-            "golden_answers": list(result.question.golden_answers),
-            "answer": result.answer,
-            "values": result.values,
-            "stop": result.stop,
-        }
-        for result in results
+        {**question_fields(each.question), "answer": each.answer, "values": each.values, "stop": each.stop}
+        for each in results
     )
     return folder.write(QUESTION_RESULTS, "".join(json.dumps(line, ensure_ascii=True) + "\n" for line in lines))
 

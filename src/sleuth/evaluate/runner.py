@@ -1,5 +1,6 @@
 """Evaluation runner: ask each question once, score the answers, stop early if search or engine is down."""
 
+import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from sleuth.agent.conversation import OnText
 from sleuth.agent.episode import Runner, Task, run_batch
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import InputError
-from sleuth.evaluate.folder import EvaluationFolder, row_with_passages
+from sleuth.evaluate.folder import TIME, EvaluationFolder, row_with_passages
 from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
 from sleuth.records import Outcome, Question, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
@@ -107,13 +108,13 @@ class EvaluationClock:
         self.folder, self.earlier = folder, folder.seconds() or 0.0
         self.started, self.saved = time.monotonic(), 0.0
 
-    def elapsed(self) -> float:
-        return time.monotonic() - self.started
-
-    def save(self, *, force: bool = False) -> None:
-        if force or self.elapsed() - self.saved >= SAVE_INTERVAL:
-            self.saved = self.elapsed()
-            self.folder.write_seconds(self.earlier + self.saved)
+    def save(self, *, force: bool = False) -> float:
+        """Write the total if SAVE_INTERVAL has passed, or always with `force`; return the seconds of this session."""
+        elapsed = time.monotonic() - self.started
+        if force or elapsed - self.saved >= SAVE_INTERVAL:
+            self.saved = elapsed
+            self.folder.write(TIME, json.dumps({"seconds": self.earlier + elapsed}) + "\n")
+        return elapsed
 
 
 async def evaluate_folder(
@@ -149,5 +150,5 @@ async def evaluate_folder(
                 breaker=CircuitBreaker(),
             )
         finally:
-            clock.save(force=True)
-    return clock.elapsed()
+            elapsed = clock.save(force=True)
+    return elapsed

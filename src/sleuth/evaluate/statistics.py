@@ -4,7 +4,7 @@ Why some of this is not scipy's: docs/decisions/0011-statistics.md.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,12 @@ def estimate(values: Sequence[float], *, proportion: bool = True) -> Estimate:
     Pass `proportion=False` for counts such as searches, even if every value is 0 or 1.
     """
     array = _as_array(values)
-    if proportion and _is_binary(array):
-        return _wilson(array)
+    if proportion and _is_binary(array):  # Wilson's score interval (1927)
+        count, share = array.size, float(array.mean())
+        spread = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
+        centre, scale = share + Z * Z / (2 * count), 1 + Z * Z / count
+        low, high = max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+        return Estimate(share, min(low, share), max(high, share), count)
     bounded = proportion and array.min() >= 0.0 and array.max() <= 1.0
     low, high = _union(_bootstrap(array), _rule_of_three(array, (0.0, 1.0) if bounded else None))
     return Estimate(float(array.mean()), max(0.0, low) if array.min() >= 0.0 else low, high, array.size)
@@ -124,14 +128,6 @@ def _tango_upper(wins: int, losses: int, count: int) -> float:
     return low
 
 
-def _wilson(array: Vector) -> Estimate:
-    count, share = array.size, float(array.mean())
-    spread = Z * math.sqrt(share * (1 - share) / count + Z * Z / (4 * count * count))
-    centre, scale = share + Z * Z / (2 * count), 1 + Z * Z / count
-    low, high = max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
-    return Estimate(share, min(low, share), max(high, share), count)
-
-
 def _rule_of_three(array: Vector, bounds: Interval | None) -> Interval:
     """How far unobserved values could move the mean.
 
@@ -159,13 +155,9 @@ def _resampled_means(array: Vector, random: np.random.Generator) -> Vector:
         occurrences = random.multinomial(array.size, counts[order] / array.size, size=RESAMPLES)
         means: Vector = occurrences @ array[firsts[order]] / array.size
         return means
-    return np.concatenate([array[indices].mean(axis=1) for indices in _resampled_indices(array.size, random)])
-
-
-def _resampled_indices(size: int, random: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    rows = max(1, min(RESAMPLES, _CHUNK // size))
-    for start in range(0, RESAMPLES, rows):
-        yield random.integers(size, size=(min(rows, RESAMPLES - start), size))
+    rows = max(1, min(RESAMPLES, _CHUNK // array.size))
+    sizes = ((min(rows, RESAMPLES - start), array.size) for start in range(0, RESAMPLES, rows))
+    return np.concatenate([array[random.integers(array.size, size=size)].mean(axis=1) for size in sizes])
 
 
 def _as_array(values: Sequence[float]) -> Vector:

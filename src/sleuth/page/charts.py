@@ -70,7 +70,12 @@ def axis(
     `whole` keeps ticks on integers; without `rounded` the axis ends at the outermost values instead of ticks.
     """
     held = [*values, *(bound for bound in (low, high) if bound is not None)] or [0.0, 1.0]
-    bottom, top = _widened(float(min(held)), float(max(held)), low, high)
+    bottom, top = float(min(held)), float(max(held))
+    size = max(abs(bottom), abs(top))
+    if top - bottom <= max(size * 1e-9, 1e-90):  # widen an empty range, keeping a requested bound
+        room = size / 2 or 0.5
+        fixed = bottom == low
+        bottom, top = bottom if fixed else bottom - room, top if top == high and not fixed else top + room
     step = (top - bottom) / ticks
     power = 10.0 ** math.floor(math.log10(step))
     step = next((factor * power for factor in (1, 2, 2.5, 5) if step <= factor * power * (1 + 1e-9)), 10 * power)
@@ -79,15 +84,6 @@ def axis(
     if rounded:
         bottom, top = math.floor(bottom / step + 1e-6) * step, math.ceil(top / step - 1e-6) * step
     return Axis(bottom, top, step, start, end)
-
-
-def _widened(bottom: float, top: float, low: float | None, high: float | None) -> tuple[float, float]:
-    """Bounds that differ; a requested bound is kept."""
-    size = max(abs(bottom), abs(top))
-    if top - bottom > max(size * 1e-9, 1e-90):
-        return bottom, top
-    room = size / 2 or 0.5
-    return (bottom if bottom == low else bottom - room), (top if top == high and bottom != low else top + room)
 
 
 def drawable(value: object) -> bool:

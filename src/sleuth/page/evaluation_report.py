@@ -37,9 +37,16 @@ def evaluation_page(
     known = {name: label for name, label in measures.items() if name in results}
     rows = rows_by_set(results)[: None if len(results["sets"]) > 1 else 1]
     kinds = [*results["kinds"].items(), ("all", results)] if results["kinds"] else []
+    several = len(results["sets"]) > 1
+    exact_match = read_estimate(results["mean"].get("em") if several else results.get("em"))
+    headline = [
+        ("Exact match", interval(exact_match), "mean over the sets" if several else "all questions"),
+        ("Questions", short(results["questions"]), f"{short(results['unusable'])} unusable"),
+        ("Time", duration(results.get("wall_seconds")), "to answer all questions"),
+    ]
     return document(
         results["title"],
-        _headline(results),
+        cards(headline),
         *(element("p", note) for note in notes),
         element("p", NOTE, class_="note"),
         section("By set", _charts(rows, known) if len(rows) > 1 else "", _tables(rows, known, "Set")),
@@ -47,18 +54,6 @@ def evaluation_page(
         section("Transcripts", *map(transcript, transcripts)),
         section("How this was measured", pairs(list(flatten(results["stamp"])))),
         kind="Sleuth · evaluation",
-    )
-
-
-def _headline(results: Tree) -> Html:
-    several = len(results["sets"]) > 1
-    exact_match = read_estimate(results["mean"].get("em") if several else results.get("em"))
-    return cards(
-        [
-            ("Exact match", interval(exact_match), "mean over the sets" if several else "all questions"),
-            ("Questions", short(results["questions"]), f"{short(results['unusable'])} unusable"),
-            ("Time", duration(results.get("wall_seconds")), "to answer all questions"),
-        ]
     )
 
 
@@ -80,17 +75,15 @@ def _tables(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str], first: s
         [label, *(short(part[name]) for name in counts), *(interval(read_estimate(part.get(name))) for name in answers)]
         for label, part in rows
     ]
-    episode_rows = [[label, *(_episode_cell(part.get(name)) for name in episodes)] for label, part in rows]
+    episode_rows: list[list[str]] = []
+    for label, part in rows:
+        means = [read_estimate(part.get(name)) for name in episodes]
+        episode_rows.append([label, *(interval(each, 0 if each and abs(each.value) >= 100 else 2) for each in means)])
     return element(
         "div",
         table([first, "Questions", "Unusable", *answers.values()], answer_rows),
         table([first, *episodes.values()], episode_rows) if episodes else "",
     )
-
-
-def _episode_cell(mean: Tree | None) -> str:
-    found = read_estimate(mean)
-    return interval(found, 0 if found is not None and abs(found.value) >= 100 else 2)
 
 
 def _charts(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str]) -> Html:

@@ -68,7 +68,6 @@ _TRENDS = (
     ("Malformed episodes", "episode/malformed"),
 )
 _NEGATIVE = ("policy/likelihood_right",)
-_HELD_OUT = "evaluate/"
 _SMOOTH_FROM = 12  # number of steps from which a running mean is drawn
 
 
@@ -87,10 +86,14 @@ def run_page(
     ends = ((0, summary.get("em_before")), (summary.get("steps") or 0, summary.get("em_after")))
     held_out = {float(step): known for step, written in ends if (known := read_estimate(written)) is not None}
     made = [(name, value) for name, value in flatten(manifest) if not name.startswith("config.")]
+    found = changes(summary)
+    notes = [element("p", note, class_="note") for note in (*loss_notes(summary), _INTERVALS)]
+    if what := (summary.get("ceiling") or {}).get("what"):
+        notes.insert(-1, element("p", f"{_CEILING}: ", what, class_="note"))
     return document(
         title,
         _headline(summary),
-        section("Before and after, by kind of question", *_before_and_after(summary)),
+        section("Before and after, by kind of question", change_table(found), *notes, change_charts(found)),
         section("Guard events", *guard_events(events, parity)),
         section("Training curves", curves(metrics, held_out, ceiling, guard_markers(events))),
         section("Timing and memory", *timing(metrics)),
@@ -180,16 +183,6 @@ def loss_notes(summary: Tree) -> list[str]:
     return notes
 
 
-def _before_and_after(summary: Tree) -> Iterator[Html]:
-    found = changes(summary)
-    yield change_table(found)
-    yield from (element("p", note, class_="note") for note in loss_notes(summary))
-    if what := (summary.get("ceiling") or {}).get("what"):
-        yield element("p", f"{_CEILING}: ", what, class_="note")
-    yield element("p", _INTERVALS, class_="note")
-    yield change_charts(found)
-
-
 def change_table(found: Sequence[Change]) -> Html:
     """One row per kind with intervals; a column for the ceiling if one is known."""
     has_ceiling = any(change.ceiling for change in found)
@@ -230,7 +223,13 @@ def change_charts(found: Sequence[Change]) -> Html:
 def guard_events(events: Rows, parity: Tree | None) -> Iterator[Html]:
     """Table of guard events, consecutive repetitions merged, and a note on parity of engine and trainer."""
     if events:
-        rows = [_event_row(run) for run in _merge_repeated(events)]
+        rows: list[list[object]] = []
+        for run in _merge_repeated(events):
+            event, steps = run[-1], list(dict.fromkeys(short(each.get("step")) for each in (run[0], run[-1])))
+            action = str(event.get("action", ABSENT))
+            label = element("span", _ACTIONS.get(action, action), class_="bad" if action in _SEVERE else None)
+            figures = (short(event.get(name)) for name in ("value", "limit"))
+            rows.append(["–".join(steps), _guard_name(event), label, *figures, event.get("sentence", ABSENT)])
         yield table(("Step", "Guard", "Action", "Value", "Limit", "Message"), rows)
     else:
         yield element("p", "No guard was triggered.")
@@ -265,16 +264,6 @@ def _merge_repeated(events: Rows) -> list[list[Tree]]:
             latest[key] = [event]
             found.append(latest[key])
     return found
-
-
-def _event_row(run: Rows) -> list[object]:
-    event = run[-1]
-    first, last = short(run[0].get("step")), short(event.get("step"))
-    action = str(event.get("action", ABSENT))
-    label = element("span", _ACTIONS.get(action, action), class_="bad" if action in _SEVERE else None)
-    figures = (short(event.get(name)) for name in ("value", "limit"))
-    steps = first if first == last else f"{first}–{last}"
-    return [steps, _guard_name(event), label, *figures, event.get("sentence", ABSENT)]
 
 
 def _guard_name(event: Tree) -> str:
@@ -327,7 +316,7 @@ def curves(
 def exact_match(
     rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimate | None, markers: Sequence[Marker] = ()
 ) -> Html:
-    key = f"{_HELD_OUT}em"
+    key = "evaluate/em"
     recorded = {
         row["step"]: Estimate(row[key], row.get(f"{key}_low", row[key]), row.get(f"{key}_high", row[key]), 0)
         for row in rows
@@ -356,7 +345,7 @@ def trend(rows: Rows, key: str, name: str = "each step", colour: int = 0) -> lis
 
 def _by_kind(rows: Rows, part: str, title: str, high: float | None = None) -> Html:
     """Held-out curves by kind of question; empty until one has two points."""
-    prefix = f"{_HELD_OUT}{part}_"
+    prefix = f"evaluate/{part}_"
     keys = [key for key in _keys(rows, prefix) if key.removeprefix(prefix) not in ("low", "high")]
     kinds = {key.removeprefix(prefix): _column(rows, key) for key in keys}
     if not any(len(x) > 1 for x, _ in kinds.values()):

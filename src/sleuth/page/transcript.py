@@ -33,7 +33,11 @@ def transcript(row: Row) -> Html:
     and `reason` of a turn; `title` and `text` of a hit.
     """
     question = row.get("question") or row.get("question_id", "")
-    heading = [element("h3", question, dir="auto"), " ", _verdict(row), " ", _origin(row)]
+    known = [str(row[key]) for key in ("kind", "data_source") if row.get(key) is not None]
+    if row.get("step"):  # 0 in evaluations
+        known += [f"{key} {row[key]}" for key in ("step", "sample") if row.get(key) is not None]
+    origin = element("span", ", ".join(known), class_="quiet")
+    heading = [element("h3", question, dir="auto"), " ", _verdict(row), " ", origin]
     turns = (_turn(turn) for turn in row.get("turns") or ())
     return element("article", folded(joined(heading), *turns, _footer(row)), class_="transcript")
 
@@ -49,16 +53,12 @@ def _verdict(row: Row) -> Html:
     return element("span", "right" if right >= 1 else "wrong", class_=f"mark {'good' if right >= 1 else 'bad'}")
 
 
-def _origin(row: Row) -> Html:
-    known = [str(row[key]) for key in ("kind", "data_source") if row.get(key) is not None]
-    if row.get("step"):  # 0 in evaluations
-        known += [f"{key} {row[key]}" for key in ("step", "sample") if row.get(key) is not None]
-    return element("span", ", ".join(known), class_="quiet")
-
-
 def _turn(turn: Row) -> Html:
-    text = str(turn.get("text") or "")
-    thought, content = _split(text)
+    text, content = str(turn.get("text") or ""), ""
+    thought = text
+    if closing := _CLOSING.search(text):
+        thought, _, content = text[: closing.start()].rpartition(f"<{closing[1]}>")
+    thought, content = _THOUGHT_TAG.sub("", thought).strip(), content.strip()
     match turn.get("action"):
         case "search":
             queries = turn.get("queries") or [turn.get("query") or content]
@@ -91,15 +91,6 @@ def call_text(turn: Row) -> str:
     return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _split(text: str) -> tuple[str, str]:
-    """Thought before the action, and content of the action, both without tags."""
-    closing = _CLOSING.search(text)
-    if closing is None:
-        return _THOUGHT_TAG.sub("", text).strip(), ""
-    thought, _, content = text[: closing.start()].rpartition(f"<{closing[1]}>")
-    return _THOUGHT_TAG.sub("", thought).strip(), content.strip()
-
-
 def _speech(kind: str, text: str, label: str = "") -> Html:
     if not text:
         return Html("")
@@ -115,14 +106,13 @@ def _results(turn: Row) -> Html:
     hits: Sequence[Row] = turn.get("hits") or ()
     if not hits and turn.get("outcome") == Outcome.FOUND:
         return _note("Nothing was found.")
-    return element("ol", *(_hit(hit) for hit in hits), class_="hits") if hits else Html("")
-
-
-def _hit(hit: Row) -> Html:
-    line = [element("strong", hit.get("title") or hit.get("id", ""), dir="auto"), " "]
-    line += [element("span", f"score {short(hit.get('score'))}", class_="quiet"), " "]
-    line += [element("span", "gold passage", class_="mark good") if hit.get("gold") else ""]
-    return element("li", *line, element("p", hit["text"], dir="auto") if hit.get("text") else "")
+    items = []
+    for hit in hits:
+        line = [element("strong", hit.get("title") or hit.get("id", ""), dir="auto"), " "]
+        line += [element("span", f"score {short(hit.get('score'))}", class_="quiet"), " "]
+        line += [element("span", "gold passage", class_="mark good") if hit.get("gold") else ""]
+        items.append(element("li", *line, element("p", hit["text"], dir="auto") if hit.get("text") else ""))
+    return element("ol", *items, class_="hits") if items else Html("")
 
 
 def _footer(row: Row) -> Html:

@@ -188,7 +188,7 @@ def test_another_address_is_another_judge(tmp_path: Path, url: str) -> None:
     assert len(JudgeServer.requests) == 2
     # another prompt too
     file = where.path / "judge.jsonl"
-    file.write_text(file.read_text().replace('"prompt": "', '"prompt": "0'))
+    file.write_text(file.read_text().replace('"prompt":"', '"prompt":"0'))
     judged(where, found, Judge(url, "wise"))
     assert len(JudgeServer.requests) == 3
 

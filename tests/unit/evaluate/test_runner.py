@@ -101,7 +101,7 @@ def test_time_of_an_interrupted_session_counts(tmp_path: Path, agent: Agent) -> 
     def broken(_: object) -> None:
         raise OSError("terminal closed")
 
-    folder.write_seconds(100.0)
+    folder.write(TIME, '{"seconds": 100.0}')
     with pytest.raises(OSError, match="terminal closed"):
         asyncio.run(evaluate_folder(agent, folder, concurrent=1, on_result=broken))
     first = folder.seconds()

@@ -5,11 +5,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
-from sleuth.cli.options import MAX_SEED, KeyEnv, ModelName, Temperature, Timeout, parse_endpoint
+from sleuth.cli.options import MAX_SEED, Before, KeyEnv, ModelName, Temperature, Timeout, parse_endpoint
 from sleuth.cli.terminal import Terminal, silence_transformers
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
@@ -25,22 +25,17 @@ PARTIAL_TAG = re.compile(r"</?[a-z_]*$")
 
 
 def ask(
-    run: Annotated[str, typer.Argument(metavar="RUN|URL", help="A run folder, or a model server: http://host/v1.")],
-    question: Annotated[str, typer.Argument(help="The question.")],
-    before: Annotated[bool, typer.Option("--before", help="Use the run's policy from before training.")] = False,
+    run: Annotated[str, Argument(metavar="RUN|URL", help="A run folder, or a model server: http://host/v1.")],
+    question: Annotated[str, Argument(help="The question.")],
+    before: Before = False,
     temperature: Temperature = 0.0,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Sampling seed.")] = 0,
-    index: Annotated[
-        str | None, typer.Option(help="With an address: index folder, retrieval server, or web:PROVIDER.")
-    ] = None,
-    method: Annotated[str | None, typer.Option(help="With an address: search, direct, cot or rag.")] = None,
+    seed: Annotated[int, Option(min=0, max=MAX_SEED, help="Sampling seed.")] = 0,
+    index: Annotated[str | None, Option(help="With an address: index folder, server, or web:PROVIDER.")] = None,
+    method: Annotated[str | None, Option(help="With an address: search, direct, cot or rag.")] = None,
     served: ModelName = None,
     key_env: KeyEnv = None,
     timeout: Timeout = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="With an address: a setting of agent or retrieval."),
-    ] = None,
+    settings: Annotated[list[str] | None, Option("--set", help="With an address: a setting KEY=VALUE.")] = None,
 ) -> None:
     """Ask an agent one question; its thoughts, searches, results and answer are streamed."""
     if not question.strip():

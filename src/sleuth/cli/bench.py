@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Option
 
 from sleuth.bench.workloads import Sizes, Workload, jobs
 from sleuth.cli.options import MAX_HITS, MAX_INT, MAX_ITEMS, MAX_TOKENS, JsonFile, require_new_file
@@ -28,66 +29,38 @@ SLOTS = {"cuda": 1024, "cpu": 16}
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed against reference implementations in the same run.")
 
-Shape = Annotated[str | None, typer.Option(help="A published shape, such as qwen2.5-3b.", show_default=SHAPE)]
-Model = Annotated[Path | None, typer.Option(help="Model folder for shape and tokenizer; weights are random.")]
-Searches = Annotated[int, typer.Option(min=0, max=MAX_ITEMS, help="Searches per episode, which has one more turn.")]
-PromptTokens = Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Approximate tokens per prompt.")]
-TurnTokens = Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Sampled tokens per turn.")]
-ObservationTokens = Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens per search result.")]
-Slots = Annotated[int | None, typer.Option(min=1, max=MAX_ITEMS, help="Concurrent episodes. Default: 1024, CPU: 16.")]
-EngineMemory = Annotated[float, typer.Option(min=0.001, max=1, help="Maximum fraction of GPU memory for the KV cache.")]
-Passages = Annotated[int, typer.Option(min=100, max=1_000_000, help="Passages of the generated encyclopedia.")]
-Recompute = Annotated[float, typer.Option(min=0, max=1, help="Fraction of layers with activation checkpointing.")]
+Shape = Annotated[str | None, Option(help="A published shape, such as qwen2.5-3b.", show_default=SHAPE)]
+Model = Annotated[Path | None, Option(help="Model folder for shape and tokenizer; weights are random.")]
+Searches = Annotated[int, Option(min=0, max=MAX_ITEMS, help="Searches per episode, which has one more turn.")]
+PromptTokens = Annotated[int, Option(min=1, max=MAX_TOKENS, help="Approximate tokens per prompt.")]
+TurnTokens = Annotated[int, Option(min=1, max=MAX_TOKENS, help="Sampled tokens per turn.")]
+ObservationTokens = Annotated[int, Option(min=1, max=MAX_TOKENS, help="Tokens per search result.")]
+Slots = Annotated[int | None, Option(min=1, max=MAX_ITEMS, help="Concurrent episodes. Default: 1024, CPU: 16.")]
+EngineMemory = Annotated[float, Option(min=0.001, max=1, help="Maximum fraction of GPU memory for the KV cache.")]
+Passages = Annotated[int, Option(min=100, max=1_000_000, help="Passages of the generated encyclopedia.")]
+Recompute = Annotated[float, Option(min=0, max=1, help="Fraction of layers with activation checkpointing.")]
 
-
-class PeerName(StrEnum):
-    VLLM = "vllm"
-    NONE = "none"
-
-
-class Part(StrEnum):
-    WORDS = "words"
-    VECTORS = "vectors"
-    SERVER = "server"
+Part = StrEnum("Part", ["words", "vectors", "server"])
+WORKLOAD_HELP = "single: one prompt per sample; groups: samples share prompts; turns: two turns; repeatable."
+PART_HELP = "words: BM25, against bm25s; vectors: exact search, against top-k; server: batched requests; repeatable."
 
 
 @app.command()
 def engine(
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(help="A published shape, such as qwen2.5-3b; repeatable.", show_default=SHAPE),
-    ] = None,
-    model: Annotated[list[Path] | None, typer.Option(help="Model folder for its shape; weights are random.")] = None,
-    workload: Annotated[
-        list[Workload] | None,
-        typer.Option(
-            help="single: one prompt per sample; groups: samples share prompts; turns: two turns with an observation "
-            "in between; repeatable.",
-            show_default="all",
-        ),
-    ] = None,
-    concurrent: Annotated[
-        list[int] | None,
-        typer.Option(min=1, max=MAX_ITEMS, help="Concurrent episodes; repeatable. Default: 512 and 1024, CPU: 8."),
-    ] = None,
-    group: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Samples per prompt in `groups`.")] = 8,
-    prompt_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens per prompt.")] = 300,
-    new_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Sampled tokens per turn.")] = 128,
-    observation_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens between turns.")] = 500,
-    repetitions: Annotated[
-        int, typer.Option(min=1, max=MAX_ITEMS, help="Repetitions after a warm-up; the best counts.")
-    ] = 3,
-    peer: Annotated[PeerName, typer.Option(help="Engine to compare with.")] = PeerName.VLLM,
-    vllm_python: Annotated[
-        str, typer.Option(help="Python of an environment with vLLM.", show_default="this one")
-    ] = sys.executable,
-    vllm_setting: Annotated[list[str] | None, typer.Option(help="NAME=JSON for vLLM's LLM; repeatable.")] = None,
-    memory: Annotated[
-        float | None, typer.Option(min=0.01, max=1, help="Fraction of GPU memory for our KV cache.")
-    ] = None,
-    prefill_tokens: Annotated[
-        int | None, typer.Option(min=1, max=MAX_TOKENS, help="Maximum prefill tokens per step of our engine.")
-    ] = None,
+    shape: Annotated[list[str] | None, Option(help="A published shape; repeatable.", show_default=SHAPE)] = None,
+    model: Annotated[list[Path] | None, Option(help="Model folder for its shape; weights are random.")] = None,
+    workload: Annotated[list[Workload] | None, Option(help=WORKLOAD_HELP, show_default="all")] = None,
+    concurrent: Annotated[list[int] | None, Option(min=1, max=MAX_ITEMS, help="Episodes at once; repeatable.")] = None,
+    group: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Samples per prompt in `groups`.")] = 8,
+    prompt_tokens: Annotated[int, Option(min=1, max=MAX_TOKENS, help="Tokens per prompt.")] = 300,
+    new_tokens: Annotated[int, Option(min=1, max=MAX_TOKENS, help="Sampled tokens per turn.")] = 128,
+    observation_tokens: Annotated[int, Option(min=1, max=MAX_TOKENS, help="Tokens between turns.")] = 500,
+    repetitions: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Repetitions after a warm-up; the best counts.")] = 3,
+    peer: Annotated[Literal["vllm", "none"], Option(help="Engine to compare with.")] = "vllm",
+    vllm_python: Annotated[str, Option(help="Python with vLLM.", show_default="this one")] = sys.executable,
+    vllm_setting: Annotated[list[str] | None, Option(help="NAME=JSON for vLLM's LLM; repeatable.")] = None,
+    memory: Annotated[float | None, Option(min=0.01, max=1, help="Fraction of GPU memory for our KV cache.")] = None,
+    prefill_tokens: Annotated[int | None, Option(min=1, max=MAX_TOKENS, help="Our prefill tokens per step.")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Compare the generation speed of our engine and vLLM, on random weights and the same episodes."""
@@ -113,7 +86,7 @@ def engine(
             config,
             jobs(workload or list(Workload), levels, sizes),
             repetitions=repetitions,
-            peer=Peer(vllm_python, vllm_settings) if peer is PeerName.VLLM else None,
+            peer=Peer(vllm_python, vllm_settings) if peer == "vllm" else None,
             settings={name: value for name, value in settings.items() if value is not None},
             log=_log,
         )
@@ -127,12 +100,10 @@ def engine(
 def train(
     shape: Shape = None,
     model: Model = None,
-    rows: Annotated[int | None, typer.Option(min=2, max=MAX_INT, help="Rows per pass. Default: 16, CPU: 2.")] = None,
-    row_tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens per row.")] = 1000,
+    rows: Annotated[int | None, Option(min=2, max=MAX_INT, help="Rows per pass. Default: 16, CPU: 2.")] = None,
+    row_tokens: Annotated[int, Option(min=2, max=MAX_TOKENS, help="Tokens per row.")] = 1000,
     recompute: Recompute = 0.0,
-    repetitions: Annotated[
-        int, typer.Option(min=1, max=MAX_ITEMS, help="Repetitions after 3 warm-up passes; the median counts.")
-    ] = 5,
+    repetitions: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Repetitions after a warm-up; median.")] = 5,
     json_file: JsonFile = None,
 ) -> None:
     """Compare our forward and backward passes with stock Hugging Face.
@@ -165,21 +136,21 @@ def train(
 def step(
     shape: Shape = None,
     model: Model = None,
-    questions: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Questions per step.")] = 512,
-    samples: Annotated[int, typer.Option(min=2, max=MAX_ITEMS, help="Episodes per question.")] = 5,
+    questions: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Questions per step.")] = 512,
+    samples: Annotated[int, Option(min=2, max=MAX_ITEMS, help="Episodes per question.")] = 5,
     searches: Searches = 2,
     prompt_tokens: PromptTokens = 180,
     turn_tokens: TurnTokens = 80,
     observation_tokens: ObservationTokens = 240,
-    update: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Maximum trajectories per weight update.")] = 256,
-    kl: Annotated[bool, typer.Option(help="Add a KL penalty to a reference model.")] = True,
-    lora: Annotated[int, typer.Option(min=0, max=MAX_ITEMS, help="LoRA rank; 0 trains all weights.")] = 0,
+    update: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Maximum trajectories per weight update.")] = 256,
+    kl: Annotated[bool, Option(help="Add a KL penalty to a reference model.")] = True,
+    lora: Annotated[int, Option(min=0, max=MAX_ITEMS, help="LoRA rank; 0 trains all weights.")] = 0,
     recompute: Recompute = 0.0,
-    pack_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens per packed pass.")] = 16_384,
+    pack_tokens: Annotated[int, Option(min=1, max=MAX_TOKENS, help="Tokens per packed pass.")] = 16_384,
     slots: Slots = None,
     engine_memory: EngineMemory = 0.2,
-    warmup: Annotated[int, typer.Option(min=0, max=MAX_ITEMS, help="Questions of a warm-up step.")] = 16,
-    steps: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Measured steps, each on new questions.")] = 1,
+    warmup: Annotated[int, Option(min=0, max=MAX_ITEMS, help="Questions of a warm-up step.")] = 16,
+    steps: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Measured steps, each on new questions.")] = 1,
     passages: Passages = 20_000,
     json_file: JsonFile = None,
 ) -> None:
@@ -203,14 +174,14 @@ def step(
 def evaluate(
     shape: Shape = None,
     model: Model = None,
-    questions: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Number of questions.")] = 5000,
+    questions: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Number of questions.")] = 5000,
     searches: Searches = 2,
     prompt_tokens: PromptTokens = 180,
     turn_tokens: TurnTokens = 80,
     observation_tokens: ObservationTokens = 240,
     slots: Slots = None,
     engine_memory: EngineMemory = 0.6,
-    warmup: Annotated[int, typer.Option(min=0, max=MAX_ITEMS, help="Warm-up questions, not counted.")] = 64,
+    warmup: Annotated[int, Option(min=0, max=MAX_ITEMS, help="Warm-up questions, not counted.")] = 64,
     passages: Passages = 20_000,
     json_file: JsonFile = None,
 ) -> None:
@@ -232,25 +203,16 @@ def evaluate(
 
 @app.command()
 def retrieval(
-    part: Annotated[
-        list[Part] | None,
-        typer.Option(
-            help="words: BM25 and bm25s; vectors: exact search and matrix product with top-k; server: batched and "
-            "one request at a time; repeatable.",
-            show_default="all",
-        ),
-    ] = None,
-    corpus: Annotated[Path | None, typer.Option(help="Corpus to index. Default: a generated encyclopedia.")] = None,
-    questions: Annotated[list[Path] | None, typer.Option(help="Question files; required with --corpus.")] = None,
+    part: Annotated[list[Part] | None, Option(help=PART_HELP, show_default="all")] = None,
+    corpus: Annotated[Path | None, Option(help="Corpus to index. Default: a generated encyclopedia.")] = None,
+    questions: Annotated[list[Path] | None, Option(help="Question files; required with --corpus.")] = None,
     passages: Passages = 100_000,
-    rows: Annotated[
-        int | None, typer.Option(min=1, max=MAX_INT, help="Vectors. Default: those of wiki-18, CPU: 200,000.")
-    ] = None,
-    dimensions: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Dimensions of a vector.")] = 768,
-    k: Annotated[int, typer.Option(min=1, max=MAX_HITS, help="Hits per query.")] = 3,
-    kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="Kind of the served index.")] = "bm25",
-    clients: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Concurrent clients of the server.")] = 256,
-    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Duration of the load on each server.")] = 60.0,
+    rows: Annotated[int | None, Option(min=1, max=MAX_INT, help="Vectors. Default: wiki-18's, CPU: 200,000.")] = None,
+    dimensions: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Dimensions of a vector.")] = 768,
+    k: Annotated[int, Option(min=1, max=MAX_HITS, help="Hits per query.")] = 3,
+    kind: Annotated[Literal["bm25", "dense", "hybrid"], Option(help="Kind of the served index.")] = "bm25",
+    clients: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Concurrent clients of the server.")] = 256,
+    seconds: Annotated[float, Option(min=1, max=86_400, help="Duration of the load on each server.")] = 60.0,
 ) -> None:
     """Compare BM25 search, vector search and the search server with reference implementations."""
     if (corpus is None) != (not questions):
@@ -262,11 +224,11 @@ def retrieval(
     echo(f"{describe_machine()}\n")
     with TemporaryDirectory() as scratch:
         for each in part or Part:
-            if each is Part.VECTORS:
+            if each == "vectors":
                 table = dense_table(rows, dimensions, k)
             else:
                 path, queries = _corpus_and_queries(corpus, questions or [], passages, Path(scratch))
-                if each is Part.WORDS:
+                if each == "words":
                     table = bm25_table(path, queries, k)
                 else:
                     table = server_table(path, queries, kind, clients, seconds, Path(scratch) / "index")

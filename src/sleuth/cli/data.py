@@ -1,7 +1,7 @@
 """sleuth data and sleuth world: prepare, generate and download question sets and corpora."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.progress import Progress
+from typer import Argument, Option
 
 from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_SEED
 from sleuth.cli.progress import StageProgress
@@ -31,43 +32,37 @@ world_app = typer.Typer(no_args_is_help=True, help="Generate an encyclopedia of 
 
 Folder = Annotated[
     Path,
-    typer.Option(
+    Option(
         envvar="SLEUTH_DATA",
         help="Folder of public files, each under its hub id. Files that are already there are used, the others are "
         "downloaded into it.",
     ),
 ]
+Duplicates = Literal["drop", "keep"]
 Split = Literal["train", "dev", "test"]
+
+SOURCES_HELP = (
+    "nq, triviaqa, popqa, hotpotqa, 2wikimultihopqa, musique, bamboogle, searchr1-train; or files: Parquet of "
+    "Search-R1 and verl, JSONL of FlashRAG, RLinf, ASearcher and Sleuth, plain or .gz."
+)
+
+COLLECTIONS_HELP = (
+    "wiki18, wiki18-e5, wiki18-hnsw, wiki18-bm25, asearcher, asearcher-e5, searchr1-train, rlinf, flashrag, or one of "
+    "its sets (nq, ...)."
+)
 
 
 @app.command()
 def prepare(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            help="nq, triviaqa, popqa, hotpotqa, 2wikimultihopqa, musique, bamboogle, searchr1-train; or files: "
-            "Parquet of Search-R1 and verl, JSONL of FlashRAG, RLinf, ASearcher and Sleuth, plain or .gz"
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Output folder; it must not exist.")],
-    test: Annotated[
-        list[str] | None, typer.Option(help="A test set or file whose questions are removed; repeatable.")
-    ] = None,
-    split: Annotated[Split | None, typer.Option(help="Split of the named sets: train (default), dev or test.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=MAX_SEED, help="Shuffle by this seed. Default: file order.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, max=MAX_INT, help="Maximum number of questions, drawn by seed.")
-    ] = None,
-    answerable: Annotated[bool, typer.Option(help="Drop questions that are marked as unanswerable.")] = False,
-    duplicates: Annotated[
-        Literal["drop", "keep"] | None,
-        typer.Option(help="Repeated questions: drop (default), or keep (default with --split dev and test)."),
-    ] = None,
-    prompt: Annotated[
-        str, typer.Option(help="Prompt of Parquet rows that have none: a name, or FILE.toml:NAME.")
-    ] = "instruct",
+    sources: Annotated[list[str], Argument(help=SOURCES_HELP)],
+    out: Annotated[Path, Option(help="Output folder; it must not exist.")],
+    test: Annotated[list[str] | None, Option(help="Test set or file to remove questions of; repeatable.")] = None,
+    split: Annotated[Split | None, Option(help="Split of the named sets: train (default), dev or test.")] = None,
+    seed: Annotated[int | None, Option(min=0, max=MAX_SEED, help="Shuffle by this seed. Default: file order.")] = None,
+    limit: Annotated[int | None, Option(min=1, max=MAX_INT, help="Maximum number of questions, drawn by seed.")] = None,
+    answerable: Annotated[bool, Option(help="Drop questions that are marked as unanswerable.")] = False,
+    duplicates: Annotated[Duplicates | None, Option(help="Repeated questions. Default: drop from train only.")] = None,
+    prompt: Annotated[str, Option(help="Prompt of Parquet rows without one: name or FILE.toml:NAME.")] = "instruct",
     folder: Folder = Path("data"),
 ) -> None:
     """Write questions.jsonl, the same as Parquet for Search-R1 and verl, and dropped.jsonl."""
@@ -99,13 +94,7 @@ def prepare(
 
 @app.command()
 def download(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            help="wiki18, wiki18-e5, wiki18-hnsw, wiki18-bm25, asearcher, asearcher-e5, searchr1-train, rlinf, "
-            "flashrag, or one of its sets (nq, ...)"
-        ),
-    ],
+    names: Annotated[list[str], Argument(help=COLLECTIONS_HELP)],
     folder: Folder = Path("data"),
 ) -> None:
     """Download public files; interrupted downloads are resumed, complete ones are verified."""
@@ -121,29 +110,14 @@ def download(
 
 @app.command()
 def make(
-    source: Annotated[
-        Path,
-        typer.Argument(metavar="CORPUS|INDEX", help="An index folder, or any source of an index: JSONL, documents."),
-    ],
-    out: Annotated[Path, typer.Option(help="Output question file (.jsonl or .jsonl.gz); it must not exist.")],
-    questions: Annotated[
-        int, typer.Option(min=1, max=MAX_INT, help="Number of questions; fewer if the passages do not suffice.")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed; the same seed gives the same file.")] = 0,
-    without: Annotated[
-        list[Path] | None,
-        typer.Option(help="A test or validation file; its pages, questions and answers are excluded. Repeatable."),
-    ] = None,
-    per_passage: Annotated[
-        int,
-        typer.Option(
-            min=1, max=MAX_ITEMS, help="Maximum single-passage questions per passage; multi-hop questions are extra."
-        ),
-    ] = 1,
-    hops_share: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Fraction of questions that need several passages.")
-    ] = 0.4,
-    name: Annotated[str, typer.Option(help="Name of the set, used as data_source and id prefix.")] = "cloze",
+    source: Annotated[Path, Argument(metavar="CORPUS|INDEX", help="Index folder, or any source of an index.")],
+    out: Annotated[Path, Option(help="Output question file (.jsonl or .jsonl.gz); it must not exist.")],
+    questions: Annotated[int, Option(min=1, max=MAX_INT, help="Maximum number of questions.")] = 10_000,
+    seed: Annotated[int, Option(min=0, max=MAX_SEED, help="Seed; the same seed gives the same file.")] = 0,
+    without: Annotated[list[Path] | None, Option(help="Test file whose content is excluded; repeatable.")] = None,
+    per_passage: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Maximum single-hop questions per passage.")] = 1,
+    hops_share: Annotated[float, Option(min=0.0, max=1.0, help="Fraction of multi-hop questions.")] = 0.4,
+    name: Annotated[str, Option(help="Name of the set, used as data_source and id prefix.")] = "cloze",
 ) -> None:
     """Generate questions about a corpus by rules, without a language model, with answers and gold passages."""
     require_new(out)
@@ -192,18 +166,15 @@ def _report_sets(out: Path, manifest: dict[str, Any]) -> None:
         echo(f"{file['rows']:>9,}  {out / name}")
 
 
-@contextmanager
-def _open_passages(source: Path, progress: StageProgress) -> "Iterator[PassageStore]":
+def _open_passages(source: Path, progress: StageProgress) -> "AbstractContextManager[PassageStore]":
     """The passages of an index folder, which records its corpus, or of any other source."""
     from sleuth.retrieval import manifest
     from sleuth.retrieval.index import open_passages
     from sleuth.synthesis.cloze.generator import open_corpus
 
     if (source / manifest.NAME).is_file():
-        yield open_passages(source)
-        return
-    with open_corpus(source, progress) as passages:
-        yield passages
+        return nullcontext(open_passages(source))
+    return open_corpus(source, progress)
 
 
 def _report_generated(out: Path, made: "GeneratedQuestions", wanted: int, random: Random) -> None:
@@ -228,13 +199,11 @@ def world() -> None:
 
 @world_app.command("make")
 def make_world(
-    out: Annotated[Path, typer.Option(help="Output folder; it must not exist.")],
-    passages: Annotated[
-        int, typer.Option(min=MIN_PASSAGES, max=MAX_PASSAGES, help="Number of passages, one per entity.")
-    ] = 2000,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the world.")] = 0,
-    train: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Number of training questions.")] = 4000,
-    test: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Number of questions about held-out entities.")] = 500,
+    out: Annotated[Path, Option(help="Output folder; it must not exist.")],
+    passages: Annotated[int, Option(min=MIN_PASSAGES, max=MAX_PASSAGES, help="Number of passages.")] = 2000,
+    seed: Annotated[int, Option(min=0, max=MAX_SEED, help="Seed of the world.")] = 0,
+    train: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Number of training questions.")] = 4000,
+    test: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Number of questions about held-out entities.")] = 500,
 ) -> None:
     """Write corpus.jsonl, questions.train.jsonl, questions.test.jsonl and manifest.json."""
     with _row_progress(passages + train + test) as advance:

@@ -9,31 +9,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
-from sleuth.cli.options import (
-    MAX_INT,
-    MAX_SEED,
-    AgentSettings,
-    Before,
-    JsonFile,
-    KeyEnv,
-    Method,
-    ModelName,
-    Temperature,
-    Timeout,
-    parse_endpoint,
-    require_new_file,
-)
+from sleuth.cli import options
 from sleuth.cli.progress import TrainingProgress
 from sleuth.cli.terminal import print_markdown, silence_transformers, stderr_console
 from sleuth.errors import ConfigError, InputError, Interrupted, UserError
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
-    from sleuth.agent.loading import AgentOptions, AgentSpec, RemoteAgentSpec
-    from sleuth.engines.remote import Endpoint
+    from sleuth.agent.loading import AgentSpec, RemoteAgentSpec
     from sleuth.evaluate.benchmarks import Benchmark
     from sleuth.evaluate.folder import EvaluationFolder
     from sleuth.evaluate.judge import Judge
@@ -45,55 +31,33 @@ EVALUATIONS = Path("evaluations")
 PREPARED = Path("data/search-r1/test")
 KEY_ENV = "OPENAI_API_KEY"
 DEFAULT_SHOTS = 4
+SUITE_HELP = "search-r1 (seven sets) or a question file; repeatable. Default: the run's held-out questions."
 
 
 def evaluate(
-    model: Annotated[
-        str | None, typer.Argument(metavar="RUN|MODEL|URL", help="A run or model folder, hub name, or model server.")
-    ] = None,
-    suite: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--suite",
-            "--questions",
-            metavar="NAME|FILE",
-            help="search-r1 (seven sets) or a question file; repeatable. Default: the run's held-out questions.",
-        ),
-    ] = None,
-    data: Annotated[Path, typer.Option(help="Folder of the search-r1 sets, from sleuth data prepare.")] = PREPARED,
-    index: Annotated[
-        str | None,
-        typer.Option("--index", "--retriever", help="Index folder, retrieval server, or web:PROVIDER."),
-    ] = None,
-    method: Method = None,
-    shots: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|FILE:N|N", help=f"Examples for direct, cot and rag. Default N: {DEFAULT_SHOTS}."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, max=MAX_INT, help="Maximum number of questions, equally many of each set.")
-    ] = None,
-    temperature: Temperature = 0.0,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of sampling, --limit and --shots.")] = 0,
-    before: Before = False,
-    settings: AgentSettings = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Output folder, new or to resume; or FILE.json for figures only. Default: evaluations/NAME."),
-    ] = None,
-    served: ModelName = None,
-    key_env: KeyEnv = None,
-    timeout: Timeout = None,
-    judge: Annotated[
-        str | None, typer.Option(metavar="URL", help="OpenAI-compatible server that judges answers: http://host/v1.")
-    ] = None,
-    judge_model: Annotated[str | None, typer.Option(help="Model that judges.")] = None,
-    judge_key_env: Annotated[str, typer.Option(help="Environment variable of the judge's API key.")] = KEY_ENV,
-    rescore: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Score an evaluation again, without generation.")
-    ] = None,
+    model: Annotated[str | None, Argument(metavar="RUN|MODEL|URL", help="Run, model, hub name or server.")] = None,
+    suite: Annotated[list[str] | None, Option("--suite", "--questions", metavar="NAME|FILE", help=SUITE_HELP)] = None,
+    data: Annotated[Path, Option(help="Folder of the search-r1 sets, from sleuth data prepare.")] = PREPARED,
+    index: options.AgentIndex = None,
+    method: options.Method = None,
+    shots: Annotated[str | None, Option(metavar="FILE|FILE:N|N", help="Examples for direct, cot, rag.")] = None,
+    limit: Annotated[int | None, Option(min=1, max=options.MAX_INT, help="Maximum questions, equal per set.")] = None,
+    temperature: options.Temperature = 0.0,
+    seed: Annotated[int, Option(min=0, max=options.MAX_SEED, help="Seed of sampling, --limit and --shots.")] = 0,
+    before: options.Before = False,
+    settings: options.AgentSettings = None,
+    out: Annotated[Path | None, Option(help="New folder, one to resume, or FILE.json for figures only.")] = None,
+    served: options.ModelName = None,
+    key_env: options.KeyEnv = None,
+    timeout: options.Timeout = None,
+    judge: Annotated[str | None, Option(metavar="URL", help="Judge server, as http://host/v1.")] = None,
+    judge_model: Annotated[str | None, Option(help="Model that judges.")] = None,
+    judge_key_env: Annotated[str, Option(help="Environment variable of the judge's API key.")] = KEY_ENV,
+    rescore: Annotated[Path | None, Option(metavar="FOLDER", help="Score an existing evaluation again.")] = None,
 ) -> None:
     """Answer every question once and score the answers, with 95% intervals. The same command resumes."""
+    from sleuth.evaluate.folder import EvaluationFolder
+
     figures_only = out is not None and out.suffix == ".json"
     if out is not None and figures_only:
         _require_writable(out)
@@ -105,9 +69,12 @@ def evaluate(
         given = (suite, index, method, shots, limit, before, settings, out, temperature, seed, served, key_env, timeout)
         if any(given) or data != PREPARED:
             raise ConfigError("--rescore runs no model: only the --judge options have an effect; remove the others")
-        _rescore(rescore, chosen_judge, console)
+        folder = EvaluationFolder.open(rescore)
+        with folder.lock():
+            _report(folder, chosen_judge, console)
+        console.print(f"figures      {folder.path / 'results.json'}", soft_wrap=True)
         return
-    from sleuth.agent.loading import AgentOptions
+    from sleuth.agent.loading import AgentOptions, describe_agent, describe_remote_agent
     from sleuth.evaluate.benchmarks import SUITES, load_benchmark
     from sleuth.runs.atomic import atomic_write
 
@@ -116,9 +83,16 @@ def evaluate(
     if seed and not (temperature or limit or shots):
         raise ConfigError("--seed has no effect without --temperature, --limit or --shots; remove it")
     silence_transformers()
-    options = AgentOptions(tuple(settings or ()), index, method, before)
-    endpoint = parse_endpoint(str(model), served, key_env, timeout)
-    spec = _describe(str(model), endpoint, options, Path(suite[0]) if suite else None, console)
+    agent_options = AgentOptions(tuple(settings or ()), index, method, before)
+    endpoint = options.parse_endpoint(str(model), served, key_env, timeout)
+    questions = Path(suite[0]) if suite else None
+    spec: Spec
+    if endpoint is None:
+        spec = describe_agent(str(model), agent_options, questions)
+    else:
+        spec = describe_remote_agent(endpoint, agent_options, questions)
+    for note in spec.notes:
+        console.print(note, soft_wrap=True)
     benchmark = load_benchmark(suite or [str(path) for path in spec.questions], data, limit, seed)
     examples = _load_examples(shots, spec, benchmark, seed)
     with ExitStack() as stack:
@@ -137,15 +111,15 @@ def evaluate(
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A", help="An evaluation folder, or its results.json.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another evaluation of the same questions.")],
-    measure: Annotated[str, typer.Option(help="Measure to compare: em, f1, cover_em, judge, format, tokens...")] = "em",
-    common: Annotated[bool, typer.Option("--common", help="Compare only questions in both evaluations.")] = False,
-    show: Annotated[int, typer.Option(min=0, max=MAX_INT, help="Changed questions to print, won and lost.")] = 10,
-    json_file: JsonFile = None,
+    first: Annotated[Path, Argument(metavar="A", help="An evaluation folder, or its results.json.")],
+    second: Annotated[Path, Argument(metavar="B", help="Another evaluation of the same questions.")],
+    measure: Annotated[str, Option(help="Measure to compare: em, f1, cover_em, judge, format, tokens...")] = "em",
+    common: Annotated[bool, Option("--common", help="Compare only questions in both evaluations.")] = False,
+    show: Annotated[int, Option(min=0, max=options.MAX_INT, help="Changed questions to print, won and lost.")] = 10,
+    json_file: options.JsonFile = None,
 ) -> None:
     """Compare B with A: paired differences with 95% intervals, per set and overall, and the changed questions."""
-    require_new_file(json_file)
+    options.require_new_file(json_file)
     from sleuth.evaluate import comparison
     from sleuth.evaluate.results import MEASURES, read_results
 
@@ -162,7 +136,7 @@ def compare(
 
 
 def _require_writable(out: Path) -> None:
-    require_new_file(out)
+    options.require_new_file(out)
     try:
         with TemporaryFile(dir=out.parent):
             return
@@ -181,30 +155,6 @@ def _judge(url: str | None, model: str | None, key_env: str) -> "Judge | None":
     from sleuth.evaluate.judge import Judge
 
     return Judge(url, model, key_env)
-
-
-def _rescore(path: Path, judge: "Judge | None", console: Console) -> None:
-    from sleuth.evaluate.folder import EvaluationFolder
-
-    folder = EvaluationFolder.open(path)
-    with folder.lock():
-        _report(folder, judge, console)
-    console.print(f"figures      {folder.path / 'results.json'}", soft_wrap=True)
-
-
-def _describe(
-    model: str, endpoint: "Endpoint | None", options: "AgentOptions", questions: Path | None, console: Console
-) -> "Spec":
-    from sleuth.agent.loading import describe_agent, describe_remote_agent
-
-    spec: Spec
-    if endpoint is None:
-        spec = describe_agent(model, options, questions)
-    else:
-        spec = describe_remote_agent(endpoint, options, questions)
-    for note in spec.notes:
-        console.print(note, soft_wrap=True)
-    return spec
 
 
 def _load_examples(shots: str | None, spec: "Spec", benchmark: "Benchmark", seed: int) -> "tuple[Question, ...]":

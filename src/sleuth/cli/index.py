@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_PROCESSES, MAX_TOKENS
 from sleuth.cli.progress import StageProgress
@@ -39,36 +40,30 @@ BUILD_OPTIONS: dict[Component, tuple[str, ...]] = {"bm25": ("workers",), "encode
 Given = dict[str, Any]
 
 # Encoder options: known for e5, bge, gte, MiniLM and contriever, required for other families.
-EncoderName = Annotated[str | None, typer.Option(help="minilm, a model folder, or a hub name.")]
-QueryPrefix = Annotated[str | None, typer.Option(help="Prefix of queries. Default: that of the encoder family.")]
-PassagePrefix = Annotated[str | None, typer.Option(help="Prefix of passages. Default: that of the encoder family.")]
+EncoderName = Annotated[str | None, Option(help="minilm, a model folder, or a hub name.")]
+QueryPrefix = Annotated[str | None, Option(help="Prefix of queries. Default: that of the encoder family.")]
+PassagePrefix = Annotated[str | None, Option(help="Prefix of passages. Default: that of the encoder family.")]
 Pooling = Annotated[
-    Literal["mean", "cls", "last"] | None, typer.Option(help="Pooling of token vectors. Default: that of the family.")
+    Literal["mean", "cls", "last"] | None, Option(help="Pooling of token vectors. Default: that of the family.")
 ]
-Normalise = Annotated[bool | None, typer.Option("--normalise/--raw", help="Normalise vectors to unit length, or not.")]
-QueryTokens = Annotated[int | None, typer.Option(min=1, max=MAX_TOKENS, help="Maximum tokens per query. Default: 256.")]
-PassageTokens = Annotated[
-    int | None, typer.Option(min=1, max=MAX_TOKENS, help="Maximum tokens per passage. Default: 256.")
-]
+Normalise = Annotated[bool | None, Option("--normalise/--raw", help="Normalise vectors to unit length, or not.")]
+QueryTokens = Annotated[int | None, Option(min=1, max=MAX_TOKENS, help="Maximum tokens per query. Default: 256.")]
+PassageTokens = Annotated[int | None, Option(min=1, max=MAX_TOKENS, help="Maximum tokens per passage. Default: 256.")]
+
+SOURCE_HELP = (
+    "JSONL with id and contents (plain, .gz, part_* pieces, or a folder of them), Parquet, or a folder of text, "
+    "Markdown, HTML and PDF files."
+)
 
 
 @app.command()
 def build(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="JSONL with id and contents (plain, .gz, part_* pieces, or a folder of them), Parquet, "
-            "or a folder of text, Markdown, HTML and PDF files."
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Output folder; it must not exist.")],
-    kind: Annotated[
-        IndexKind,
-        typer.Option(help="bm25, dense (exact), ann (approximate), or hybrid (bm25 and dense)."),
-    ] = "bm25",
-    k1: Annotated[float | None, typer.Option(min=0.0, help="BM25 term saturation. Default: 0.9.")] = None,
-    b: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="BM25 length normalisation. Default: 0.4.")] = None,
-    stemmer: Annotated[str | None, typer.Option(help="BM25 stemmer language, or none. Default: english.")] = None,
+    source: Annotated[Path, Argument(help=SOURCE_HELP)],
+    out: Annotated[Path, Option(help="Output folder; it must not exist.")],
+    kind: Annotated[IndexKind, Option(help="hybrid: bm25 and dense; dense is exact, ann approximate.")] = "bm25",
+    k1: Annotated[float | None, Option(min=0.0, help="BM25 term saturation. Default: 0.9.")] = None,
+    b: Annotated[float | None, Option(min=0.0, max=1.0, help="BM25 length normalisation. Default: 0.4.")] = None,
+    stemmer: Annotated[str | None, Option(help="BM25 stemmer language, or none. Default: english.")] = None,
     encoder: EncoderName = None,
     query_prefix: QueryPrefix = None,
     passage_prefix: PassagePrefix = None,
@@ -76,24 +71,17 @@ def build(
     normalise: Normalise = None,
     query_tokens: QueryTokens = None,
     passage_tokens: PassageTokens = None,
-    method: Annotated[Literal["hnsw", "ivfpq"] | None, typer.Option(help="ANN method. Default: hnsw.")] = None,
-    links: Annotated[
-        int | None, typer.Option(min=2, max=MAX_ITEMS, help="HNSW: neighbours per node. Default: 64.")
-    ] = None,
+    method: Annotated[Literal["hnsw", "ivfpq"] | None, Option(help="ANN method. Default: hnsw.")] = None,
+    links: Annotated[int | None, Option(min=2, max=MAX_ITEMS, help="HNSW: neighbours per node. Default: 64.")] = None,
     effort: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_ITEMS, help="HNSW: candidates; IVF-PQ: probed lists. Default: 128."),
+        int | None, Option(min=1, max=MAX_ITEMS, help="HNSW: candidates; IVF-PQ: probed lists. Default: 128.")
     ] = None,
-    lists: Annotated[
-        int | None, typer.Option(min=0, max=MAX_INT, help="IVF-PQ: number of lists. Default: by corpus size.")
-    ] = None,
+    lists: Annotated[int | None, Option(min=0, max=MAX_INT, help="IVF-PQ: lists. Default: by corpus size.")] = None,
     bytes_: Annotated[
-        int | None, typer.Option("--bytes", min=1, max=MAX_ITEMS, help="IVF-PQ: bytes per vector. Default: 64.")
+        int | None, Option("--bytes", min=1, max=MAX_ITEMS, help="IVF-PQ: bytes per vector. Default: 64.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, max=MAX_PROCESSES, help="Tokenising processes. Default: one per core.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="Encoder device: auto, cpu, cuda, cuda:0. Default: auto.")] = None,
+    workers: Annotated[int | None, Option(min=1, max=MAX_PROCESSES, help="Processes. Default: one per core.")] = None,
+    device: Annotated[str | None, Option(help="Encoder device: auto, cpu, cuda, cuda:0. Default: auto.")] = None,
 ) -> None:
     """Build an index. An interrupted build continues if it is started again with the same settings."""
     from sleuth.retrieval import index
@@ -104,16 +92,15 @@ def build(
     plan = _plan(kind, {component: _given(options, names) for component, names in OPTIONS.items()})
     with StageProgress() as progress:
         manifest = index.build(source, out, plan, progress=progress, workers=workers or 0, device=device or "auto")
-    _warn_skipped(manifest.skipped)
-    echo(f"{out}: {_summary(manifest)}")
+    _report(out, manifest)
 
 
 @app.command("import")
 def adopt(
-    faiss: Annotated[Path, typer.Option(help="A FAISS file, a folder of part_* pieces, or one of the pieces.")],
-    corpus: Annotated[Path, typer.Option(help="The corpus of the vectors, in the same order.")],
-    out: Annotated[Path, typer.Option(help="Output folder; it must not exist.")],
-    encoder: Annotated[str, typer.Option(help="Encoder of the vectors: a model folder, or a hub name.")] = (
+    faiss: Annotated[Path, Option(help="A FAISS file, a folder of part_* pieces, or one of the pieces.")],
+    corpus: Annotated[Path, Option(help="The corpus of the vectors, in the same order.")],
+    out: Annotated[Path, Option(help="Output folder; it must not exist.")],
+    encoder: Annotated[str, Option(help="Encoder of the vectors: a model folder, or a hub name.")] = (
         "intfloat/e5-base-v2"
     ),
     query_prefix: QueryPrefix = None,
@@ -129,24 +116,22 @@ def adopt(
     options = _given(locals(), OPTIONS["encoder"])
     with StageProgress() as progress:
         manifest = import_faiss(faiss, corpus, out, _encoder(options), progress=progress)
-    _warn_skipped(manifest.skipped)
-    echo(f"{out}: {_summary(manifest)}")
+    _report(out, manifest)
 
 
 @app.command("info")
-def describe(folder: Annotated[Path, typer.Argument(help="An index folder.")]) -> None:
+def describe(folder: Annotated[Path, Argument(help="An index folder.")]) -> None:
     """Print the corpus, settings and library versions of an index."""
     from sleuth.retrieval.manifest import fingerprint, read
 
     manifest = read(folder)
-    parts = (manifest.bm25, manifest.encoder, manifest.ann)
-    settings = {name: value for part in parts if part is not None for name, value in part}
+    parts = [part for part in (manifest.bm25, manifest.encoder, manifest.ann) if part is not None]
     rows: dict[str, object] = {
         "kind": manifest.kind,
         "passages": f"{manifest.passages:,}",
         **({"skipped": f"{len(manifest.skipped):,}"} if manifest.skipped else {}),
         **{name: f"{count:,}" for name, count in manifest.counts.items()},
-        **settings,
+        **{name: value for part in parts for name, value in part},
         **({"dimensions": manifest.dimensions} if manifest.dimensions else {}),
         "corpus": f"{manifest.corpus.path} ({manifest.corpus.bytes:,} bytes)",
         "sha256": manifest.corpus.sha256,
@@ -160,10 +145,10 @@ def describe(folder: Annotated[Path, typer.Argument(help="An index folder.")]) -
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="An index folder.")],
-    questions: Annotated[list[Path], typer.Option(help="A questions file; repeatable.")],
-    out: Annotated[Path | None, typer.Option(help="A new folder for check.json and report.html.")] = None,
-    device: Annotated[str, typer.Option(help="Search device: auto, cpu, cuda, cuda:0.")] = "auto",
+    folder: Annotated[Path, Argument(help="An index folder.")],
+    questions: Annotated[list[Path], Option(help="A questions file; repeatable.")],
+    out: Annotated[Path | None, Option(help="A new folder for check.json and report.html.")] = None,
+    device: Annotated[str, Option(help="Search device: auto, cpu, cuda, cuda:0.")] = "auto",
 ) -> None:
     """Check an index: are the answers in the corpus, are they found, which passages are empty or repeated?"""
     if out is not None:
@@ -191,7 +176,6 @@ def check(
 
 
 def _given(options: Given, names: Sequence[str]) -> Given:
-    """The named options that were given on the command line."""
     return {name: options[name] for name in names if options[name] is not None}
 
 
@@ -224,14 +208,11 @@ def _encoder(options: Given) -> EncoderSettings:
     return encoder_settings(overrides.pop("encoder"), **overrides)
 
 
-def _warn_skipped(skipped: Sequence[str]) -> None:
-    for name in skipped[:MAX_SHOWN]:
+def _report(out: Path, manifest: "Manifest") -> None:
+    for name in manifest.skipped[:MAX_SHOWN]:
         echo(f"not indexed: {name}", err=True)
-    if len(skipped) > MAX_SHOWN:
-        echo(f"not indexed: {len(skipped) - MAX_SHOWN:,} more, named in manifest.json", err=True)
-
-
-def _summary(manifest: "Manifest") -> str:
+    if len(manifest.skipped) > MAX_SHOWN:
+        echo(f"not indexed: {len(manifest.skipped) - MAX_SHOWN:,} more, named in manifest.json", err=True)
     counts = [f"{count:,} {name}" for name, count in manifest.counts.items()]
     size = [f"{manifest.dimensions} dimensions"] if manifest.dimensions else []
-    return ", ".join([manifest.kind, f"{manifest.passages:,} passages", *counts, *size])
+    echo(f"{out}: {', '.join([manifest.kind, f'{manifest.passages:,} passages', *counts, *size])}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from sleuth import __version__
 from sleuth.cli import bench, data, index, serve, traces
@@ -61,7 +62,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Train language models to reason and to search."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from sleuth.config.section import MAX_INT as MAX_INT
 from sleuth.errors import ConfigError, InputError
@@ -36,28 +37,32 @@ def require_new_file(path: Path | None) -> None:
 
 
 ModelName = Annotated[
-    str | None, typer.Option("--model", metavar="NAME", help="With an address: name of the model on that server.")
+    str | None, Option("--model", metavar="NAME", help="With an address: name of the model on that server.")
 ]
 KeyEnv = Annotated[
-    str | None, typer.Option(help="With an address: environment variable of the API key. Default: OPENAI_API_KEY.")
+    str | None, Option(help="With an address: environment variable of the API key. Default: OPENAI_API_KEY.")
 ]
 Timeout = Annotated[
-    float | None,
-    typer.Option(min=0.001, callback=require_finite, help="With an address: seconds per request. Default: 300."),
+    float | None, Option(min=0.001, callback=require_finite, help="With an address: seconds per request. Default: 300.")
 ]
-Temperature = Annotated[float, typer.Option(min=0.0, callback=require_finite, help="Temperature; 0 is greedy.")]
-Method = Annotated[str | None, typer.Option(help="search, direct, cot or rag. Default: the run's, or search.")]
-Before = Annotated[bool, typer.Option("--before", help="Use the run's policy from before training.")]
+Temperature = Annotated[float, Option(min=0.0, callback=require_finite, help="Temperature; 0 is greedy.")]
+Method = Annotated[str | None, Option(help="search, direct, cot or rag. Default: the run's, or search.")]
+Before = Annotated[bool, Option("--before", help="Use the run's policy from before training.")]
 AgentSettings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting of agent, retrieval or engine, or model.dtype."),
+    Option("--set", metavar="KEY=VALUE", help="A setting of agent, retrieval or engine, or model.dtype."),
 ]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="New JSON file with all figures.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one and prints it.")]
-Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 accepts other machines.")]
+AgentIndex = Annotated[
+    str | None, Option("--index", "--retriever", help="Index folder, retrieval server, or web:PROVIDER.")
+]
+SearchIndex = Annotated[str, Argument(help="Index folder, retrieval server, web:PROVIDER, or import:package.function.")]
+IndexDevice = Annotated[str | None, Option(help="Device of an index folder: auto (default), cpu, cuda, cuda:0.")]
+JsonFile = Annotated[Path | None, Option("--json", help="New JSON file with all figures.")]
+Port = Annotated[int, Option(min=0, max=65535, help="Port; 0 picks a free one and prints it.")]
+Host = Annotated[str, Option(help="Address to listen on; 0.0.0.0 accepts other machines.")]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="A host name of this machine to accept; repeatable.", show_default="none"),
+    Option(metavar="NAME", help="A host name of this machine to accept; repeatable.", show_default="none"),
 ]
 
 

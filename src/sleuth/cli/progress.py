@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -31,9 +30,7 @@ class _Bars:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
 

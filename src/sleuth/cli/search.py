@@ -3,34 +3,23 @@
 import asyncio
 from typing import Annotated
 
-import typer
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
+from typer import Argument, Option
 
-from sleuth.cli.options import MAX_HITS
+from sleuth.cli.options import MAX_HITS, IndexDevice, SearchIndex
 from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
-from sleuth.records import Hit
 
 TIMEOUT = 2.0  # seconds until a server must be ready: a person waits
 
 
 def search(
-    index: Annotated[
-        str,
-        typer.Argument(
-            help="An index folder, the address of a retrieval server, web:PROVIDER, or import:package.function."
-        ),
-    ],
-    query: Annotated[str, typer.Argument(help="The query.")],
-    k: Annotated[int, typer.Option(min=1, max=MAX_HITS, help="Maximum number of hits.")] = 3,
-    token_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Environment variable of the server's bearer token.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Device for an index folder: auto, cpu, cuda, cuda:0. Default: auto.")
-    ] = None,
+    index: SearchIndex,
+    query: Annotated[str, Argument(help="The query.")],
+    k: Annotated[int, Option(min=1, max=MAX_HITS, help="Maximum number of hits.")] = 3,
+    token_env: Annotated[str | None, Option(metavar="NAME", help="Variable of the server's bearer token.")] = None,
+    device: IndexDevice = None,
 ) -> None:
     """Search an index, a server or the web, and print the hits, best first."""
     if not query.strip():
@@ -50,14 +39,9 @@ def search(
         raise UserError(str(found))
     console = Terminal(highlight=False)
     for rank, hit in enumerate(found, 1):
-        _show(console, rank, hit)
+        score = (f"  {hit.score:.3f}  {hit.passage.id}", "dim")
+        console.print(Text.assemble(f"{rank}. ", (hit.passage.title, "bold"), score))
+        if hit.passage.text:
+            console.print(Padding(Text(hit.passage.text), (0, 0, 0, 3)))
     if not found:
         console.print("nothing found")
-
-
-def _show(console: Console, rank: int, hit: Hit) -> None:
-    console.print(
-        Text.assemble(f"{rank}. ", (hit.passage.title, "bold"), (f"  {hit.score:.3f}  {hit.passage.id}", "dim"))
-    )
-    if hit.passage.text:
-        console.print(Padding(Text(hit.passage.text), (0, 0, 0, 3)))

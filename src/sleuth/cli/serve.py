@@ -8,19 +8,9 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from sleuth.cli.options import (
-    MAX_INT,
-    MAX_ITEMS,
-    MAX_TOKENS,
-    AgentSettings,
-    AllowHost,
-    Before,
-    Host,
-    Method,
-    Port,
-    require_finite,
-)
+from sleuth.cli import options
 from sleuth.cli.progress import StageProgress
 from sleuth.cli.terminal import echo, silence_transformers
 from sleuth.credentials import redact, token_from_env
@@ -36,44 +26,29 @@ ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]]*):)?(?P<port>\d{1
 app = typer.Typer(no_args_is_help=True, help="Serve an agent or a search index.")
 
 TokenEnv = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Environment variable of the bearer token.", show_default="no token"),
+    str | None, Option(metavar="NAME", help="Environment variable of the bearer token.", show_default="no token")
 ]
+
+Pages = Annotated[Path | None, Option(help="Full pages to fetch: JSONL with url and contents.")]
 
 
 @app.command()
 def agent(
-    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run or model folder, or a hub name.")],
-    index: Annotated[
-        str | None,
-        typer.Option(
-            "--index", "--retriever", help="Index folder, retrieval server, or web:PROVIDER.", show_default="the run's"
-        ),
-    ] = None,
-    port: Port = 8000,
-    host: Host = "127.0.0.1",
+    model: Annotated[str, Argument(metavar="RUN|MODEL", help="A run or model folder, or a hub name.")],
+    index: options.AgentIndex = None,
+    port: options.Port = 8000,
+    host: options.Host = "127.0.0.1",
     token_env: TokenEnv = None,
-    allow_host: AllowHost = None,
-    name: Annotated[str | None, typer.Option(help="Model name for clients.", show_default="the folder's name")] = None,
-    concurrent: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_ITEMS, help="Maximum concurrent questions.", show_default="agent.concurrency"),
-    ] = None,
-    wait: Annotated[
-        float, typer.Option(min=0.0, callback=require_finite, help="Maximum seconds in the queue; 0 rejects at once.")
-    ] = 60.0,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_TOKENS, help="Maximum new tokens per question.", show_default="the agent's"),
-    ] = None,
-    max_prompt: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_TOKENS, help="Maximum prompt tokens per question.", show_default="the context"),
-    ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, max=2.0, help="Default temperature; 0 is greedy.")] = 0.0,
-    method: Method = None,
-    before: Before = False,
-    settings: AgentSettings = None,
+    allow_host: options.AllowHost = None,
+    name: Annotated[str | None, Option(help="Model name for clients.", show_default="the folder's name")] = None,
+    concurrent: Annotated[int | None, Option(min=1, max=options.MAX_ITEMS, help="Questions answered at once.")] = None,
+    wait: Annotated[float, Option(min=0.0, callback=options.require_finite, help="Maximum seconds in queue.")] = 60.0,
+    max_tokens: Annotated[int | None, Option(min=1, max=options.MAX_TOKENS, help="Maximum new tokens.")] = None,
+    max_prompt: Annotated[int | None, Option(min=1, max=options.MAX_TOKENS, help="Maximum prompt tokens.")] = None,
+    temperature: Annotated[float, Option(min=0.0, max=2.0, help="Default temperature; 0 is greedy.")] = 0.0,
+    method: options.Method = None,
+    before: options.Before = False,
+    settings: options.AgentSettings = None,
 ) -> None:
     """Serve an agent with the OpenAI API: POST /v1/chat/completions, streamed or not, and GET /v1/models.
 
@@ -94,9 +69,9 @@ def agent(
             raise InputError(
                 f"{model} is the address of a server, but an agent needs local weights; give a run or model"
             )
-        options = AgentOptions(tuple(settings or ()), index, method, before)
+        agent_options = AgentOptions(tuple(settings or ()), index, method, before)
         # Questions come from clients; this file is never read.
-        spec = describe_agent(model, options, Path("asked.jsonl"))
+        spec = describe_agent(model, agent_options, Path("asked.jsonl"))
         info = ServedModel(name or spec.name, _index_name(spec), int(time.time()))
         limits = ServerLimits(
             concurrent or spec.concurrency, max_tokens, max_prompt, temperature=temperature, wait=wait
@@ -124,36 +99,19 @@ def _index_name(spec: "AgentSpec") -> str:
 
 @app.command()
 def mcp(
-    index: Annotated[
-        str, typer.Argument(help="Index folder, retrieval server, web:PROVIDER, or import:package.function.")
-    ],
-    http: Annotated[
-        str | None,
-        typer.Option(metavar="[HOST:]PORT", help="Serve over HTTP; port 0 picks a free one.", show_default="stdio"),
-    ] = None,
-    k: Annotated[int, typer.Option(min=1, max=100, help="Default number of passages per query.")] = 5,
-    pages: Annotated[
-        Path | None, typer.Option(help="Full pages for fetch: JSONL with url and contents.", show_default="none")
-    ] = None,
-    token_env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With --http: environment variable of the bearer token."),
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="With --http: a host name of this machine to accept; repeatable."),
-    ] = None,
-    index_token_env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With a retrieval server: environment variable of its bearer token."),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Device for an index folder: auto, cpu, cuda, cuda:0. Default: auto.")
-    ] = None,
+    index: options.SearchIndex,
+    http: Annotated[str | None, Option(metavar="[HOST:]PORT", help="Serve over HTTP instead of stdio.")] = None,
+    k: Annotated[int, Option(min=1, max=100, help="Default number of passages per query.")] = 5,
+    pages: Pages = None,
+    token_env: TokenEnv = None,
+    allow_host: options.AllowHost = None,
+    index_token_env: Annotated[str | None, Option(help="Variable of the bearer token of a retrieval server.")] = None,
+    device: options.IndexDevice = None,
 ) -> None:
     """Serve search tools over the Model Context Protocol, on stdio or over HTTP.
 
-    Claude, Cursor, VS Code and others start this command themselves; docs/mcp.md has their settings.
+    Claude, Cursor, VS Code and others start this command themselves; docs/mcp.md has their settings. --token-env and
+    --allow-host need --http.
     """
     from sleuth.config.retrieval import RetrievalConfig, backend_of
 
@@ -203,24 +161,17 @@ def _parse_address(address: str) -> tuple[str, int]:
 
 @app.command()
 def retriever(
-    index: Annotated[Path, typer.Argument(help="An index folder, built by sleuth index build.")],
-    port: Port = 8000,
-    host: Host = "127.0.0.1",
-    k: Annotated[int, typer.Option(min=1, max=1000, help="Default number of hits per query.")] = 3,
-    rerank: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Cross-encoder that reranks the hits.", show_default="none")
-    ] = None,
-    device: Annotated[str, typer.Option(help="Device of the vectors: auto, cpu, cuda, cuda:1.")] = "auto",
-    cache: Annotated[int, typer.Option(min=0, max=MAX_INT, help="Number of cached searches.")] = 0,
-    pages: Annotated[
-        Path | None, typer.Option(help="Full pages for /access: JSONL with url and contents.", show_default="none")
-    ] = None,
+    index: Annotated[Path, Argument(help="An index folder, built by sleuth index build.")],
+    port: options.Port = 8000,
+    host: options.Host = "127.0.0.1",
+    k: Annotated[int, Option(min=1, max=1000, help="Default number of hits per query.")] = 3,
+    rerank: Annotated[str | None, Option(metavar="MODEL", help="Cross-encoder that reranks the hits.")] = None,
+    device: Annotated[str, Option(help="Device of the vectors: auto, cpu, cuda, cuda:1.")] = "auto",
+    cache: Annotated[int, Option(min=0, max=options.MAX_INT, help="Number of cached searches.")] = 0,
+    pages: Pages = None,
     token_env: TokenEnv = None,
-    allow_host: AllowHost = None,
-    address_dir: Annotated[
-        Path | None,
-        typer.Option(help="Folder for ip:port while serving, for ASearcher's clients.", show_default="none"),
-    ] = None,
+    allow_host: options.AllowHost = None,
+    address_dir: Annotated[Path | None, Option(help="Folder for ip:port, for ASearcher's clients.")] = None,
 ) -> None:
     """Serve an index over HTTP: to Sleuth, and to clients of Search-R1, verl, slime, RLinf, Agent Lightning, ASearcher.
 

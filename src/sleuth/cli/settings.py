@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from sleuth.cli.terminal import echo
 from sleuth.config import recipe
@@ -13,7 +13,7 @@ from sleuth.errors import ConfigError
 
 
 def settings(
-    group: Annotated[str | None, typer.Argument(help="A table such as train or algorithm.kl. Default: all.")] = None,
+    group: Annotated[str | None, Argument(help="A table such as train or algorithm.kl. Default: all.")] = None,
 ) -> None:
     """List the settings of a recipe: key, type, default ("-" if absent) and description."""
     for line in lines(group):

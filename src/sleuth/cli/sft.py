@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from sleuth.cli.options import MAX_SEED
 from sleuth.cli.progress import TrainingProgress
@@ -20,39 +20,35 @@ if TYPE_CHECKING:
 
 
 def sft(
-    name: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="A recipe; its model, protocol and limits are used.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model folder to start from. Default: the recipe's.")] = None,
-    traces: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="JSONL of messages or trajectories; repeatable.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Output model folder; it must not exist.")] = None,
-    epochs: Annotated[int | None, typer.Option(help=option_help("epochs"))] = None,
-    steps: Annotated[int | None, typer.Option(help=option_help("steps"))] = None,
-    batch_rows: Annotated[int | None, typer.Option(help=option_help("batch_rows"))] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help=option_help("batch_tokens"))] = None,
-    learning_rate: Annotated[float | None, typer.Option(help=option_help("learning_rate"))] = None,
-    warmup: Annotated[float | None, typer.Option(help=option_help("warmup"))] = None,
-    decay: Annotated[str | None, typer.Option(help=f"cosine, linear or none: {option_help('decay')}")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help=option_help("weight_decay"))] = None,
-    optimiser: Annotated[str | None, typer.Option(help=f"adamw or adamw8bit: {option_help('optimiser')}")] = None,
-    offload: Annotated[bool | None, typer.Option("--offload", help=option_help("offload"))] = None,
-    recompute: Annotated[float | None, typer.Option(help=option_help("recompute"))] = None,
-    gradient_clip: Annotated[float | None, typer.Option(help=option_help("gradient_clip"))] = None,
-    held_out: Annotated[float | None, typer.Option(help=option_help("held_out"))] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help=option_help("evaluate_every"))] = None,
-    patience: Annotated[int | None, typer.Option(help=option_help("patience"))] = None,
-    keep: Annotated[str | None, typer.Option(help=f"best or last: {option_help('keep')}")] = None,
-    row_tokens: Annotated[int | None, typer.Option(help=option_help("row_tokens"))] = None,
-    overlong: Annotated[str | None, typer.Option(help=f"drop or cut: {option_help('overlong')}")] = None,
-    protocol: Annotated[str | None, typer.Option(help=option_help("protocol"))] = None,
-    observation_tokens: Annotated[int | None, typer.Option(help=option_help("observation_tokens"))] = None,
-    observation_weight: Annotated[float | None, typer.Option(help=option_help("observation_weight"))] = None,
-    min_reward: Annotated[float | None, typer.Option(help=option_help("min_reward"))] = None,
-    pack_tokens: Annotated[int | None, typer.Option(help=option_help("pack_tokens"))] = None,
-    save_minutes: Annotated[float | None, typer.Option(help=option_help("save_minutes"))] = None,
-    seed: Annotated[int | None, typer.Option(help=option_help("seed"))] = None,
+    name: Annotated[str | None, Argument(metavar="RECIPE", help="Recipe with model, protocol and limits.")] = None,
+    model: Annotated[str | None, Option(help="Model folder to start from. Default: the recipe's.")] = None,
+    traces: Annotated[list[Path] | None, Option(help="JSONL of messages or trajectories; repeatable.")] = None,
+    out: Annotated[Path | None, Option(help="Output model folder; it must not exist.")] = None,
+    epochs: Annotated[int | None, Option(help=option_help("epochs"))] = None,
+    steps: Annotated[int | None, Option(help=option_help("steps"))] = None,
+    batch_rows: Annotated[int | None, Option(help=option_help("batch_rows"))] = None,
+    batch_tokens: Annotated[int | None, Option(help=option_help("batch_tokens"))] = None,
+    learning_rate: Annotated[float | None, Option(help=option_help("learning_rate"))] = None,
+    warmup: Annotated[float | None, Option(help=option_help("warmup"))] = None,
+    decay: Annotated[str | None, Option(help=f"cosine, linear or none: {option_help('decay')}")] = None,
+    weight_decay: Annotated[float | None, Option(help=option_help("weight_decay"))] = None,
+    optimiser: Annotated[str | None, Option(help=f"adamw or adamw8bit: {option_help('optimiser')}")] = None,
+    offload: Annotated[bool | None, Option("--offload", help=option_help("offload"))] = None,
+    recompute: Annotated[float | None, Option(help=option_help("recompute"))] = None,
+    gradient_clip: Annotated[float | None, Option(help=option_help("gradient_clip"))] = None,
+    held_out: Annotated[float | None, Option(help=option_help("held_out"))] = None,
+    evaluate_every: Annotated[int | None, Option(help=option_help("evaluate_every"))] = None,
+    patience: Annotated[int | None, Option(help=option_help("patience"))] = None,
+    keep: Annotated[str | None, Option(help=f"best or last: {option_help('keep')}")] = None,
+    row_tokens: Annotated[int | None, Option(help=option_help("row_tokens"))] = None,
+    overlong: Annotated[str | None, Option(help=f"drop or cut: {option_help('overlong')}")] = None,
+    protocol: Annotated[str | None, Option(help=option_help("protocol"))] = None,
+    observation_tokens: Annotated[int | None, Option(help=option_help("observation_tokens"))] = None,
+    observation_weight: Annotated[float | None, Option(help=option_help("observation_weight"))] = None,
+    min_reward: Annotated[float | None, Option(help=option_help("min_reward"))] = None,
+    pack_tokens: Annotated[int | None, Option(help=option_help("pack_tokens"))] = None,
+    save_minutes: Annotated[float | None, Option(help=option_help("save_minutes"))] = None,
+    seed: Annotated[int | None, Option(help=option_help("seed"))] = None,
 ) -> None:
     """Train a model on search traces, as a starting point for reinforcement learning."""
     # First, while the only local variables are the options.
@@ -101,10 +97,8 @@ def describe_result(result: "SFTResult", seconds: float) -> str:
 
 
 def coldstart(
-    out: Annotated[Path, typer.Option(help="Output model folder; it must not exist.")],
-    seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="Seed of weights and demonstrations; the shipped policy uses 2.")
-    ] = 2,
+    out: Annotated[Path, Option(help="Output model folder; it must not exist.")],
+    seed: Annotated[int, Option(min=0, max=MAX_SEED, help="Seed; the shipped policy uses 2.")] = 2,
 ) -> None:
     """Train the quickstart's small initial policy from scratch, on demonstrations of mixed quality."""
     require_new(out)

@@ -4,12 +4,13 @@ import asyncio
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from typer import Argument, Option
 
 from sleuth.cli.options import MAX_HITS, MAX_INT, MAX_ITEMS, MAX_SEED, require_finite
 from sleuth.cli.progress import TrainingProgress
@@ -33,33 +34,25 @@ DEFAULT_K = RetrievalConfig().k
 
 app = typer.Typer(no_args_is_help=True, help="Write traces for sleuth sft.")
 
-QuestionFile = Annotated[Path, typer.Option(help="A question file.")]
-Out = Annotated[Path, typer.Option(help="Output trace file (.jsonl or .jsonl.gz); it must not exist.")]
-Limit = Annotated[int | None, typer.Option(min=1, max=MAX_INT, help="Use only the first questions of the file.")]
-WordingSeed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Seed of the wording.")]
+QuestionFile = Annotated[Path, Option(help="A question file.")]
+Out = Annotated[Path, Option(help="Output trace file (.jsonl or .jsonl.gz); it must not exist.")]
+Limit = Annotated[int | None, Option(min=1, max=MAX_INT, help="Use only the first questions of the file.")]
+WordingSeed = Annotated[int, Option(min=0, max=MAX_SEED, help="Seed of the wording.")]
 
 
 @app.command()
 def gold(
-    questions: Annotated[Path, typer.Option(help="A question file, preferably with supporting_ids.")],
+    questions: Annotated[Path, Option(help="A question file, preferably with supporting_ids.")],
     out: Out,
-    index: Annotated[
-        str | None, typer.Option(help="Index to search: index folder, retrieval server, or web:PROVIDER.")
-    ] = None,
-    corpus: Annotated[
-        Path | None, typer.Option(help="Corpus JSONL with the supporting passages, if no index folder has them.")
-    ] = None,
-    k: Annotated[int | None, typer.Option(min=1, max=MAX_HITS, help="Passages per search. Default: 3.")] = None,
-    prompt: Annotated[str, typer.Option(help="Prompt, as in agent.prompt.")] = DEFAULT.template,
-    protocol: Annotated[str, typer.Option(help="Protocol, as in agent.protocol.")] = DEFAULT.protocol,
-    model: Annotated[str | None, typer.Option(help="With --protocol tools: the model to train.")] = None,
-    searches: Annotated[
-        int, typer.Option(min=1, max=MAX_ITEMS, help="Maximum searches; questions that need more are skipped.")
-    ] = DEFAULT.searches,
-    quotes: Annotated[bool, typer.Option("--quotes/--no-quotes", help="Quote the evidence in thoughts.")] = False,
-    guesses: Annotated[
-        bool, typer.Option("--guesses", help="Keep questions whose answer is not in any search result.")
-    ] = False,
+    index: Annotated[str | None, Option(help="Index folder, retrieval server, or web:PROVIDER.")] = None,
+    corpus: Annotated[Path | None, Option(help="Corpus JSONL with the supporting passages.")] = None,
+    k: Annotated[int | None, Option(min=1, max=MAX_HITS, help="Passages per search. Default: 3.")] = None,
+    prompt: Annotated[str, Option(help="Prompt, as in agent.prompt.")] = DEFAULT.template,
+    protocol: Annotated[str, Option(help="Protocol, as in agent.protocol.")] = DEFAULT.protocol,
+    model: Annotated[str | None, Option(help="With --protocol tools: the model to train.")] = None,
+    searches: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Maximum searches.")] = DEFAULT.searches,
+    quotes: Annotated[bool, Option("--quotes/--no-quotes", help="Quote the evidence in thoughts.")] = False,
+    guesses: Annotated[bool, Option("--guesses", help="Keep answers that no search has found.")] = False,
     limit: Limit = None,
     seed: WordingSeed = 0,
 ) -> None:
@@ -148,12 +141,10 @@ def _print_next(console: Console, out: Path) -> None:
 def answers(
     questions: QuestionFile,
     out: Out,
-    method: Annotated[str, typer.Option(help="direct, cot or rag, as in agent.method.")] = "rag",
-    index: Annotated[
-        str | None, typer.Option(help="With rag: index folder, retrieval server, or web:PROVIDER.")
-    ] = None,
-    k: Annotated[int, typer.Option(min=1, max=MAX_HITS, help="With rag: documents per question.")] = DEFAULT_K,
-    prompt: Annotated[str | None, typer.Option(help="Prompt, as in agent.prompt. Default: the method's.")] = None,
+    method: Annotated[str, Option(help="direct, cot or rag, as in agent.method.")] = "rag",
+    index: Annotated[str | None, Option(help="With rag: index folder, retrieval server, or web:PROVIDER.")] = None,
+    k: Annotated[int, Option(min=1, max=MAX_HITS, help="With rag: documents per question.")] = DEFAULT_K,
+    prompt: Annotated[str | None, Option(help="Prompt, as in agent.prompt. Default: the method's.")] = None,
     limit: Limit = None,
     seed: WordingSeed = 0,
 ) -> None:
@@ -204,24 +195,17 @@ async def _write_answers(
 
 @app.command()
 def sample(
-    source: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run or model folder.")],
+    source: Annotated[str, Argument(metavar="RUN|MODEL", help="A run or model folder.")],
     questions: QuestionFile,
     out: Out,
-    index: Annotated[
-        str | None, typer.Option(help="With a model: index folder, retrieval server, or web:PROVIDER.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="With a model: a setting of agent, retrieval, engine, reward."),
-    ] = None,
-    samples: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Episodes per question.")] = 8,
-    per_question: Annotated[int, typer.Option(min=1, max=MAX_ITEMS, help="Maximum traces per question.")] = 1,
-    min_reward: Annotated[
-        float | None, typer.Option(callback=require_finite, help="Minimum reward. Default: exact match.")
-    ] = None,
-    prefer: Annotated[str, typer.Option(help="Preferred traces: first, or fewest searches or tokens.")] = "first",
-    temperature: Annotated[float, typer.Option(min=0.01, callback=require_finite, help="Temperature.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Sampling seed.")] = 0,
+    index: Annotated[str | None, Option(help="With a model: index folder, retrieval server, or web:PROVIDER.")] = None,
+    settings: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="With a model: a setting.")] = None,
+    samples: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Episodes per question.")] = 8,
+    per_question: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Maximum traces per question.")] = 1,
+    min_reward: Annotated[float | None, Option(callback=require_finite, help="Minimum reward. Default: EM.")] = None,
+    prefer: Annotated[str, Option(help="Preferred traces: first, or fewest searches or tokens.")] = "first",
+    temperature: Annotated[float, Option(min=0.01, callback=require_finite, help="Temperature.")] = 1.0,
+    seed: Annotated[int, Option(min=0, max=MAX_SEED, help="Sampling seed.")] = 0,
 ) -> None:
     """Rejection sampling: answer every question several times and keep the tokens of correct episodes."""
     require_new(out)
@@ -237,8 +221,7 @@ def sample(
     silence_transformers()
     loaded = load(questions)
     agent, config, weights = _load_agent(source, questions, index, settings or [])
-    kept: Literal["first", "searches", "tokens"] = prefer  # type: ignore[assignment]  # checked above
-    selection = rejection.SelectionConfig(samples, min_reward, per_question, kept, temperature, seed)
+    selection = rejection.SelectionConfig(samples, min_reward, per_question, prefer, temperature, seed)  # type: ignore[arg-type]  # checked above
     stamp = {
         "weights": folder_stamp(weights),
         "questions": fingerprint(questions),

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from typer import Argument, Option
 
 from sleuth.cli.launch import launch, rank
 from sleuth.cli.options import MAX_PROCESSES
@@ -28,24 +28,21 @@ if TYPE_CHECKING:
 RUNS = Path("runs")
 TABLE_WIDTH = 122
 
-Estimates = Mapping[str, Mapping[str, float]]
-
 
 def train(
-    name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="A shipped recipe, or a TOML file.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as train.steps=10; repeatable."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; it must not exist. Default: runs/NAME-N.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Run folder to resume from its newest checkpoint.")] = None,
-    nproc: Annotated[int, typer.Option(metavar="N", min=1, max=MAX_PROCESSES, help="Processes, one per GPU.")] = 1,
+    name: Annotated[str | None, Argument(metavar="RECIPE", help="A shipped recipe, or a TOML file.")] = None,
+    settings: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    out: Annotated[Path | None, Option(help="Run folder; it must not exist. Default: runs/NAME-N.")] = None,
+    resume: Annotated[Path | None, Option(help="Run folder to resume from its newest checkpoint.")] = None,
+    nproc: Annotated[int, Option(metavar="N", min=1, max=MAX_PROCESSES, help="Processes, one per GPU.")] = 1,
 ) -> None:
     """Train a policy with a recipe, or resume a run."""
     started = time.monotonic()
     if resume is not None and (name is not None or out is not None):
         raise ConfigError("--resume continues a run in its folder; remove the recipe and --out")
-    begun = Run.open(resume) if resume is not None else _load_recipe(name, settings)
+    if resume is None and name is None:
+        raise ConfigError(f"no recipe given; name one ({', '.join(recipe.shipped())}), a TOML file, or --resume RUN")
+    begun = Run.open(resume) if resume is not None else recipe.load(str(name), settings or ())
     console = stderr_console(quiet=rank() > 0)
     summary = begun.summary() if isinstance(begun, Run) and (begun.path / "report.html").is_file() else None
     if isinstance(begun, Run) and summary is not None and not settings:
@@ -60,12 +57,6 @@ def train(
         _launch(begun, name, settings or [], out, nproc)
     else:
         _run(begun, settings or [], out, console, started)
-
-
-def _load_recipe(name: str | None, settings: list[str] | None) -> Config:
-    if name is None:
-        raise ConfigError(f"no recipe given; name one ({', '.join(recipe.shipped())}), a TOML file, or --resume RUN")
-    return recipe.load(name, settings or ())
 
 
 def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Path | None, nproc: int) -> None:
@@ -170,7 +161,7 @@ def _count(change: Mapping[str, Any], total: int | None) -> str:
     return question_count(read_estimate(change["before"]), read_estimate(change["after"]), total, "->")
 
 
-def _cells(change: Estimates, limit: list[str], searches: Mapping[str, float]) -> list[str]:
+def _cells(change: Mapping[str, Any], limit: list[str], searches: Mapping[str, float]) -> list[str]:
     used = f"{searches['before']:.1f} -> {searches['after']:.1f}"
     return [*(_format(change[name]) for name in ("before", "after", "gain")), *limit, used]
 

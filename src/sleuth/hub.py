@@ -111,7 +111,7 @@ def list_dataset(repo: str, alternative: str) -> list[HubFile]:
 def download_file(repo: str, file: HubFile, output: BinaryIO, start: int, report: Report, alternative: str) -> None:
     """Write a file of a data set into `output` at offset `start`, resuming after the content that is there.
 
-    Content with a wrong checksum is downloaded once more, and is an InputError the second time.
+    Content with a wrong checksum is downloaded once more; a second mismatch raises InputError.
     """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get

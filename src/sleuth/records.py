@@ -1,4 +1,4 @@
-"""The nouns that travel between rooms: frozen, without behaviour beyond reading themselves."""
+"""Records that the packages exchange: frozen dataclasses with derived properties only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with every answer that counts as right."""
+    """A question with all accepted answers."""
 
     id: str
     question: str
@@ -24,7 +24,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A corpus row; `contents` is the title in double quotes, a newline, the text."""
+    """A corpus row; `contents` is the title in double quotes, a newline, and the text."""
 
     id: str
     contents: str
@@ -41,7 +41,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage found, with its score; higher is better."""
+    """A retrieved passage with its score; higher is better."""
 
     passage: Passage
     score: float
@@ -49,7 +49,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool by name; the arguments are JSON values."""
+    """A tool call; the arguments are JSON values."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -109,18 +109,17 @@ class StopReason(StrEnum):
 
     @property
     def usable(self) -> bool:
-        """False where the failure was not the model's: such a trajectory is in no mean and no advantage."""
+        """False if something other than the model failed; such trajectories are excluded from means and advantages."""
         return self not in (StopReason.SEARCH_UNAVAILABLE, StopReason.ENGINE_FAILED, StopReason.FUNCTION_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One generation of the model and what it led to; `text` ends at the first stop.
+    """One generation of the model and its result; `text` ends at the first stop string.
 
-    `hits` are those of its queries one after the other, `counts` how many each of them has; a page that was opened is
-    a hit with its url as id. `formed` where the text has the form that the protocol asks for. `shown` is what the model
-    saw of the hits where the budget cut them, None where it saw them whole. `result` is the text that any other tool
-    returned.
+    `hits` concatenates the hits of all queries, and `counts` has the number of hits per query; an opened page is a hit
+    with its URL as id. `formed` is whether the text has the format that the protocol requires. `shown` is the visible
+    part of the hits if the token budget cut them, otherwise None. `result` is the text returned by any other tool.
     """
 
     text: str
@@ -136,10 +135,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One finished episode: tokens with their origin, and the turns read from them.
+    """One finished episode: tokens with their origin, and the turns parsed from them.
 
-    `ids` and `sampled` have one entry a token; `logprobs` and `versions` have one a sampled token. All are empty where
-    the model is behind an address that gives words alone. `failure` says what made the episode unusable.
+    `ids` and `sampled` have one entry per token, `logprobs` and `versions` one per sampled token. All four are empty if
+    the model runs on a server that returns only text. `failure` is the reason why the episode is unusable.
     """
 
     question: Question
@@ -156,17 +155,17 @@ class Trajectory:
 
     @property
     def answer(self) -> str | None:
-        """The text of the answer, or None where the model gave none."""
+        """The text of the answer, or None if there is none."""
         last = self.turns[-1].action if self.turns else None
         return last.text if isinstance(last, Answer) else None
 
     @property
     def searches(self) -> int:
-        """Searches carried out; one with several queries is one."""
+        """Number of completed searches; a search with several queries counts once."""
         return self.calls("search")
 
     def calls(self, tool: str) -> int:
-        """Calls of a tool that returned a result."""
+        """Number of calls of a tool that returned a result."""
         returned = (turn for turn in self.turns if turn.outcome in (Outcome.FOUND, Outcome.RETURNED))
         return sum(isinstance(turn.action, ToolCall) and turn.action.name == tool for turn in returned)
 

@@ -1,1 +1,1 @@
-"""The agent: it thinks, searches, reads and answers, and keeps account of every token."""
+"""The agent: episodes of reasoning, tool calls and an answer, with a record of every token."""

@@ -18,7 +18,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 def placeholder(index: int) -> str:
-    """The text that stands for the content of message `index`."""
+    """Placeholder for the content of message `index`."""
     return f"{GAP}{index}{GAP}"
 
 
@@ -64,8 +64,8 @@ def is_json_string(before: str, after: str) -> bool:
 def turn_frame(role: str, tokens: Tokens, functions: Functions) -> Observation:
     """The empty observation of a role: from the end of the model's turn to a content, and on to the next turn.
 
-    Only this suffix is appended later: earlier tokens stay as they are, even if the template would rewrite them. A
-    template whose frame depends on the position of the turn is a ConfigError.
+    Only this suffix is appended later: earlier tokens stay as they are, even if the template would rewrite them. Raises
+    ConfigError if the frame depends on the position of the turn.
     """
     turns = [{"role": name} for name in ("user", "assistant", role, "assistant", role)]
     once, twice = (_text_between(turns[:count], tokens, functions) for count in (3, 5))

@@ -43,7 +43,7 @@ class Conversation(Protocol):
         """The number of tokens that the conversation can still grow by."""
 
     def begin(self, messages: Sequence[dict[str, str]], functions: Functions = ()) -> None:
-        """Add the prompt; the model is told of these functions."""
+        """Add the prompt, which declares these functions to the model."""
 
     async def generate(self, sampling: Sampling) -> ModelTurn:
         """Sample the model's next turn; raise EngineFailure if that is impossible."""

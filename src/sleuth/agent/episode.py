@@ -1,4 +1,4 @@
-"""One episode: a question is reasoned about, tools are called, and an answer is given, within budgets."""
+"""One episode: the model reasons, calls tools and answers a question, within budgets."""
 
 import asyncio
 import hashlib
@@ -35,7 +35,7 @@ class Task:
     top_k: int = 0
 
     def turn_seed(self, turn: int) -> int:
-        """A different seed for each turn of each sample, the same in every process."""
+        """Seed of a turn: distinct for each turn of each sample, and the same in every process."""
         name = f"{self.seed}/{self.step}/{self.group}/{self.question.id}/{self.sample}/{turn}"
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 

@@ -41,7 +41,7 @@ class CallFormat(Protocol):
     tags: tuple[str, ...]
 
     def split(self, text: str) -> ParsedTurn:
-        """Find the action in a turn; total, it never raises."""
+        """Find the action in a turn; never raises."""
 
 
 class Hermes:
@@ -100,7 +100,7 @@ class FunctionCalls:
     marks = None
 
     def __init__(self, tokens: Tokens | None, tools: Sequence[Tool] = (SEARCH,)) -> None:
-        """A tokenizer whose chat template does not support tools is a ConfigError."""
+        """Raises ConfigError if the tokenizer's chat template does not support tools."""
         if tokens is None:
             raise ConfigError("the protocol tools needs a model's chat template; name the model with --model")
         functions = tuple(tool.function for tool in tools)
@@ -184,7 +184,7 @@ class RemoteFunctionCalls(FunctionCalls):
 
 
 def parse_call(call: str, tools: Sequence[Tool]) -> ToolCall | Malformed:
-    """Read a call from JSON and validate its arguments; total, it never raises."""
+    """Read a call from JSON and validate its arguments; never raises."""
     try:
         value = json.loads(call)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""From a run folder, a model or an endpoint to an agent that can be asked."""
+"""Loading of agents: from a run folder, a model or an endpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ def require_search(config: Config) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunSources:
-    """Paths of the corpus, the question files and the index of a run; an index of the user needs no corpus."""
+    """Paths of the corpus, the question files and the index of a run; a user's own index needs no corpus."""
 
     corpus: Path | None
     train: tuple[Path, ...]
@@ -205,7 +205,7 @@ class RemoteAgentSpec:
         )
 
     def stamp(self) -> Mapping[str, Any]:
-        """Everything that answers depend on except the questions, as far as the server tells."""
+        """Everything that answers depend on except the questions, as reported by the server."""
         model = {"url": redact(self.endpoint.base), "name": self.endpoint.model, "served": self.served}
         grammar = make_message_protocol(self.config.agent.protocol, load_tools(self.config.agent))
         return {"model": model, **stamp_settings(self.config, self.index, grammar)}
@@ -242,7 +242,7 @@ def describe_remote_agent(endpoint: Endpoint, options: AgentOptions, questions: 
 
 
 def require_effective(settings: Sequence[str], prefixes: tuple[str, ...]) -> None:
-    """Refuse settings outside these groups, because they would have no effect."""
+    """Raise ConfigError for settings outside these groups, because they would have no effect."""
     for setting in settings:
         if not setting.strip().startswith(prefixes):
             raise ConfigError(f"--set {setting} has no effect here; only settings of {', '.join(prefixes)} have one")
@@ -318,7 +318,7 @@ def _apply_options(config: Config, options: AgentOptions, index: str, questions:
 
 
 def _compose(tree: dict[str, Any], options: AgentOptions) -> Config:
-    """Apply the options; a run's prompt is kept unless the chosen method has a default prompt of its own."""
+    """Apply the options; a run's prompt is kept unless the chosen method has its own default prompt."""
     method = options.chosen_method
     if method in UNSEARCHED and options.index is not None:
         raise ConfigError(f"--index has no effect with the method {method}, which does not search; leave it out")

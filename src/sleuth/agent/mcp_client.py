@@ -21,7 +21,7 @@ CONNECT_SECONDS = 10.0
 
 
 def server_tools(url: str) -> list[Tool]:
-    """The tools that a server lists; a server that does not answer is an InputError."""
+    """The tools that a server lists; raises InputError if it does not answer."""
     try:
         declarations = asyncio.run(asyncio.wait_for(_list_tools(url), CONNECT_SECONDS))
     except Exception as error:  # the SDK raises groups of its own and its transport's errors
@@ -62,7 +62,7 @@ def _validate(name: str, validator: Draft202012Validator, arguments: Mapping[str
 
 
 async def _run(url: str, name: str, _toolbox: Toolbox, arguments: Mapping[str, Any]) -> str:
-    """Call the tool in a session of its own: servers behind load balancers keep no others."""
+    """Call the tool in a new session: servers behind load balancers do not keep sessions between calls."""
     try:
         async with Client(url) as client:
             result = await client.call_tool(name, dict(arguments))

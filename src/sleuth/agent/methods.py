@@ -1,4 +1,4 @@
-"""The methods of answering a question, by name or by `import:`: each runs a task to its trajectory."""
+"""Methods of answering a question, built in or imported: each runs a task and returns its trajectory."""
 
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -21,8 +21,8 @@ from sleuth.records import Answer, Hit, Malformed, Outcome, Question, StopReason
 class OneTurn:
     """Answers in one turn, for `rag` with the passages found for the question; `shots` are examples in the prompt.
 
-    Retrieved passages are the hits of the one turn, even if the prompt had no room for them, and do not count as a
-    search of the model.
+    Retrieved passages are recorded as the hits of the turn, even if they did not fit into the prompt. They do not count
+    as a search by the model.
     """
 
     retrieves: bool = False
@@ -68,7 +68,7 @@ class OneTurn:
         return prompts.fill(question, template, protocol, documents, examples)
 
     def _fit(self, question: Question, documents: str, agent: ConfiguredRunner, conversation: Conversation) -> str:
-        """The documents cut to the observation budget, and further if the prompt would leave no room for a turn."""
+        """Cut the documents to the observation budget, and further if the prompt would leave too little for a turn."""
         if not self.retrieves:
             return ""
         config = agent.config
@@ -83,12 +83,12 @@ class OneTurn:
 
 
 def describe(hits: Sequence[Hit], protocol: Protocol) -> str:
-    """Passages as an observation words them, which keeps them from imitating the grammar."""
+    """Format passages as an observation does, with grammar tags neutralised."""
     return protocol.observe(ToolCall.search(""), (tuple(hits),)).body
 
 
 def _accept_plain_answer(trajectory: Trajectory) -> Trajectory:
-    """Accept a reply without answer tags as the answer: not every model was taught them.
+    """Accept a reply without answer tags as the answer, because not every model was trained to use them.
 
     A truncated thought is not accepted: it may mention a candidate that it goes on to reject.
     """
@@ -131,14 +131,14 @@ UserFunction = Callable[[Agent, Task, Session, OnText | None], Awaitable[Traject
 
 
 def find_method(name: str) -> Method:
-    """A method by name, or a user's coroutine function of agent, task, session and on_text by `import:`."""
+    """A built-in method, or the user's `async (agent, task, session, on_text)` function named by `import:`."""
     if name.startswith(IMPORT):
         return UserMethod(name, import_function(name, CONTRACT))
     return resolve("agent.method", name, METHODS, CONTRACT)
 
 
 def make_method(config: AgentConfig, shots: Sequence[Question] = ()) -> Method:
-    """The configured method with its example questions; a prompt or examples that do not fit it are a ConfigError."""
+    """The configured method with its examples; raises ConfigError if the prompt or the examples do not fit it."""
     method = find_method(config.method)
     if isinstance(method, OneTurn):
         method = replace(method, shots=tuple(shots))
@@ -150,7 +150,7 @@ def make_method(config: AgentConfig, shots: Sequence[Question] = ()) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class UserMethod:
-    """A method by `import:`; an exception or an invalid result is a FunctionFailed that names it."""
+    """An imported method; raises FunctionFailed if it raises or returns an invalid result."""
 
     name: str
     function: UserFunction
@@ -174,7 +174,7 @@ class UserMethod:
 
 
 def _problem(result: object, task: Task) -> str | None:
-    """The defect of a method's result and the expectation; None if it is valid."""
+    """Describe what is wrong with a method's result; None if it is valid."""
     if not isinstance(result, Trajectory):
         return f"{type(result).__name__}; expected a Trajectory"
     if not isinstance(result.stop, StopReason) or not all(isinstance(turn, Turn) for turn in result.turns):
@@ -201,7 +201,7 @@ def require_prompts(agent: ConfiguredRunner, questions: Iterable[Question]) -> N
 
 
 def describe_overlong(agent: Agent, questions: Sequence[Question], what: str) -> str | None:
-    """A sentence about prompts that leave no room for a single token, or None; a ConfigError if all are so long."""
+    """A warning about prompts that fill the context, or None; raises ConfigError if all of them do."""
     if not isinstance(agent.method, OneTurn) and agent.method is not multi_turn:
         return None  # a user's method writes its own prompts
     limit = agent.config.context_tokens

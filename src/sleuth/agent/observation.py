@@ -1,4 +1,4 @@
-"""Text shown to the model between two of its turns, cut to its budget and kept from imitating the grammar."""
+"""Observations: text shown to the model between two turns, cut to a budget and sanitised."""
 
 import json
 import re
@@ -67,7 +67,7 @@ class Observation:
         return FittedObservation(ids, None if len(body) <= room else self._unescape(tokens.decode(body[:room])))
 
     def _unescape(self, prefix: str) -> str:
-        """The part of the body that a prefix of its escaped form stands for."""
+        """The part of the body that corresponds to a prefix of its escaped form."""
         prefix = prefix.rstrip(BROKEN)
         if not self.quoted:
             return prefix
@@ -91,7 +91,7 @@ def sanitizer(tags: Sequence[str], tokens: Tokens | None) -> Callable[[str], str
     """A function that rewrites grammar tags and special tokens in untrusted text with round brackets.
 
     It covers tags of these names, markers such as <|im_start|>, and every bracketed token that the tokenizer added:
-    even in plain text those are read as the tokens they name.
+    the tokenizer reads these as special tokens even in plain text.
     """
     added = [
         re.escape(token.content)

@@ -1,4 +1,4 @@
-"""Prompts: from a question and a template of prompts.toml, or of the user's file, to the ids an episode starts with."""
+"""Prompts: build the initial ids of an episode from a question and a template."""
 
 import re
 import tomllib
@@ -46,7 +46,7 @@ def fill(
 
 
 def require_protocol(questions: Iterable[Question], protocol: Protocol) -> None:
-    """Raise ConfigError if a question has its own prompt, which explains the grammar of another protocol."""
+    """Raise ConfigError if a question has its own prompt that explains the grammar of another protocol."""
     call = protocol.write(ToolCall.search("Oslo"))
     for question in questions:
         text = "\n".join(message["content"] for message in question.prompt or ())

@@ -1,4 +1,4 @@
-"""The grammars in which the model acts and is answered, by name or by `import:`."""
+"""Protocols: the grammars of actions and observations, built in or imported."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ class Protocol(TypingProtocol):
     def marks(self) -> tuple[str, str] | None: ...
 
     def parse(self, text: str) -> Action:
-        """The action of a turn; total, it never raises."""
+        """Parse the action of a turn; never raises."""
 
     def write(self, action: ToolCall | Answer) -> str:
         """An action as the model would write it."""
@@ -72,7 +72,7 @@ PROTOCOLS: dict[str, Callable[[Tokens | None, Sequence[Tool]], Protocol]] = {
 
 
 def make_protocol(name: str, tokens: Tokens | None = None, tools: Sequence[Tool] = (SEARCH,)) -> Protocol:
-    """The protocol for a model's tokens and tools; a user's function takes the tokens, and may take the tools."""
+    """The protocol for a tokenizer and tools; a user's function takes the tokens and, optionally, the tools."""
     factory = resolve("agent.protocol", name, PROTOCOLS, CONTRACT)
     if not name.startswith(IMPORT):
         return factory(tokens, tools)
@@ -89,7 +89,7 @@ def make_protocol(name: str, tokens: Tokens | None = None, tools: Sequence[Tool]
 
 
 class UserProtocol:
-    """A protocol by `import:`; an exception or a result of the wrong type is a FunctionFailed that names it."""
+    """An imported protocol; raises FunctionFailed if it raises or returns a value of the wrong type."""
 
     def __init__(self, name: str, inner: Any) -> None:
         self.name, self.inner = name, inner

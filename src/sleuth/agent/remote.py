@@ -33,7 +33,7 @@ PROTOCOLS: dict[str, Callable[[Sequence[Tool]], Protocol]] = {
 
 
 def make_message_protocol(name: str, tools: Sequence[Tool] = (SEARCH,)) -> Protocol:
-    """A protocol for messages by name; a user's protocol works on tokens, and is a ConfigError here."""
+    """A built-in protocol for messages; raises ConfigError for a user's protocol, which works on tokens."""
     if name not in PROTOCOLS:
         raise ConfigError(
             f"agent.protocol is {name!r}, which cannot be used with a server; expected {', '.join(PROTOCOLS)}"
@@ -55,7 +55,7 @@ class RemoteAgent:
     def of(
         cls, endpoint: Endpoint, tools: Toolbox, config: AgentConfig, shots: Sequence[Question] = ()
     ) -> "RemoteAgent":
-        """The configured agent; a user's method works on tokens, and is a ConfigError here."""
+        """The configured agent; raises ConfigError for a user's method, which works on tokens."""
         prompts.load_template(config.template)
         method = methods.make_method(config, shots)
         if isinstance(method, methods.UserMethod):

@@ -51,7 +51,7 @@ def _stamp_limits(agent: AgentConfig) -> dict[str, Any]:
 
 
 def stamp_weights(folder: Path) -> str:
-    """Hash of a model folder without the trainer's state."""
+    """Hash of a model folder, excluding the trainer's state."""
     return digest(repr({file.name: fingerprint(file) for file in sorted(folder.iterdir()) if file.is_file()}))
 
 
@@ -87,7 +87,7 @@ def _stamp_search(retrieval: RetrievalConfig, index: Path) -> Mapping[str, Any]:
 
 
 def _stamp_backend(name: str, retrieval: RetrievalConfig) -> Mapping[str, Any]:
-    """How the index is identified, and what is known about one behind an address."""
+    """Identify the index: by hash for a folder, by the server's own description for an address."""
     service = retrieval.service
     if backend_of(name) == "server":
         from sleuth.retrieval.service.client import served_index

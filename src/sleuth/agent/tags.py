@@ -16,7 +16,7 @@ PASSAGE_CHARACTERS = 5_000  # of each passage in RLinf's observations
 
 
 def _patterns(names: Sequence[str]) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """What ends a turn, any tag of the grammar, and a tag however a document writes it."""
+    """Patterns for the end of a turn, for any tag of the grammar, and for lookalike tags in documents."""
     tags = "|".join(map(re.escape, dict.fromkeys(("think", "search", "information", "answer", *names))))
     return (
         re.compile(rf"</({'|'.join(map(re.escape, (*names, 'answer')))})>"),

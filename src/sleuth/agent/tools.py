@@ -124,7 +124,7 @@ def validate_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool]
 
 @dataclass(slots=True)
 class Usage:
-    """Calls of a tool: how many, how many failed, their summed seconds, and the seconds in which any was running."""
+    """Statistics of a tool: calls, failures, total seconds, and seconds during which at least one call was running."""
 
     calls: int = 0
     failures: int = 0
@@ -197,7 +197,7 @@ class Toolbox:
         return config.searches if name == "search" else None if tool is None else tool.limits.calls
 
     async def search(self, query: str) -> tuple[Hit, ...] | SearchUnavailable:
-        """The passages of one query."""
+        """Search for one query."""
         result = await self.call(ToolCall.search(query))
         if isinstance(result, SearchUnavailable):
             return result

@@ -1,4 +1,4 @@
-"""Tools by configuration: Python functions, MCP servers, and verl's tool files."""
+"""Tools added by configuration: Python functions, MCP servers, and verl's tool files."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +22,7 @@ MCP = "mcp:"
 
 
 def load_tools(config: AgentConfig) -> tuple[Tool, ...]:
-    """The tools of agent.tools with their limits; whatever is wrong with one is an error here, before any episode."""
+    """Load the tools of agent.tools with their limits; raises ConfigError or InputError before any episode runs."""
     tools: list[Tool] = []
     for entry in config.tools:
         if entry in TOOLS:
@@ -62,7 +62,7 @@ def function_tool(spec: str, function: Callable[..., Any]) -> Tool:
 
 
 def _arguments_model(spec: str, function: Callable[..., Any]) -> type[BaseModel]:
-    """A pydantic model of the parameters; one without a type hint is a ConfigError."""
+    """A pydantic model of the parameters; raises ConfigError if one has no type hint."""
     try:
         parameters = inspect.signature(function).parameters
         hints = get_type_hints(function, include_extras=True)

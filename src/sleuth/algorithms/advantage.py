@@ -61,7 +61,7 @@ ADVANTAGES: dict[str, Advantage] = {
 
 
 def divisor(name: str, rewards_N: Tensor, groups_N: Tensor) -> Tensor:
-    """What the named estimator divides deviations by: 1 unless it normalises by a standard deviation."""
+    """The divisor of the named estimator: 1 unless it normalises by a standard deviation."""
     if name == "grpo":
         return _group_divisor(rewards_N, groups_N)
     if name == "reinforce_pp":

@@ -56,7 +56,7 @@ def correct(
     reject: Rejection | None = None,
     normalise: bool = False,
 ) -> Correction:
-    """Weigh each token by the ratio of its unit; `veto` drops trajectories with a token ratio below it.
+    """Weight each token by the ratio of its unit; `veto` drops trajectories with a token ratio below it.
 
     `normalise` scales the weights to mean 1 over the units of the step, before rejection and veto.
     """

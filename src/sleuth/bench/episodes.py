@@ -107,7 +107,7 @@ def generated_encyclopedia(plan: Plan) -> Iterator[Encyclopedia]:
 
 
 class ForcedSearch(Tags):
-    """A protocol in which every turn has full length and searches for the next query, whatever the model writes."""
+    """A protocol in which every turn has full length and searches for the next query, ignoring the model's text."""
 
     stops: tuple[str, ...] = ()
 
@@ -177,7 +177,7 @@ def require_full_length(trajectories: Sequence[Trajectory], plan: Plan) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """The parts of a run; `learner.timer` has the times of the parts of a step."""
+    """The assembled parts of a run; `learner.timer` holds the time of each part of a step."""
 
     plan: Plan
     learner: Learner

@@ -56,7 +56,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One job on one shape; `theirs` is a reason if vLLM gave no result."""
+    """One job on one shape; `theirs` is the reason if vLLM produced no result."""
 
     shape: str
     job: Job
@@ -78,7 +78,7 @@ class Peer:
 
 @dataclass(slots=True)
 class Theirs:
-    """Results of vLLM in the order of the jobs, and why there are no more."""
+    """Results of vLLM in job order, and the reason if some are missing."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""

@@ -292,7 +292,7 @@ def _batching_server(retriever: Retriever) -> FastAPI:
 
 
 def _locking_server(retriever: Retriever) -> FastAPI:
-    """The handler of common retrieval servers: a lock around one unbatched search."""
+    """The design of common retrieval servers: a lock around one unbatched search."""
     app, lock = FastAPI(), asyncio.Lock()
 
     @app.post("/retrieve")

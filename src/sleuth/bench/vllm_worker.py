@@ -1,8 +1,9 @@
-"""vLLM in a separate process that receives episodes as JSON lines and returns the time they took.
+"""vLLM in a separate process, which receives episodes as JSON lines and returns the time they took.
 
-It runs by path in whichever environment has vLLM, so it imports nothing of Sleuth. The first line has the model folder
-and vLLM's settings; the answer is vLLM's version, null if it is not installed. Each further line is a list of episodes,
-each a list of turns [given ids, number of tokens to sample]; the answer has the seconds and the sampled tokens.
+It runs by path in whichever environment has vLLM, so it imports nothing from Sleuth. The first line has the model
+folder and vLLM's settings; the answer is vLLM's version, null if it is not installed. Each further line is a list of
+episodes, each a list of turns [given ids, number of tokens to sample]; the answer has the seconds and the sampled
+tokens.
 """
 
 import gc

@@ -145,7 +145,7 @@ def _require_writable(out: Path) -> None:
 
 
 def _judge(url: str | None, model: str | None, key_env: str) -> "Judge | None":
-    """The judge that was asked for; fails on a malformed address before hours of work."""
+    """The judge given by the options; a malformed address fails before any question is asked."""
     if (url is None) != (model is None):
         raise ConfigError("--judge and --judge-model belong together; give both, or neither")
     if url is None or model is None:

@@ -147,7 +147,7 @@ def _exit_like_first(failures: "Mapping[int, ProcessFailure]") -> NoReturn:
 
 
 def _failure_order(failure: "ProcessFailure") -> tuple[int, float]:
-    """Killed processes come before those that lost their peer, and these before those that the launcher ended."""
+    """Sort key: killed processes first, then those that lost a peer, then those that the launcher ended."""
     data = failure.error_file_data
     at = data["at"] if isinstance(data, dict) and "at" in data else failure.timestamp
     return {-signal.SIGTERM: 2}.get(failure.exitcode, int(failure.exitcode > 0)), float(at)

@@ -22,14 +22,14 @@ MAX_PROCESSES = 1_024
 
 
 def require_finite(option: typer.CallbackParam, value: float | None) -> float | None:
-    """Option callback: inf passes every bound, and nan those that do not exist."""
+    """Option callback: reject inf and nan, which pass typer's range checks."""
     if value is not None and not math.isfinite(value):
         raise ConfigError(f"{option.opts[0]} is {value}: expected a finite number")
     return value
 
 
 def require_new_file(path: Path | None) -> None:
-    """Raise InputError if an output file exists or cannot be created, before hours of work are lost."""
+    """Raise InputError if an output file exists or cannot be created, before any work is done."""
     if path is not None and path.exists():
         raise InputError(f"{path} already exists; name a new file, or move the old one away")
     if path is not None and not path.parent.is_dir():
@@ -67,7 +67,7 @@ AllowHost = Annotated[
 
 
 def parse_endpoint(name: str, model: str | None, key_env: str | None, timeout: float | None) -> "Endpoint | None":
-    """The endpoint of a server address; None for other names, with which the options above are rejected."""
+    """The endpoint of a server address; None for other names, for which the endpoint options are rejected."""
     from sleuth.engines.remote import DEFAULT_TIMEOUT, Endpoint, is_address
 
     if is_address(name):

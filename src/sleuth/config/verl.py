@@ -12,7 +12,7 @@ EXPECTED = "expected verl's `tools: - class_name: verl.tools.search_tool.SearchT
 
 
 def read_search_tool(file: Path) -> Mapping[str, Any]:
-    """The entry of the search tool; a file with any other tool is an InputError."""
+    """The entry of the search tool; raises InputError if the file has any other tool."""
     try:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -27,7 +27,7 @@ def read_search_tool(file: Path) -> Mapping[str, Any]:
 
 
 def retrieval_settings(file: Path) -> dict[str, Any]:
-    """The retrieval table that the search tool's `config` stands for."""
+    """Convert the search tool's `config` to a retrieval table."""
     config = read_search_tool(file).get("config") or {}
     url = config.get("retrieval_service_url")
     if not isinstance(url, str):

@@ -31,7 +31,7 @@ BEFORE_NUMBERS = frozenset(
 
 
 def passages(document: Document, words: int = WORDS) -> Iterator[Passage]:
-    """Yield the passages of a document, titled by document and, if they lie within one section, its heading."""
+    """Yield the passages of a document, titled by the document and, if they are within one section, its heading."""
     for position, (heading, text) in enumerate(_cut(document.text, words, document.headings)):
         named = heading != document.title and 0 < len(WORD.findall(heading)) <= HEADING_WORDS
         title = f"{document.title}: {heading}" if named else document.title

@@ -108,7 +108,7 @@ def _replace_surrogates(value: Any) -> Any:
 
 
 def parse_corpus_line(line: bytes) -> dict[str, Any]:
-    """Parse a JSON object whose text can be encoded; raise ValueError if it is anything else."""
+    """Parse a JSON object whose text can be encoded; raise ValueError for anything else."""
     try:
         row = _parse_json(line)
     except RecursionError as error:

@@ -28,9 +28,9 @@ Table = NDArray[np.void]
 
 
 class PageStore:
-    """The pages of a JSONL file by URL, in constant memory; of pages with the same URL the last counts.
+    """The pages of a JSONL file by URL, in constant memory; the last page with a given URL wins.
 
-    Row positions are cached beside the file as NAME.urls.npy, or kept in memory if that cannot be written.
+    Row positions are cached next to the file as NAME.urls.npy, or kept in memory if that file cannot be written.
     """
 
     def __init__(self, path: Path, progress: Progress = silent) -> None:

@@ -32,7 +32,7 @@ BLOCK = 1 << 17  # ids whose words are gathered at a time
 
 
 def parse_row(line: bytes) -> dict[str, Any]:
-    """Parse a corpus row whose id and contents are strings; raise ValueError if it is anything else."""
+    """Parse a corpus row; raise ValueError unless its id and contents are strings."""
     row = parse_corpus_line(line)
     if type(row.get("id")) is int:
         row["id"] = str(row["id"])
@@ -45,7 +45,7 @@ def parse_row(line: bytes) -> dict[str, Any]:
 
 
 def parse(line: bytes) -> Passage:
-    """Parse a corpus row as a passage; raise ValueError if it is anything else."""
+    """Parse a corpus row as a passage; raise ValueError if it is not one."""
     row = parse_row(line)
     return Passage(row.pop("id"), row.pop("contents"), row)
 

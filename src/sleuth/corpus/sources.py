@@ -151,7 +151,7 @@ def _kind(source: Path, files: Sequence[Path]) -> str:
 
 
 def _file_kind(path: Path) -> str:
-    """Return the kind of a file by its name; a .gz whose name does not tell its content is "packed"."""
+    """Return the kind of a file by its name; "packed" for a .gz file whose name does not reveal the format."""
     if path.name.startswith(PIECE):
         return "pieces"
     packed = path.suffix.lower() == ".gz" and not path.stem.lower().endswith(".jsonl")

@@ -79,7 +79,7 @@ class Completion:
 class Session:
     """A caller that returns for further turns; the lowest priority value is served first.
 
-    `in_tool` tells whether a tool call is running that the caller may be waiting for.
+    `in_tool` returns whether a tool call is running that the caller may be waiting for.
     """
 
     priority: int

@@ -22,7 +22,7 @@ class ScriptedEngine:
 
     @classmethod
     def playing(cls, *lines: Sequence[int]) -> "ScriptedEngine":
-        """Replay the lines in order, whatever the prompt; a call after the last one is an EngineFailure."""
+        """Replay the lines in order, ignoring the prompt; raises EngineFailure after the last one."""
         remaining = iter(lines)
 
         def script(_ids: Sequence[int]) -> Sequence[int]:
@@ -58,4 +58,4 @@ class ScriptedEngine:
         self._version = version
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """No-op: nothing to free."""

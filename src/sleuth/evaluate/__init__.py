@@ -1,1 +1,1 @@
-"""How good an agent is: questions asked, answers scored, means with intervals, and comparisons in pairs."""
+"""Evaluation: answer benchmark questions, score the answers, and report means and paired differences."""

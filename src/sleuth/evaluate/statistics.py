@@ -131,8 +131,8 @@ def _tango_upper(wins: int, losses: int, count: int) -> float:
 def _rule_of_three(array: Vector, bounds: Interval | None) -> Interval:
     """How far unobserved values could move the mean.
 
-    A value not seen in n draws has a probability of at most 1 - 0.05^(1/n), and could lie at the bounds. Without
-    bounds the scale is unknown: constant values get room of twice their size, varying values get none.
+    A value not seen in n draws has a probability of at most 1 - 0.05^(1/n), and could be at the bounds. Without
+    bounds the scale is unknown: constant values get a margin of twice their size, varying values get none.
     """
     mean, probability = float(array.mean()), 1.0 - 0.05 ** (1.0 / array.size)
     reach = 2.0 * abs(mean) if array.min() == array.max() else 0.0

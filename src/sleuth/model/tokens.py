@@ -67,7 +67,7 @@ class Tokens:
         return list(self._encode(text if text.isascii() else text.encode(errors="replace").decode()))
 
     def encode_trusted(self, text: str) -> list[int]:
-        """Encode our own text, in which names of special tokens stand for those tokens."""
+        """Encode trusted text, in which the names of special tokens become those tokens."""
         return list(self._encode_trusted(text))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -78,7 +78,7 @@ class Tokens:
 
     @cached_property
     def prefix_ids(self) -> list[int]:
-        """Ids that this tokenizer puts before every text: its begin token, or nothing."""
+        """Ids that this tokenizer prepends to every text: its BOS token, or nothing."""
         ids: list[int] = self.tokenizer("")["input_ids"]
         return [token for token in ids if token == self.tokenizer.bos_token_id]
 

@@ -158,7 +158,7 @@ def _change(kind: str, match: Tree, ceiling: Any, searches: Tree) -> Change:
 
 
 def question_count(before: Estimate | None, after: Estimate | None, asked: int | None, arrow: str = "→") -> str:
-    """Number of questions behind two figures; if some were lost, as in `99 → 98 of 100`."""
+    """Number of questions in two evaluations; with losses as in `99 → 98 of 100`."""
     counts = [each.count for each in (before, after) if each is not None]
     if len(set(counts)) == 1 and asked in (None, counts[0]):
         return short(counts[0])

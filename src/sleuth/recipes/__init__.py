@@ -1,1 +1,1 @@
-"""Recipes that ship with the package: one TOML per published number, with the policy it starts from beside it."""
+"""Recipes that ship with the package: one TOML file per published result, and the quickstart's policy."""

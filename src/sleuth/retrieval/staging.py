@@ -118,7 +118,7 @@ def prepare_corpus(source: Path, folder: Path, progress: Progress) -> PlainCorpu
 
 
 def corpus_stamp(corpus: PlainCorpus, folder: Path, out: Path) -> FileDigest:
-    """The corpus as the finished folder refers to it; a corpus that changed during the build is an InputError."""
+    """The corpus entry of the manifest; raises InputError if the corpus changed during the build."""
     file, found = corpus.path, corpus.survey
     if file.stat().st_size != found.bytes:
         raise InputError(f"the corpus {file} changed while it was indexed; run the command again")

@@ -1,1 +1,1 @@
-"""The search and the agent as services for other programs and for people."""
+"""Servers: search over MCP, and the agent as an OpenAI-compatible model."""

@@ -32,7 +32,7 @@ class Library:
     recent: "RecentPassages"
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
-        """As Retriever; the results can be opened afterwards."""
+        """See Retriever; the results can be opened afterwards."""
         answers = await self.retriever.search(queries, k)
         for answer in answers:
             if not isinstance(answer, SearchUnavailable):

@@ -39,7 +39,7 @@ class Piece:
 
 
 def validate_messages(row: Mapping[str, object]) -> list[Message]:
-    """The messages of a row; a ValueError names the first problem."""
+    """Validate the messages of a row; raises ValueError for the first problem."""
     messages = row["messages"]
     if not isinstance(messages, list) or not messages:
         raise ValueError(f"messages is {str(messages)[:60]!r}; expected a non-empty list")
@@ -84,7 +84,7 @@ class ConversationEncoder:
     _turns: dict[tuple[str, ...], Sequence[_Turn]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def encode(self, messages: Sequence[Message]) -> Iterator[Piece]:
-        """The pieces up to the last assistant message; a ValueError says why they cannot be rendered."""
+        """The pieces up to the last assistant message; raises ValueError if they cannot be rendered."""
         indices = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if self.tokens.tokenizer.chat_template is None:
             yield from self._encode_plain(messages, indices)

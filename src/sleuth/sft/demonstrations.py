@@ -39,7 +39,7 @@ def render_move(move: Move, protocol: Protocol) -> str:
 class Demonstrator:
     """Renders scripts for the questions of a world as training rows.
 
-    `reading` is the weight of observation tokens in the loss: a small model learns to copy names from them.
+    `reading` is the loss weight of observation tokens, from which a small model learns to copy names.
     """
 
     def __init__(self, world: World, tokens: Tokens, protocol: Protocol, prompt: str, reading: float) -> None:
@@ -85,7 +85,7 @@ def expert(item: WorldQuestion, _world: World, _rng: random.Random) -> Script:
 
 
 def detour(item: WorldQuestion, world: World, rng: random.Random) -> Script:
-    """An expert with one wrong search, so that hops cannot be told by counting searches."""
+    """An expert with one wrong search, so that the number of searches does not reveal the number of hops."""
     script = expert(item, world, rng)
     index = rng.randrange(min(2, len(item.hops)))
     move, row = script[index], rng.randrange(len(world))
@@ -134,7 +134,7 @@ def _search_move(item: WorldQuestion, index: int) -> Move:
 
 
 def _need(item: WorldQuestion, index: int) -> str:
-    """What is still unknown: the question with the facts found so far filled in."""
+    """The remaining need: the question with the facts found so far filled in."""
     rest = item.hops[index : index + 1] if is_comparison(item) else item.hops[index:]
     nouns = "".join(f"the {hop.noun} of " for hop in reversed(rest))
     return f"I need {nouns}{item.hops[index].subject}."

@@ -197,7 +197,7 @@ class GoldDemonstrator:
     async def _search_names(
         self, retriever: Retriever, names: Sequence[str], is_target: Callable[[Passage], bool]
     ) -> GoldSearch | None:
-        """The search by the first name that finds a target."""
+        """Search by one name after another; return the first search that finds a target."""
         for name, hits in zip(names, await _search(retriever, names, self.k), strict=True):
             target = _first_passage(hits, is_target)
             if target is not None:

@@ -171,7 +171,7 @@ class Ordering:
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """A yes/no comparison of two values; `differ` tells whether they certainly differ."""
+    """A yes/no comparison of two values; `differ` returns whether they certainly differ."""
 
     words: re.Pattern[str]
     relation: Relation

@@ -98,7 +98,7 @@ class SamplingJournal:
     def open(cls, out: Path, settings: Mapping[str, Any]) -> "Iterator[SamplingJournal]":
         """Open the journal of a trace file; remove it on success, keep it on interruption.
 
-        `settings` is everything that determines the result; a journal with other settings is an InputError.
+        `settings` is everything that determines the result; a journal with other settings raises InputError.
         """
         path = out.with_name(f".sampling-{out.name}.jsonl")
         with ExitStack() as stack:

@@ -86,7 +86,7 @@ def _remove_if_not_resumable(folder: Path) -> Iterator[None]:
 
 
 def limit_row_tokens(settings: SFTConfig, model: Path) -> SFTConfig:
-    """Lower the default `row_tokens` to the positions of the model; an explicit higher value is a ConfigError."""
+    """Lower the default `row_tokens` to the model's positions; raises ConfigError for an explicit higher value."""
     positions = read_json(model / "config.json").get("max_position_embeddings")
     if not isinstance(positions, int) or settings.row_tokens <= positions:
         return settings

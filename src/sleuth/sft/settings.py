@@ -104,7 +104,7 @@ class SFTConfig(Section):
 
 
 def parse_options(options: Mapping[str, object]) -> SFTConfig:
-    """Validate command-line options; None means the default. The first invalid option is a ConfigError."""
+    """Validate command-line options; None means the default. Raises ConfigError for the first invalid option."""
     try:
         return SFTConfig.model_validate({name: value for name, value in options.items() if value is not None})
     except ValidationError as error:

@@ -98,7 +98,7 @@ class TraceParser:
         self._weights = {Source.PROMPT: 0.0, Source.ASSISTANT: 1.0, Source.OBSERVATION: settings.observation_weight}
 
     def parse(self, batch: LineBatch) -> TraceSet:
-        """Parse a batch; the first invalid line is an InputError."""
+        """Parse a batch; raises InputError for the first invalid line."""
         result = TraceSet(lines=len(batch.lines))
         with _garbage_collection_paused():
             for number, line in batch.lines:
@@ -184,7 +184,7 @@ class TraceParser:
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """Traces have no reference cycles, and searching for them costs a tenth of the time."""
+    """Pause garbage collection: traces have no reference cycles, and looking for them takes a tenth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -218,7 +218,7 @@ def write_traces(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 def read_traces(
     model: Path, files: Sequence[Path], settings: SFTConfig, observer: RunObserver, *, workers: int | None = None
 ) -> TraceSet:
-    """Read all traces for a model folder; an invalid line, or no usable trace, is an InputError.
+    """Read all traces for a model folder; raises InputError for an invalid line, or if no trace is usable.
 
     `workers` is the number of worker processes; by default it depends on the number of traces and cores.
     """

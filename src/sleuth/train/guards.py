@@ -1,7 +1,7 @@
 """Guards: compare each step's metrics with limits and with earlier steps, and warn, skip, roll back or stop.
 
 Guards depend only on the recorded metrics and the number of rollbacks, so a resumed run gets the same verdicts as one
-that was never interrupted. A few failures stop a run whatever the settings: those raise TrainingStopped here.
+that was never interrupted. A few failures stop a run regardless of the settings: those raise TrainingStopped here.
 """
 
 from collections import Counter
@@ -68,7 +68,7 @@ def above_lowest(past: Sequence[float], value: float, margin: float, window: int
 
 
 def above_limit(past: Sequence[float], value: float, limit: float, window: int) -> Crossing | None:  # noqa: ARG001
-    """Above the threshold itself."""
+    """Above a fixed limit."""
     return Crossing(value, limit) if value > limit else None
 
 

@@ -52,7 +52,7 @@ def evaluate_twice(
 async def evaluate_held_out(
     parts: Parts, temperature: float, step: int, observer: RunObserver | None = None
 ) -> Evaluation:
-    """Evaluate with the engine's current weights; each rank asks its share of the questions."""
+    """Evaluate with the engine's current weights; each rank evaluates its share of the questions."""
     ranks = parts.ranks
     work = evaluate(
         parts.agent,

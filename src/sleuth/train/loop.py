@@ -150,7 +150,7 @@ class TrainingLoop:
 
 
 class StepMonitor:
-    """Measures one step and asks the guards about its rollouts, its updates and the result."""
+    """Measures one step, and checks its rollouts, updates and result with the guards."""
 
     def __init__(self, parts: Parts, step_guards: Guards, progress: Progress) -> None:
         self._parts, self._guards, self._progress = parts, step_guards, progress
@@ -160,7 +160,7 @@ class StepMonitor:
         self.allow_update = step_guards.update_gate(self._verdicts)
 
     def check_rollouts(self, batch: RolloutBatch) -> bool:
-        """Check the rollouts; whether to learn from them."""
+        """Check the rollouts; return whether to learn from them."""
         self._metrics |= batch.metrics()
         self._verdicts += self._guards.check(self._metrics, failure_examples(batch.trajectories))
         worst = most_severe(self._verdicts)

@@ -212,7 +212,7 @@ REWRITE_GROWTH = 1.1  # growth after which a cached index is written again
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryFile:
-    """The file of one step; `rows` is None if only reading it tells."""
+    """The file of one step; `rows` is None if the number of rows is unknown before reading it."""
 
     step: int
     name: str

@@ -28,7 +28,7 @@ MakePrompt = Callable[[Question], Sequence[dict[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class QuestionSource:
-    """A file of questions, and the name that the user gave."""
+    """A questions file, with the name that the user gave it."""
 
     name: str
     path: Path

@@ -102,7 +102,7 @@ def question_file(name: str, split: str, folder: Path = FOLDER, progress: Progre
 def download(wanted: Collection, folder: Path = FOLDER, progress: Progress = silent) -> list[Path]:
     """Return the files of a collection in the data folder, below its repository name; download what is missing.
 
-    The Hub is not contacted if everything is there. Pieces that are all there are joined.
+    The Hub is not contacted if all files are present. Complete sets of pieces are joined.
     """
     present = _find_present(wanted, folder, progress)
     if present is not None:

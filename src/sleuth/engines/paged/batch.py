@@ -42,7 +42,7 @@ class Batch:
 def upload(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
     """Copy arrays to the device in one asynchronous transfer, as int32 (float32 by bits).
 
-    A transfer costs microseconds whatever its size, and a step needs a dozen small arrays.
+    A small transfer costs microseconds regardless of its size, and a step needs a dozen of them.
     """
     flat = [each.ravel() for each in arrays]
     parts = [each.view(np.int32) if each.dtype == np.float32 else each.astype(np.int32, copy=False) for each in flat]
@@ -183,7 +183,7 @@ class PrefillBuffers:
         return tokens <= self.tokens and chunks <= self.chunks
 
     def write(self, prefill: PackedPrefill, lanes: int) -> None:
-        """Upload chunks that were packed behind `lanes` lanes, with padding."""
+        """Upload chunks that were packed after `lanes` lanes, with padding."""
         padded = prefill.padded(lanes + self.tokens, len(self.tiles_4T) // 4, lanes + self.chunks)
         for there, sent in zip(self._views(lanes), upload(padded.arrays(), self.ids_N.device), strict=True):
             there.copy_(sent)

@@ -94,7 +94,7 @@ class InFlightStep:
 
 
 class EngineCore:
-    """The engine without callers, stepped by one thread at a time; requests with news go to `on_progress`."""
+    """The engine without its async interface, stepped by one thread at a time; `on_progress` gets updated requests."""
 
     def __init__(
         self,

@@ -215,7 +215,7 @@ class PagedEngine:
         self._driver = asyncio.create_task(self._drive(self._stopping))
 
     def _checked_prompt(self, ids: Sequence[int]) -> list[int]:
-        """Refuse a prompt that would break the batch for everybody."""
+        """Reject a prompt that would break the whole batch."""
         try:
             prompt = [*map(index, ids)]
         except TypeError as error:

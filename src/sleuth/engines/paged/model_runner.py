@@ -57,7 +57,7 @@ class PendingSamples:
 class GraphCache:
     """CUDA graphs of steps, captured at first use; `clear_inputs` makes every lane padding.
 
-    Without a GPU a step is warmed up alike, and then run instead of replayed.
+    Without a GPU, a step is warmed up in the same way and then run instead of replayed.
     """
 
     def __init__(self, clear_inputs: Callable[[], None], device: torch.device) -> None:

@@ -100,7 +100,7 @@ class SlotTable:
         self._steps = 0
 
     def assign(self, request: Request) -> None:
-        """Enter a request that has its slot and pages, of which `request.registered` tokens are computed."""
+        """Add a request that has its slot and pages; its first `request.registered` tokens are already computed."""
         slot = request.slot
         self.requests[slot] = request
         self.computed_S[slot] = request.registered

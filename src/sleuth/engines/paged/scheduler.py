@@ -142,7 +142,7 @@ class Scheduler:
             self.waiting = [request for request in self.waiting if not request.is_done]
 
     def preempt(self) -> None:
-        """Move the running request with the highest priority value back to the queue, to be recomputed later."""
+        """Return the running request with the highest priority value to the queue, to be recomputed later."""
         last = max((*self.decoding, *self.prefilling), key=lambda request: request.priority)
         self.stats.preempted += 1
         self.slots.update(last)

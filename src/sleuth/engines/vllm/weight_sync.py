@@ -38,7 +38,7 @@ class WeightTransport(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what is held for the servers."""
+        """Free the resources held for the servers."""
         ...
 
 
@@ -139,7 +139,7 @@ class CudaIpcTransport:
         return load
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No-op: nothing to free."""
 
 
 def ipc_update(weights: Mapping[str, Tensor], handles: Sequence[IpcHandle]) -> dict[str, Any]:

@@ -170,7 +170,7 @@ def _count(numbers: NDArray[np.int32], rows: Numbers, terms: int) -> tuple[Numbe
 
 
 class Vocabulary:
-    """Term numbers looked up on disk: opening takes no time, whatever the number of terms."""
+    """Term numbers looked up on disk: opening is instant, regardless of the number of terms."""
 
     def __init__(self, folder: Path, size: int) -> None:
         borders = open_array(folder / BORDERS, size + 1)

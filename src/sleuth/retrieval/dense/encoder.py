@@ -95,7 +95,7 @@ class Network:
         self._padding = {"input_ids": tokenizer.pad_token_id or 0, "token_type_ids": tokenizer.pad_token_type_id}
 
     def run_reproducibly(self, longest: int, *texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one row per text, bit-identical whatever the batch; two lists of texts are read as pairs."""
+        """Return one row per text, independent of the batch to the last bit; two lists of texts are read as pairs."""
         tokens = self._tokenize(longest, *texts)
         full_rows = Shape(step=8, tokens=max(QUERY_TOKENS, THREAD_ROWS * torch.get_num_threads()), full=True)
         shape = GPU_QUERIES if self._devices[0].type == "cuda" else full_rows
@@ -269,7 +269,7 @@ class _ToFloat32(torch.nn.Module):
 
 
 def _sentence_encoder(folder: Path, settings: EncoderSettings, device: str) -> SentenceTransformer:
-    """Assemble the modules that the settings describe, whatever the files of the model say."""
+    """Assemble the modules that the settings describe, ignoring the module files of the model."""
     transformer: Any = Transformer(
         str(folder),
         model_kwargs={"dtype": _precision(device), **NO_REMOTE_CODE},

@@ -85,7 +85,7 @@ def devices(wanted: str | None) -> list[str]:
 
 
 def devices_for(wanted: str, size: int) -> list[str]:
-    """The devices of a setting with room for `size` bytes of rows; auto falls back to the CPU."""
+    """The devices of a setting that can hold `size` bytes of rows; auto falls back to the CPU."""
     chosen = devices(wanted)
     gpus = [device for device in chosen if device != "cpu"]
     free = sum(max(0, torch.cuda.mem_get_info(device)[0] - RESERVED) for device in gpus)

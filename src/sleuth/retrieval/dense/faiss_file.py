@@ -61,7 +61,7 @@ class JoinedFiles:
         return f"{first} and {len(others)} more" if others else str(first)
 
     def read(self, start: int, size: int) -> bytes:
-        """Read exactly `size` bytes from `start`; fewer are an InputError."""
+        """Read exactly `size` bytes from `start`; raises InputError if there are fewer."""
         self.require_size(start + size, or_more=True)
         parts = []
         while size:

@@ -100,7 +100,7 @@ class SearchClient:
 def served_index(
     url: str, token: str | None = None, proxy: str | None = None, *, patience: float
 ) -> dict[str, Any] | None:
-    """Name, kind and size of the index behind a server's /readyz; None if it has no such path.
+    """Name, kind and size of the index that a server reports at /readyz; None if it has no such path.
 
     Raises InputError if the server does not answer within `patience` seconds.
     """

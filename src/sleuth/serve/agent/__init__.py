@@ -1,1 +1,1 @@
-"""The agent as a service that speaks as OpenAI's does, with a page to try it."""
+"""The agent as an OpenAI-compatible server, with a playground page."""

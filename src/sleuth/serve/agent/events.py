@@ -54,7 +54,7 @@ Event = Thought | Step | End
 
 @dataclass(slots=True)
 class EpisodeRecorder:
-    """Turns what happens in an episode into events, and keeps its token budget; None is no budget."""
+    """Converts an episode into events and enforces its token budget; None means no budget."""
 
     emit: Callable[[Event], None]
     tokens_left: int | None = None
@@ -77,7 +77,7 @@ class EpisodeRecorder:
             self.tokens_left -= tokens
 
     def add_thought(self, text: str) -> None:
-        """Emit a piece of reasoning; that of two turns is separated."""
+        """Emit a piece of reasoning; a blank line separates the turns."""
         if text:
             self.emit(Thought(self._separator + text))
             self._separator, self._has_thought = "", True
@@ -88,7 +88,7 @@ class EpisodeRecorder:
         self._begin_step({**_describe(action), "thought": thought})
 
     def begin_call(self, call: ToolCall) -> None:
-        """Begin a step for a call, unless a turn announced it."""
+        """Begin a step for a call, unless `end_turn` already did."""
         if call != self._announced:
             self._begin_step({**_describe(call), "thought": ""})
         self._announced = None

@@ -1,4 +1,4 @@
-"""A served episode: it runs in a task of its own while the client receives its events."""
+"""A served episode: it runs in its own task while the client receives its events."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """A task with its token budget and its sampling settings beside the temperature."""
+    """A task with its token budget and its sampling settings other than temperature."""
 
     task: Task
     max_tokens: int | None = None

@@ -111,7 +111,7 @@ class StreamOptions(_Strict):
 
 
 class ChatRequest(_Strict):
-    """The supported fields; None is the server's default."""
+    """The supported fields; None means the server's default."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -134,7 +134,7 @@ class ChatRequest(_Strict):
 
 
 def parse_request(body: bytes) -> ChatRequest:
-    """The request in a body; a field that would have no effect is an ApiError."""
+    """Parse a request body; raises ApiError for a field that would have no effect."""
     try:
         request = ChatRequest.model_validate_json(body)
     except ValidationError as error:
@@ -169,7 +169,7 @@ def _validation_error(error: ValidationError) -> ApiError:
 def extract_question(messages: Sequence[Message], agent: Agent, max_characters: int) -> Question:
     """The last message as a question; earlier messages go before it in the prompt.
 
-    That needs a chat template and the method `search`; otherwise earlier messages are an ApiError.
+    That needs a chat template and the method `search`; otherwise earlier messages raise ApiError.
     """
     texts = [_text(place, message) for place, message in enumerate(messages)]
     if (length := sum(map(len, texts))) > max_characters:
@@ -196,7 +196,7 @@ def extract_question(messages: Sequence[Message], agent: Agent, max_characters: 
 
 
 def count_prompt_tokens(question: Question, agent: Agent) -> int:
-    """As `methods.count_prompt_tokens`; a chat template that rejects the client's messages is an ApiError."""
+    """Like `methods.count_prompt_tokens`; raises ApiError if the chat template rejects the client's messages."""
     try:
         return methods.count_prompt_tokens(agent, question)
     except Exception as error:  # templates are third-party programs

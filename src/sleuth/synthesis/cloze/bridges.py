@@ -52,7 +52,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Pages in reading order, and a description of the last topic by the first."""
+    """Pages in reading order, and a phrase that describes the last page's topic in terms of the first's."""
 
     pages: tuple[Page, ...]
     description: str
@@ -80,7 +80,7 @@ def find_links(page: Page, lexicon: Lexicon) -> Iterator[Link]:
 
 
 def _region_links(page: Page, lexicon: Lexicon) -> Iterator[Link]:
-    """Links to the regions that contain a place of the page, and to the country of a nationality."""
+    """Links from a place to the regions that contain it, and from a nationality to its country."""
     templates: dict[str, str] = {}
     for relation, fact in page.subject.facts.items():
         if relation in REGION_DESCRIPTIONS:

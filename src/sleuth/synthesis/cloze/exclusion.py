@@ -35,7 +35,7 @@ class Exclusions:
 
 
 def read_exclusions(files: Sequence[Path]) -> Exclusions:
-    """Read evaluation questions; a file without new questions is an InputError.
+    """Read evaluation questions; raises InputError for a file without new questions.
 
     A question without passage ids excludes the pages whose titles it contains.
     """

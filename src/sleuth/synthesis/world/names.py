@@ -98,13 +98,13 @@ ALIASES: dict[Kind, str] = {
 
 @cache
 def first_words(kind: Kind, length: int) -> tuple[str, ...]:
-    """The first words of names of a kind; a longer list starts with the shorter one."""
+    """The first words of names for an entity kind; a shorter list is a prefix of a longer one."""
     return _extend(FIRST[kind].split(), _FIRST_ENDINGS[kind], length)
 
 
 @cache
 def last_words(kind: Kind, length: int) -> tuple[str, ...]:
-    """The last words of names of a kind; a longer list starts with the shorter one."""
+    """The last words of names for an entity kind; a shorter list is a prefix of a longer one."""
     return _extend(LAST[kind].split(), _LAST_ENDINGS[kind], length)
 
 

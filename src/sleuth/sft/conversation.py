@@ -65,13 +65,9 @@ def _validate_message(message: object, number: int) -> Message:
     return {"role": role, "content": content}
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """Text of the chat template around an assistant message; `before` alternates between text and message numbers."""
-
-    index: int
-    before: tuple[str, ...]
-    closing: str
+# Text of the chat template around an assistant message: the number of the message, the text before it (alternating
+# with the numbers of other messages), and the text after it.
+_Turn = tuple[int, tuple[str, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +88,13 @@ class ConversationEncoder:
         roles = tuple(message["role"] for message in messages)
         if roles not in self._turns:  # the template is rendered without contents, so it depends on roles alone
             self._turns[roles] = tuple(self._template_turns([{"role": role, "content": ""} for role in roles], indices))
-        for turn in self._turns[roles]:
-            yield from self._encode_template(turn.before, messages, is_first=turn.index == indices[0])
-            yield from self._encode_assistant(messages[turn.index]["content"])
-            yield from self._encode_closing(turn.closing)
+        for index, before, closing in self._turns[roles]:
+            yield from self._encode_template(before, messages, is_first=index == indices[0])
+            yield from self._encode_assistant(messages[index]["content"])
+            # Up to its first special token the end of a turn belongs to the assistant, the rest to the template.
+            ids = self.tokens.encode_trusted(closing)
+            end = next((place + 1 for place, token in enumerate(ids) if token in self.tokens.special_ids), len(ids))
+            yield from _pieces((ids[:end], Source.ASSISTANT), (ids[end:], Source.PROMPT))
 
     def _template_turns(self, messages: Sequence[Message], indices: Sequence[int]) -> Iterator[_Turn]:
         written = ""
@@ -107,7 +106,7 @@ class ConversationEncoder:
                     f"the chat template renders earlier turns differently once message {index + 1} is added; use a "
                     "template that keeps earlier text, or write one assistant turn per row"
                 )
-            yield _Turn(index, tuple(opened[len(written) :].split(GAP)), closing)
+            yield index, tuple(opened[len(written) :].split(GAP)), closing
             written = opened + content + closing
 
     def _encode_plain(self, messages: Sequence[Message], indices: Sequence[int]) -> Iterator[Piece]:
@@ -156,27 +155,18 @@ class ConversationEncoder:
             raise ValueError(f"the assistant's text opens {opening} without closing it; close it")
         return self._encode_text(content, Source.ASSISTANT)
 
-    def _encode_closing(self, text: str) -> Iterator[Piece]:
-        """The end of a turn: up to its first special token it belongs to the assistant, the rest to the template."""
-        ids = self.tokens.encode_trusted(text)
-        end = next((index + 1 for index, token in enumerate(ids) if token in self.tokens.special_ids), len(ids))
-        return _pieces((ids[:end], Source.ASSISTANT), (ids[end:], Source.PROMPT))
-
     def _encode_text(self, content: str, source: Source) -> Iterator[Piece]:
+        """Encode text, with the body of each observation truncated as in an episode."""
         for opening, body, closing in split_observations(content, self.protocol):
-            if opening or closing:
-                yield self._encode_observation(Observation(opening, body, closing))
-            else:
+            if not (opening or closing):
                 yield from _pieces((self.tokens.encode(body), source))
-
-    def _encode_observation(self, observation: Observation) -> Piece:
-        """Truncate the body of an observation as an episode does."""
-        ids = self.tokens.encode(observation.text)
-        if len(ids) <= self.observation_tokens:
-            return Piece(ids, Source.OBSERVATION)
-        first, last = observation.frame_ids(self.tokens)
-        truncated = observation.ids(self.tokens, self.observation_tokens) or [*first, *last]
-        return Piece(truncated, Source.OBSERVATION, truncated=True)
+                continue
+            observation = Observation(opening, body, closing)
+            ids = self.tokens.encode(observation.text)
+            if truncated := len(ids) > self.observation_tokens:
+                first, last = observation.frame_ids(self.tokens)
+                ids = observation.ids(self.tokens, self.observation_tokens) or [*first, *last]
+            yield Piece(ids, Source.OBSERVATION, truncated)
 
     def _encode_tool_result(self, content: str, *, quoted: bool) -> Piece:
         """Truncate a tool result as an episode does if the model searches by tool calls."""

@@ -76,7 +76,10 @@ class Demonstrator:
 
 def expert(item: WorldQuestion, _world: World, _rng: random.Random) -> Script:
     """Search for every hop, state the fact, and answer; of three hops only two are taken."""
-    searches = [_search_move(item, index) for index in range(min(2, len(item.hops)))]
+    searches: Script = []
+    for index, hop in enumerate(item.hops[:2]):
+        known = f"{_fact(item.hops[index - 1])} " if index else ""
+        searches.append(Move(f"{known}{_need(item, index)}", ToolCall.search(hop.subject), int(hop.passage_id)))
     if len(item.hops) > 2:
         return [*searches, Move(_fact(item.hops[1]), None)]
     last = _fact(item.hops[-1])
@@ -114,7 +117,8 @@ def hasty(item: WorldQuestion, world: World, rng: random.Random) -> Script:
     return [first, Move(_fact(hop), Answer(answer))]
 
 
-BEHAVIOURS: Mapping[str, Callable[[WorldQuestion, World, random.Random], Script]] = {
+Behaviour = Callable[[WorldQuestion, World, random.Random], Script]
+BEHAVIOURS: Mapping[str, Behaviour] = {
     "expert": expert,
     "detour": detour,
     "guess": guess,
@@ -125,12 +129,6 @@ BEHAVIOURS: Mapping[str, Callable[[WorldQuestion, World, random.Random], Script]
 
 def is_comparison(item: WorldQuestion) -> bool:
     return item.question.type in ("comparison", "yes_no")
-
-
-def _search_move(item: WorldQuestion, index: int) -> Move:
-    hop = item.hops[index]
-    known = f"{_fact(item.hops[index - 1])} " if index else ""
-    return Move(f"{known}{_need(item, index)}", ToolCall.search(hop.subject), int(hop.passage_id))
 
 
 def _need(item: WorldQuestion, index: int) -> str:

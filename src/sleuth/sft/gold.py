@@ -106,10 +106,7 @@ class GoldDemonstrator:
     async def _demonstrate(self, question: Question) -> Demonstration | Skipped:
         if question.answerable is False:
             return Skipped(question, "not answerable")
-        if question.supporting_ids:
-            path = await self._follow_gold(question)
-        else:
-            path = await self._search_for_answer(question)
+        path = await (self._follow_gold if question.supporting_ids else self._search_for_answer)(question)
         if isinstance(path, Skipped):
             return path
         if len(path.searches) > self.searches:
@@ -134,11 +131,9 @@ class GoldDemonstrator:
         if len(gold) < len(found):
             return Skipped(question, "have passages that are not in the corpus")
         if self.retriever is None:
-            names = [base_title(passage.title) for passage in gold]
-            searches = [
-                GoldSearch(name, name, passage, (Hit(passage, 0.0),)) for name, passage in zip(names, gold, strict=True)
-            ]
-            return SearchPath(tuple(searches), tuple(gold))
+            named = [(base_title(passage.title), passage) for passage in gold]
+            shown = tuple(GoldSearch(name, name, passage, (Hit(passage, 0.0),)) for name, passage in named)
+            return SearchPath(shown, tuple(gold))
         searches = [await self._search_question(self.retriever, question, lambda passage: passage in gold)]
         while missing := _missing(question, gold, searches):
             further = await self._search_missing(self.retriever, question, missing, searches)
@@ -180,7 +175,8 @@ class GoldDemonstrator:
     ) -> GoldSearch:
         query = question.question.strip().rstrip("?").strip()
         (hits,) = await _search(retriever, [query], self.k)
-        return GoldSearch(query, None, _first_passage(hits, is_target), tuple(hits))
+        target = next((hit.passage for hit in hits if is_target(hit.passage)), None)
+        return GoldSearch(query, None, target, tuple(hits))
 
     async def _search_missing(
         self, retriever: Retriever, question: Question, missing: Sequence[Passage], searches: Sequence[GoldSearch]
@@ -199,8 +195,7 @@ class GoldDemonstrator:
     ) -> GoldSearch | None:
         """Search by one name after another; return the first search that finds a target."""
         for name, hits in zip(names, await _search(retriever, names, self.k), strict=True):
-            target = _first_passage(hits, is_target)
-            if target is not None:
+            if target := next((hit.passage for hit in hits if is_target(hit.passage)), None):
                 return GoldSearch(name, base_title(name), target, tuple(hits))
         return None
 
@@ -244,15 +239,12 @@ class GoldAnswerWriter:
             if self.retriever is not None:
                 hits = await _search(self.retriever, [question.question for question in batch], self.k)
             for question, found in zip(batch, hits, strict=True):
-                yield self._row(question, found)
-
-    def _row(self, question: Question, hits: Sequence[Hit]) -> dict[str, Any]:
-        documents = describe(hits, self.protocol) if self.retriever is not None else ""
-        prompt = prompts.fill(question, self.template, self.protocol, documents)
-        return {
-            **_row(question, [*prompt, {"role": "assistant", "content": self._answer(question, hits)}]),
-            "found": any(cover_em(hit.passage.contents, question.golden_answers) for hit in hits),
-        }
+                documents = describe(found, self.protocol) if self.retriever is not None else ""
+                prompt = prompts.fill(question, self.template, self.protocol, documents)
+                yield {
+                    **_row(question, [*prompt, {"role": "assistant", "content": self._answer(question, found)}]),
+                    "found": any(cover_em(hit.passage.contents, question.golden_answers) for hit in found),
+                }
 
     def _answer(self, question: Question, hits: Sequence[Hit]) -> str:
         """The gold answer, after a thought if the prompt asks for one."""
@@ -262,9 +254,8 @@ class GoldAnswerWriter:
             return write_answer(answer, self.template, self.protocol)
         reason = thoughts.explain_comparison(question, found)
         conclusion = thoughts.conclude(answer, random.Random(f"{self.seed}/{question.id}"))
-        return write_answer(
-            answer, self.template, self.protocol, conclusion if reason is None else f"{reason} {conclusion}"
-        )
+        thought = conclusion if reason is None else f"{reason} {conclusion}"
+        return write_answer(answer, self.template, self.protocol, thought)
 
 
 def passage_finder(corpus: Path | None, index: str | None, wanted: set[str]) -> Find:
@@ -349,10 +340,6 @@ def _row(question: Question, messages: list[dict[str, str]]) -> dict[str, Any]:
         "data_source": question.data_source,
         "golden_answers": list(question.golden_answers),
     }
-
-
-def _first_passage(hits: Sequence[Hit], is_target: Callable[[Passage], bool]) -> Passage | None:
-    return next((hit.passage for hit in hits if is_target(hit.passage)), None)
 
 
 def _missing(question: Question, gold: Sequence[Passage], searches: Sequence[GoldSearch]) -> list[Passage]:

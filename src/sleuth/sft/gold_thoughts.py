@@ -66,6 +66,7 @@ SMALLER = re.compile(r"\b(?:first|earlier|earliest|older|oldest|elder|before|few
 LARGER = re.compile(r"\b(?:later|latest|last|younger|youngest|recently|newer|after|more|larger|bigger|longer)\b")
 MAKER = re.compile(r"\b(?:director|composer|performer|author|writer|producer|singer)s?\b")
 NO_LEXICON = Lexicon()
+WITH_ARTICLE = ("United ", "Netherlands", "Philippines", "Czech Republic")
 
 
 def first_search(title: str | None, rng: random.Random) -> str:
@@ -184,10 +185,9 @@ class Equality:
         answer = normalise(question.golden_answers[0])
         if answer != ("yes" if equal else "no") or not (equal or self.differ(*values)):
             return None
-        statements = (
-            f"{side.label} {self.statement.format(value=_with_article(value))}"
-            for side, value in zip((one, other), values, strict=True)
-        )
+        named = (f"the {value}" if value.startswith(WITH_ARTICLE) else value for value in values)
+        sides = zip((one, other), named, strict=True)
+        statements = (f"{side.label} {self.statement.format(value=value)}" for side, value in sides)
         return f"{', and '.join(statements)}: that is {'the same' if equal else 'not the same'}."
 
 
@@ -201,13 +201,13 @@ def explain_comparison(question: Question, passages: Sequence[Passage]) -> str |
         text = text.replace(base_title(passage.title).lower(), "")
     topics = (parse_topic(passage, NO_LEXICON) for passage in passages)
     subjects = [extract_subject(topic, NO_LEXICON) for topic in topics if topic is not None]
-    explanations: list[str | None] = []
     for comparison in COMPARISONS:
         if comparison.words.search(text):
             of_makers = comparison.relation is not Relation.DIRECTOR and bool(MAKER.search(text))
             for one, other in _pairs(subjects, comparison.relation, of_makers, named):
-                explanations.append(comparison.explain(question, text, one, other))
-    return next(filter(None, explanations), None)
+                if explanation := comparison.explain(question, text, one, other):
+                    return explanation
+    return None
 
 
 def _pairs(
@@ -227,10 +227,6 @@ def _pairs(
 def _is_maker(subject: Subject, work: Passage) -> bool:
     topic = subject.topic
     return topic.kind is Kind.PERSON and topic.passage is not work and bool(cover_em(work.text, (topic.title,)))
-
-
-def _with_article(value: str) -> str:
-    return f"the {value}" if value.startswith(("United ", "Netherlands", "Philippines", "Czech Republic")) else value
 
 
 def _with_preposition(value: str) -> str:

@@ -1,12 +1,16 @@
-"""Supervised training loop: shuffled batches, held-out evaluation, early stopping, best weights and checkpoints."""
+"""Supervised training loop: shuffled batches, held-out evaluation, early stopping, best weights and checkpoints.
+
+Suffixes: T scored tokens of a pack.
+"""
 
 import math
 import random
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count, islice
+from math import cos, isfinite, pi
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sleuth.errors import InputError, TrainingStopped
-from sleuth.model.packing import Row, row
+from sleuth.model.packing import WEIGHT, Pack, Row, pack, row
 from sleuth.model.policy import HostBuffers, Policy
 from sleuth.model.recompute import recompute_layers
 from sleuth.runs import checksums
@@ -24,7 +28,6 @@ from sleuth.runs.atomic import atomic_write
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run, step_of
 from sleuth.sft.settings import SFTConfig
-from sleuth.sft.step import Learner, evaluate_loss
 from sleuth.sft.traces import Trace
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress
@@ -67,9 +70,6 @@ class History:
     def best(self) -> HeldOutLoss:
         return min(self.held_out, key=lambda each: each.loss)
 
-    def evaluations_since_best(self) -> int:
-        return len(self.held_out) - 1 - self.held_out.index(self.best)
-
     def log_line(self) -> str:
         """Progress with the mean loss of the latest updates."""
         latest = [each.loss for each in self.updates[-max(1, self.steps // LOG_LINES) :]]
@@ -90,6 +90,66 @@ class History:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """A policy with its optimiser."""
+
+    policy: Policy
+    optimiser: Optimiser
+    pack_tokens: int = 16384
+    clip: float = 1.0
+
+    def update(self, rows: Sequence[Row], learning_rate: float) -> tuple[float, float]:
+        """Take one optimiser step on a batch; return the weighted mean loss and the gradient norm."""
+        self.optimiser.zero()
+        total, loss = _total_weight(rows), torch.zeros((), device=self.policy.device)
+        for packed in pack(rows, self.pack_tokens, self.policy.device):
+            value = _summed_loss(self.policy, packed) / total
+            value.backward()
+            loss += value.detach()
+        norm = self.optimiser.step(learning_rate, self.clip)
+        if isfinite(norm) and not self.optimiser.finite():
+            raise TrainingStopped(
+                f"the weights are not finite after an update with learning rate {learning_rate:g}; lower it"
+            )
+        return float(loss), norm
+
+
+@torch.no_grad()
+def evaluate_loss(policy: Policy, rows: Sequence[Row], pack_tokens: int) -> float:
+    """The weighted mean loss."""
+    packs = pack(rows, pack_tokens, policy.device)
+    return sum(float(_summed_loss(policy, packed)) for packed in packs) / _total_weight(rows)
+
+
+def fit(
+    policy: Policy,
+    batches: Iterable[Sequence[Row]],
+    *,
+    steps: int,
+    learning_rate: float,
+    on_step: Callable[[int, float], None] | None = None,
+) -> None:
+    """Train for `steps` updates, one batch each, with a short warm-up and cosine decay to zero."""
+    # The second moment averages over about fifty steps; the shipped cold start was trained with it.
+    optimiser = Optimiser(policy.parameters(), learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    learner = Learner(policy, optimiser)
+    for step, rows in zip(range(steps), batches, strict=False):
+        rate = learning_rate * min(1.0, (step + 1) / 50) * 0.5 * (1 + cos(pi * step / steps))
+        loss, _ = learner.update(rows, rate)
+        if on_step is not None:
+            on_step(step, loss)
+
+
+def _summed_loss(policy: Policy, packed: Pack) -> Tensor:
+    logprob_T, _ = policy.score(packed, temperature=1.0)
+    return -(packed.columns[WEIGHT] * logprob_T).sum()
+
+
+def _total_weight(rows: Sequence[Row]) -> float:
+    return float(sum(row.columns[WEIGHT].double().sum() for row in rows))
+
+
 @dataclass(slots=True)
 class Checkpoints:
     """Checkpoints of an unfinished training in its output folder, one every `minutes`."""
@@ -106,7 +166,7 @@ class Checkpoints:
         self, learner: Learner, history: Mapping[str, Any], step: int, best_step: int, best: Mapping[str, Tensor]
     ) -> None:
         """Save the state after `step` updates, and the weights of the best step."""
-        run, best_path = Run(self.folder), self._best_path(best_step)
+        run, best_path = Run(self.folder), self.best_path(best_step)
         # Before the checkpoint, which needs them and is renamed into place last.
         run.write_json(HISTORY, history)
         if best and not best_path.exists():
@@ -134,18 +194,14 @@ class Checkpoints:
         checkpoint.restore(latest, learner.policy, learner.optimiser)
         return step_of(latest), history
 
-    def best_weights(self, step: int) -> dict[str, Tensor]:
-        """The weights of the best step, or none if they were not saved."""
-        path = self._best_path(step)
-        return load_file(path) if path.exists() else {}
-
     def remove(self) -> None:
         """Remove everything but the model from the folder."""
         shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
         for path in (self.folder / HISTORY, *self.folder.glob("best-*.safetensors")):
             path.unlink(missing_ok=True)
 
-    def _best_path(self, step: int) -> Path:
+    def best_path(self, step: int) -> Path:
+        """The file with the weights of the best step."""
         return self.folder / f"best-{step}.safetensors"
 
 
@@ -166,10 +222,10 @@ def split_held_out(traces: Sequence[Trace], share: float, seed: int) -> tuple[li
 
 def plan_batches(lengths: Sequence[int], settings: SFTConfig) -> list[list[int]]:
     """The row numbers of every update; each epoch is shuffled anew."""
-    if settings.steps is not None:
-        endless = (batch for epoch in count() for batch in _epoch_batches(lengths, epoch, settings))
-        return list(islice(endless, settings.steps))
-    return [batch for epoch in range(settings.epochs) for batch in _epoch_batches(lengths, epoch, settings)]
+    epochs = range(settings.epochs) if settings.steps is None else count()
+    return list(
+        islice((batch for epoch in epochs for batch in _epoch_batches(lengths, epoch, settings)), settings.steps)
+    )
 
 
 def train(
@@ -194,7 +250,8 @@ def train(
         observer.advance()
         if held_out and (step % training.evaluate_every == 0 or step == len(planned)):
             training.evaluate()
-            if settings.keep == "best" and 0 < settings.patience <= history.evaluations_since_best():
+            since_best = len(history.held_out) - 1 - history.held_out.index(history.best)
+            if settings.keep == "best" and 0 < settings.patience <= since_best:
                 observer.log(f"early stopping: the held-out loss has not improved since step {history.best.step}")
                 break
         elif step % max(1, len(planned) // LOG_LINES) == 0:
@@ -205,7 +262,9 @@ def train(
             INTERRUPTION.raise_if_interrupted()
     history.kept = history.updates[-1].step
     if held_out and settings.keep == "best" and history.best.step != history.kept:
-        training.restore_best()
+        with torch.no_grad():
+            for name, parameter in policy.parameters():
+                parameter.copy_(training.best_weights[name])
         history.kept = history.best.step
     return history
 
@@ -239,8 +298,8 @@ class _Training:
             return False
         step, saved = found
         self.history.restore(step, saved)
-        if self.history.held_out:
-            self.best_weights = checkpoints.best_weights(self.history.best.step)
+        if self.history.held_out and (path := checkpoints.best_path(self.history.best.step)).exists():
+            self.best_weights = load_file(path)
         self._observer.log(f"resuming after update {step:,}")
         self._observer.advance(step)
         return True
@@ -264,16 +323,10 @@ class _Training:
         history.held_out.append(HeldOutLoss(len(history.updates), loss))
         if self._settings.keep == "best" and history.best is history.held_out[-1]:
             for name, parameter in policy.parameters():
-                if name in self.best_weights:
-                    self.best_weights[name].copy_(parameter.detach())
-                else:
-                    self.best_weights[name] = parameter.detach().to("cpu", copy=True)
+                if name not in self.best_weights:
+                    self.best_weights[name] = torch.empty_like(parameter.detach(), device="cpu")
+                self.best_weights[name].copy_(parameter.detach())
         self._observer.log(f"{history.log_line()}, held out {loss:.4f}")
-
-    @torch.no_grad()
-    def restore_best(self) -> None:
-        for name, parameter in self.learner.policy.parameters():
-            parameter.copy_(self.best_weights[name])
 
 
 def _epoch_batches(lengths: Sequence[int], epoch: int, settings: SFTConfig) -> Iterator[list[int]]:
@@ -283,11 +336,8 @@ def _epoch_batches(lengths: Sequence[int], epoch: int, settings: SFTConfig) -> I
     batch: list[int] = []
     tokens = 0
     for number in order:
-        if settings.batch_tokens:
-            is_full = tokens + lengths[number] > settings.batch_tokens
-        else:
-            is_full = len(batch) == settings.batch_rows
-        if batch and is_full:
+        limit = settings.batch_tokens
+        if batch and (tokens + lengths[number] > limit if limit else len(batch) == settings.batch_rows):
             yield batch
             batch, tokens = [], 0
         batch.append(number)

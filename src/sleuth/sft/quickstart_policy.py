@@ -25,7 +25,7 @@ from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.atomic import atomic_write
 from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, expert, is_comparison, render_move
-from sleuth.sft.step import fit
+from sleuth.sft.loop import fit
 from sleuth.synthesis.world.names import name_words
 from sleuth.synthesis.world.world import World, WorldQuestion
 from sleuth.train import held_out

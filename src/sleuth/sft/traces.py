@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing import get_context
@@ -33,12 +32,12 @@ from sleuth.sft.conversation import EXPECTED, ConversationEncoder, Source, valid
 from sleuth.sft.settings import SFTConfig
 from sleuth.train.observer import RunObserver
 
-TRAJECTORY_KEYS = ("ids", "origin")
 FORMATS = f"{EXPECTED}, or a row of a run's trajectories"
 MIN_PROGRESS = 1000  # traces from which progress is shown
 BATCH = 256  # lines per task of a worker
 MIN_PARALLEL = 8192  # traces from which workers are worth starting
 MAX_WORKERS = 12  # more would wait for this process, which distributes lines and collects traces
+LineBatch = tuple[Path, Sequence[tuple[int, str]]]  # numbered lines of a file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,14 +77,6 @@ class TraceSet:
         return "; ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class LineBatch:
-    """Numbered lines of a file."""
-
-    path: Path
-    lines: Sequence[tuple[int, str]]
-
-
 class TraceParser:
     """Parses lines into traces for one model."""
 
@@ -99,24 +90,28 @@ class TraceParser:
 
     def parse(self, batch: LineBatch) -> TraceSet:
         """Parse a batch; raises InputError for the first invalid line."""
-        result = TraceSet(lines=len(batch.lines))
-        with _garbage_collection_paused():
-            for number, line in batch.lines:
+        path, lines = batch
+        result = TraceSet(lines=len(lines))
+        # Traces have no reference cycles, and searching for them costs a tenth of the time.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            for number, line in lines:
                 try:
                     self._parse_row(parse_question_line(line), result)
                 except ValueError as error:
-                    raise InputError(f"{batch.path}, line {number}: {error}; expected {FORMATS}") from error
+                    raise InputError(f"{path}, line {number}: {error}; expected {FORMATS}") from error
+        finally:
+            if was_enabled:
+                gc.enable()
         return result
 
     def _parse_row(self, row: Mapping[str, Any], result: TraceSet) -> None:
-        if "messages" in row:
-            self._parse_conversation(row, result)
-        elif all(name in row for name in TRAJECTORY_KEYS):
+        if "messages" not in row:
+            if "ids" not in row or "origin" not in row:
+                raise ValueError(f"unknown row format with the keys {', '.join(list(row)[:6]) or 'none'}")
             self._parse_trajectory(row, result)
-        else:
-            raise ValueError(f"unknown row format with the keys {', '.join(list(row)[:6]) or 'none'}")
-
-    def _parse_conversation(self, row: Mapping[str, Any], result: TraceSet) -> None:
+            return
         messages = validate_messages(row)
         pieces = list(self._encoder.encode(messages))
         ids = [token for piece in pieces for token in piece.ids]
@@ -131,16 +126,20 @@ class TraceParser:
             raise ValueError(problem)
         ids, sampled = self._tokens_of(row)
         result.has_rewards = True
-        reward, minimum = _reward(row), self._settings.min_reward
-        if reward is None:
-            result.skipped["unusable"] += 1
-        elif minimum is not None and reward < minimum:
-            result.skipped[f"with a reward below {minimum:g}"] += 1
-        else:
-            first = sampled.index(True) if True in sampled else len(sampled)
-            context = [Source.OBSERVATION if index > first else Source.PROMPT for index in range(len(sampled))]
-            sources = [Source.ASSISTANT if own else each for own, each in zip(sampled, context, strict=True)]
-            self._add(ids, np.array([self._weights[each] for each in sources]), str(row.get("question_id")), result)
+        minimum = self._settings.min_reward
+        match row.get("score"):
+            case None:
+                result.skipped["unusable"] += 1
+            case {"total": float() | int() as reward} if minimum is not None and reward < minimum:
+                result.skipped[f"with a reward below {minimum:g}"] += 1
+            case {"total": float() | int()}:
+                first = sampled.index(True) if True in sampled else len(sampled)
+                context = [Source.OBSERVATION if index > first else Source.PROMPT for index in range(len(sampled))]
+                sources = [Source.ASSISTANT if own else each for own, each in zip(sampled, context, strict=True)]
+                weights_L = np.array([self._weights[each] for each in sources])
+                self._add(ids, weights_L, str(row.get("question_id")), result)
+            case other:
+                raise ValueError(f"score is {str(other)[:60]!r}; expected null or an object with total")
 
     def _tokens_of(self, row: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
         """The tokens of a trajectory, and which of them were sampled."""
@@ -182,36 +181,12 @@ class TraceParser:
         result.traces.append(Trace(np.array(ids[:limit], dtype=np.int32), weights_L.astype(np.float32), question))
 
 
-@contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
-    """Pause garbage collection: traces have no reference cycles, and looking for them takes a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _reward(row: Mapping[str, Any]) -> float | None:
-    """The reward of a trajectory; None if it is unusable."""
-    match row.get("score"):
-        case None:
-            return None
-        case {"total": float() | int() as total}:
-            return total
-        case other:
-            raise ValueError(f"score is {str(other)[:60]!r}; expected null or an object with total")
-
-
 def write_traces(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Atomically write a trace file, compressed if its name ends in .gz; return the number of rows."""
     count = 0
     with atomic_write(path) as temporary, open_text(temporary, "w") as file:
-        for row in rows:
+        for count, row in enumerate(rows, 1):  # noqa: B007  returned
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-            count += 1
     return count
 
 
@@ -222,15 +197,17 @@ def read_traces(
 
     `workers` is the number of worker processes; by default it depends on the number of traces and cores.
     """
-    total = sum(_count_rows(path) for path in files)
+    counts = {path: sum(not line.isspace() for line in text_lines(path, "trace file")) for path in files}
+    if empty := next((path for path, count in counts.items() if not count), None):
+        raise InputError(f"{empty} has no traces; expected on each line {FORMATS}")
+    total = sum(counts[path] for path in files)
     if total > MIN_PROGRESS:
         observer.begin("reading traces", total)
     batches = (batch for path in files for batch in _line_batches(path))
     count = worker_count(total, len(os.sched_getaffinity(0))) if workers is None else workers
-    parse = _parser(model, settings).parse if not count else None
-    parts = map(parse, batches) if parse else _parse_parallel(model, settings, batches, count)
+    in_process = map(_parser(model, settings).parse, batches) if not count else None
     result = TraceSet()
-    for part in parts:
+    for part in in_process or _parse_parallel(model, settings, batches, count):
         result.extend(part)
         observer.advance(part.lines)
     if settings.min_reward is not None and not result.has_rewards:
@@ -249,17 +226,10 @@ def worker_count(total: int, cores: int) -> int:
     return count if total >= MIN_PARALLEL and count > 1 else 0
 
 
-def _count_rows(path: Path) -> int:
-    count = sum(not line.isspace() for line in text_lines(path, "trace file"))
-    if not count:
-        raise InputError(f"{path} has no traces; expected on each line {FORMATS}")
-    return count
-
-
 def _line_batches(path: Path) -> Iterator[LineBatch]:
     numbered = ((number, line) for number, line in enumerate(text_lines(path, "trace file"), 1) if not line.isspace())
     while lines := tuple(islice(numbered, BATCH)):
-        yield LineBatch(path, lines)
+        yield path, lines
 
 
 def _parser(model: Path, settings: SFTConfig) -> TraceParser:

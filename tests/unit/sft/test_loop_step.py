@@ -7,7 +7,7 @@ import torch
 
 from sleuth.model.packing import row
 from sleuth.model.policy import Policy
-from sleuth.sft.step import Learner, evaluate_loss, fit
+from sleuth.sft.loop import Learner, evaluate_loss, fit
 from sleuth.train.optimiser import Optimiser
 
 TOKENS = [(5, 6, 7, 8), (9, 10, 11)]

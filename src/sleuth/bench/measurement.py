@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from sleuth.page.document import markdown_table
 from sleuth.runs.checksums import code_version
 from sleuth.train.metrics import GIB, Timer, peak_flops
 
@@ -72,9 +73,8 @@ class Table:
 
     def markdown(self) -> str:
         """The title and the table, with all columns but the first right-aligned."""
-        rule = ["---", *["---:"] * (len(self.header) - 1)]
-        lines = [self.header, rule, *([_format(cell) for cell in row] for row in self.rows)]
-        return f"**{self.title}**\n\n" + "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+        lines = markdown_table(self.header, ([_format(cell) for cell in row] for row in self.rows))
+        return "\n".join([f"**{self.title}**", "", *lines])
 
 
 def _format(cell: object) -> str:

@@ -73,8 +73,7 @@ def view(
 def _api(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Api":
     from sleuth.evaluate.comparison import compare_folders
     from sleuth.evaluate.results import COUNTS, MEASURES
-    from sleuth.view.api import Api
-    from sleuth.view.comparison import ComparisonCache
+    from sleuth.view.api import Api, ComparisonCache
     from sleuth.view.library import Library, make_roots
     from sleuth.view.trajectory import TokenizerCache, tokenizer_folder
 

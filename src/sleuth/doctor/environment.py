@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from sleuth.model import memory
+from sleuth.page.document import markdown_table
 from sleuth.train.parity import Parity
 
 # As in pyproject.toml: the first supported version, and the first unsupported one.
@@ -237,11 +238,9 @@ def worst(findings: Sequence[Finding]) -> Verdict:
 
 
 def markdown(title: str, findings: Sequence[Finding]) -> str:
-    header = ("What", "Found", "Verdict", "Remedy")
-    rows = [header, ("---",) * 4, *((each.what, each.found, each.verdict.value, each.remedy) for each in findings)]
-    # Messages of other programs may contain bars and line breaks.
-    lines = (" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows)
-    return f"# {title}\n\n" + "\n".join(f"| {line} |" for line in lines) + "\n"
+    rows = ((each.what, each.found, each.verdict.value, each.remedy) for each in findings)
+    lines = markdown_table(("What", "Found", "Verdict", "Remedy"), rows, figures=False)
+    return "\n".join([f"# {title}", "", *lines]) + "\n"
 
 
 def json_text(findings: Sequence[Finding], parities: Sequence[Parity]) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 from sleuth.errors import InputError
 from sleuth.evaluate.benchmarks import group_by
-from sleuth.evaluate.report import markdown_table
 from sleuth.evaluate.results import COUNTS, MEASURES, Evaluation, QuestionResult, question_fields, read_results
 from sleuth.evaluate.statistics import estimate, mean_of_means, paired_difference, paired_mean_of_means
+from sleuth.page.document import markdown_table
 from sleuth.records import Estimate, Question
 
 

@@ -14,9 +14,8 @@ import numpy as np
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.evaluate.benchmarks import group_by
-from sleuth.evaluate.report import markdown_table
 from sleuth.evaluate.statistics import estimate
-from sleuth.page.document import ABSENT
+from sleuth.page.document import ABSENT, markdown_table
 from sleuth.page.index_report import index_page
 from sleuth.records import Estimate, Hit, Passage, Question
 from sleuth.retrieval.retriever import Retriever

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from sleuth.evaluate.benchmarks import group_by
 from sleuth.evaluate.folder import MANIFEST, RESULTS, EvaluationFolder
 from sleuth.evaluate.judge import JUDGE, count_unjudged, with_saved_verdicts
 from sleuth.evaluate.results import MEASURES, QuestionResult, score_folder, summarize, write_results
+from sleuth.page.document import markdown_table
 from sleuth.page.evaluation_report import NOTE, evaluation_page, rows_by_set
 
 TRANSCRIPTS = 12
@@ -101,13 +102,6 @@ def notes_of(results: Tree) -> list[str]:
         *([f"Stop reasons: {stops}."] if stops else []),
         *([f"The judge gave no verdict on {unjudged:,} questions; its means exclude them."] if unjudged else []),
     ]
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a table with right-aligned figures; cells may contain any character."""
-    rule = ("---", *["---:"] * (len(header) - 1))
-    escaped = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, rule, *rows))
-    return [f"| {' | '.join(cells)} |" for cells in escaped]
 
 
 def _results_table(rows: Sequence[tuple[str, Tree]], results: Tree, first: str) -> list[str]:

@@ -4,7 +4,6 @@ import html
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -71,10 +70,9 @@ _INTERVAL = re.compile(r"([^\[]+)( \[[^\]]*\])")
 ABSENT = "–"
 
 
-@dataclass(frozen=True, slots=True)
 class Section:
-    title: str
-    content: tuple[object, ...]
+    def __init__(self, title: str, *content: object) -> None:
+        self.title, self.content = title, content
 
     @property
     def anchor(self) -> str:
@@ -82,10 +80,6 @@ class Section:
 
     def html(self) -> Html:
         return element("section", element("h2", self.title), *self.content, id=self.anchor)
-
-
-def section(title: str, *content: object) -> Section:
-    return Section(title, content)
 
 
 def document(title: str, *parts: object, kind: str = "") -> Html:
@@ -179,6 +173,13 @@ def _cell(cell: object) -> object:
 def _is_figure(cell: object) -> bool:
     text = re.sub(r"<[^<>]*+>", "", str(cell)).strip()
     return isinstance(cell, int | float) or _FIGURE.fullmatch(text) is not None
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, figures: bool = True) -> list[str]:
+    """Lines of a Markdown table, with `figures` right-aligned after the first column; cells may contain any text."""
+    rule = ("---", *["---:" if figures else "---"] * (len(header) - 1))
+    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, rule, *rows))
+    return [f"| {' | '.join(row)} |" for row in cells]
 
 
 def read_estimate(written: Any) -> Estimate | None:

@@ -6,6 +6,7 @@ from typing import Any
 from sleuth.page.charts import bar_chart
 from sleuth.page.document import (
     Html,
+    Section,
     cards,
     document,
     duration,
@@ -14,7 +15,6 @@ from sleuth.page.document import (
     interval,
     pairs,
     read_estimate,
-    section,
     short,
     table,
 )
@@ -49,10 +49,10 @@ def evaluation_page(
         cards(headline),
         *(element("p", note) for note in notes),
         element("p", NOTE, class_="note"),
-        section("By set", _charts(rows, known) if len(rows) > 1 else "", _tables(rows, known, "Set")),
-        *([section("By kind of question", _charts(kinds, known), _tables(kinds, known, "Kind"))] if kinds else []),
-        section("Transcripts", *map(transcript, transcripts)),
-        section("How this was measured", pairs(list(flatten(results["stamp"])))),
+        Section("By set", _charts(rows, known) if len(rows) > 1 else "", _tables(rows, known, "Set")),
+        *([Section("By kind of question", _charts(kinds, known), _tables(kinds, known, "Kind"))] if kinds else []),
+        Section("Transcripts", *map(transcript, transcripts)),
+        Section("How this was measured", pairs(list(flatten(results["stamp"])))),
         kind="Sleuth · evaluation",
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 from sleuth.page.charts import bar_chart
 from sleuth.page.document import (
     Html,
+    Section,
     cards,
     document,
     element,
@@ -14,7 +15,6 @@ from sleuth.page.document import (
     interval,
     pairs,
     read_estimate,
-    section,
     short,
     table,
 )
@@ -37,10 +37,10 @@ def index_page(title: str, manifest: Tree, checked: Tree) -> Html:
         title,
         _headline(checked, depths),
         element("p", _NOTE, class_="note"),
-        section("Search results", _charts(sets, depths), _tables(sets, depths)),
-        section("Corpus", _corpus(checked["corpus"])),
-        section("Answers in the corpus that were not found", *map(_missed, checked["worst"])),
-        section("How this index was built", pairs(list(flatten(manifest)))),
+        Section("Search results", _charts(sets, depths), _tables(sets, depths)),
+        Section("Corpus", _corpus(checked["corpus"])),
+        Section("Answers in the corpus that were not found", *map(_missed, checked["worst"])),
+        Section("How this index was built", pairs(list(flatten(manifest)))),
         kind="Sleuth · index check",
     )
 

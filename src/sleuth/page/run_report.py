@@ -9,6 +9,7 @@ from sleuth.page.charts import COLOURS, Marker, Rule, Series, bar_chart, drawabl
 from sleuth.page.document import (
     ABSENT,
     Html,
+    Section,
     cards,
     document,
     duration,
@@ -18,7 +19,6 @@ from sleuth.page.document import (
     interval,
     pairs,
     read_estimate,
-    section,
     short,
     table,
 )
@@ -93,13 +93,13 @@ def run_page(
     return document(
         title,
         _headline(summary),
-        section("Before and after, by kind of question", change_table(found), *notes, change_charts(found)),
-        section("Guard events", *guard_events(events, parity)),
-        section("Training curves", curves(metrics, held_out, ceiling, guard_markers(events))),
-        section("Timing and memory", *timing(metrics)),
-        section("Transcripts", *map(transcript, transcripts)),
-        section("Settings", folded("All settings of the run", pairs(list(flatten(manifest.get("config") or {}))))),
-        section(
+        Section("Before and after, by kind of question", change_table(found), *notes, change_charts(found)),
+        Section("Guard events", *guard_events(events, parity)),
+        Section("Training curves", curves(metrics, held_out, ceiling, guard_markers(events))),
+        Section("Timing and memory", *timing(metrics)),
+        Section("Transcripts", *map(transcript, transcripts)),
+        Section("Settings", folded("All settings of the run", pairs(list(flatten(manifest.get("config") or {}))))),
+        Section(
             "How this was made",
             element("p", "Made by Sleuth from the manifest, metrics, summary and trajectories in the run folder."),
             pairs(made),

@@ -20,8 +20,7 @@ from sleuth.evaluate.results import COUNTS, MEASURES
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.run import Run
-from sleuth.view.api import Api
-from sleuth.view.comparison import ComparisonCache
+from sleuth.view.api import Api, ComparisonCache
 from sleuth.view.library import Library, make_roots
 from sleuth.view.server import application
 from sleuth.view.trajectory import TokenizerCache

@@ -8,6 +8,7 @@ import pytest
 from sleuth.page.document import (
     STYLE,
     THEME,
+    Section,
     document,
     duration,
     element,
@@ -16,7 +17,6 @@ from sleuth.page.document import (
     interval,
     pairs,
     read_estimate,
-    section,
     short,
     table,
 )
@@ -30,7 +30,7 @@ GRAPHICS = ("c0", "c1", "c2", "c3", "c4", "c5")
 
 
 def test_a_page_is_complete(read: Read) -> None:
-    page = document("A <b>run</b>", section("Part", "text <i>"), folded("more", "inside"), kind="A <u>kind</u>")
+    page = document("A <b>run</b>", Section("Part", "text <i>"), folded("more", "inside"), kind="A <u>kind</u>")
     elements, text = read(page)
     assert page.startswith("<!doctype html>\n<html lang=")
     assert text.split() == ["A", "<u>kind</u>A", "<b>run</b>", "Parttext", "<i>", "moreinside"]
@@ -44,7 +44,7 @@ def test_a_page_is_complete(read: Read) -> None:
 
 
 def test_table_of_contents(read: Read) -> None:
-    parts = [section(title) for title in ("One & all", "Two", "Three <3>")]
+    parts = [Section(title) for title in ("One & all", "Two", "Three <3>")]
     elements, text = read(document("t", *parts))
     assert [each["href"] for tag, each in elements if tag == "a"] == ["#one-all", "#two", "#three-3"]
     assert [each["id"] for tag, each in elements if tag == "section"] == ["one-all", "two", "three-3"]

@@ -28,8 +28,7 @@ from sleuth.records import (
 )
 from sleuth.runs.run import Run
 from sleuth.runs.trajectory import trajectory_row
-from sleuth.view.api import Api
-from sleuth.view.comparison import ComparisonCache
+from sleuth.view.api import Api, ComparisonCache
 from sleuth.view.library import Library, make_roots
 from sleuth.view.server import application
 from sleuth.view.trajectory import TokenizerCache

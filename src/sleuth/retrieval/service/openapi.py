@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from sleuth import __version__
-from sleuth.page.document import STYLE, Html, document, element, joined, pairs, section, table
+from sleuth.page.document import STYLE, Html, Section, document, element, joined, pairs, table
 from sleuth.retrieval.wire import AccessAnswer, AccessRequest, Limits, RetrieveAnswer, RetrieveRequest
 
 Operation = dict[str, Any]
@@ -179,7 +179,7 @@ class DocsPage:
     def render(self, openapi: dict[str, Any], address: str) -> Html:
         """HTML of an OpenAPI document."""
         operations = [
-            section(f"{method.upper()} {path}", *self._operation(operation, address + path))
+            Section(f"{method.upper()} {path}", *self._operation(operation, address + path))
             for path, methods in openapi["paths"].items()
             for method, operation in methods.items()
         ]
@@ -187,7 +187,7 @@ class DocsPage:
         source = element("p", "For programs: ", element("a", "openapi.json", href="openapi.json"), class_="quiet")
         about = element("p", openapi["info"]["description"])
         title = f"{openapi['info']['title']} {openapi['info']['version']}"
-        return document(title, about, source, *operations, section("Limits", limits))
+        return document(title, about, source, *operations, Section("Limits", limits))
 
     def _operation(self, operation: dict[str, Any], url: str) -> list[Html]:
         body, responses = operation.get("requestBody"), operation["responses"]

@@ -199,8 +199,6 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """Reports when it is ready, drains open connections, and treats a signal as a normal end."""
-
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready

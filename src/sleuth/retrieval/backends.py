@@ -111,11 +111,8 @@ class FilePages:
         self._store = PageStore(path)
 
     async def access(self, urls: Sequence[str]) -> list[Passage | SearchUnavailable | None]:
-        def read() -> list[Passage | SearchUnavailable | None]:
-            pages = ((url, self._store.get(url)) for url in urls)
-            return [None if page is None else Passage(url, page["contents"]) for url, page in pages]
-
-        return await asyncio.to_thread(read)
+        pages = await asyncio.to_thread(lambda: [self._store.get(url) for url in urls])
+        return [Passage(url, page["contents"]) if page else None for url, page in zip(urls, pages, strict=True)]
 
 
 def open_pages(config: RetrievalConfig) -> Pages:

@@ -14,13 +14,13 @@ Key = tuple[str, int]
 JOINABLE = 64  # queries of a request that a smaller one may join instead of sending its own
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CacheCounts:
     """Queries answered from the cache (`hits`), by a request in flight (`joined`), and sent (`misses`)."""
 
-    hits: int
-    joined: int
-    misses: int
+    hits: int = 0
+    joined: int = 0
+    misses: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -41,18 +41,14 @@ class CachedRetriever:
         self._retriever, self._capacity = retriever, capacity
         self._cached: OrderedDict[Key, list[Hit]] = OrderedDict()
         self._in_flight: dict[Key, Request] = {}
-        self._hits, self._joined, self._misses = 0, 0, 0
-
-    @property
-    def counts(self) -> CacheCounts:
-        return CacheCounts(self._hits, self._joined, self._misses)
+        self.counts = CacheCounts()
 
     async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
         keys = [(query, k) for query in queries]
         outcomes: dict[Key, SearchOutcome] = {key: self._cached[key] for key in keys if key in self._cached}
         for key in outcomes:
             self._cached.move_to_end(key)
-        self._hits += sum(key in outcomes for key in keys)
+        self.counts.hits += sum(key in outcomes for key in keys)
         requests = self._requests([key for key in keys if key not in outcomes], k)
         await self._wait(requests)
         for request in requests:
@@ -69,8 +65,8 @@ class CachedRetriever:
             if (request := self._in_flight.get(key)) and request.task.get_loop() is loop and len(request.keys) <= limit
         }
         missing = list(dict.fromkeys(key for key in keys if key not in joined))
-        self._misses += len(missing)
-        self._joined += len(keys) - len(missing)
+        self.counts.misses += len(missing)
+        self.counts.joined += len(keys) - len(missing)
         requests = {*joined.values()}
         if missing:
             # In a separate task: the first caller may be cancelled while others still wait.

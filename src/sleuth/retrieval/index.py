@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from sleuth.retrieval.dense.encoder_config import encoder_settings
 from sleuth.retrieval.manifest import FileStamp, Manifest, relative_path
 from sleuth.retrieval.retriever import Ranker, Ranking, SearchOutcome
 from sleuth.runs.atomic import require_new
+
+if TYPE_CHECKING:
+    from sleuth.retrieval.dense.encoder import PairScorer
 
 BM25_FOLDER = "bm25"
 RRF_CONSTANT = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
@@ -220,18 +223,10 @@ class Hybrid:
         return sorted(fused, key=lambda item: (-item[1], self._id_order[item[0]]))
 
 
-class Scorer(Protocol):
-    """Scores how well passages answer queries."""
-
-    def score(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[np.float32]:
-        """Return one number per pair; higher is better, independent of the batch."""
-        ...
-
-
 class Reranker:
     """Rescores the best `depth` rows of another ranker (or `k` if larger) with a cross-encoder."""
 
-    def __init__(self, ranker: Ranker, store: PassageStore, scorer: Scorer, depth: int) -> None:
+    def __init__(self, ranker: Ranker, store: PassageStore, scorer: "PairScorer", depth: int) -> None:
         self._ranker, self._store, self._scorer, self._depth = ranker, store, scorer, depth
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranking]:

@@ -80,7 +80,7 @@ class RecordingRetriever:
             self._append(header)
         with os.fdopen(self._file, "rb", closefd=False) as file:
             file.seek(0)
-            self._size = _check_header(self._path, file, index)
+            self._size = _read_header(self._path, file, index)
             for start, line, key in _rows(self._path, file):
                 self._last[key] = _hash(line)
                 self._size = start + len(line)
@@ -115,7 +115,7 @@ class ReplayRetriever:
         self._file: BinaryIO = os.fdopen(descriptor, "rb", closefd=False)
         self._next: dict[bytes, int] = {}
         self._later: defaultdict[bytes, deque[int]] = defaultdict(deque)
-        _check_header(path, self._file, index)
+        _read_header(path, self._file, index)
         for start, _, key in _rows(path, self._file):
             if self._next.setdefault(key, start) != start:
                 self._later[key].append(start)
@@ -138,8 +138,7 @@ class ReplayRetriever:
             raise InputError(f"{self._path}, {place}: {error}; restore the file") from error
 
 
-def _check_header(path: Path, file: BinaryIO, index: str | None) -> int:
-    """Check the first line and return its length."""
+def _read_header(path: Path, file: BinaryIO, index: str | None) -> int:
     line = file.readline()
     try:
         header = json.loads(line)

@@ -226,8 +226,6 @@ def _merge(blocks: Blocks, out: Path, settings: BM25Settings, progress: Progress
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """The statistics of all blocks together."""
-
     terms: dict[str, int]  # in order of first occurrence: the same corpus gives the same numbers
     numbers: list[NDArray[np.int32]]  # of the terms of each block
     document_counts: NDArray[np.int64]  # rows per term

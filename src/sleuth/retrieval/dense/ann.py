@@ -126,7 +126,15 @@ class Ann:
             self._index.nprobe = min(self._effort, self._index.nlist)
             candidates = self._pool.map(lambda query_D: self._search_lists(query_D, depth), vectors_QD)
         for place, (scores_K, rows_K) in zip(places, candidates, strict=True):
-            rankings[place] = self._sort(scores_K, rows_K)[:k]
+            found = rows_K >= 0  # FAISS leaves places empty with row -1
+            scores_K, rows_K = scores_K[found], rows_K[found]
+            if rows_K.max(initial=0) >= len(self._id_order):
+                raise InputError(
+                    f"the FAISS index returned row {rows_K.max()}, the corpus has {len(self._id_order):,} passages; "
+                    "expected an index whose ids are row numbers"
+                )
+            order = np.lexsort((self._id_order[rows_K], -scores_K))[:k]
+            rankings[place] = list(zip(rows_K[order].tolist(), scores_K[order].tolist(), strict=True))
         return rankings
 
     def _search_lists(self, query_D: NDArray[np.float32], depth: int) -> Candidates:
@@ -137,17 +145,6 @@ class Ann:
         rows_K = rows_K[rows_K >= 0]
         # Summed row by row: the rounding of a matrix product would depend on the number of rows.
         return np.einsum("kd,d->k", self._vectors_ND[rows_K].astype(np.float32), query_D), rows_K
-
-    def _sort(self, scores_K: NDArray[np.float32], rows_K: NDArray[np.int64]) -> Ranking:
-        """Best first, without the places that FAISS left empty (row -1)."""
-        scores_K, rows_K = scores_K[rows_K >= 0], rows_K[rows_K >= 0]
-        if rows_K.max(initial=0) >= len(self._id_order):
-            raise InputError(
-                f"the FAISS index returned row {rows_K.max()}, but the corpus has {len(self._id_order):,} passages; "
-                "expected an index whose ids are row numbers"
-            )
-        order = np.lexsort((self._id_order[rows_K], -scores_K))
-        return list(zip(rows_K[order].tolist(), scores_K[order].tolist(), strict=True))
 
 
 def read(source: Path | Callable[[int], bytes]) -> Any:
@@ -181,7 +178,6 @@ def library() -> Any:
 
 
 def _choose_parameters(vectors_ND: Vectors, settings: AnnSettings) -> dict[str, int]:
-    """The parameters of the index, within what the vectors allow."""
     if settings.method == "hnsw":
         return {"links": settings.links}
     count, dimensions = vectors_ND.shape

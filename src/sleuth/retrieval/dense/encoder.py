@@ -87,11 +87,9 @@ class Network:
     """A model with its tokenizer, replicated on several devices. Not thread-safe."""
 
     def __init__(self, name: str, replicas: Sequence[torch.nn.Module], tokenizer: Any, output: str) -> None:
-        self._name = name
+        self._name, self._tokenizer, self._output = name, tokenizer, output
         self._replicas = [replica.eval() for replica in replicas]
         self._devices = [next(replica.parameters()).device for replica in replicas]
-        self._tokenizer = tokenizer
-        self._output = output
         self._padding = {"input_ids": tokenizer.pad_token_id or 0, "token_type_ids": tokenizer.pad_token_type_id}
 
     def run_reproducibly(self, longest: int, *texts: Sequence[str]) -> NDArray[np.float32]:
@@ -128,7 +126,6 @@ class Network:
                 pool.shutdown(cancel_futures=True)
 
     def _tokenize(self, longest: int, *texts: Sequence[str]) -> Tokens:
-        """Token ids and, for pairs, token types."""
         # Lone surrogates, which tokenizers reject, become question marks.
         limit = longest * TOKEN_CHARACTERS
         cleaned = [[text[:limit].encode("utf-8", "replace").decode() for text in each] for each in texts]
@@ -158,7 +155,6 @@ class Network:
         return found[: len(batch.places)].float().cpu().numpy()
 
     def _gather(self, found: list[tuple[Batch, NDArray[np.float32]]]) -> NDArray[np.float32]:
-        """The rows in the order of the texts."""
         if not found:
             return np.empty(0, np.float32)
         places = np.concatenate([batch.places for batch, _ in found])

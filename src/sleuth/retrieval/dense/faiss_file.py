@@ -242,7 +242,6 @@ def _require_row_ids(joined: JoinedFiles, inner: FaissFile) -> None:
 
 
 def _copy(flat: FaissFile, file: BinaryIO, progress: Progress) -> None:
-    """Append the vectors that the file does not have yet."""
     buffer, joined = BytesIO(), JoinedFiles(flat.files)
     shape = {"descr": "<f2", "fortran_order": False, "shape": (flat.count, flat.dimensions)}
     np.lib.format.write_array_header_1_0(buffer, shape)

@@ -62,7 +62,6 @@ class BatchingRetriever:
         return self._queue.queries
 
     async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
-        """See Retriever."""
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1")
         if not queries:
@@ -112,7 +111,6 @@ class BatchingRetriever:
         return self._queue
 
     async def _work(self, queue: "_Queue") -> None:
-        """Search batch after batch until the queue is empty."""
         parts: list[_Part] = []
         try:
             while parts := queue.take(self._batch, self._share):
@@ -120,9 +118,9 @@ class BatchingRetriever:
         finally:
             queue.worker = None
             # Both are empty unless the loop is shutting down; then no caller may wait forever.
-            queue.cancel_all()
-            for part in parts:
-                part.request.answer.cancel()
+            for request in (*queue.requests, *(part.request for part in parts)):
+                queue.remove(request)
+                request.answer.cancel()
 
     async def _search_batch(self, parts: "list[_Part]") -> None:
         started = perf_counter()
@@ -226,9 +224,3 @@ class _Queue:
             if not size:
                 break
         return parts
-
-    def cancel_all(self) -> None:
-        for request in self.requests:
-            request.answer.cancel()
-        self.requests.clear()
-        self.queries = self.characters = 0

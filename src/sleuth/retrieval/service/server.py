@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -142,8 +142,6 @@ def advertise(folder: Path, host: str, port: int) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _Api:
-    """The handlers of all paths."""
-
     retriever: Retriever
     metrics: RetrievalMetrics
     facts: Facts
@@ -181,10 +179,7 @@ class _Api:
 
     async def readyz(self) -> openapi.Ready:
         """The index that is served."""
-        facts = self.facts
-        return openapi.Ready(
-            status="ready", index=facts.index, kind=facts.kind, passages=facts.passages, version=__version__
-        )
+        return openapi.Ready(status="ready", **asdict(self.facts), version=__version__)
 
     async def metrics_page(self) -> Response:
         """Counts and times, for Prometheus."""
@@ -198,7 +193,7 @@ class _Api:
 
     async def _search(self, params: RetrieveRequest) -> bytes:
         """The encoded hits of all queries; one failed query fails the request."""
-        queries, scored = params.queries, params.return_scores
+        queries, scored, limits = params.queries, params.return_scores, self.limits
         if params.reranks:
             k, name = params.topk_rerank or self.k, "topk_retrieval"
             # A retriever with a cross-encoder returns its candidates reranked, others in the order of the index.
@@ -207,18 +202,19 @@ class _Api:
         else:
             k, name = params.topk or self.k, "topk"
             depth, row = k, scored_row if scored else lambda hit: passage_row(hit.passage)
-        self._check_hits(len(queries), depth, name)
-        results: list[list[Hit]] = []
-        failures: list[SearchUnavailable] = []
-        for answer in await self.retriever.search(queries, depth):
-            if isinstance(answer, SearchUnavailable):
-                failures.append(answer)
-            else:
-                results.append(answer)
+        if depth > limits.topk:
+            raise HttpProblem(
+                422, f"{name} is {depth if depth < 10**15 else 'huge'}, above the limit of {limits.topk:,}"
+            )
+        if len(queries) * depth > limits.hits:
+            exceeded = f"exceed the limit of {limits.hits:,} hits per response; send fewer queries at once"
+            raise HttpProblem(422, f"{len(queries):,} queries with {depth:,} hits each {exceeded}")
+        answers = await self.retriever.search(queries, depth)
+        failures = [answer for answer in answers if isinstance(answer, SearchUnavailable)]
         if failures:
             self.metrics.unavailable.inc(len(failures))
             raise HttpProblem(503, f"{len(failures)} of {len(queries)} queries failed: {failures[0].cause}")
-        return await encode_results((hits[:k] for hits in results), row)
+        return await encode_results((hits[:k] for hits in answers if isinstance(hits, list)), row)
 
     def _check_texts(self, texts: Sequence[str], name: str, most: int) -> None:
         if len(texts) > most:
@@ -229,17 +225,6 @@ class _Api:
                 raise HttpProblem(
                     422, f"{name}.{place} has {len(text):,} characters, above the limit of {longest:,}; shorten it"
                 )
-
-    def _check_hits(self, queries: int, k: int, name: str) -> None:
-        limits = self.limits
-        if k > limits.topk:
-            raise HttpProblem(422, f"{name} is {k if k < 10**15 else 'huge'}, above the limit of {limits.topk:,}")
-        if queries * k > limits.hits:
-            raise HttpProblem(
-                422,
-                f"{queries:,} queries with {k:,} hits each exceed the limit of {limits.hits:,} hits per response; "
-                "send fewer queries at once",
-            )
 
 
 class _DirectRoute:

@@ -161,7 +161,10 @@ class Fetcher:
             expected = ", ".join(sorted(MEDIA_TYPES))
             raise FetchRefused(f"the content type is {media_type or 'missing'}, expected {expected}")
         # Decompressed piece by piece, so that the body never exceeds the limit in memory.
-        decompressor = _decompressor(response.headers.get("content-encoding", ""))
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        if encoding not in ("", "identity", "gzip", "x-gzip"):
+            raise FetchRefused(f"the content encoding is {encoding!r}, expected gzip or none")
+        decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16) if "gzip" in encoding else None
         body, received = bytearray(), 0
         async for chunk in response.aiter_raw():
             received += len(chunk)
@@ -183,13 +186,3 @@ async def _send(
     if connect_seconds is not None:
         request.extensions["timeout"]["connect"] = connect_seconds
     return await client.send(request, stream=True)
-
-
-def _decompressor(encoding: str) -> "zlib._Decompress | None":
-    match encoding.strip().lower():
-        case "" | "identity":
-            return None
-        case "gzip" | "x-gzip":
-            return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        case other:
-            raise FetchRefused(f"the content encoding is {other!r}, expected gzip or none")

@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sleuth.http.responses import CLIENT_CLOSED_REQUEST, JSON, HttpProblem, Respond, problem_response
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-OWN_SITE = frozenset({"same-origin", "none"})
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -82,7 +81,7 @@ class RequestCheck:
         if b"origin" in sent and origin != host.lower() and _strip_port(origin) not in self._origins:
             return False
         is_navigation = method == "GET" and sent.get(b"sec-fetch-mode") == "navigate"
-        return is_navigation or sent.get(b"sec-fetch-site", "none") in OWN_SITE
+        return is_navigation or sent.get(b"sec-fetch-site", "none") in ("same-origin", "none")
 
 
 class BearerAuth:

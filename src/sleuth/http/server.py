@@ -17,12 +17,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from sleuth.errors import InputError
 from sleuth.http.responses import encode_json
 
-BACKLOG = 4096
 KEEP_ALIVE_SECONDS = 75  # longer than a training loop pauses between two bursts of searches
 SHUTDOWN_SECONDS = 30
 CLOSE_NOTICE_SECONDS = 0.3  # in which responses on open connections carry "connection: close"
 MAX_HEAD_BYTES = 65_536
-MAX_HEAD_SECONDS = 20.0
 LINGER_SECONDS = 1.0  # a refused connection stays open this long, so that the client can read the response
 HEAD_END = b"\r\n\r\n"
 WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared with, never bound to)
@@ -67,7 +65,7 @@ def serve(
     config = uvicorn.Config(
         app,
         access_log=False,
-        backlog=BACKLOG,
+        backlog=4096,
         http=BoundedHeadProtocol,
         interface="asgi3",
         lifespan=lifespan,
@@ -114,7 +112,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     forever. Trailers and chunk extensions have the same limits, and so has a body still sent after its response.
     """
 
-    head_seconds = MAX_HEAD_SECONDS
+    head_seconds = 20.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

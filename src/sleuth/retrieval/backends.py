@@ -163,7 +163,12 @@ class FunctionRetriever:
         try:
             if not isinstance(answer, Sequence) or len(answer) != len(queries):
                 raise ValueError(f"{type(answer).__name__}, expected one list for each of {len(queries)} queries")
-            return [found if isinstance(found, SearchUnavailable) else _hits(found)[:k] for found in answer]
+            outcomes: list[SearchOutcome] = []
+            for found in answer:
+                is_hits = isinstance(found, Sequence) and all(isinstance(hit, Hit) for hit in found)
+                failed = isinstance(found, SearchUnavailable)
+                outcomes.append(found if failed else (list(found) if is_hits else parse_hits(found))[:k])
+            return outcomes
         except ValueError as error:
             return [SearchUnavailable(query, f"{self._name!r} returned an invalid value: {error}") for query in queries]
 
@@ -183,8 +188,3 @@ async def in_daemon_thread(call: Callable[[], Any]) -> Any:
 
     threading.Thread(target=run, name="search function", daemon=True).start()
     return await asyncio.wrap_future(outcome)
-
-
-def _hits(found: Any) -> list[Hit]:
-    is_hits = isinstance(found, Sequence) and all(isinstance(hit, Hit) for hit in found)
-    return list(found) if is_hits else parse_hits(found)

@@ -211,16 +211,16 @@ class Hybrid:
             raise ValueError(f"k is {k}, expected at least 1")
         depth = max(self._depth, k)
         rankings = [ranker.rank(queries, depth) for ranker in self._rankers]
-        return [self._fuse(of_query)[:k] for of_query in zip(*rankings, strict=True)]
-
-    def _fuse(self, rankings: Sequence[Ranking]) -> Ranking:
-        parts: defaultdict[int, list[float]] = defaultdict(list)
-        for ranking in rankings:
-            for position, (row, _) in enumerate(ranking, 1):
-                parts[row].append(1.0 / (self._constant + position))
-        # fsum rounds once, so the same positions in different rankings give equal sums.
-        fused = [(row, math.fsum(terms)) for row, terms in parts.items()]
-        return sorted(fused, key=lambda item: (-item[1], self._id_order[item[0]]))
+        fused: list[Ranking] = []
+        for of_query in zip(*rankings, strict=True):
+            parts: defaultdict[int, list[float]] = defaultdict(list)
+            for ranking in of_query:
+                for position, (row, _) in enumerate(ranking, 1):
+                    parts[row].append(1.0 / (self._constant + position))
+            # fsum rounds once, so the same positions in different rankings give equal sums.
+            sums = ((row, math.fsum(terms)) for row, terms in parts.items())
+            fused.append(sorted(sums, key=lambda item: (-item[1], self._id_order[item[0]]))[:k])
+        return fused
 
 
 class Reranker:

@@ -1,4 +1,4 @@
-"""Small encoders with weights drawn by seed, saved as folders, with the tokenizer that MiniLM ships."""
+"""Small encoders with seeded random weights, saved as folders, with the tokenizer of MiniLM."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Makes the folder of a small BERT; with labels it is a cross-encoder."""
+    """Factory of folders with a small BERT; with labels it is a cross-encoder."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel
 
@@ -29,7 +29,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         model = BertForSequenceClassification(config) if labels else BertModel(config)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                # Wide enough for texts to differ, and for the head of a cross-encoder to be heard, or silenced.
+                # Large enough for texts to differ; `classifier` scales the head of a cross-encoder.
                 parameter.normal_(0, 0.3) if "LayerNorm" not in name else None
                 parameter.mul_(classifier if "classifier" in name else 1.0)
         model.save_pretrained(folder)

@@ -17,7 +17,7 @@ from sleuth.retrieval.backends import FunctionRetriever
 OSLO = Passage("1", '"Oslo"\nA city.')
 
 
-def asked(function: Callable[..., Any], queries: list[str], k: int = 3) -> list[list[Hit] | SearchUnavailable]:
+def search(function: Callable[..., Any], queries: list[str], k: int = 3) -> list[list[Hit] | SearchUnavailable]:
     return asyncio.run(FunctionRetriever(function, "import:mine.search").search(queries, k))
 
 
@@ -37,12 +37,12 @@ async def slow(queries: list[str], k: int) -> list[list[Hit]]:
     ],
 )
 def test_all_row_formats_are_parsed(answer: Any, score: float) -> None:
-    assert asked(lambda *_: [answer], ["oslo"]) == [[Hit(OSLO, score)]]
+    assert search(lambda *_: [answer], ["oslo"]) == [[Hit(OSLO, score)]]
 
 
 @pytest.mark.parametrize("function", [slow, lambda queries, k: slow(queries, k)], ids=["itself", "in a wrapper"])
 def test_async_function_is_awaited_and_its_hits_cut_to_k(function: Callable[..., Any]) -> None:
-    assert asked(function, ["a", "b"], 2) == [[Hit(OSLO, 2.0)] * 2] * 2
+    assert search(function, ["a", "b"], 2) == [[Hit(OSLO, 2.0)] * 2] * 2
 
 
 def test_blank_queries_are_not_passed_to_the_function() -> None:
@@ -52,16 +52,16 @@ def test_blank_queries_are_not_passed_to_the_function() -> None:
         seen.extend(queries)
         return [[Hit(OSLO, 1.0)] for _ in queries]
 
-    assert asked(search, ["", "oslo", " \n"]) == [[], [Hit(OSLO, 1.0)], []]
+    assert search(search, ["", "oslo", " \n"]) == [[], [Hit(OSLO, 1.0)], []]
     assert seen == ["oslo"]
-    assert asked(search, [""]) == [[]]
+    assert search(search, [""]) == [[]]
 
 
 def test_exception_makes_queries_unavailable() -> None:
     def search(queries: list[str], k: int) -> list[list[Hit]]:
         raise KeyError("no such field")
 
-    (found,) = asked(search, ["oslo"])
+    (found,) = search(search, ["oslo"])
     assert isinstance(found, SearchUnavailable)
     assert "'import:mine.search' raised KeyError: 'no such field'" in str(found)
     assert f"{__file__}:" in str(found)
@@ -69,17 +69,17 @@ def test_exception_makes_queries_unavailable() -> None:
 
 @pytest.mark.parametrize("answer", [None, [], [[], []], 7])
 def test_answer_of_another_length_is_a_failure(answer: Any) -> None:
-    (found,) = asked(lambda *_: answer, ["oslo"])
+    (found,) = search(lambda *_: answer, ["oslo"])
     assert isinstance(found, SearchUnavailable)
     assert "expected one list for each of 1" in str(found)
 
 
 def test_one_query_may_fail_alone() -> None:
     lost = SearchUnavailable("b", "gone")
-    assert asked(lambda *_: [[Hit(OSLO, 1.0)], lost], ["a", "b"]) == [[Hit(OSLO, 1.0)], lost]
+    assert search(lambda *_: [[Hit(OSLO, 1.0)], lost], ["a", "b"]) == [[Hit(OSLO, 1.0)], lost]
 
 
-def test_plain_function_does_not_stop_the_loop() -> None:
+def test_plain_function_does_not_block_the_loop() -> None:
     def sleepy(queries: list[str], k: int) -> list[list[Hit]]:
         time.sleep(0.1)
         return [[]]
@@ -95,7 +95,7 @@ def test_plain_function_does_not_stop_the_loop() -> None:
     assert asyncio.run(both()) > 3
 
 
-def test_call_that_does_not_return_ends_at_its_deadline() -> None:
+def test_hanging_call_ends_at_its_deadline() -> None:
     returning = threading.Event()
 
     def hanging(queries: list[str], k: int) -> list[list[Hit]]:
@@ -120,8 +120,8 @@ def test_timeout_and_stop_iteration_of_the_function_are_reported() -> None:
     def stopped(queries: list[str], k: int) -> list[list[Hit]]:
         raise StopIteration
 
-    assert "TimeoutError: of the database" in str(asked(late, ["oslo"])[0])
-    assert "StopIteration" in str(asked(stopped, ["oslo"])[0])
+    assert "TimeoutError: of the database" in str(search(late, ["oslo"])[0])
+    assert "StopIteration" in str(search(stopped, ["oslo"])[0])
 
 
 def test_concurrency_is_limited_in_every_event_loop() -> None:
@@ -147,7 +147,7 @@ def test_concurrency_is_limited_in_every_event_loop() -> None:
     assert most == 2
 
 
-def test_process_ends_while_a_call_hangs() -> None:
+def test_process_exits_while_a_call_hangs() -> None:
     code = """
 import asyncio, threading
 from sleuth.retrieval.backends import FunctionRetriever

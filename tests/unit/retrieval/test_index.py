@@ -86,14 +86,14 @@ def test_manifest_names_corpus_counts_settings_and_versions(corpus: Path) -> Non
     assert {"sleuth", "PyStemmer", "numpy"} <= set(built.libraries)
 
 
-def test_fingerprint_is_of_what_was_indexed_and_how(folder: Path, corpus: Path, tmp_path: Path) -> None:
+def test_fingerprint_covers_content_and_settings(folder: Path, corpus: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(tmp_path, tmp_path / "elsewhere") / "index"
     assert manifest.fingerprint(moved) == manifest.fingerprint(folder)
     build(corpus, tmp_path / "other", IndexPlan.of("bm25", BM25Settings(k1=1.2)))
     assert manifest.fingerprint(tmp_path / "other") != manifest.fingerprint(folder)
 
 
-def test_progress_tells_stages_that_end(corpus: Path) -> None:
+def test_progress_reports_complete_stages(corpus: Path) -> None:
     heard: dict[str, tuple[int, int]] = {}
     corpus.write_bytes(b"".join(rows(*["text"] * 2500)))
     build(corpus, corpus.parent / "index", progress=lambda stage, done, total: heard.update({stage: (done, total)}))
@@ -101,7 +101,7 @@ def test_progress_tells_stages_that_end(corpus: Path) -> None:
     assert all(done == total for done, total in heard.values())
 
 
-def test_corpus_elsewhere_is_named_absolutely(corpus: Path, tmp_path: Path) -> None:
+def test_corpus_outside_the_parent_has_an_absolute_path(corpus: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "deeper" / "index"
     assert build(corpus, out).corpus.path == str(corpus)
     assert hits(out, "green") == ["p1"]
@@ -115,7 +115,7 @@ def test_corpus_and_index_move_together(folder: Path, corpus: Path, tmp_path: Pa
     assert hits(moved / "index", "green") == ["p1"]
 
 
-def test_working_folder_does_not_matter(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_is_independent_of_the_working_directory(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(corpus.parent)
     build(Path("corpus.jsonl"), Path("index"))
     monkeypatch.chdir("/")

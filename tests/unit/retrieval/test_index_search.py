@@ -170,12 +170,12 @@ def test_scores_are_the_sums() -> None:
     assert hybrid.rank(["anything"], 5) == [[(5, 1 / 61 + 1 / 62), (3, 1 / 61)]]
 
 
-def test_equal_sums_come_in_the_order_of_the_ids_across_the_cut() -> None:
+def test_equal_sums_are_ordered_by_id_across_the_cut() -> None:
     hybrid = Hybrid([Fixed([1]), Fixed([2])], BACKWARDS)
     assert hybrid.rank(["anything"], 1) == [[(2, 1 / 61)]]
 
 
-def test_same_places_in_another_order_are_equal() -> None:
+def test_same_positions_in_other_rankings_tie() -> None:
     # 1/61 + 1/62 + 1/63 depends on the order in which floats are added.
     lists = [[7, 8, 9], [8, 9, 7], [9, 7, 8]]
     (ranked,) = Hybrid([Fixed(rows) for rows in lists], BACKWARDS).rank(["anything"], 3)
@@ -242,12 +242,12 @@ def test_rows_are_ordered_by_the_score_of_each_pair_alone(model: Path, reranked_
     assert len({score for ranked in found for _, score in ranked}) == 6
 
 
-def test_query_has_the_same_scores_alone_and_among_others(model: Path, reranked_store: PassageStore) -> None:
+def test_query_has_the_same_scores_alone_and_in_a_batch(model: Path, reranked_store: PassageStore) -> None:
     ranker = Reranker(Listed(), reranked_store, load_cross_encoder(str(model), "cpu"), depth=6)
     assert ranker.rank(QUERIES, 6) == [ranker.rank([query], 6)[0] for query in QUERIES]
 
 
-def test_equal_reranked_scores_come_in_the_order_of_the_ids(
+def test_equal_reranked_scores_are_ordered_by_id(
     small_model: Callable[..., Path], reranked_store: PassageStore
 ) -> None:
     scorer = load_cross_encoder(str(small_model(labels=1, classifier=0.0)), "cpu")
@@ -256,7 +256,7 @@ def test_equal_reranked_scores_come_in_the_order_of_the_ids(
     assert {score for _, score in found} == {0.0}
 
 
-def test_scorer_sees_depth_rows_or_as_many_as_are_asked_for(model: Path, reranked_store: PassageStore) -> None:
+def test_scorer_receives_depth_or_k_rows(model: Path, reranked_store: PassageStore) -> None:
     inner = Listed()
     ranker = Reranker(inner, reranked_store, load_cross_encoder(str(model), "cpu"), depth=4)
     assert {row for row, _ in ranker.rank(["river"], 2)[0]} <= {5, 4, 3, 2}

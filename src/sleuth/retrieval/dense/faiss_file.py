@@ -39,7 +39,6 @@ KINDS: dict[bytes, Kind] = {
     **dict.fromkeys((b"IHNf", b"IHNs", b"IHNp"), "hnsw"),
     **dict.fromkeys((b"IwFl", b"IwPQ", b"IwSq", b"IwPf"), "other"),
 }
-ID_MAPS = (b"IxMp", b"IxM2")
 # A graph is five arrays, here by the bytes per item, and five numbers; the index with its vectors follows.
 GRAPH_ITEMS, GRAPH_NUMBERS = (8, 4, 4, 8, 4), 20
 
@@ -126,7 +125,7 @@ def pieces(path: Path) -> list[Path]:
 def describe(files: Sequence[Path]) -> FaissFile:
     """Read the header of an index; raise InputError if it is not an index, truncated or not searchable."""
     joined = JoinedFiles(files)
-    if joined.read(0, 4) in ID_MAPS:
+    if joined.read(0, 4) in (b"IxMp", b"IxM2"):  # id maps
         described = _read_header(joined, HEADER.size)
         _require_row_ids(joined, described)
         return described

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 VECTORS = "vectors.npy"
 UNFINISHED = "vectors.part"
 JOURNAL = "vectors.journal"
-STAGE = "encoding"
 BLOCK = 4096
 PROBES = 16
 SAMPLE = 5
@@ -137,7 +136,7 @@ def _encode(
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        progress(STAGE, done, total)
+        progress("encoding", done, total)
 
     return encoder.encode_passages(contents, advance)
 

@@ -66,7 +66,12 @@ class BatchingRetriever:
             raise ValueError(f"k is {k}, expected at least 1")
         if not queries:
             return []
-        queue = self._current_queue()
+        worker = self._queue.worker
+        if worker is not None and worker.get_loop() is not asyncio.get_running_loop():
+            if worker.get_loop().is_running():
+                raise RuntimeError("a BatchingRetriever is used in two event loops at once; create one for each")
+            self._queue = _Queue()  # that of a loop that has ended is discarded
+        queue = self._queue
         request = _Request(tuple(queries), k)
         if queue.queries:
             queued = queue.queries + len(request.queries) - self._waiting
@@ -100,15 +105,6 @@ class BatchingRetriever:
         if not self._seconds_per_query:
             return min(self._batch, FIRST_SHARE)
         return min(self._batch, max(MIN_SHARE, int(SHARE_SECONDS / self._seconds_per_query)))
-
-    def _current_queue(self) -> "_Queue":
-        """The queue of the running loop; the queue of a loop that has ended is discarded."""
-        worker = self._queue.worker
-        if worker is not None and worker.get_loop() is not asyncio.get_running_loop():
-            if worker.get_loop().is_running():
-                raise RuntimeError("a BatchingRetriever is used in two event loops at once; create one for each")
-            self._queue = _Queue()
-        return self._queue
 
     async def _work(self, queue: "_Queue") -> None:
         parts: list[_Part] = []

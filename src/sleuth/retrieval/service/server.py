@@ -37,7 +37,6 @@ from sleuth.runs.atomic import atomic_write
 
 RERANK_CANDIDATES = 10  # candidates of the rerank variant if the client does not give a number
 ROWS_PER_STEP = 512  # rows encoded (about a millisecond) before other requests get a turn
-BATCH_SIZES = tuple(2.0**power for power in range(13))
 
 
 class PageLookup(Protocol):
@@ -64,7 +63,9 @@ class RetrievalMetrics(ServerMetrics):
         self.queries = counter("sleuth_queries", "Queries received.")
         self.unavailable = counter("sleuth_unavailable", "Queries that failed.")
         self.overloaded = counter("sleuth_overloaded", "Requests refused because the queue was full or too slow.")
-        self._batch = histogram("sleuth_batch_queries", "Queries per batch.", buckets=BATCH_SIZES)
+        self._batch = histogram(
+            "sleuth_batch_queries", "Queries per batch.", buckets=[2.0**power for power in range(13)]
+        )
         self._searching = histogram("sleuth_search_seconds", "Search time of a batch.", buckets=SECONDS)
 
     def observe_batch(self, queries: int, seconds: float) -> None:

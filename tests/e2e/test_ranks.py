@@ -98,8 +98,7 @@ def learned(run: Path, step: int) -> list[dict[str, Any]]:
 
 def test_processes_that_cannot_share_the_questions_are_not_started(bench: Bench) -> None:
     ended = bench.sleuth("train", "small.toml", "--out", "uneven", "--nproc", "3")
-    told = "sleuth: train.questions = 2 is not divisible by 3 processes; choose a multiple of 3, or another"
-    assert ended.stderr.startswith(told)
+    assert ended.stderr.startswith("sleuth: train.questions = 2 ")
     assert ended.stderr.count("\n") == 1
     assert ended.returncode == 2
     assert not (bench.path / "uneven").exists()

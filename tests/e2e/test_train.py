@@ -105,15 +105,15 @@ def test_full_disk_and_torn_file_lose_nothing(bench: Bench, finished: Ended) -> 
     assert bench.sleuth(*start, moment=("os.mkdir", ".tmp-step-4/trainer", 1)).returncode == KILLED
 
     stopped = bench.sleuth(*again, largest_file=200_000)
-    refused(stopped, "full/checkpoints/step-4 cannot be written: it exceeds the file size limit")
-    assert "(continue with: sleuth train --resume full)" in stopped.stderr
+    refused(stopped, "full/checkpoints/step-4")
+    assert "sleuth train --resume full" in stopped.stderr
     kept = bench.path / "full" / "checkpoints" / "step-2"
     assert names(kept.parent) == ["step-0", "step-2"]
     Policy.load(kept, torch.device("cpu"))
 
     whole = (kept / "model.safetensors").read_bytes()
     (kept / "model.safetensors").write_bytes(whole[:1000])
-    refused(bench.sleuth(*again), "the checkpoint full/checkpoints/step-2 is damaged")
+    refused(bench.sleuth(*again), "full/checkpoints/step-2")
 
     (kept / "model.safetensors").write_bytes(whole)
     assert bench.sleuth(*again).returncode == 0
@@ -126,7 +126,7 @@ def test_finished_run_goes_on_with_more_steps(bench: Bench, finished: Ended) -> 
     again = ("train", "--resume", "longer")
     before = bench.run("longer").manifest()
     ended = bench.sleuth(*again, "--set", "train.samples=3")
-    refused(ended, "train.samples cannot change")
+    refused(ended, "train.samples")
     assert bench.run("longer").manifest() == before
     ended = bench.sleuth(*again, "--set", "train.steps=6", "--set", "evaluate.after=false")
     assert ended.returncode == 0, ended.stderr
@@ -174,7 +174,8 @@ def test_run_is_evaluated(bench: Bench, finished: Ended) -> None:
 
 def refused(ended: Ended, sentence: str) -> None:
     *_, last = ended.stderr.splitlines()
-    assert last.startswith(f"sleuth: {sentence}")
+    assert last.startswith("sleuth: ")
+    assert sentence in last
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
 

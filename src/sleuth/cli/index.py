@@ -159,20 +159,19 @@ def check(
     from sleuth.retrieval.index import load
     from sleuth.retrieval.manifest import read, verified_corpus
 
-    asked = [question for path in questions for question in question_files.load(path)]
-    counts = Counter((question.data_source, question.id) for question in asked)
-    if twice := [f"{source} {name}" for (source, name), count in counts.items() if count > 1]:
-        raise InputError(f"{len(twice):,} questions are repeated, {twice[0]} first; give each questions file once")
+    loaded = [question for path in questions for question in question_files.load(path)]
+    counts = Counter((question.data_source, question.id) for question in loaded)
+    if repeated := [f"{source} {name}" for (source, name), count in counts.items() if count > 1]:
+        raise InputError(f"{len(repeated):,} questions are repeated, {repeated[0]} first; give each file once")
     manifest = read(folder)
     corpus = verified_corpus(folder, manifest.corpus, full=False)
     retriever = load(folder, verify=True, device=device)
     with StageProgress() as progress:
-        looked = index_check.check_corpus(stream(corpus), asked, manifest.passages, progress)
-        found = asyncio.run(index_check.check_index(retriever, asked, looked, progress))
-    text = index_check.markdown(found, f"{folder}: {manifest.kind}, {manifest.passages:,} passages")
-    print_markdown(text)
+        corpus_check = index_check.check_corpus(stream(corpus), loaded, manifest.passages, progress)
+        result = asyncio.run(index_check.check_index(retriever, loaded, corpus_check, progress))
+    print_markdown(index_check.markdown(result, f"{folder}: {manifest.kind}, {manifest.passages:,} passages"))
     if out is not None:
-        index_check.write_check(found, out, str(folder), manifest.model_dump(mode="json", exclude={"files"}))
+        index_check.write_check(result, out, str(folder), manifest.model_dump(mode="json", exclude={"files"}))
 
 
 def _given(options: Given, names: Sequence[str]) -> Given:
@@ -204,8 +203,7 @@ def _plan(kind: IndexKind, given: dict[Component, Given]) -> IndexPlan:
 def _encoder(options: Given) -> EncoderSettings:
     from sleuth.retrieval.dense.encoder_config import encoder_settings
 
-    overrides = dict(options)
-    return encoder_settings(overrides.pop("encoder"), **overrides)
+    return encoder_settings(options["encoder"], **{name: value for name, value in options.items() if name != "encoder"})
 
 
 def _report(out: Path, manifest: "Manifest") -> None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -153,8 +153,7 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
 
 def _held_out(summary: Mapping[str, Any]) -> int | None:
     """Number of held-out questions; runs of older versions do not record it."""
-    count: int | None = (summary.get("held_out") or {}).get("questions")
-    return count
+    return cast("int | None", (summary.get("held_out") or {}).get("questions"))
 
 
 def _count(change: Mapping[str, Any], total: int | None) -> str:

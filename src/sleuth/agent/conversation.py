@@ -39,8 +39,7 @@ class Conversation(Protocol):
     def ledger(self) -> Ledger: ...
 
     @property
-    def room(self) -> int:
-        """The number of tokens that the conversation can still grow by."""
+    def room(self) -> int: ...  # the number of tokens that can still be added
 
     def begin(self, messages: Sequence[dict[str, str]], functions: Functions = ()) -> None:
         """Add the prompt, which declares these functions to the model."""
@@ -92,8 +91,9 @@ class TokenConversation:
         fitted = observation.fit(self.tokens, min(limit, self.room - 1), turn_ended=self._turn_ended)
         if fitted is None:
             return Shown(False, "")
-        self._give(fitted.ids)
-        return Shown(True, fitted.cut)
+        ids, cut = fitted
+        self._give(ids)
+        return Shown(True, cut)
 
     def count(self, messages: Sequence[dict[str, str]]) -> int:
         return len(prompts.encode(messages, self.tokens))

@@ -198,7 +198,8 @@ class Episode:
         self.turns.append(Turn(turn.text, action, outcome, turn.tokens, flat, counts, well_formed, result=text))
 
     def _is_spent(self, name: str) -> bool:
-        limit = self.agent.tools.max_calls(name, self.agent.config)
+        tool = self.agent.tools.tool(name)
+        limit = self.agent.config.searches if name == "search" else tool.limits.calls if tool else None
         carried_out = [turn.action for turn in self.turns if turn.outcome in (Outcome.FOUND, Outcome.RETURNED)]
         calls = sum(isinstance(action, ToolCall) and action.name == name for action in carried_out)
         return limit is not None and calls >= limit

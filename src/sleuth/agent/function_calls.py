@@ -88,9 +88,6 @@ class Bare:
         return ParsedTurn("neither", unopened if closing else "no function was called and no answer given")
 
 
-FORMATS: tuple[CallFormat, ...] = (Hermes(), Bare())
-
-
 class FunctionCalls:
     """Calls are JSON, observations are tool messages, and an answer is in <answer> tags of a turn without a call.
 
@@ -215,7 +212,8 @@ def _detect_format(tokens: Tokens, functions: Functions) -> CallFormat:
         rendered = render([question, calling], tokens, functions, generation_prompt=False)
     except Exception as error:  # templates are third-party programs
         raise ConfigError(f"the chat template rejects a function call ({error}); {REMEDY}") from error
-    for call_format in FORMATS:
+    formats: tuple[CallFormat, ...] = (Hermes(), Bare())
+    for call_format in formats:
         turn = call_format.split(rendered.rpartition(GAP)[2])
         if turn.kind == "call" and parse_call(turn.content, (SEARCH,)) == PROBE:
             break

@@ -9,8 +9,7 @@ from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.remote import RemoteAgent, make_message_protocol
 from sleuth.agent.stamp import stamp_settings, stamp_weights
-from sleuth.agent.tools import Toolbox
-from sleuth.agent.user_tools import load_tools
+from sleuth.agent.tools import Toolbox, load_tools
 from sleuth.config import recipe
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.engine import OWN_SERVER_SETTINGS, EngineConfig
@@ -29,8 +28,6 @@ from sleuth.retrieval.retriever import NullRetriever
 from sleuth.runs.run import Run
 
 SEARCHES = "searches.jsonl"  # recorded searches of a run
-LOCAL_SETTINGS = ("agent.", "engine.", "retrieval.", "model.dtype")
-REMOTE_SETTINGS = ("agent.", "retrieval.", "engine.slots")
 INDEX_SETTINGS = ("kind", "k1", "b", "stemmer", "encoder", "record")  # fixed when an index is built
 
 
@@ -77,31 +74,21 @@ class RunSources:
 
 
 def run_config(run: Run) -> Config:
-    """The settings a run was started with."""
     return recipe.restore(run.config_and_inputs()[0])
 
 
 def latest_checkpoint(run: Run) -> Path:
-    newest = run.latest()
-    if newest is None:
+    if (newest := run.latest()) is None:
         raise InputError(f"{run.path} has no checkpoint yet; continue it with: sleuth train --resume {run.path}")
     return newest
 
 
 def load_run_agent(run: Run, before: bool = False) -> Agent:
     """The agent of a run in the embedded engine, with its newest weights or those before training."""
-    config = run_config(run)
-    weights = recipe.resolve_policy(config.model.policy) if before else latest_checkpoint(run)
-    # Questions to a finished run are not recorded, and the servers it was trained with may be gone.
-    engine = config.engine if not config.engine.is_server else EngineConfig(slots=config.engine.slots)
-    retrieval = config.retrieval.model_copy(update={"record": False})
-    spec = AgentSpec(
-        run.path.name,
-        config.model_copy(update={"retrieval": retrieval, "engine": engine}),
-        weights,
-        RunSources.of(config, run).index,
-        run.path / SEARCHES,
-    )
+    spec = _run_spec(run, AgentOptions(before=before), None)
+    engine = spec.config.engine
+    if engine.is_server:  # the servers that the run was trained with may be gone
+        spec = replace(spec, config=spec.config.model_copy(update={"engine": EngineConfig(slots=engine.slots)}))
     return spec.load()
 
 
@@ -124,12 +111,12 @@ class AgentOptions:
     @property
     def chosen_method(self) -> str | None:
         """The method given by `--method` or by `--set agent.method=...`."""
-        pairs = (each.partition("=") for each in self.settings)
-        given = [value.strip(" '\"") for key, _, value in pairs if key.strip() == "agent.method"]
-        return self.method or (given[-1] if given else None)
+        return self.method or self.values.get("agent.method")
 
-    def sets(self, name: str) -> bool:
-        return any(each.partition("=")[0].strip() == name for each in self.settings)
+    @property
+    def values(self) -> dict[str, str]:
+        pairs = (each.partition("=") for each in self.settings)
+        return {key.strip(): value.strip(" '\"") for key, _, value in pairs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +155,13 @@ class AgentSpec:
         """Everything that answers depend on except the questions."""
         device, name = select_device(), self.config.agent.protocol
         tokens = None if name in ("tags", "rlinf") else Tokens.load(self.weights)
-        return {
-            "model": {
-                "sha256": stamp_weights(self.weights),
-                "dtype": str(select_dtype(self.config.model, device)).removeprefix("torch."),
-                "on": self.config.engine.kind if self.config.engine.is_server else device.type,
-            },
-            **stamp_settings(
-                self.config, self.index, protocol.make_protocol(name, tokens, load_tools(self.config.agent))
-            ),
+        grammar = protocol.make_protocol(name, tokens, load_tools(self.config.agent))
+        model = {
+            "sha256": stamp_weights(self.weights),
+            "dtype": str(select_dtype(self.config.model, device)).removeprefix("torch."),
+            "on": self.config.engine.kind if self.config.engine.is_server else device.type,
         }
+        return {"model": model, **stamp_settings(self.config, self.index, grammar)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +179,12 @@ class RemoteAgentSpec:
 
     @property
     def concurrency(self) -> int:
-        """At most as many questions in flight as the server has slots."""
         return self.config.agent.concurrency or self.config.engine.slots
 
     def load(self, shots: Sequence[Question] = ()) -> RemoteAgent:
         require_search(self.config)
-        return RemoteAgent.of(
-            self.endpoint, build_toolbox(self.config, self.index, Path(SEARCHES)), self.config.agent, shots
-        )
+        tools = build_toolbox(self.config, self.index, Path(SEARCHES))
+        return RemoteAgent.of(self.endpoint, tools, self.config.agent, shots)
 
     def stamp(self) -> Mapping[str, Any]:
         """Everything that answers depend on except the questions, as reported by the server."""
@@ -213,7 +195,7 @@ class RemoteAgentSpec:
 
 def describe_agent(name: str, options: AgentOptions, questions: Path | None) -> AgentSpec:
     """The agent of a run folder, or of a model by folder or hub name."""
-    require_effective(options.settings, LOCAL_SETTINGS)
+    require_effective(options.settings, ("agent.", "engine.", "retrieval.", "model.dtype"))
     folder = Path(name)
     if (folder / "manifest.json").is_file():
         return _run_spec(Run.open(folder), options, questions)
@@ -226,11 +208,10 @@ def describe_agent(name: str, options: AgentOptions, questions: Path | None) -> 
 
 def describe_remote_agent(endpoint: Endpoint, options: AgentOptions, questions: Path | None) -> RemoteAgentSpec:
     """The agent of a served model; InputError if the server does not answer or does not serve it."""
-    require_effective(options.settings, REMOTE_SETTINGS)
+    require_effective(options.settings, ("agent.", "retrieval.", "engine.slots"))
     if options.before:
         raise ConfigError("--before has no effect with an address, whose model is served as it is; leave it out")
-    tree = _external_tree(endpoint.url, "an address", options, questions)
-    config = _compose(tree, options)
+    config = _compose(_external_tree(endpoint.url, "an address", options, questions), options)
     model = served_model(endpoint)
     limit = (model or {}).get("max_model_len")
     if isinstance(limit, int) and config.agent.context_tokens > limit:
@@ -295,9 +276,9 @@ def _without_training_servers(config: Config, options: AgentOptions) -> Config:
     if not config.engine.is_server:
         return config
     dropped = {"url", "weights", "exchange", "in_flight"}
-    if options.sets("engine.kind"):
+    if "engine.kind" in options.values:
         dropped |= {"kind", "command"}
-    if options.sets("engine.url"):
+    if "engine.url" in options.values:
         dropped |= set(OWN_SERVER_SETTINGS)
     kept = config.engine.model_dump(exclude_defaults=True, exclude=dropped)
     return config.model_copy(update={"engine": EngineConfig(**kept)})
@@ -326,15 +307,11 @@ def _compose(tree: dict[str, Any], options: AgentOptions) -> Config:
         agent = tree.get("agent", {})
         unused = ["searches"] if method in SINGLE else []
         unused += ["observation_tokens"] if method in UNSEARCHED else []
-        if _default_prompt(agent.pop("method", None)) != _default_prompt(method):
-            unused.append("prompt")
+        earlier, chosen = (AgentConfig(method=each).template for each in (agent.pop("method", "search"), method))
+        unused += ["prompt"] if earlier != chosen else []
         for name in unused:
             agent.pop(name, None)
     if method in UNSEARCHED:
         tree["retrieval"] = {}
     override = [] if options.method is None else [f'agent.method="{options.method}"']
     return recipe.compose(tree, [*options.settings, *override])
-
-
-def _default_prompt(method: str | None) -> str:
-    return AgentConfig(method=method or "search").template

@@ -49,21 +49,20 @@ def _tool(url: str, declaration: Declaration) -> Tool:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         raise InputError(f"the tool {name!r} of {url} has an invalid JSON schema ({error.message})") from error
-    validate = partial(_validate, name, Draft202012Validator(schema))
+    validator = Draft202012Validator(schema)
+
+    def validate(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        problem = best_match(validator.iter_errors(dict(arguments)))
+        if problem is not None:
+            raise ValueError(f"the arguments of {name} are not valid: {problem.message}")
+        return dict(arguments)
+
     description = declaration.description or declaration.title or name
-    return Tool(name, description, schema, validate, partial(_run, url, name), in_process=False)
-
-
-def _validate(name: str, validator: Draft202012Validator, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    problem = best_match(validator.iter_errors(dict(arguments)))
-    if problem is not None:
-        raise ValueError(f"the arguments of {name} are not valid: {problem.message}")
-    return dict(arguments)
+    return Tool(name, description, schema, validate, partial(_run, url, name))
 
 
 async def _run(url: str, name: str, _toolbox: Toolbox, arguments: Mapping[str, Any]) -> str:
-    """Call the tool in a new session: servers behind load balancers do not keep sessions between calls."""
-    try:
+    try:  # with a new session per call: servers behind load balancers keep none
         async with Client(url) as client:
             result = await client.call_tool(name, dict(arguments))
     except Exception as error:

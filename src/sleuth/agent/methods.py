@@ -125,9 +125,9 @@ METHODS: dict[str, Method] = {
     "cot": OneTurn(),
     "rag": OneTurn(retrieves=True),
 }
+# The tag that shows which grammar a prompt explains, and the protocol of that grammar.
+GRAMMARS = {"<search>": "tags", "<tool_call>": "tools"}
 CONTRACT = Contract(("agent", "task", "session", "on_text"), "a Trajectory", is_async=True)
-
-UserFunction = Callable[[Agent, Task, Session, OnText | None], Awaitable[Trajectory]]
 
 
 def find_method(name: str) -> Method:
@@ -153,7 +153,7 @@ class UserMethod:
     """An imported method; raises FunctionFailed if it raises or returns an invalid result."""
 
     name: str
-    function: UserFunction
+    function: Callable[[Agent, Task, Session, OnText | None], Awaitable[Trajectory]]
 
     async def __call__(self, agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
         if not isinstance(agent, Agent) or not isinstance(conversation, TokenConversation):
@@ -196,8 +196,17 @@ def _problem(result: object, task: Task) -> str | None:
 
 def require_prompts(agent: ConfiguredRunner, questions: Iterable[Question]) -> None:
     """Raise ConfigError if the method uses the questions' own prompts, and one is for another protocol."""
-    if agent.config.method == "search":
-        prompts.require_protocol(questions, agent.protocol)
+    if agent.config.method != "search":
+        return
+    call = agent.protocol.write(ToolCall.search("Oslo"))
+    for question in questions:
+        text = "\n".join(message["content"] for message in question.prompt or ())
+        explained = [tag for tag in GRAMMARS if tag in text]
+        if explained and not any(tag in call for tag in explained):
+            raise ConfigError(
+                f"the prompt of question {question.id!r} searches with {explained[0]}, which agent.protocol does not "
+                f"parse; pass --set agent.protocol={GRAMMARS[explained[0]]}, or remove the prompts from the questions"
+            )
 
 
 def describe_overlong(agent: Agent, questions: Sequence[Question], what: str) -> str | None:

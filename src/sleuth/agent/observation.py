@@ -5,19 +5,10 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from sleuth.model.tokens import BROKEN, Tokens
 
-BRACKETS = ("<>", "[]")
 MAX_CHARACTERS = 1_000_000  # longer texts are cut before sanitizing; no context holds more
-
-
-class FittedObservation(NamedTuple):
-    """The tokens of an observation, and the remaining part of its body if that was cut."""
-
-    ids: list[int]
-    cut: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +37,26 @@ class Observation:
     def ids(self, tokens: Tokens, limit: int) -> list[int] | None:
         """At most `limit` tokens; None if not one token of the body fits."""
         fitted = self.fit(tokens, limit)
-        return None if fitted is None else fitted.ids
+        return None if fitted is None else fitted[0]
 
-    def fit(self, tokens: Tokens, limit: int, *, turn_ended: bool = False) -> FittedObservation | None:
-        """Cut the body so that the observation has at most `limit` tokens; None if nothing of the body fits.
+    def fit(self, tokens: Tokens, limit: int, *, turn_ended: bool = False) -> tuple[list[int], str | None] | None:
+        """At most `limit` tokens, and the remaining body if it was cut; None if nothing of the body fits.
 
         With `turn_ended` the model sampled its own end-of-turn token, which is not repeated.
         """
         if not self.trusted:
             whole = tokens.encode(self.text)
             if len(whole) <= limit:
-                return FittedObservation(whole, None)
+                return whole, None
         opening, closing = self.frame_ids(tokens)
         body, room = tokens.encode(self.escaped_body), limit - len(opening) - len(closing)
         if room <= 0:
             return None
         if turn_ended and self.trusted:
-            opening = after_special_token(opening, tokens)
+            ends = (place for place, token in enumerate(opening, 1) if token in tokens.special_ids)
+            opening = opening[next(ends, 0) :]
         ids = [*opening, *body[:room], *closing]
-        return FittedObservation(ids, None if len(body) <= room else self._unescape(tokens.decode(body[:room])))
+        return ids, None if len(body) <= room else self._unescape(tokens.decode(body[:room]))
 
     def _unescape(self, prefix: str) -> str:
         """The part of the body that corresponds to a prefix of its escaped form."""
@@ -82,11 +74,6 @@ class Observation:
         return encode(self.opening), encode(self.closing)
 
 
-def after_special_token(ids: list[int], tokens: Tokens) -> list[int]:
-    """The ids after the first special token, which ends a turn."""
-    return ids[next((index + 1 for index, token in enumerate(ids) if token in tokens.special_ids), 0) :]
-
-
 def sanitizer(tags: Sequence[str], tokens: Tokens | None) -> Callable[[str], str]:
     """A function that rewrites grammar tags and special tokens in untrusted text with round brackets.
 
@@ -96,7 +83,7 @@ def sanitizer(tags: Sequence[str], tokens: Tokens | None) -> Callable[[str], str
     added = [
         re.escape(token.content)
         for token in (() if tokens is None else tokens.tokenizer.added_tokens_decoder.values())
-        if len(token.content) > 2 and token.content[0] + token.content[-1] in BRACKETS
+        if len(token.content) > 2 and token.content[0] + token.content[-1] in ("<>", "[]")
     ]
     pattern = re.compile(
         "|".join([rf"<\s*+/?+\s*+(?:{'|'.join(tags)})\s*+>", r"<\|[^<>|]*+\|>", *added]), re.IGNORECASE

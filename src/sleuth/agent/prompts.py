@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,13 +10,11 @@ from sleuth.agent.chat_template import GAP, Function, render_frame
 from sleuth.agent.protocol import Protocol
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Question, ToolCall
+from sleuth.records import Answer, Question
 
 SHIPPED = Path(__file__).with_name("prompts.toml")
 QUESTION, DOCUMENTS, EXAMPLES, THOUGHT = "{question}", "{documents}", "{examples}", "<think>"
 _PLACEHOLDER = re.compile(r"\{(instruction|question|form|documents|examples)\}")
-# The tag by which a prompt reveals the grammar that it explains, and the protocol of that grammar.
-_GRAMMARS = {"<search>": "tags", "<tool_call>": "tools"}
 
 
 def render(question: Question, template: str, protocol: Protocol, tokens: Tokens) -> list[int]:
@@ -25,7 +23,6 @@ def render(question: Question, template: str, protocol: Protocol, tokens: Tokens
 
 
 def messages(question: Question, template: str, protocol: Protocol) -> tuple[dict[str, str], ...]:
-    """The messages of the prompt: the question's own if it has one, else the template."""
     return question.prompt or fill(question, template, protocol)
 
 
@@ -43,19 +40,6 @@ def fill(
     # One pass, so that a placeholder inside the filled-in text stays as it is.
     text = _PLACEHOLDER.sub(lambda place: contents[place[1]], load_template(template))
     return ({"role": "user", "content": text},)
-
-
-def require_protocol(questions: Iterable[Question], protocol: Protocol) -> None:
-    """Raise ConfigError if a question has its own prompt that explains the grammar of another protocol."""
-    call = protocol.write(ToolCall.search("Oslo"))
-    for question in questions:
-        text = "\n".join(message["content"] for message in question.prompt or ())
-        explained = [tag for tag in _GRAMMARS if tag in text]
-        if explained and not any(tag in call for tag in explained):
-            raise ConfigError(
-                f"the prompt of question {question.id!r} searches with {explained[0]}, which agent.protocol does not "
-                f"parse; pass --set agent.protocol={_GRAMMARS[explained[0]]}, or remove the prompts from the questions"
-            )
 
 
 def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function] = ()) -> list[int]:
@@ -85,7 +69,6 @@ def load_template(template: str) -> str:
 
 @lru_cache(maxsize=8)
 def templates(file: Path) -> dict[str, str]:
-    """The templates of a file by name."""
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

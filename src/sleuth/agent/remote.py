@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import httpx
 
@@ -24,7 +23,6 @@ from sleuth.errors import ConfigError
 from sleuth.records import Question, ToolCall, Trajectory
 
 CHARACTERS_PER_TOKEN = 4  # an estimate, where the server does not count tokens
-EMPTY = "(empty)"  # servers reject a message without content
 PROTOCOLS: dict[str, Callable[[Sequence[Tool]], Protocol]] = {
     "tags": Tags,
     "rlinf": RLinfTags,
@@ -66,7 +64,6 @@ class RemoteAgent:
         return cls(endpoint, make_message_protocol(config.protocol, tools.tools), tools, config, method)
 
     async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:  # noqa: ARG002
-        """Run an episode to its end; a failure that is not the model's makes it unusable."""
         async with self.endpoint.client() as http:
             conversation = MessageConversation(self.endpoint, self.protocol, self.config.context_tokens, http, on_text)
             return await self.method(self, task, conversation)
@@ -104,12 +101,17 @@ class MessageConversation:
         action = self.protocol.parse(words)
         # Some servers return the thoughts apart: they are part of the text, but no action is read from them.
         thoughts = reply.reasoning.strip() if "<think>" not in words else ""
-        judged, text = words, words
-        if thoughts:
-            judged, text = f"<think></think>{words}", f"<think>{thoughts}</think>\n{words}"
+        text = f"<think>{thoughts}</think>\n{words}" if thoughts else words
+        judged = f"<think></think>{words}" if thoughts else words
         well_formed = self.protocol.is_well_formed(judged, action) and reply.calls <= 1
         self._call = reply.call if isinstance(action, ToolCall) else None
-        self._add(_assistant_message(reply, words, self._call), text)
+        # An invalid call is sent back as text, because no tool message answers it; servers reject an empty message.
+        message: Message = {"role": "assistant", "content": words.strip() or "(empty)"}
+        if call := self._call:
+            function = {"name": call.name, "arguments": call.arguments}
+            calls = [{"id": call.id, "type": "function", "function": function}]
+            message = {"role": "assistant", "content": reply.content, "tool_calls": calls}
+        self._add(message, text)
         if reply.prompt_tokens + reply.completion_tokens:
             self._used = reply.prompt_tokens + reply.completion_tokens
         return ModelTurn(text, action, well_formed, reply.completion_tokens)
@@ -162,12 +164,3 @@ def _write_call(call: FunctionCall) -> str:
         arguments = call.arguments
     inner = f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {arguments}}}'
     return "<tool_call>\n" + inner.replace("<", "\\u003c") + "\n</tool_call>"
-
-
-def _assistant_message(reply: Reply, words: str, call: FunctionCall | None) -> Message:
-    """The turn as it is sent back; an invalid call is sent as text, because no tool message answers it."""
-    if call is None:
-        return {"role": "assistant", "content": words.strip() or EMPTY}
-    function: dict[str, Any] = {"name": call.name, "arguments": call.arguments}
-    calls = [{"id": call.id, "type": "function", "function": function}]
-    return {"role": "assistant", "content": reply.content, "tool_calls": calls}

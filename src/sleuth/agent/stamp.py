@@ -17,8 +17,7 @@ from sleuth.credentials import token_from_env
 from sleuth.retrieval.backends import STARTUP_TIMEOUT, backend_identity
 from sleuth.runs.checksums import fingerprint
 
-OWN_ENTRIES = ("protocol", "method", "prompt")  # agent settings with an entry of their own in a stamp
-WITHOUT_EFFECT = ("concurrency",)
+EXCLUDED = ("protocol", "method", "prompt", "concurrency")  # with separate entries in a stamp, or without effect
 NEWER = ("tools", "tool_limits", "turns")  # settings that older evaluations do not have
 
 
@@ -27,6 +26,12 @@ def stamp_settings(config: Config, index: Path, protocol: Protocol) -> dict[str,
     agent = config.agent
     grammar = digest(repr((protocol.instruction, protocol.functions, protocol.stops)))
     file, colon, prompt = agent.template.rpartition(":")
+    # Newer settings only if set, so that older evaluations stay comparable.
+    limits = {
+        name: value
+        for name, value in agent.model_dump().items()
+        if name not in EXCLUDED and not (name in NEWER and value == AgentConfig.model_fields[name].default)
+    }
     return {
         "method": agent.method,
         "protocol": {"name": agent.protocol, "sha256": grammar},
@@ -34,19 +39,9 @@ def stamp_settings(config: Config, index: Path, protocol: Protocol) -> dict[str,
             "name": f"{Path(file).name}:{prompt}" if colon else prompt,
             "sha256": digest(prompts.load_template(agent.template)),
         },
-        "limits": _stamp_limits(agent),
+        "limits": limits,
         "search": None if agent.method in UNSEARCHED else _stamp_search(config.retrieval, index),
         "imported": _stamp_imports(config),
-    }
-
-
-def _stamp_limits(agent: AgentConfig) -> dict[str, Any]:
-    """The other settings of the agent; newer ones only if set, so that older evaluations stay comparable."""
-    fields = type(agent).model_fields
-    return {
-        name: value
-        for name, value in agent.model_dump().items()
-        if name not in OWN_ENTRIES + WITHOUT_EFFECT and not (name in NEWER and value == fields[name].default)
     }
 
 
@@ -81,20 +76,16 @@ def _stamp_search(retrieval: RetrievalConfig, index: Path) -> Mapping[str, Any]:
     if retrieval.replay is not None:
         return {"replay": fingerprint(Path(retrieval.replay)), "k": retrieval.k, "pages": pages}
     rerank = None if retrieval.rerank is None else {"by": retrieval.rerank, "depth": retrieval.rerank_depth}
-    name = str(index) if retrieval.local else str(retrieval.index)
-    identity = {"index": backend_identity(name), **_stamp_backend(name, retrieval)}
-    return {**identity, "k": retrieval.k, "rerank": rerank, "pages": pages}
-
-
-def _stamp_backend(name: str, retrieval: RetrievalConfig) -> Mapping[str, Any]:
-    """Identify the index: by hash for a folder, by the server's own description for an address."""
-    service = retrieval.service
+    name, service = str(index) if retrieval.local else str(retrieval.index), retrieval.service
+    stamp: dict[str, Any] = {"index": backend_identity(name)}
     if backend_of(name) == "server":
         from sleuth.retrieval.service.client import served_index
 
         token, patience = token_from_env(service.token_env), min(STARTUP_TIMEOUT, service.deadline)
-        return {"by": "address", "server": served_index(name, token, service.proxy, patience=patience)}
-    if backend_of(name) == "web":
+        stamp |= {"by": "address", "server": served_index(name, token, service.proxy, patience=patience)}
+    elif backend_of(name) == "web":
         web = {"language": service.language, "country": service.country, "pages": service.pages}
-        return {"by": "name", "web": web}
-    return {"by": "name" if name.startswith(IMPORT) else "contents"}
+        stamp |= {"by": "name", "web": web}
+    else:
+        stamp["by"] = "name" if name.startswith(IMPORT) else "contents"
+    return {**stamp, "k": retrieval.k, "rerank": rerank, "pages": pages}

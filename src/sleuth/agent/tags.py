@@ -12,7 +12,6 @@ from sleuth.errors import ConfigError
 from sleuth.records import Action, Answer, Hit, Malformed, ToolCall
 
 RESERVED = ("think", "information", "answer")
-PASSAGE_CHARACTERS = 5_000  # of each passage in RLinf's observations
 
 
 def _patterns(names: Sequence[str]) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
@@ -58,7 +57,9 @@ class Tags:
                 )
         self._tools = tuple(tools)
         self.stops = tuple(f"</{name}>" for name in (*names, "answer"))
-        self.instruction, self._correction = _instruction(tools), _correction(tools)
+        self.instruction = _instruction(tools)
+        calls = ["<search> query </search>" if tool.name == "search" else _example(tool) for tool in tools]
+        self._correction = f"Write {' or '.join(calls)} to call a tool or <answer> answer </answer> to answer."
         self._end, self._any_tag, self._loose_tag = _patterns(names)
 
     def parse(self, text: str) -> Action:
@@ -96,13 +97,9 @@ class Tags:
 
     def is_well_formed(self, text: str, action: Action) -> bool:
         """One thought and one action, with only white space around them."""
-        match action:
-            case ToolCall(name):
-                tag = name
-            case Answer():
-                tag = "answer"
-            case Malformed():
-                tag = ""
+        if isinstance(action, Malformed):
+            return False
+        tag = action.name if isinstance(action, ToolCall) else "answer"
         # outside, <think>, thought, </think>, outside, <tag>, content, </tag>, outside
         pieces = self._any_tag.split(text)
         return pieces[1::2] == ["<think>", "</think>", f"<{tag}>", f"</{tag}>"] and not "".join(pieces[::4]).strip()
@@ -151,7 +148,7 @@ class RLinfTags(Tags):
 
     def _document(self, number: int, hit: Hit) -> str:
         passage = hit.passage
-        text = f"{passage.title}\n{passage.text}"[:PASSAGE_CHARACTERS]
+        text = f"{passage.title}\n{passage.text}"[:5_000]  # as RLinf cuts passages
         url = passage.extra.get("url", passage.id)
         return f"[Doc {number}]({self._sanitize(str(url))}):\n{self._sanitize(text)}\n\n"
 
@@ -181,11 +178,6 @@ def _instruction(tools: Sequence[Tool]) -> str:
     lines = [f"{_example(tool)}: {' '.join(tool.description.split())}" for tool in others]
     listed = "\n".join(["\nYou can also call these tools in the same way; the arguments are JSON:", *lines])
     return before + search + after + listed
-
-
-def _correction(tools: Sequence[Tool]) -> str:
-    calls = ["<search> query </search>" if tool.name == "search" else _example(tool) for tool in tools]
-    return f"Write {' or '.join(calls)} to call a tool or <answer> answer </answer> to answer."
 
 
 def _example(tool: Tool) -> str:

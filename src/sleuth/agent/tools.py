@@ -1,24 +1,36 @@
-"""The tools of an agent: name, JSON schema and function of each, their limits, and a record of their use."""
+"""The tools of an agent: built-in ones, Python functions, MCP servers and verl's tool files, with limits and usage."""
 
 import asyncio
+import inspect
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_json
 
 from sleuth.agent.chat_template import Function
-from sleuth.config.agent import AgentConfig, ToolLimits
-from sleuth.errors import FunctionFailed, SearchUnavailable
+from sleuth.config.agent import TOOL_FILES, AgentConfig, ToolLimits
+from sleuth.config.hooks import IMPORT, describe_exception, import_function, is_async
+from sleuth.config.verl import read_search_tool
+from sleuth.errors import ConfigError, FunctionFailed, SearchUnavailable
 from sleuth.http.connections import LoopSemaphore, RateLimiter
 from sleuth.records import Hit, Malformed, ToolCall
+from sleuth.retrieval.backends import in_daemon_thread
 from sleuth.retrieval.retriever import Pages, Retriever
 
 MAX_LOOKUPS = 10  # queries or URLs in one call
+MCP = "mcp:"
 
 Hits = tuple[tuple[Hit, ...], ...]  # the passages of each query, or the page, if any, of each URL
 ToolResult = Hits | str
 Failure = SearchUnavailable | FunctionFailed
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +46,6 @@ class Tool:
     parameters: Mapping[str, Any]
     validate: Callable[[Mapping[str, Any]], dict[str, Any]]
     run: "Callable[[Toolbox, Mapping[str, Any]], Coroutine[Any, Any, ToolResult]]"
-    in_process: bool = True
     limits: ToolLimits = field(default_factory=ToolLimits)
 
     @property
@@ -73,23 +84,23 @@ def _lookup_validator(tool: str, *names: str) -> Callable[[Mapping[str, Any]], d
     return validate
 
 
+def _available(result: Result | SearchUnavailable) -> Result:
+    if isinstance(result, SearchUnavailable):
+        raise result
+    return result
+
+
 async def _search(toolbox: "Toolbox", arguments: Mapping[str, Any]) -> Hits:
     results = await toolbox.retriever.search(list(arguments["query_list"]), toolbox.k)
-    for result in results:
-        if isinstance(result, SearchUnavailable):
-            raise result
-    return tuple(tuple(result) for result in results if not isinstance(result, SearchUnavailable))
+    return tuple(tuple(_available(result)) for result in results)
 
 
 async def _access(toolbox: "Toolbox", arguments: Mapping[str, Any]) -> Hits:
     urls = list(arguments["urls"])
     if toolbox.pages is None:
         raise SearchUnavailable(urls[0], "there are no pages to open")
-    pages = await toolbox.pages.access(urls)
-    for page in pages:
-        if isinstance(page, SearchUnavailable):
-            raise page
-    return tuple(() if page is None else (Hit(page, 1.0),) for page in pages if not isinstance(page, SearchUnavailable))
+    pages = map(_available, await toolbox.pages.access(urls))
+    return tuple(() if page is None else (Hit(page, 1.0),) for page in pages)
 
 
 TOOLS: dict[str, Tool] = {
@@ -124,35 +135,31 @@ def validate_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool]
 
 @dataclass(slots=True)
 class Usage:
-    """Statistics of a tool: calls, failures, total seconds, and seconds during which at least one call was running."""
+    """Calls of a tool: how many, how many failed or run now, their summed seconds, and the seconds with any running."""
 
     calls: int = 0
     failures: int = 0
     seconds: float = 0.0
     busy: float = 0.0
-    _running: int = 0
+    running: int = 0
     _since: float = 0.0
-
-    @property
-    def is_running(self) -> bool:
-        return self._running > 0
 
     @contextmanager
     def measure(self) -> Iterator[None]:
         start = time.monotonic()
-        if not self._running:
+        if not self.running:
             self._since = start
-        self._running += 1
+        self.running += 1
         try:
             yield
         except (SearchUnavailable, FunctionFailed):
             self.failures += 1
             raise
         finally:
-            self._running -= 1
+            self.running -= 1
             self.calls += 1
             self.seconds += time.monotonic() - start
-            if not self._running:
+            if not self.running:
                 self.busy += time.monotonic() - self._since
 
 
@@ -179,25 +186,17 @@ class Toolbox:
 
     @property
     def is_running(self) -> bool:
-        """Whether any call is in progress."""
-        return self.searches.is_running or any(usage.is_running for usage in self.usage.values())
+        return any(usage.running for usage in (self.searches, *self.usage.values()))
 
     def tool(self, name: str) -> Tool | None:
         """The tool of that name; search and access exist even if the model is not offered them."""
         return next((tool for tool in self.tools if tool.name == name), TOOLS.get(name))
 
     def validate(self, call: ToolCall) -> ToolCall | Malformed:
-        """The call with validated arguments, or the reason why it is invalid."""
         tool = self.tool(call.name)
         return validate_call(call.name, call.arguments, self.tools if tool is None else (tool,))
 
-    def max_calls(self, name: str, config: AgentConfig) -> int | None:
-        """The number of calls that an episode may make of a tool."""
-        tool = self.tool(name)
-        return config.searches if name == "search" else None if tool is None else tool.limits.calls
-
     async def search(self, query: str) -> tuple[Hit, ...] | SearchUnavailable:
-        """Search for one query."""
         result = await self.call(ToolCall.search(query))
         if isinstance(result, SearchUnavailable):
             return result
@@ -232,3 +231,109 @@ class Toolbox:
                 f"the tool {tool.name!r} did not return within {tool.limits.deadline:g} s "
                 f"(agent.tool_limits.{tool.name}.deadline)"
             ) from error
+
+
+def load_tools(config: AgentConfig) -> tuple[Tool, ...]:
+    """Load the tools of agent.tools with their limits; raises ConfigError or InputError before any episode runs."""
+    tools: list[Tool] = []
+    for entry in config.tools:
+        if entry in TOOLS:
+            tools.append(TOOLS[entry])
+        elif entry.startswith(IMPORT):
+            tools.append(function_tool(entry, import_function(entry)))
+        elif entry.startswith(MCP):
+            from sleuth.agent.mcp_client import server_tools
+
+            tools += server_tools(entry.removeprefix(MCP))
+        elif entry.endswith(TOOL_FILES):
+            match read_search_tool(Path(entry)).get("tool_schema"):  # its service becomes retrieval.index
+                case {"function": {"description": str(description)}}:
+                    tools.append(replace(TOOLS["search"], description=description))
+                case _:
+                    tools.append(TOOLS["search"])
+    names = [tool.name for tool in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"agent.tools = {config.tools} has two tools named {name!r}; rename or remove one")
+    for name in config.tool_limits:
+        if name not in names:
+            raise ConfigError(f"agent.tool_limits.{name} has no effect: agent.tools has {', '.join(names)}; remove it")
+    return tuple(replace(tool, limits=config.tool_limits.get(tool.name, ToolLimits())) for tool in tools)
+
+
+def function_tool(spec: str, function: Callable[..., Any]) -> Tool:
+    """A plain or async Python function as a tool; its type hints are the schema and its docstring the description."""
+    name = getattr(function, "__name__", "")
+    description = inspect.getdoc(function)
+    if not name.isidentifier():
+        raise ConfigError(f"{spec!r} is a {type(function).__name__} without a name; expected a function")
+    if not description:
+        raise ConfigError(f"{spec!r} has no docstring, which tells the model what the tool does; write one")
+    model = _arguments_model(spec, function)
+    schema = model.model_json_schema()
+    for part in (schema, *schema.get("properties", {}).values()):
+        part.pop("title", None)
+    schema.setdefault("properties", {})
+
+    def validate(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            model.model_validate(dict(arguments))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            place = ".".join(map(str, first["loc"])) + (": " if first["loc"] else "")
+            problem = first["msg"][0].lower() + first["msg"][1:]
+            raise ValueError(f"the arguments of {name} are not valid: {place}{problem}") from None
+        return dict(arguments)
+
+    async def run(_toolbox: Toolbox, arguments: Mapping[str, Any]) -> str:
+        values = dict(model.model_validate(dict(arguments)))
+        try:
+            if is_async(function):
+                result = await function(**values)
+            else:  # in a thread, so that a slow function does not block other episodes
+                result = await in_daemon_thread(partial(function, **values))
+                if isinstance(result, Awaitable):
+                    result = await result
+        except Exception as error:
+            raise FunctionFailed(describe_exception(spec, error)) from error
+        return _result_text(spec, result)
+
+    return Tool(name, description, schema, validate, run)
+
+
+def _arguments_model(spec: str, function: Callable[..., Any]) -> type[BaseModel]:
+    """A pydantic model of the parameters; raises ConfigError if one has no type hint."""
+    try:
+        parameters = inspect.signature(function).parameters
+        hints = get_type_hints(function, include_extras=True)
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigError(f"{spec!r} has no readable signature ({error}); write type hints") from error
+    fields: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) or name not in hints:
+            raise ConfigError(
+                f"{spec!r} takes {parameter}, from which no JSON schema follows; give every parameter a name and a "
+                "type hint"
+            )
+        fields[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
+    try:
+        model: type[BaseModel] = create_model(
+            function.__name__, __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields
+        )
+        model.model_json_schema()
+    except (PydanticUserError, NameError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{spec!r} has a parameter without a JSON schema ({reason}); use JSON types") from error
+    return model
+
+
+def _result_text(spec: str, result: object) -> str:
+    """A tool's result as the model sees it: text as it is, anything else as JSON."""
+    if isinstance(result, str):
+        return result
+    if result is None:
+        raise FunctionFailed(f"{spec!r} returned None; expected text or a JSON value")
+    try:
+        return to_json(result).decode()
+    except PydanticSerializationError as error:
+        raise FunctionFailed(f"{spec!r} returned {type(result).__name__} ({error}); expected a JSON value") from error

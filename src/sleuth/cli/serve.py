@@ -135,10 +135,10 @@ def mcp(
     if address is None:
         # Anything that is printed while loading must not be mistaken for a protocol message.
         with redirect_stdout(sys.stderr):
-            from sleuth.serve.mcp import serve_stdio
+            from sleuth.serve.mcp import server
 
             opened = library()
-        serve_stdio(opened, name, k)
+        server(opened, name, k).run("stdio")  # until stdin closes
         return
     from sleuth.http.middleware import LOOPBACK, BearerAuth, server_names
     from sleuth.http.server import authority, bind, serve

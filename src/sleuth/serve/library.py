@@ -58,7 +58,6 @@ class RecentPassages:
         self._passages: OrderedDict[str, Passage] = OrderedDict()
 
     def add(self, passages: Iterable[Passage]) -> None:
-        """Add passages, and evict the oldest beyond the capacity."""
         for passage in passages:
             self._passages[passage.id] = passage
             self._passages.move_to_end(passage.id)
@@ -66,7 +65,6 @@ class RecentPassages:
             self._passages.popitem(last=False)
 
     async def access(self, urls: Sequence[str]) -> list[Opened]:
-        """See Pages."""
         return [self._passages.get(url) for url in urls]
 
 
@@ -77,7 +75,6 @@ class IndexPassages:
         self._store = open_passages(folder)
 
     async def access(self, urls: Sequence[str]) -> list[Opened]:
-        """See Pages."""
         return await asyncio.to_thread(lambda: [self._passage(url) for url in urls])
 
     def _passage(self, name: str) -> Opened:
@@ -87,23 +84,25 @@ class IndexPassages:
             return SearchUnavailable(name, str(error))
 
 
+@dataclass(frozen=True, slots=True)
 class ResultPages:
     """The full pages of recent web results only, so that no document can direct a client to another address."""
 
-    def __init__(self, recent: RecentPassages, fetcher: Fetcher) -> None:
-        self._recent = recent
-        self._fetcher = fetcher
+    recent: RecentPassages
+    fetcher: Fetcher
 
     async def access(self, urls: Sequence[str]) -> list[Opened]:
-        """See Pages."""
-        known = await self._recent.access(urls)
+        known = await self.recent.access(urls)
         return [None if each is None else await self._page(url) for url, each in zip(urls, known, strict=True)]
 
     async def _page(self, url: str) -> Opened:
-        page = await self._fetcher.fetch(url)
+        page = await self.fetcher.fetch(url)
         if not isinstance(page, Page):
             return SearchUnavailable(url, str(page))
-        return await asyncio.to_thread(_to_passage, url, page)
+        title, text = "", page.text
+        if page.markup:
+            title, text = await asyncio.to_thread(page_text, page.text, page.url)
+        return Passage(url, f'"{title}"\n{text}', {"url": page.url})
 
 
 def open_library(
@@ -112,19 +111,13 @@ def open_library(
     """The library of an index folder, a server address, web:PROVIDER or import:package.function."""
     service, recent = ServiceConfig(token_env=token_env, deadline=DEADLINE), RecentPassages()
     retriever = open_backend(index, service, device)
-    stored: tuple[Pages, ...] = () if pages is None else (FilePages(pages),)
-    return Library(retriever, (*stored, *_sources(index, service, recent)), recent)
-
-
-def _sources(index: str, service: ServiceConfig, recent: RecentPassages) -> tuple[Pages, ...]:
-    if backend_of(index) == "server":
-        token = token_from_env(service.token_env)
-        return SearchClient(index, deadline=service.deadline, token=token, proxy=service.proxy), recent
-    if backend_of(index) == "web":
-        return ResultPages(recent, Fetcher(proxy=service.proxy)), recent
-    return (IndexPassages(Path(index)),) if Path(index).is_dir() else (recent,)
-
-
-def _to_passage(url: str, page: Page) -> Passage:
-    title, text = page_text(page.text, page.url) if page.markup else ("", page.text)
-    return Passage(url, f'"{title}"\n{text}', {"url": page.url})
+    sources: list[Pages] = [] if pages is None else [FilePages(pages)]
+    match backend_of(index):
+        case "server":
+            token = token_from_env(token_env)
+            sources += [SearchClient(index, deadline=DEADLINE, token=token, proxy=service.proxy), recent]
+        case "web":
+            sources += [ResultPages(recent, Fetcher(proxy=service.proxy)), recent]
+        case _:
+            sources.append(IndexPassages(Path(index)) if Path(index).is_dir() else recent)
+    return Library(retriever, tuple(sources), recent)

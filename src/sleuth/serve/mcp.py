@@ -85,15 +85,15 @@ class LibraryTools:
         queries = _validate([query] if isinstance(query, str) else query)
         answers = dict(zip(queries, await self.library.search(queries, k or self.k), strict=True))
         failed = {
-            asked: visible(answer.cause) for asked, answer in answers.items() if isinstance(answer, SearchUnavailable)
+            text: visible(answer.cause) for text, answer in answers.items() if isinstance(answer, SearchUnavailable)
         }
         if len(failed) == len(answers):
             raise ToolError(f"the search failed: {next(iter(failed.values()))}")
-        found = {asked: answer for asked, answer in answers.items() if not isinstance(answer, SearchUnavailable)}
-        results = [_result(asked, hit) for asked, hits in found.items() for hit in hits]
-        texts = [_listing(asked, hits) for asked, hits in found.items()]
-        texts += [f"The search for {asked!r} failed: {cause}" for asked, cause in failed.items()]
-        return _answer("\n\n".join(texts), Results(results=results, unanswered=failed))
+        found = {text: answer for text, answer in answers.items() if not isinstance(answer, SearchUnavailable)}
+        results = [_result(text, hit) for text, hits in found.items() for hit in hits]
+        listings = [_listing(text, hits) for text, hits in found.items()]
+        listings += [f"The search for {text!r} failed: {cause}" for text, cause in failed.items()]
+        return _answer("\n\n".join(listings), Results(results=results, unanswered=failed))
 
     async def fetch(
         self,
@@ -101,26 +101,9 @@ class LibraryTools:
         start: Annotated[int, Field(ge=0, description="first character, for long documents")] = 0,
     ) -> Annotated[CallToolResult, Document]:
         """Read a document in full, by the id of a search result."""
-        if not id.strip():
+        name = id.strip()
+        if not name:
             raise ToolError("the id is empty; pass the id of a search result")
-        opened = await self._open(id.strip())
-        part = opened.text[start : start + WINDOW]
-        if start and not part:
-            raise ToolError(f"start is {start:,}, but the document has {len(opened.text):,} characters")
-        document = Document(
-            id=opened.id,
-            title=visible(opened.title),
-            text=visible(part),
-            start=start,
-            characters=len(opened.text),
-            url=_url(opened),
-            metadata={
-                name: visible(value) if isinstance(value, str) else value for name, value in opened.extra.items()
-            },
-        )
-        return _answer(_reading(document), document)
-
-    async def _open(self, name: str) -> Passage:
         try:
             opened = await self.library.open(name)
         except UserError as error:
@@ -129,7 +112,17 @@ class LibraryTools:
             raise ToolError(f"{name[:MAX_SHOWN]!r} cannot be opened: {visible(opened.cause)}")
         if opened is None:
             raise ToolError(f"there is no document {name[:MAX_SHOWN]!r}; pass the exact id of a search result")
-        return opened
+        part = opened.text[start : start + WINDOW]
+        if start and not part:
+            raise ToolError(f"start is {start:,}, but the document has {len(opened.text):,} characters")
+        title, text, characters = visible(opened.title), visible(part), len(opened.text)
+        extra = {name: visible(value) if isinstance(value, str) else value for name, value in opened.extra.items()}
+        document = Document(
+            id=opened.id, title=title, text=text, start=start, characters=characters, url=_url(opened), metadata=extra
+        )
+        end = start + len(text)
+        rest = f"\n\n(characters {start:,} to {end:,} of {characters:,}; continue with start={end})"
+        return _answer(f"{title} (id: {opened.id})\n\n{text}{rest if end < characters else ''}", document)
 
 
 def server(library: Library, name: str, k: int) -> MCPServer[Any]:
@@ -148,40 +141,30 @@ def server(library: Library, name: str, k: int) -> MCPServer[Any]:
     return built
 
 
-def serve_stdio(library: Library, name: str, k: int) -> None:
-    """Serve a library on stdin and stdout until stdin closes."""
-    server(library, name, k).run("stdio")
-
-
 def application(library: Library, name: str, k: int, names: Sequence[str]) -> ASGIApp:
     """A library over streamable HTTP at /mcp; requests must address the server by an IP address or one of the names.
 
     Pages served under such a name may call it too, as MCP inspectors do.
     """
     built = server(library, name, k)
-    built.custom_route("/healthz", methods=["GET"])(_health)
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    built.custom_route("/healthz", methods=["GET"])(health)
     security = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # RequestCheck does this
     app: Starlette = built.streamable_http_app(
         streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=security
     )
-    return RequestCheck(_PostOnly(app), names, origins=names)
 
-
-class _PostOnly:
-    """Refuses GET streams, as the protocol allows: the server sends nothing on its own."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def post_only(scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse GET streams, as the protocol allows: the server sends nothing on its own."""
+        target: ASGIApp = app
         if scope["type"] == "http" and scope["path"] == PATH and scope["method"] != "POST":
-            refusal = JSONResponse({"detail": "send a POST"}, status_code=405, headers={"Allow": "POST"})
-            return await refusal(scope, receive, send)
-        return await self._app(scope, receive, send)
+            target = JSONResponse({"detail": "send a POST"}, status_code=405, headers={"Allow": "POST"})
+        await target(scope, receive, send)
 
-
-async def _health(_: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+    return RequestCheck(post_only, names, origins=names)
 
 
 def _validate(queries: Sequence[str]) -> list[str]:
@@ -198,14 +181,8 @@ def _validate(queries: Sequence[str]) -> list[str]:
 
 def _result(query: str, hit: Hit) -> Result:
     passage = hit.passage
-    return Result(
-        query=query,
-        id=passage.id,
-        title=visible(passage.title),
-        text=visible(passage.text),
-        score=hit.score,
-        url=_url(passage),
-    )
+    title, text = visible(passage.title), visible(passage.text)
+    return Result(query=query, id=passage.id, title=title, text=text, score=hit.score, url=_url(passage))
 
 
 def _url(passage: Passage) -> str | None:
@@ -214,7 +191,6 @@ def _url(passage: Passage) -> str | None:
 
 
 def _listing(query: str, hits: Sequence[Hit]) -> str:
-    """The hits of a query as text for a model."""
     if not hits:
         return f"Nothing was found for {query!r}."
     entries = (
@@ -222,12 +198,6 @@ def _listing(query: str, hits: Sequence[Hit]) -> str:
         for rank, hit in enumerate(hits, 1)
     )
     return "\n\n".join([f"Found for {query!r}:", *entries])
-
-
-def _reading(document: Document) -> str:
-    end = document.start + len(document.text)
-    rest = f"\n\n(characters {document.start:,} to {end:,} of {document.characters:,}; go on with start={end})"
-    return f"{document.title} (id: {document.id})\n\n{document.text}{rest if end < document.characters else ''}"
 
 
 def _answer(text: str, content: BaseModel) -> CallToolResult:

@@ -12,7 +12,7 @@ import torch
 from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.loading import SEARCHES, build_agent, require_search
-from sleuth.agent.user_tools import load_tools
+from sleuth.agent.tools import load_tools
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine

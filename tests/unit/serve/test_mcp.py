@@ -144,7 +144,7 @@ def test_a_result_is_opened_by_its_id() -> None:
 def test_a_long_document_is_read_in_parts() -> None:
     text, fields, _ = called("fetch", id="long")
     assert (len(fields["text"]), fields["characters"]) == (WINDOW, WINDOW + 10)
-    assert text.endswith(f"go on with start={WINDOW})")
+    assert text.endswith(f"start={WINDOW})")
     text, fields, _ = called("fetch", id="long", start=WINDOW)
     assert fields["text"] == "x" * 10
     assert text.endswith("x")

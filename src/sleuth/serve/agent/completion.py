@@ -14,15 +14,12 @@ from sleuth.errors import UserError
 from sleuth.http.requests import cancel_on_disconnect
 from sleuth.http.responses import encode_json
 from sleuth.records import StopReason
-from sleuth.serve.agent.events import End, Event, Step, Thought
-from sleuth.serve.agent.live_episode import LiveEpisode
+from sleuth.serve.agent.live_episode import End, Event, LiveEpisode, Step, Thought
 from sleuth.serve.agent.request import ApiError, error_body
 
 Delta = dict[str, Any]
 STATUS = {StopReason.SEARCH_UNAVAILABLE: 503, StopReason.ENGINE_FAILED: 500, StopReason.FUNCTION_FAILED: 500}
 KEEPALIVE_SECONDS = 15.0  # proxies close connections that stay silent
-KEEPALIVE = b": still here\n\n"
-DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +31,13 @@ class Completion:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def chunk(self, delta: Delta, finish: str | None = None) -> dict[str, Any]:
-        """A part of the answer."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def usage_chunk(self, end: End) -> dict[str, Any]:
-        """The last chunk, which has the token counts and no choices."""
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage(end)}
 
     def whole(self, message: Delta, end: End) -> dict[str, Any]:
-        """The answer in one response."""
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(end)}
         return {**self._head("chat.completion"), "choices": [choice], "usage": usage(end)}
 
@@ -79,13 +73,9 @@ async def whole_answer(episode: LiveEpisode, completion: Completion) -> dict[str
                 if failed := failure_error(event):
                     raise failed
                 last = event_delta(event)
-                message = {
-                    "role": "assistant",
-                    "content": last["content"],
-                    "refusal": None,
-                    "reasoning_content": "".join(thoughts),
-                    "sleuth": {"steps": steps, **last["sleuth"]},
-                }
+                message: Delta = {"role": "assistant", "content": last["content"], "refusal": None}
+                message["reasoning_content"] = "".join(thoughts)
+                message["sleuth"] = {"steps": steps, **last["sleuth"]}
                 return completion.whole(message, event)
     raise RuntimeError("the episode has no end event")
 
@@ -97,20 +87,15 @@ def finish_reason(end: End) -> str:
 
 def usage(end: End) -> dict[str, Any]:
     """Token counts of the whole episode; observations count as prompt tokens."""
-    trajectory = end.trajectory
-    sampled = sum(trajectory.sampled)
-    return {
-        "prompt_tokens": len(trajectory.ids) - sampled,
-        "completion_tokens": sampled,
-        "total_tokens": len(trajectory.ids),
-    }
+    total, sampled = len(end.trajectory.ids), sum(end.trajectory.sampled)
+    return {"prompt_tokens": total - sampled, "completion_tokens": sampled, "total_tokens": total}
 
 
 def failure_error(end: End) -> ApiError | None:
     """The error response of an unusable trajectory."""
-    if end.failure is None:
+    if end.token_limit or end.trajectory.stop.usable:
         return None
-    return ApiError(STATUS[end.failure], f"{end.trajectory.failure}", code=end.stop)
+    return ApiError(STATUS[end.trajectory.stop], f"{end.trajectory.failure}", code=end.stop)
 
 
 class StreamingAnswer(Response):
@@ -143,10 +128,9 @@ class StreamingAnswer(Response):
         try:
             async for event in self._episode.events(KEEPALIVE_SECONDS):
                 if event is None:
-                    yield KEEPALIVE
+                    yield b": still here\n\n"
                 elif isinstance(event, End):
-                    for line in self._last_lines(event):
-                        yield line
+                    yield self._last_lines(event)
                 else:
                     yield _line(self._completion.chunk(event_delta(event)))
         except UserError as error:
@@ -155,13 +139,13 @@ class StreamingAnswer(Response):
             yield _line(error_body(ApiError(500, f"the server failed at this request ({type(error).__name__})")))
             raise
 
-    def _last_lines(self, end: End) -> list[bytes]:
+    def _last_lines(self, end: End) -> bytes:
         if failed := failure_error(end):
-            return [_line(error_body(failed))]
+            return _line(error_body(failed))
         chunks = [self._completion.chunk(event_delta(end)), self._completion.chunk({}, finish_reason(end))]
         if self._include_usage:
             chunks.append(self._completion.usage_chunk(end))
-        return [*map(_line, chunks), DONE]
+        return b"".join([*map(_line, chunks), b"data: [DONE]\n\n"])
 
 
 def _line(content: dict[str, Any]) -> bytes:

@@ -1,23 +1,164 @@
-"""A served episode: it runs in its own task while the client receives its events."""
+"""A served episode: it runs in its own task, while the client receives reasoning, steps and the end as events."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sleuth.agent.conversation import TextStream, trim_at_stop
 from sleuth.agent.episode import Agent, Task
+from sleuth.agent.protocol import Protocol
 from sleuth.agent.tools import Failure, Tool, Toolbox, ToolResult
 from sleuth.engines.base import Completion, OnTokens, Sampling, Session
-from sleuth.errors import FunctionFailed, SearchUnavailable
-from sleuth.records import ToolCall
-from sleuth.serve.agent.events import End, EpisodeRecorder, Event, ReasoningParser, action_prefixes, describe_source
+from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable
+from sleuth.records import Action, Answer, Hit, Malformed, ToolCall, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+THINK_TAGS = ("<think>", "</think>")
+_OPENING_TAG = re.compile(r"<\w+>")
+BARE_PREFIX = 8  # characters that identify an action without a tag, such as {"name":
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """The next piece of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Fields of a step; several events may add to the step of one index."""
+
+    index: int
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The finished episode; `token_limit` if the token budget of the request ended it."""
+
+    trajectory: Trajectory
+    seconds: float
+    token_limit: bool
+
+    @property
+    def stop(self) -> str:
+        """The stop reason: that of the trajectory, or max_tokens."""
+        return "max_tokens" if self.token_limit else self.trajectory.stop.value
+
+
+Event = Thought | Step | End
+
+
+@dataclass(slots=True)
+class EpisodeRecorder:
+    """Converts an episode into events and enforces its token budget; None means no budget."""
+
+    emit: Callable[[Event], None]
+    tokens_left: int | None = None
+    token_limit: bool = False
+    steps: int = 0
+    _has_thought: bool = False
+    _separator: str = ""
+    _announced: ToolCall | None = None
+
+    def begin_turn(self, max_tokens: int) -> int:
+        """The number of tokens that a turn may sample; an EngineFailure if none are left."""
+        if self.tokens_left is not None and self.tokens_left <= 0:
+            self.token_limit = True
+            raise EngineFailure("the token budget of this request is spent")
+        self._separator = "\n\n" if self._has_thought else ""
+        return max_tokens if self.tokens_left is None else min(max_tokens, self.tokens_left)
+
+    def add_thought(self, text: str) -> None:
+        """Emit a piece of reasoning; a blank line separates the turns."""
+        if text:
+            self.emit(Thought(self._separator + text))
+            self._separator, self._has_thought = "", True
+
+    def end_turn(self, action: Action, thought: str, tokens: int = 0) -> None:
+        """Begin the step of a turn's action, and count the tokens that the turn sampled."""
+        if self.tokens_left is not None:
+            self.tokens_left -= tokens
+        self._announced = action if isinstance(action, ToolCall) else None
+        self.emit(Step(self.steps, {**_describe(action), "thought": thought}))
+        self.steps += 1
+
+    def begin_call(self, call: ToolCall) -> None:
+        """Begin a step for a call, unless `end_turn` already did."""
+        if call != self._announced:
+            self.end_turn(call, "")
+        self._announced = None
+
+    def end_call(self, content: Mapping[str, Any]) -> None:
+        """Add the result of a call to its step."""
+        self.emit(Step(self.steps - 1, content))
+
+
+def _describe(action: Action) -> dict[str, Any]:
+    match action:
+        case ToolCall("search"):
+            return {"type": "search", "queries": list(action.lookups)}
+        case ToolCall("access"):
+            return {"type": "access", "urls": list(action.lookups)}
+        case ToolCall(name, arguments):
+            return {"type": "tool", "name": name, "arguments": dict(arguments)}
+        case Answer():
+            return {"type": "answer"}
+        case Malformed(reason):
+            return {"type": "malformed", "reason": reason}
+
+
+def _describe_source(hit: Hit) -> dict[str, Any]:
+    passage, url = hit.passage, hit.passage.extra.get("url")
+    source = {"id": passage.id, "title": passage.title, "text": passage.text, "score": hit.score}
+    return {**source, "url": url} if isinstance(url, str) else source
+
+
+def action_prefixes(protocol: Protocol) -> tuple[str, ...]:
+    """How the actions of a protocol begin; the text before them is reasoning."""
+    examples = [protocol.write(ToolCall.search("Oslo")), protocol.write(Answer("Oslo"))]
+    prefixes = [match[0] if (match := _OPENING_TAG.match(text)) else text[:BARE_PREFIX] for text in examples]
+    return tuple(dict.fromkeys([*prefixes, *(stop.replace("</", "<", 1) for stop in protocol.stops)]))
+
+
+class ReasoningParser:
+    """Extracts the reasoning of one turn from its growing text: without tags, up to the beginning of an action.
+
+    Pieces are final: text that may become a tag is held back until more text arrives.
+    """
+
+    def __init__(self, prefixes: Sequence[str]) -> None:
+        self._prefixes = tuple(prefixes)
+        self._tags = (*prefixes, *THINK_TAGS)
+        self._text = ""
+        self._sent = 0
+
+    def feed(self, text: str) -> str:
+        """Add text of the turn; return the new reasoning."""
+        self._text += text
+        longest = min(len(self._text), max(map(len, self._tags)) - 1)
+        suffixes = (self._text[-length:] for length in range(longest, 0, -1))
+        undecided = next((part for part in suffixes if any(tag.startswith(part) for tag in self._tags)), "")
+        return self.finish(self._text.removesuffix(undecided))
+
+    def finish(self, text: str) -> str:
+        """The rest of the reasoning, given the whole text of the turn."""
+        thought = self.extract(text)
+        new = thought[self._sent :]
+        self._sent = max(self._sent, len(thought))
+        return new
+
+    def extract(self, text: str) -> str:
+        """The reasoning in the whole text of a turn."""
+        ends = [place for prefix in self._prefixes if (place := text.find(prefix)) >= 0]
+        return re.sub("|".join(THINK_TAGS), "", text[: min(ends, default=len(text))]).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +190,7 @@ class LiveEpisode:
     async def __aenter__(self) -> "LiveEpisode":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Cancel the episode if it is still running."""
         self._task.cancel()
         await asyncio.wait([self._task])
@@ -113,10 +252,9 @@ class ObservedEngine:
                 on_tokens(new)
 
         completion = await agent.engine.generate(ids, bounded, session, forward)
-        recorder.count_tokens(len(completion.ids))
         _, text = trim_at_stop(completion, sampling.stops, agent.tokens)
         recorder.add_thought(parser.finish(text))
-        recorder.end_turn(agent.protocol.parse(text), parser.extract(text))
+        recorder.end_turn(agent.protocol.parse(text), parser.extract(text), len(completion.ids))
         return completion
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
@@ -154,7 +292,7 @@ class ObservedToolbox(Toolbox):
                 step["result"] = result
             case _:
                 step["sources"] = [
-                    {"for": query, **describe_source(hit)}
+                    {"for": query, **_describe_source(hit)}
                     for query, hits in zip(call.lookups, result, strict=True)
                     for hit in hits
                 ]

@@ -21,18 +21,16 @@ SINGLE_QUESTION = "send the question alone, as one message of the user"
 EXPECTED = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
 
 # Fields that never change an answer.
-IGNORED = frozenset(
-    {
-        "metadata",
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
+IGNORED = {
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "user",
+}
 # Fields that would change an answer: their neutral values, and why others are refused.
 UNSUPPORTED: Mapping[str, tuple[Sequence[object], str]] = {
     "audio": ((), "answers are text"),
@@ -66,22 +64,14 @@ class ApiError(HttpProblem):
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(status, message, headers)
-        self.param = param
-        self.code = code
+        self.param, self.code = param, code
 
 
 def error_body(error: HttpProblem) -> dict[str, Any]:
-    """The body of an error response."""
     param, code = (error.param, error.code) if isinstance(error, ApiError) else (None, None)
-    default = "server_error" if error.status >= 500 else "invalid_request_error"
-    return {
-        "error": {
-            "message": str(error),
-            "type": ERROR_TYPES.get(error.status, default),
-            "param": param,
-            "code": code or ERROR_CODES.get(error.status),
-        }
-    }
+    kind = ERROR_TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
+    code = code or ERROR_CODES.get(error.status)
+    return {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
 
 
 def error_response(error: HttpProblem) -> Response:
@@ -93,15 +83,11 @@ class _Strict(BaseModel):
 
 
 class Part(_Strict):
-    """A part of a message's content."""
-
     type: str
     text: str | None = None
 
 
-class Message(_Strict):
-    """A message of the chat; other fields are ignored."""
-
+class Message(_Strict):  # other fields are ignored
     role: str
     content: str | list[Part] | None = None
 
@@ -138,7 +124,17 @@ def parse_request(body: bytes) -> ChatRequest:
     try:
         request = ChatRequest.model_validate_json(body)
     except ValidationError as error:
-        raise _validation_error(error) from None
+        first: Any = error.errors(include_url=False, include_context=False)[0]
+        place, param = ".".join(map(str, first["loc"])), str(first["loc"][0]) if first["loc"] else None
+        if first["type"] == "json_invalid":
+            reason = first["msg"].removeprefix("Invalid JSON: ")
+            message = f"the body is not JSON ({reason}); expected {EXPECTED}"
+            raise ApiError(400, message, code="invalid_json") from None
+        if first["type"] == "missing":
+            raise ApiError(400, f"{place} is missing; expected {EXPECTED}", param=param) from None
+        problem = first["msg"][0].lower() + first["msg"][1:]
+        message = f"{place or 'the body'}: {problem}, and it is {shorten(first['input'])}"
+        raise ApiError(400, message, param=param) from None
     for name, value in (request.model_extra or {}).items():
         if value is None or name in IGNORED:
             continue
@@ -151,19 +147,6 @@ def parse_request(body: bytes) -> ChatRequest:
     if request.stream_options is not None and not request.stream:
         raise ApiError(400, "stream_options needs stream = true; set it, or remove the options", param="stream_options")
     return request
-
-
-def _validation_error(error: ValidationError) -> ApiError:
-    first: Any = error.errors(include_url=False, include_context=False)[0]
-    if first["type"] == "json_invalid":
-        reason = first["msg"].removeprefix("Invalid JSON: ")
-        return ApiError(400, f"the body is not JSON ({reason}); expected {EXPECTED}", code="invalid_json")
-    place = ".".join(map(str, first["loc"]))
-    param = str(first["loc"][0]) if first["loc"] else None
-    if first["type"] == "missing":
-        return ApiError(400, f"{place} is missing; expected {EXPECTED}", param=param)
-    problem = first["msg"][0].lower() + first["msg"][1:]
-    return ApiError(400, f"{place or 'the body'}: {problem}, and it is {shorten(first['input'])}", param=param)
 
 
 def extract_question(messages: Sequence[Message], agent: Agent, max_characters: int) -> Question:

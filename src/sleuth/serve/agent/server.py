@@ -1,11 +1,15 @@
-"""The agent over HTTP: OpenAI's chat completions, a playground page, and Prometheus metrics."""
+"""The agent over HTTP: OpenAI's chat completions, admission control, a playground page, and Prometheus metrics."""
 
+import asyncio
 import secrets
-from collections.abc import AsyncIterator, Collection
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import count
+from math import ceil
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -18,10 +22,8 @@ from sleuth.http.middleware import BearerAuth, MetricsMiddleware, RequestCheck, 
 from sleuth.http.requests import cancel_on_disconnect, read_body
 from sleuth.http.responses import JSON, add_problem_handlers, encode_json
 from sleuth.page.document import THEME
-from sleuth.serve.agent.admission import Admission
 from sleuth.serve.agent.completion import Completion, StreamingAnswer, whole_answer
-from sleuth.serve.agent.events import End
-from sleuth.serve.agent.live_episode import EpisodeRequest, LiveEpisode
+from sleuth.serve.agent.live_episode import End, EpisodeRequest, LiveEpisode
 from sleuth.serve.agent.request import (
     ApiError,
     ChatRequest,
@@ -33,8 +35,8 @@ from sleuth.serve.agent.request import (
 
 CHAT, MODELS, HEALTH, METRICS = "/v1/chat/completions", "/v1/models", "/health", "/metrics"
 MAX_BODY_BYTES, MAX_BODY_SECONDS = 2**20, 30.0
-TRUNCATION = ("top_p", "top_k", "min_p")
-EPISODE_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+SMOOTHING = 0.2  # weight of the last episode in the moving average of durations
+QUEUED_PER_SLOT = 8
 
 _STATIC = files("sleuth.serve.agent") / "static"
 # The browser enforces that the page loads only its own files and contacts no other server.
@@ -48,13 +50,11 @@ PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+SCRIPTS = ("main.js", "client.js", "transcript.js", "element.js")
 PAGE_FILES = {
     "/": ("index.html", "text/html"),
     "/playground/playground.css": ("playground.css", "text/css"),
-    "/playground/main.js": ("main.js", "text/javascript"),
-    "/playground/client.js": ("client.js", "text/javascript"),
-    "/playground/transcript.js": ("transcript.js", "text/javascript"),
-    "/playground/element.js": ("element.js", "text/javascript"),
+    **{f"/playground/{name}": (name, "text/javascript") for name in SCRIPTS},
 }
 THEME_PATH = "/playground/theme.css"
 PAGE_PATHS = frozenset({*PAGE_FILES, THEME_PATH})
@@ -84,6 +84,71 @@ class ServerLimits:
     wait: float = 60.0
 
 
+class Admission:
+    """Slots for `slots` episodes and a first-come-first-served queue, in which a request waits up to `wait` seconds."""
+
+    def __init__(self, slots: int, wait: float) -> None:
+        self.slots = slots
+        self.wait = wait
+        self.active = 0
+        self._mean_seconds = 0.0
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def acquire(self) -> Callable[[], None]:
+        """Wait for a slot and return the function that releases it; ApiError 429 if the wait is too long."""
+        if self.active < self.slots:
+            self.active += 1
+        else:
+            await self._wait_in_queue()
+        start = time.monotonic()
+
+        def release() -> None:
+            self._mean_seconds += SMOOTHING * (time.monotonic() - start - self._mean_seconds)
+            self._hand_over()
+
+        return release
+
+    async def _wait_in_queue(self) -> None:
+        if self.wait <= 0 or self.waiting >= QUEUED_PER_SLOT * self.slots or self._expected_wait() > self.wait:
+            raise self._overloaded()
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            async with asyncio.timeout(self.wait):
+                await turn
+        except BaseException as error:
+            if not turn.cancelled():  # the slot was handed over at the same moment
+                self._hand_over()
+            elif turn in self._queue:
+                self._queue.remove(turn)
+            if isinstance(error, TimeoutError):
+                raise self._overloaded() from None
+            raise
+
+    def _hand_over(self) -> None:
+        """Give a slot to the first request in the queue, or free it."""
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.active -= 1
+
+    def _expected_wait(self) -> float:
+        """The seconds that a request would wait if it came now."""
+        return self._mean_seconds * (self.waiting + 1) / self.slots
+
+    def _overloaded(self) -> ApiError:
+        seconds = max(1, ceil(self._expected_wait() - self.wait))
+        load = f"{self.active} questions are being answered and {self.waiting} wait"
+        message = f"the server is full: {load}; retry in {seconds} s"
+        return ApiError(429, message, headers={"Retry-After": str(seconds)})
+
+
 class AgentMetrics(ServerMetrics):
     """Prometheus metrics: episodes by stop reason, tokens, searches, durations, refused and disconnected clients."""
 
@@ -93,7 +158,7 @@ class AgentMetrics(ServerMetrics):
         self._episodes = Counter("sleuth_episodes", "Episodes by stop reason.", ["stop"], registry=registry)
         self._tokens = Counter("sleuth_tokens", "Tokens, given or sampled.", ["origin"], registry=registry)
         self._searches = Counter("sleuth_searches", "Searches.", registry=registry)
-        buckets = EPISODE_SECONDS
+        buckets = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)  # seconds
         self._durations = Histogram("sleuth_episode_seconds", "Episode duration.", buckets=buckets, registry=registry)
         self.overloaded = Counter("sleuth_overloaded", "Requests refused: the server was full.", registry=registry)
         self.disconnects = Counter("sleuth_disconnects", "Clients that disconnected early.", registry=registry)
@@ -123,12 +188,10 @@ class Api:
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Close the engine with the server."""
         yield
         await self.agent.engine.close()
 
     async def chat(self, request: Request) -> Response:
-        """POST /v1/chat/completions: a whole answer, or a stream."""
         body = await read_body(
             request.scope, request.receive, max_bytes=MAX_BODY_BYTES, seconds=MAX_BODY_SECONDS, remedy="shorten it"
         )
@@ -167,39 +230,31 @@ class Api:
         temperature = limits.temperature if wanted.temperature is None else wanted.temperature
         seed = secrets.randbits(32) if wanted.seed is None else wanted.seed
         bounds = [bound for bound in (limits.max_tokens, wanted.token_limit) if bound is not None]
-        sampling = {name: value for name in TRUNCATION if (value := getattr(wanted, name)) is not None}
+        sampling = {name: value for name in ("top_p", "top_k", "min_p") if (value := getattr(wanted, name)) is not None}
         task = Task(question, seed=seed, temperature=temperature)
         return EpisodeRequest(task, min(bounds, default=None), sampling)
 
     async def models(self) -> Response:
-        """GET /v1/models."""
         return _json({"object": "list", "data": [self._describe_model()]})
 
     async def model(self, name: str) -> Response:
-        """GET /v1/models/NAME."""
         if name != self.served_model.name:
             raise self._unknown_model(name)
         return _json(self._describe_model())
 
     async def health(self) -> Response:
-        """GET /health: the load of the server."""
-        admission = self.admission
-        load = {"under_way": admission.active, "places": admission.slots, "waiting": admission.waiting}
+        load = {"under_way": self.admission.active, "places": self.admission.slots, "waiting": self.admission.waiting}
         return _json({"status": "ok", **load})
 
     async def prometheus(self) -> Response:
-        """GET /metrics."""
         return self.metrics.response()
 
     def _describe_model(self) -> dict[str, Any]:
         served, config = self.served_model, self.agent.config
-        limits = {
-            "searches": config.searches,
-            "context_tokens": config.context_tokens,
-            "max_tokens": self.limits.max_tokens,
-        }
         model = {"id": served.name, "object": "model", "created": served.created, "owned_by": "sleuth"}
-        return {**model, "sleuth": {"index": served.index, "method": config.method, **limits}}
+        agent = {"index": served.index, "method": config.method, "searches": config.searches}
+        limits = {"context_tokens": config.context_tokens, "max_tokens": self.limits.max_tokens}
+        return {**model, "sleuth": {**agent, **limits}}
 
     def _unknown_model(self, name: str) -> ApiError:
         message = f"there is no model {name!r}; this server has {self.served_model.name!r}"

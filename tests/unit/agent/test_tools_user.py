@@ -18,8 +18,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from sleuth.agent.episode import Agent, Task
 from sleuth.agent.protocol import make_protocol
 from sleuth.agent.tags import Tags
-from sleuth.agent.tools import SEARCH, Tool, Toolbox
-from sleuth.agent.user_tools import function_tool, load_tools
+from sleuth.agent.tools import SEARCH, Tool, Toolbox, function_tool, load_tools
 from sleuth.config.agent import AgentConfig, ToolLimits
 from sleuth.config.tree import Config
 from sleuth.engines.scripted import ScriptedEngine
@@ -322,7 +321,7 @@ def test_the_tools_of_an_mcp_server(play: Callable[..., Trajectory], mcp_server:
     config = AgentConfig(tools=["search", mcp_server])
     assert config.remote_tools == (mcp_server,)
     _, add, fail = load_tools(config)
-    assert (add.name, add.description, add.in_process) == ("add", "Adds two numbers.", False)
+    assert (add.name, add.description) == ("add", "Adds two numbers.")
     trajectory = play([add, fail], '<add>{"a": 40, "b": "two"}</add>', '<add>{"a": 40, "b": 2}</add>', LAST)
     assert [turn.outcome for turn in trajectory.turns] == [Outcome.CORRECTED, Outcome.RETURNED, Outcome.ANSWERED]
     assert trajectory.turns[1].result == "42"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sleuth.agent.function_calls import FunctionCalls
 from sleuth.agent.tags import Tags
 from sleuth.model.tokens import Tokens
-from sleuth.serve.agent.events import ReasoningParser, action_prefixes
+from sleuth.serve.agent.live_episode import ReasoningParser, action_prefixes
 
 TAGGED = ("<search>", "<answer>")
 PIECES = st.lists(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sleuth.serve.agent.admission import QUEUED_PER_SLOT, Admission
 from sleuth.serve.agent.request import ApiError
+from sleuth.serve.agent.server import QUEUED_PER_SLOT, Admission
 
 
 async def soon() -> None:

@@ -424,7 +424,7 @@ BAD_BUILDS = {
     ),
     "in the way": (("--out", "folder"), "folder already exists"),
     "below a file": (("--out", "bad.jsonl/new"), "bad.jsonl/new"),
-    "where nothing can be": (("--out", "/proc/new"), "/proc/new"),
+    "where nothing can be": (("--out", "/proc/new"), "No such file or directory"),
 }
 
 

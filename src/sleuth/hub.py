@@ -142,7 +142,8 @@ def download_file(repo: str, file: HubFile, output: BinaryIO, start: int, report
         output.truncate()
     expected = file.sha256 or file.git_blob
     raise InputError(
-        f"{file.path} of the data set {repo} came twice with a wrong checksum, expected {expected}; {alternative}"
+        f"{file.path} of the data set {repo} was downloaded twice with a wrong checksum, expected {expected}; "
+        f"{alternative}"
     )
 
 

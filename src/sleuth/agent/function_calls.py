@@ -221,5 +221,5 @@ def _detect_format(tokens: Tokens, functions: Functions) -> CallFormat:
         raise ConfigError(f"the chat template writes function calls in an unknown format; {REMEDY}")
     for tag in (f"<{slash}{word}>" for word in call_format.tags[:1] for slash in ("", "/")):
         if tokens.decode(tokens.encode_trusted(tag)).strip() != tag:  # special tokens are not part of decoded text
-            raise ConfigError(f"the tokenizer reads {tag} as a special token, which decoded text lacks; {REMEDY}")
+            raise ConfigError(f"the tokenizer treats {tag} as a special token, which decoding drops; {REMEDY}")
     return call_format

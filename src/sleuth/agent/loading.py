@@ -210,7 +210,7 @@ def describe_remote_agent(endpoint: Endpoint, options: AgentOptions, questions: 
     """The agent of a served model; InputError if the server does not answer or does not serve it."""
     require_effective(options.settings, ("agent.", "retrieval.", "engine.slots"))
     if options.before:
-        raise ConfigError("--before has no effect with an address, whose model is served as it is; leave it out")
+        raise ConfigError("--before has no effect with a server address; remove it")
     config = _compose(_external_tree(endpoint.url, "an address", options, questions), options)
     model = served_model(endpoint)
     limit = (model or {}).get("max_model_len")
@@ -253,7 +253,7 @@ def _run_spec(run: Run, options: AgentOptions, questions: Path | None) -> AgentS
 def _model_spec(name: str, options: AgentOptions, questions: Path | None) -> AgentSpec:
     weights = recipe.resolve_policy(name)
     if options.before:
-        raise ConfigError("--before has no effect with a model, which was not trained here; leave it out")
+        raise ConfigError("--before needs a run folder, and this is a model folder; remove it")
     tree = {"model": {"policy": name}, **_external_tree(name, "a model", options, questions)}
     label = weights.resolve().name if Path(name).exists() else name
     return AgentSpec(label, _compose(tree, options), weights, Path(options.index or "index"), Path(SEARCHES))

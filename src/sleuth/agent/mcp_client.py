@@ -69,7 +69,7 @@ async def _run(url: str, name: str, _toolbox: Toolbox, arguments: Mapping[str, A
         raise FunctionFailed(f"the tool {name!r} of {url} failed: {_cause(error)}") from error
     text = "\n".join(part.text for part in result.content if isinstance(part, TextContent))
     if result.is_error:
-        raise FunctionFailed(f"the tool {name!r} of {url} failed: {text or 'without a reason'}")
+        raise FunctionFailed(f"the tool {name!r} of {url} failed: {text or 'no reason given'}")
     return text
 
 

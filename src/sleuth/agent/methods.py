@@ -157,7 +157,7 @@ class UserMethod:
 
     async def __call__(self, agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
         if not isinstance(agent, Agent) or not isinstance(conversation, TokenConversation):
-            raise ConfigError(f"agent.method is {self.name!r}, which needs an engine that speaks tokens")
+            raise ConfigError(f"agent.method = {self.name!r} works on tokens and needs a local model, not a server")
         try:
             trajectory = await self.function(agent, task, conversation.session, conversation.on_text)
         except EngineFailure as failure:

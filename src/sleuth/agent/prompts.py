@@ -76,7 +76,7 @@ def templates(file: Path) -> dict[str, str]:
         raise ConfigError(f"cannot read the prompts of {file} ({reason}); expected a TOML file") from error
     for name, text in found.items():
         if not isinstance(text, str) or QUESTION not in text:
-            raise ConfigError(f"the prompt {name!r} of {file} is not a string that contains {QUESTION}; add it")
+            raise ConfigError(f"the prompt {name!r} of {file} must be a string that contains {QUESTION}")
     return found
 
 

@@ -82,7 +82,7 @@ def make_protocol(name: str, tokens: Tokens | None = None, tools: Sequence[Tool]
     except TypeError:
         if any(tool.name not in BUILT_IN_TOOLS for tool in tools):
             raise ConfigError(
-                f"{name!r} takes the tokens only and cannot offer agent.tools; expected def (tokens, tools)"
+                f"{name!r} takes only the tokens and cannot offer agent.tools; expected def (tokens, tools)"
             ) from None
         arguments = (tokens,)
     return cast(Protocol, UserProtocol(name, call(name, factory, *arguments)))

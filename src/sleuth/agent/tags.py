@@ -52,7 +52,7 @@ class Tags:
         for name in names:
             if name in RESERVED or not re.fullmatch(r"[A-Za-z_][\w-]*", name):
                 raise ConfigError(
-                    f"the tool {name!r} cannot be called by a tag of its name; choose agent.protocol = tools, or "
+                    f"the name of the tool {name!r} cannot be used as a tag; choose agent.protocol = tools, or "
                     "rename the tool"
                 )
         self._tools = tuple(tools)

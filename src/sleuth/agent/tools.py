@@ -312,8 +312,7 @@ def _arguments_model(spec: str, function: Callable[..., Any]) -> type[BaseModel]
     for name, parameter in parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) or name not in hints:
             raise ConfigError(
-                f"{spec!r} takes {parameter}, from which no JSON schema follows; give every parameter a name and a "
-                "type hint"
+                f"{spec!r} takes {parameter}, which has no JSON schema; give every parameter a name and a type hint"
             )
         fields[name] = (hints[name], ... if parameter.default is parameter.empty else parameter.default)
     try:

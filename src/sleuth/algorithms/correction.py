@@ -124,8 +124,8 @@ def _check_bounds(action: Action, low: float | None, high: float, veto: float | 
     if action == "truncate" and low is not None:
         raise ValueError(f"low = {low:g} has no effect with truncate; remove it, or use clip")
     if not high > (low or 0.0) >= 0:
-        raise ValueError(f"the bounds {low or 0.0:g} and {high:g} are no interval; expected 0 <= low < high")
+        raise ValueError(f"the bounds {low or 0.0:g} and {high:g} are not an interval; expected 0 <= low < high")
     if veto is not None and not veto > 0:
         raise ValueError(f"veto = {veto:g} is below every ratio; use one above 0, such as 1e-4")
     if reject is not None and not 0 <= reject.low < reject.high:
-        raise ValueError(f"the bounds of {reject} are no interval; expected 0 <= low < high")
+        raise ValueError(f"the bounds of {reject} are not an interval; expected 0 <= low < high")

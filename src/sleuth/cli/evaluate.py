@@ -169,7 +169,7 @@ def _load_examples(shots: str | None, spec: "Spec", benchmark: "Benchmark", seed
     name, _, number = shots.rpartition(":")
     file, count = (name, int(number)) if number.isdigit() else (shots, DEFAULT_SHOTS)
     if not count:
-        raise ConfigError(f"--shots {shots} asks for no examples; remove it, or give at least 1")
+        raise ConfigError(f"--shots {shots} adds no examples; give at least 1, or remove it")
     if not file and not spec.training:
         raise InputError(f"--shots {shots} names no file, and a model has no training questions; give FILE:{count}")
     excluded = {question_key(question.question) for question in benchmark.whole}

@@ -73,7 +73,7 @@ class EngineConfig(Section):
     def _check_addresses(self) -> Self:
         example = "write it like http://127.0.0.1:8000"
         if self.url is not None and not self.addresses:
-            raise ValueError(f"url = {self.url!r} holds no address; {example}, or remove it")
+            raise ValueError(f"url = {self.url!r} contains no address; {example}, or remove it")
         for address in self.addresses:
             if not address.startswith(("http://", "https://")):
                 raise ValueError(f"url = {address!r} is not an HTTP address; {example}")

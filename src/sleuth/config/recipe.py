@@ -156,7 +156,7 @@ def resolve_policy(name: str) -> Path:
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} has no config.json; expected a Hugging Face model folder")
     if not any((folder / vocabulary).is_file() for vocabulary in hub.VOCABULARIES):
-        raise InputError(f"{folder} is a model folder without tokenizer: save the model's tokenizer.json there")
+        raise InputError(f"{folder} is a model folder without a tokenizer; save the model's tokenizer.json there")
     return folder
 
 

@@ -73,7 +73,7 @@ class Config(Section):
             for name in ("record", "replay"):
                 if getattr(self.retrieval, name):
                     raise ValueError(
-                        f"retrieval.{name} covers searches only, and agent.tools has access; remove one of the two"
+                        f"retrieval.{name} covers searches only, but agent.tools includes access; remove one of the two"
                     )
         elif not self.agent.protocol.startswith("import:"):
             self.retrieval._reject_unused(f"agent.tools = {self.agent.tools}", "pages", table="retrieval.")

@@ -70,7 +70,7 @@ class PageStore:
 def _load_table(path: Path, progress: Progress) -> Table:
     """Load the row positions from the cache if the file is unchanged; otherwise read the file and cache them."""
     if not path.is_file():
-        raise InputError(f"the pages {path} do not exist; give a JSONL file with on each line {EXPECTED}")
+        raise InputError(f"the pages {path} do not exist; give a JSONL file with {EXPECTED} on each line")
     if path.suffix == ".gz":
         raise InputError(f"the pages {path} are compressed and cannot be read by URL; decompress them: gunzip {path}")
     cache, stamp = path.with_name(path.name + SUFFIX), _stamp(path)
@@ -116,7 +116,7 @@ def _read_table(path: Path, progress: Progress) -> Table:
         if number % REPORT_EVERY == 0 or position == total:
             progress("reading pages", position, total)
     if not entries:
-        raise InputError(f"the pages {path} are empty; expected on each line {EXPECTED}")
+        raise InputError(f"the pages {path} are empty; expected {EXPECTED} on each line")
     table = np.frombuffer(entries, np.uint64).astype("<u8").view(ENTRY)
     return table[np.argsort(table["digest"], kind="stable")]
 

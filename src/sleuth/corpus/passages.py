@@ -69,7 +69,7 @@ def parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[bytes, Pas
             raise InputError(f"{path}, line {number}: {error}; expected {EXPECTED}") from error
         yield line, passage
     if empty:
-        raise InputError(f"the corpus {path} is empty; expected on each line {EXPECTED}")
+        raise InputError(f"the corpus {path} is empty; expected {EXPECTED} on each line")
 
 
 class PassageStore:
@@ -97,7 +97,7 @@ class PassageStore:
 
     def __getitem__(self, row: int) -> Passage:
         if not 0 <= row < len(self):
-            raise IndexError(f"row {row} of a corpus of {len(self)} passages")
+            raise IndexError(f"row {row} is out of range for a corpus of {len(self)} passages")
         start, end = int(self._offsets[row]), int(self._offsets[row + 1])
         try:
             return parse(os.pread(self._file, end - start, start))
@@ -145,7 +145,7 @@ def survey(corpus: Path, folder: Path, progress: Progress = silent, source: Path
                 number, done = number + len(lines), int(starts[-1])
                 progress("reading", done, total)
             if not len(ids):
-                raise InputError(f"the corpus {called} is empty; expected on each line {EXPECTED}")
+                raise InputError(f"the corpus {called} is empty; expected {EXPECTED} on each line")
             offsets.extend(np.array([done], np.uint64))
         _write_order(ids, folder, called)
         return Survey(len(ids), done, digest.hexdigest())

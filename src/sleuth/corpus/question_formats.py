@@ -110,7 +110,7 @@ def _question(row: Row, extra: Row, prompt: str) -> str:
             return _text(place, "question")
     _, found, question = prompt.rpartition(PROMPT_MARK)
     if not found:
-        raise ValueError(f'there is no question: no column of that name, and no "{PROMPT_MARK}" in the prompt')
+        raise ValueError(f'no question found: there is no question column, and no "{PROMPT_MARK}" in the prompt')
     return _text({"question": question.strip()}, "question")
 
 
@@ -122,7 +122,7 @@ def _object(row: Row, name: str) -> Row:
 def _text(row: Row, name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} must be a text, and it is {repr(value) if name in row else 'missing'}")
+        raise ValueError(f"{name} must be a string, but is {repr(value) if name in row else 'missing'}")
     return value
 
 
@@ -131,7 +131,7 @@ def _texts(row: Row, name: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise ValueError(f"{name} must be a list of texts, and it is {value!r}")
+        raise ValueError(f"{name} must be a list of strings, but is {value!r}")
     return tuple(value)
 
 
@@ -152,7 +152,7 @@ def _answers(given: tuple[str, ...], row: Row, name: str) -> tuple[str, ...]:
 def _optional(row: Row, name: str, kind: type[Value]) -> Value | None:
     value = row.get(name)
     if value is not None and type(value) is not kind:
-        raise ValueError(f"{name} must be of type {kind.__name__}, and it is {value!r}")
+        raise ValueError(f"{name} must be of type {kind.__name__}, but is {value!r}")
     return value
 
 
@@ -162,7 +162,7 @@ def _prompt(row: Row) -> tuple[dict[str, str], ...] | None:
     if given is None:
         return None
     if not isinstance(given, list) or not given or not all(map(_is_message, given)):
-        raise ValueError(f"prompt must be a list of messages with role and content, and it is {given!r}")
+        raise ValueError(f"prompt must be a list of messages with role and content, but is {given!r}")
     return tuple({key: value for key, value in message.items() if value is not None} for message in given)
 
 

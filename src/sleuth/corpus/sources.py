@@ -147,7 +147,7 @@ def _kind(source: Path, files: Sequence[Path]) -> str:
         return next(iter(kinds))
     found = Counter(f"{PIECE}*" if _file_kind(path) == "pieces" else path.suffix or "no suffix" for path in files)
     listed = ", ".join(f"{count} {suffix}" for suffix, count in sorted(found.items())[:8])
-    raise InputError(f"{source} mixes files that are not one corpus ({listed}); give {EXPECTED}, of one kind only")
+    raise InputError(f"{source} mixes files of different kinds ({listed}); give {EXPECTED}, of one kind only")
 
 
 def _file_kind(path: Path) -> str:

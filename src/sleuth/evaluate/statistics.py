@@ -65,7 +65,7 @@ def paired_difference(before: Sequence[float], after: Sequence[float], *, propor
     score interval (0/1 values) or the rule of three.
     """
     if len(before) != len(after):
-        raise ValueError(f"{len(before)} values before and {len(after)} after; expected as many of each")
+        raise ValueError(f"{len(before)} values before and {len(after)} after; expected the same number of each")
     first, second = _as_array(before), _as_array(after)
     change = second - first
     intervals = [_bootstrap(change), sign_interval(change)]
@@ -163,7 +163,7 @@ def _resampled_means(array: Vector, random: np.random.Generator) -> Vector:
 def _as_array(values: Sequence[float]) -> Vector:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or not array.size:
-        raise ValueError("cannot take the mean of no values; expected at least one")
+        raise ValueError("cannot take the mean of an empty list; expected at least one value")
     if not np.isfinite(array).all():
         raise ValueError("a value is not a finite number; leave out unmeasured questions")
     return array

@@ -96,7 +96,7 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Implement the Hugging Face attention interface for one packed row (batch size 1)."""
     if attention_mask is not None:
-        raise ValueError("the model passes an attention mask of its own, which is not supported")
+        raise ValueError("the model passes its own attention mask, which is not supported")
     if passed := [name for name in UNSUPPORTED if others.get(name) is not None]:
         raise ValueError(f"the model's attention uses {', '.join(passed)}, which is not supported")
     query_NHD, key_NHD, value_NHD = (states[0].transpose(0, 1) for states in (query, key, value))

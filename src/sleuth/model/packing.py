@@ -24,7 +24,7 @@ class Row:
 
     def __post_init__(self) -> None:
         if not len(self.ids_L) or (len(self.positions_S) and int(self.positions_S[0]) == 0):
-            raise ValueError("a row needs tokens, and the first one cannot be scored because nothing precedes it")
+            raise ValueError("a row needs tokens, and its first token cannot be scored, because nothing precedes it")
         for name, column in self.columns.items():
             if column.shape != self.positions_S.shape:
                 raise ValueError(f"column {name} has {len(column)} values for {len(self.positions_S)} scored tokens")
@@ -58,7 +58,7 @@ def row(
 ) -> Row:
     """A row from plain numbers: one weight per token (0 for context), one column value per scored token."""
     if len(weights) != len(ids):
-        raise ValueError(f"a row of {len(ids)} tokens needs as many weights, got {len(weights)}")
+        raise ValueError(f"a row of {len(ids)} tokens needs one weight per token, got {len(weights)}")
     # numpy creates small arrays several times faster than torch; an SFT data set has a million rows.
     weights_L = np.array(weights, dtype=np.float32)
     positions_S = weights_L.nonzero()[0]

@@ -50,7 +50,7 @@ def element(tag: str, *content: object, **attributes: object) -> Html:
 def _attribute(name: str, value: object) -> str:
     written = name.rstrip("_").replace("_", "-")
     if not _NAME.fullmatch(written) or written.lower().startswith("on"):
-        raise ValueError(f"{name!r} is not allowed: expected an attribute name that is no event handler")
+        raise ValueError(f"{name!r} is not allowed: expected an attribute name that is not an event handler")
     if written in _URL_ATTRIBUTES and not _LOCAL_URL.fullmatch(str(value)):
         raise ValueError(f"{name} = {str(value)!r} is not a local address; expected a #fragment or a plain path")
     # Inside an attribute, Html is escaped too: it may contain quotes.

@@ -121,8 +121,8 @@ def open_pages(config: RetrievalConfig) -> Pages:
         return FilePages(Path(config.pages))
     if backend_of(config.index) != "server" or config.index is None:
         raise ConfigError(
-            "agent.tools has access, and there are no pages; set retrieval.pages to a file of pages, "
-            "or retrieval.index to a server that has some"
+            "agent.tools includes access, but there are no pages; set retrieval.pages to a file of pages, "
+            "or retrieval.index to a server with pages"
         )
     return _open_server(config.index, config.service)
 

@@ -50,7 +50,7 @@ class Rubric:
         parts = measure(question, trajectory)
         answer = await self._answer_score(question, trajectory)
         if clash := parts.keys() & answer.parts.keys():
-            raise FunctionFailed(f"{self._config.answer!r} returned the part {min(clash)!r}, which exists; rename it")
+            raise FunctionFailed(f"{self._config.answer!r} returned the reserved part name {min(clash)!r}; rename it")
         total = answer.total
         if self._config.format is not False:
             total = self._apply_format(total, trajectory, parts)
@@ -69,7 +69,7 @@ class Rubric:
                         value = await value
             except TimeoutError as error:
                 raise FunctionFailed(
-                    f"{name!r} gave no result within {self._config.deadline:g} s; raise reward.deadline"
+                    f"{name!r} returned no result within {self._config.deadline:g} s; raise reward.deadline"
                 ) from error
             except Exception as error:
                 raise FunctionFailed(describe_exception(name, error)) from error

@@ -68,7 +68,7 @@ def read_row(path: Path, n: int) -> Row:
     with require_file(_offsets(path)).open("rb") as file:
         rows = file.seek(0, os.SEEK_END) // 8
         if not 0 <= n < rows:
-            raise InputError(f"{path} has {rows} rows, counted from 0, and no row {n}")
+            raise InputError(f"{path} has no row {n}; it has {rows} rows, counted from 0")
         file.seek(8 * n)
         start = int.from_bytes(file.read(8), "little")
     with require_file(path).open("rb") as file:

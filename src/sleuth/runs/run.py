@@ -272,5 +272,5 @@ def step_of(path: Path) -> int:
     """Return the step in the name of a checkpoint or trajectories file."""
     match = STEP.match(path.name)
     if match is None:
-        raise InputError(f"{path} is not named for a step; expected a name like step-20")
+        raise InputError(f"{path} is not named after a step; expected a name like step-20")
     return int(match[1])

@@ -114,7 +114,7 @@ class SamplingJournal:
                 append_row(path, header)
             elif first != header:
                 raise InputError(
-                    f"{path} is unfinished sampling with another model or settings; run that command again to finish "
+                    f"{path} holds unfinished samples of another model or settings; run that command again to finish "
                     "it, or remove the file"
                 )
             yield cls(path)

@@ -86,7 +86,8 @@ class SFTConfig(Section):
             self._reject_unused("--keep last", "patience")
         if self.batch_tokens is not None and self.batch_tokens < self.row_tokens:
             raise ValueError(
-                f"batch_tokens {self.batch_tokens} is less than row_tokens {self.row_tokens}; raise it, or lower that"
+                f"batch_tokens {self.batch_tokens} is less than row_tokens {self.row_tokens}; "
+                f"raise batch_tokens, or lower row_tokens"
             )
         return self
 

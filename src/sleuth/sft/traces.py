@@ -154,7 +154,7 @@ class TraceParser:
             raise ValueError(f"origin must be runs of given and sampled tokens, {len(ids)} in total")
         if max(ids, default=0) >= self._vocabulary_size:
             raise ValueError(
-                f"token {max(ids)} is not among the model's {self._vocabulary_size:,}: sampled by another model"
+                f"token {max(ids)} exceeds the vocabulary of {self._vocabulary_size:,}: another model sampled it"
             )
         # The first turn must decode to its text, otherwise the tokens come from another tokenizer.
         match row.get("turns"):
@@ -162,7 +162,7 @@ class TraceParser:
                 start = sampled.index(True)
                 end = sampled.index(False, start) if False in sampled[start:] else len(sampled)
                 if not self._tokens.decode(ids[start:end]).startswith(text):
-                    raise ValueError("the tokens do not decode to the text of their turn: sampled by another tokenizer")
+                    raise ValueError("the tokens do not decode to the text of their turn: another tokenizer was used")
         return ids, sampled
 
     def _add(self, ids: list[int], weights_L: NDArray[np.float64], question: str, result: TraceSet) -> None:
@@ -199,7 +199,7 @@ def read_traces(
     """
     counts = {path: sum(not line.isspace() for line in text_lines(path, "trace file")) for path in files}
     if empty := next((path for path, count in counts.items() if not count), None):
-        raise InputError(f"{empty} has no traces; expected on each line {FORMATS}")
+        raise InputError(f"{empty} has no traces; expected {FORMATS} on each line")
     total = sum(counts[path] for path in files)
     if total > MIN_PROGRESS:
         observer.begin("reading traces", total)

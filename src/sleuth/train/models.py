@@ -97,7 +97,7 @@ def load_critic(config: Config, policy: Policy, ranks: Ranks) -> Critic | None:
     _require_context(critic.body, config, f"algorithm.critic.policy = {folder}", "choose another critic")
     recompute_layers(critic.body.model, config.train.recompute)
     if critic.body.tokens.tokenizer.get_vocab() != policy.tokens.tokenizer.get_vocab():
-        problem = f"algorithm.critic.policy = {settings.policy} has another vocabulary than model.policy"
+        problem = f"algorithm.critic.policy = {settings.policy} has a different vocabulary from model.policy"
         raise ConfigError(f"{problem}; choose a critic with the same tokenizer")
     return critic
 

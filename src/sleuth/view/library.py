@@ -196,10 +196,10 @@ def status(folder: ViewedFolder, kind: Kind) -> Tree:
 def _kind_of(folder: ViewedFolder) -> Kind | None:
     """Kind of a folder by its manifest; None for others, such as an index."""
     if not folder.root.contains(folder.path):
-        raise InputError(f"{folder.id} is a link out of the viewed folder; name its target as well")
+        raise InputError(f"{folder.id} is a link that leaves the viewed folder; pass its target as well")
     manifest = read_document(folder, MANIFEST)
     if manifest is None:
-        raise InputError(f"{MANIFEST} of {folder.id} is not a regular file, or is a link out of the viewed folder")
+        raise InputError(f"{MANIFEST} of {folder.id} is not a regular file, or is a link that leaves the viewed folder")
     kind = manifest.get("kind")
     if not isinstance(kind, str) or kind not in FINAL:
         return None

@@ -232,7 +232,7 @@ def test_stamp_includes_pages_and_web_settings(home: Path, monkeypatch: pytest.M
         ("model", (), {}, "model .*--index"),
         ("model", (), {"method": "rag"}, "model .*--index"),
         ("model", (), {"method": "direct", "index": "index"}, "--index has no effect with the method direct"),
-        ("model", (), {"method": "cot", "before": True}, "--before has no effect with a model"),
+        ("model", (), {"method": "cot", "before": True}, "--before"),
         ("model", ("agent.searches=2",), {"method": "direct"}, "searches has no effect with agent.method = direct"),
         ("run", ("train.steps=3",), {}, "--set train.steps=3 has no effect here"),
         ("index", (), {}, "index is not a run folder"),
@@ -250,7 +250,7 @@ def test_a_model_without_a_tokenizer_or_questions_is_refused(home: Path) -> None
     with pytest.raises(InputError, match=r"model is a model without questions.*--suite"):
         describe_agent(str(home / "model"), AgentOptions(method="direct"), None)
     (home / "model" / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match="model folder without tokenizer"):
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
         candidate(home, "model", method="direct")
 
 

@@ -290,7 +290,7 @@ def test_a_set_that_is_measured_on_is_kept_whole(tmp_path: Path, monkeypatch: py
         (["q.jsonl", "--test", "squid"], "squid"),
         (["q.jsonl", "--split", "dev"], "--split dev has no effect on files"),
         (["q.jsonl", "--answerable"], "no question says whether it is answerable"),
-        (["q.jsonl", "--test", "q.jsonl"], "q.jsonl is left: 1 in a test set"),
+        (["q.jsonl", "--test", "q.jsonl"], "1 in a test set"),
         (["q.jsonl", "--prompt", "none"], "expected one of instruct"),
         (["empty.jsonl"], "empty.jsonl holds no questions"),
         (["q.jsonl", "--test", "empty.jsonl"], "empty.jsonl holds no questions"),

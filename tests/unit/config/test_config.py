@@ -165,7 +165,7 @@ def sources(**tables: Any) -> Knobs:
         ),
         (
             {"world": {}, "retrieval": {"pages": "p", "record": True}, "agent": {"protocol": "tools-access"}},
-            "agent.tools has access",
+            "agent.tools",
         ),
     ],
 )

@@ -235,7 +235,7 @@ def test_own_policy_is_its_folder(tmp_path: Path, vocabulary: str) -> None:
     ("names", "sentence"),
     [
         ([], "config.json"),
-        (["config.json", "tokenizer_config.json"], "model folder without tokenizer"),
+        (["config.json", "tokenizer_config.json"], "tokenizer.json"),
         (["manifest.json"], "config.json"),
         (["checkpoints/step-1"], "sleuth export"),
     ],

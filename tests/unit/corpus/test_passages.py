@@ -63,7 +63,7 @@ def test_bad_line_is_reported_with_its_number(tmp_path: Path, line: bytes, probl
 def test_empty_corpus_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="is empty; expected on each line"):
+    with pytest.raises(InputError, match=r'is empty.*"contents"'):
         list(stream(path))
 
 
@@ -125,7 +125,7 @@ def test_store_finds_passages_by_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", [-1, 1])
 def test_store_rejects_rows_out_of_range(tmp_path: Path, row: int) -> None:
     store = _store(tmp_path)
-    with pytest.raises(IndexError, match=f"row {row} of a corpus of 1 passages"):
+    with pytest.raises(IndexError, match=f"row {row} .* 1 passages"):
         store[row]
 
 
@@ -235,7 +235,7 @@ def test_survey_reports_a_bad_line_under_the_source_name(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
 def test_survey_refuses_an_empty_corpus(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(InputError, match="is empty; expected on each line"):
+    with pytest.raises(InputError, match=r'is empty.*"contents"'):
         survey(write_corpus(tmp_path, content), tmp_path)
 
 

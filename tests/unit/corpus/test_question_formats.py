@@ -134,7 +134,7 @@ def test_extra_entries_are_kept(tmp_path: Path) -> None:
         ({**SEARCH_R1, "reward_model": {"style": "rule", "ground_truth": {"target": []}}}, "target is"),
         ({**SEARCH_R1, "reward_model": {"style": "rule", "ground_truth": {"target": [3]}}}, "target must be a list of"),
         ({**SEARCH_R1, "reward_model": {"style": "rule"}}, "golden_answers is missing"),
-        ({**SEARCH_R1, "prompt": [{"role": "user", "content": "Who?"}]}, "there is no question: no column"),
+        ({**SEARCH_R1, "prompt": [{"role": "user", "content": "Who?"}]}, "no question"),
         ({**SEARCH_R1, "prompt": "Question: Who?"}, "prompt must be a list of messages"),
         ({**ASEARCHER, "answer": "", "aug_answer": None}, "answer is ''"),
         ({"prompt": "Question: Who?", "solutions": []}, "solutions is"),

@@ -51,29 +51,29 @@ def test_missing_data_source_is_the_file_name(tmp_path: Path) -> None:
 def test_stream_stops_at_the_first_bad_line(tmp_path: Path) -> None:
     stream = questions.stream(rows(tmp_path / "q.jsonl", GOOD, {"id": "q2"}))
     assert next(stream).id == "q1"
-    with pytest.raises(InputError, match="line 2: question must be a text, and it is missing"):
+    with pytest.raises(InputError, match=r"line 2: question .*missing"):
         next(stream)
 
 
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ({**GOOD, "question": " "}, "question must be a text, and it is ' '"),
-        ({**GOOD, "question": 3}, "question must be a text, and it is 3"),
-        ({**GOOD, "id": ""}, "id must be a text"),
-        ({**GOOD, "id": 7}, "id must be a text, and it is 7"),
+        ({**GOOD, "question": " "}, "question .*' '"),
+        ({**GOOD, "question": 3}, "question .* 3"),
+        ({**GOOD, "id": ""}, "id .*string"),
+        ({**GOOD, "id": 7}, "id .* 7"),
         ({**GOOD, "golden_answers": []}, r"golden_answers is \[\]"),
         ({**GOOD, "golden_answers": ["", " "]}, "has no answer"),
         ({**GOOD, "golden_answers": None}, "has no answer"),
         ({"id": "q1", "question": "Who?"}, "golden_answers is missing"),
-        ({**GOOD, "golden_answers": "Mira"}, "golden_answers must be a list of texts, and it is 'Mira'"),
-        ({**GOOD, "golden_answers": [1843]}, "golden_answers must be a list of texts"),
-        ({**GOOD, "data_source": ""}, "data_source must be a text"),
-        ({**GOOD, "supporting_ids": [1]}, "supporting_ids must be a list of texts"),
-        ({**GOOD, "type": 2}, "type must be of type str, and it is 2"),
-        ({**GOOD, "hops": "2"}, "hops must be of type int, and it is '2'"),
-        ({**GOOD, "hops": True}, "hops must be of type int, and it is True"),
-        ({**GOOD, "answerable": 1}, "answerable must be of type bool, and it is 1"),
+        ({**GOOD, "golden_answers": "Mira"}, "golden_answers .*'Mira'"),
+        ({**GOOD, "golden_answers": [1843]}, r"golden_answers .*\[1843\]"),
+        ({**GOOD, "data_source": ""}, "data_source .*string"),
+        ({**GOOD, "supporting_ids": [1]}, r"supporting_ids .*\[1\]"),
+        ({**GOOD, "type": 2}, "type .*str.* 2"),
+        ({**GOOD, "hops": "2"}, "hops .*int.*'2'"),
+        ({**GOOD, "hops": True}, "hops .*int.* True"),
+        ({**GOOD, "answerable": 1}, "answerable .*bool.* 1"),
         ({**GOOD, "prompt": "Answer."}, "prompt must be a list of messages"),
         ({**GOOD, "prompt": [{"role": "user"}]}, "prompt must be a list of messages"),
         ([GOOD], "JSON object"),

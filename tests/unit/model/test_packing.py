@@ -71,9 +71,9 @@ def test_no_rows_make_no_pack() -> None:
 @pytest.mark.parametrize(
     ("ids", "weights", "old", "told"),
     [
-        ((1, 2), (1.0, 1.0), (0.0, 0.0), "first one cannot be scored"),
+        ((1, 2), (1.0, 1.0), (0.0, 0.0), "cannot be scored"),
         ((1, 2), (0.0,), (), "a row of 2 tokens .* got 1"),
-        ((), (), (), "a row needs tokens"),
+        ((), (), (), "needs tokens"),
         ((1, 2), (0.0, 1.0), (), "column old has 0 values for 1 scored tokens"),
     ],
     ids=["first token", "lengths", "empty", "column"],

@@ -191,7 +191,7 @@ def test_next_run_path_is_unused(tmp_path: Path) -> None:
 
 
 def test_step_of_refuses_other_names() -> None:
-    with pytest.raises(InputError, match="is not named for a step"):
+    with pytest.raises(InputError, match="expected a name like step-20"):
         step_of(Path("checkpoints/last"))
 
 

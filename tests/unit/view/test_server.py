@@ -98,7 +98,7 @@ def test_linked_manifest_is_reported(run: Run, outside: Path, ask: Callable[...,
     found = ask("runs")("/api/library").json()
     assert [each["id"] for each in found["runs"]] == ["runs/first"]
     assert [each["id"] for each in found["broken"]] == ["runs/other"]
-    assert "link out of the viewed folder" in found["broken"][0]["detail"]
+    assert "leaves the viewed folder" in found["broken"][0]["detail"]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def prepare(
         names = ", ".join(source.name for source in sources)
         lost = Counter(each.reason for each in merged.dropped)
         listed = ", ".join(f"{lost[reason]} {reason.value}" for reason in DropReason if lost[reason])
-        raise InputError(f"no question of {names} is left: {listed}; drop less, or give other files")
+        raise InputError(f"every question of {names} was dropped: {listed}; relax the filters, or give other files")
     with atomic_write(out) as folder:
         folder.mkdir()
         _write_rows(folder / ROWS, merged.rows)

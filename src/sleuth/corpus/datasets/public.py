@@ -82,7 +82,7 @@ def part_of(name: str, split: str) -> str:
     known = SETS[name]
     part = known.test_part if split == "test" else split
     if part not in known.parts:
-        raise InputError(f"{name} has no {split} part; choose one of {', '.join(known.parts)} by --split")
+        raise InputError(f"{name} has no {split} part; choose one of {', '.join(known.parts)} with --split")
     return part
 
 
@@ -231,7 +231,7 @@ def _require_space(repo: str, missing: Sequence[_Download], folder: Path) -> Non
     if needed and needed + RESERVE > free:
         raise InputError(
             f"{repo} needs {needed / 1e9:,.1f} GB plus {RESERVE / 1e9:,.1f} GB in reserve, and {existing} has "
-            f"{free / 1e9:,.1f} GB free; free some space, or choose another folder by --folder or SLEUTH_DATA"
+            f"{free / 1e9:,.1f} GB free; free some space, or choose another folder with --folder or SLEUTH_DATA"
         )
 
 

@@ -25,7 +25,7 @@ async def check_servers(clients: Sequence[VllmClient], context: int) -> str:
     if len(models) != 1 or not 1 < context <= limit:
         raise ConfigError(
             f"{len(served)} servers with models {models} and a context of {limit} tokens, expected one model and "
-            f"a context of {context}: start all of them alike, with --max-model-len {context}"
+            f"a context of {context}: start all of them with the same model and --max-model-len {context}"
         )
     return models[0]
 
@@ -38,7 +38,9 @@ async def _check(client: VllmClient) -> tuple[str, int]:
         found = re.match(r"(\d+)\.(\d+)", version)
         if not found or not OLDEST <= (int(found[1]), int(found[2])) <= NEWEST:
             low, high = (".".join(map(str, supported)) for supported in (OLDEST, NEWEST))
-            raise ConfigError(f"{client.address} runs vLLM {version!r}, expected {low} to {high}: install one of these")
+            raise ConfigError(
+                f"{client.address} runs vLLM {version!r}, expected {low} to {high}; install one of these versions"
+            )
         answer = await client.request("GET", "/v1/models")
         try:
             first = answer["data"][0]
@@ -66,7 +68,7 @@ async def _check_logprobs(client: VllmClient, model: str) -> None:
             continue
         if abs(cold / spread - 1 / LOW_TEMPERATURE) > TOLERANCE / LOW_TEMPERATURE:
             raise ConfigError(
-                f"{client.address} gives logprobs that ignore the temperature; "
+                f"{client.address} returns logprobs that ignore the temperature; "
                 "start vLLM with --logprobs-mode processed_logprobs"
             )
         return
@@ -82,7 +84,7 @@ def request_top_logprobs(address: str, model: str, prompt: int) -> dict[int, flo
     body = probe_body(model, [prompt], 1.0, TOP)
     answer = httpx.post(f"{address}{PATH}", json=body, timeout=120.0, trust_env=False)
     if answer.status_code != httpx.codes.OK:
-        raise EngineFailure(f"{address} answered {answer.status_code}: {answer.text[:200]}")
+        raise EngineFailure(f"{address} returned {answer.status_code}: {answer.text[:200]}")
     return top_logprobs(answer.json())
 
 

@@ -100,7 +100,7 @@ class VllmClient:
         try:
             return response.json()
         except ValueError as error:
-            raise EngineFailure(f"{self.address}{path} answered {response.text[:80]!r}, expected JSON") from error
+            raise EngineFailure(f"{self.address}{path} returned {response.text[:80]!r}, expected JSON") from error
 
     async def rescore(self, model: str, partial: PartialCompletion, chunk: Chunk) -> Chunk:
         """Replace logprobs of truncated sampling, which vLLM renormalises, by those of the whole distribution.
@@ -113,7 +113,7 @@ class VllmClient:
             body = probe_body(model, prompt, temperature, 1, logprob_token_ids=[token])
             if token not in (found := parse_top_logprobs(await self.request("POST", PATH, body))):
                 raise EngineFailure(
-                    f"{self.address} gives no logprobs before top_k, top_p and min_p; sample without these settings"
+                    f"{self.address} returns no untruncated logprobs; sample without top_k, top_p and min_p"
                 )
             return found[token]
 
@@ -139,7 +139,7 @@ class VllmClient:
         """A server error may be retried elsewhere; a client error fails its own request only."""
         if response.status_code == httpx.codes.OK:
             return
-        problem = f"{self.address} answered {response.status_code}: {error_message(response.text)}"
+        problem = f"{self.address} returned {response.status_code}: {error_message(response.text)}"
         if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise ServerLost(problem)
         raise EngineFailure(problem)

@@ -60,12 +60,12 @@ def parse_chunk(message: str) -> Chunk:
         finish, stop = choice.get("finish_reason"), choice.get("stop_reason")
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise EngineFailure(
-            f"the server answered {message[:120]!r}, expected a completion chunk with token ids and logprobs"
+            f"the server returned {message[:120]!r}, expected a completion chunk with token ids and logprobs"
         ) from error
     if len(ids) != len(logprobs):
-        raise EngineFailure(f"the server answered {len(ids)} tokens with {len(logprobs)} logprobs, expected one each")
+        raise EngineFailure(f"the server returned {len(ids)} tokens with {len(logprobs)} logprobs, expected one each")
     if any(logprob != logprob or logprob <= MIN_LOGPROB for logprob in logprobs):
-        raise EngineFailure(f"the server answered the logprobs {logprobs}, expected numbers above {MIN_LOGPROB}")
+        raise EngineFailure(f"the server returned the logprobs {logprobs}, expected numbers above {MIN_LOGPROB}")
     return Chunk(ids, logprobs, finish, stop if isinstance(stop, str) else None)
 
 
@@ -75,7 +75,7 @@ def parse_top_logprobs(answer: object) -> dict[int, float]:
         (found,) = answer["choices"][0]["logprobs"]["top_logprobs"]  # type: ignore[index]
         return {int(name.removeprefix("token_id:")): float(logprob) for name, logprob in found.items()}
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise EngineFailure(f"the server answered {str(answer)[:120]!r}, expected top_logprobs") from error
+        raise EngineFailure(f"the server returned {str(answer)[:120]!r}, expected top_logprobs") from error
 
 
 class PartialCompletion:

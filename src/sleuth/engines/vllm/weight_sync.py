@@ -53,7 +53,7 @@ def sync_weights(address: str, load: Load, in_flight: InFlight) -> None:
                     f"{address} has no {path}, so it cannot receive weights; start vLLM with VLLM_SERVER_DEV_MODE=1"
                 )
             if response.status_code != httpx.codes.OK:
-                raise EngineFailure(f"{address}{path} answered {response.status_code}: {response.text[:200]}")
+                raise EngineFailure(f"{address}{path} returned {response.status_code}: {response.text[:200]}")
             return response.json() if response.content else None
 
         post(f"/pause?mode={PAUSE_MODES[in_flight]}", None)

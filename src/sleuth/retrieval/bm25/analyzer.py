@@ -44,7 +44,7 @@ class Analyzer:
         if stemmer not in (NO_STEMMER, *Stemmer.algorithms()):
             near = difflib.get_close_matches(stemmer, Stemmer.algorithms(), n=1)
             expected = f"expected {NO_STEMMER} or one of {', '.join(Stemmer.algorithms())}"
-            raise ConfigError(f"no stemmer is called {stemmer!r}; {f'did you mean {near[0]}?' if near else expected}")
+            raise ConfigError(f"unknown stemmer {stemmer!r}; {f'did you mean {near[0]}?' if near else expected}")
         self.stemmer = stemmer
         self._stopwords = STOPWORDS.get(stemmer, frozenset())
         self._local = threading.local()

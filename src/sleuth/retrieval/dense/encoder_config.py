@@ -89,7 +89,7 @@ def _family_of_files(model: str, pooling: Pooling | None) -> Family:
             raise ConfigError(f"{folder / POOLING_FILE} names an unsupported pooling; {REMEDY}")
         pooling = POOLINGS[mode]
     if pooling is None:
-        raise ConfigError(f"the encoder {model!r} is of no known family and has no {POOLING_FILE}; {REMEDY}")
+        raise ConfigError(f"the encoder {model!r} belongs to no known family and has no {POOLING_FILE}; {REMEDY}")
     config = read_json_file(folder, "config_sentence_transformers.json") or {}
     # As in sentence-transformers, vectors are compared by cosine unless the files say otherwise.
     normalise = "Normalize" in module_names(folder) or config.get("similarity_fn_name") not in ("dot", "dot_product")

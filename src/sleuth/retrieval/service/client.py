@@ -127,7 +127,7 @@ def _parse_results(count: int, body: bytes) -> list[list[Hit]]:
             return [parse_hits(hits) for hits in results]
         case {"result": list(results)}:
             raise ValueError(f"results for {len(results)} queries, expected {count}")
-    raise ValueError('no list "result"')
+    raise ValueError('the response has no list "result"')
 
 
 def _parse_pages(urls: Sequence[str], body: bytes) -> list[Passage | None]:
@@ -142,7 +142,7 @@ def _parse_pages(urls: Sequence[str], body: bytes) -> list[Passage | None]:
     match json.loads(body):
         case {"result": list(pages)} if len(pages) == len(urls):
             return list(map(parse, urls, pages))
-    raise ValueError(f'no list "result" of {len(urls)} pages')
+    raise ValueError(f'the response has no list "result" of {len(urls)} pages')
 
 
 def _parse_identity(body: bytes) -> dict[str, Any] | None:

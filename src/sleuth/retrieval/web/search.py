@@ -168,7 +168,7 @@ def _rows(answer: dict[str, Any], name: str, proof: str) -> list[dict[str, Any]]
     if rows is None and proof in answer:
         return []
     if not isinstance(rows, list):
-        raise ValueError(f'no list "{name}"')
+        raise ValueError(f'the response has no list "{name}"')
     return [row for row in rows if isinstance(row, dict)]
 
 

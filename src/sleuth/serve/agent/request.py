@@ -133,7 +133,7 @@ def parse_request(body: bytes) -> ChatRequest:
         if first["type"] == "missing":
             raise ApiError(400, f"{place} is missing; expected {EXPECTED}", param=param) from None
         problem = first["msg"][0].lower() + first["msg"][1:]
-        message = f"{place or 'the body'}: {problem}, and it is {shorten(first['input'])}"
+        message = f"{place or 'the body'}: {problem}, but is {shorten(first['input'])}"
         raise ApiError(400, message, param=param) from None
     for name, value in (request.model_extra or {}).items():
         if value is None or name in IGNORED:

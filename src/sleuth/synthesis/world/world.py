@@ -64,7 +64,7 @@ class World:
     def passage(self, row: int) -> Passage:
         """The passage at a corpus row."""
         if not 0 <= row < self._size:
-            raise IndexError(f"row {row} of a world with {self._size} passages")
+            raise IndexError(f"row {row} is out of range for a world of {self._size} passages")
         return Passage(str(row), self._entities.passage(self._rows(row)))
 
     def passages(self) -> Iterator[Passage]:

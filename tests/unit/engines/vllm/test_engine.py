@@ -100,8 +100,8 @@ def test_when_the_last_server_dies_a_call_fails_with_the_reason(doubles: Any, to
 @pytest.mark.parametrize(
     ("faults", "error"),
     [
-        ({"status": 400}, "answered 400: it is said why"),
-        ({"status": 500}, "answered 500: it is said why"),
+        ({"status": 400}, "400: it is said why"),
+        ({"status": 500}, "500: it is said why"),
         ({"silent": True}, "0.4 s.*ReadTimeout"),
         ({"message": "[]"}, r"'\[\]'"),
         ({"message": '{"error": {"message": "out of luck"}}'}, "0.4 s.*out of luck"),

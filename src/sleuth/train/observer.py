@@ -5,20 +5,36 @@ from typing import Protocol
 
 
 class RunObserver(Protocol):
-    """Receives the events of a run as they happen; the methods of this class ignore them."""
+    """Receives the events of a run as they happen."""
 
     def begin(self, stage: str, total: int) -> None:
         """A stage of `total` parts begins; the previous one has ended."""
+        ...
 
     def advance(self, parts: int = 1) -> None:
         """Parts of the stage are done."""
+        ...
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A training step was recorded."""
+        ...
 
     def log(self, line: str) -> None:
         """A message for the user."""
+        ...
 
 
-class SilentObserver(RunObserver):
-    """Ignores all events."""
+class SilentObserver:
+    """Ignores all events; a base class for observers of some of them."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """Ignored."""
+
+    def advance(self, parts: int = 1) -> None:
+        """Ignored."""
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Ignored."""
+
+    def log(self, line: str) -> None:
+        """Ignored."""

@@ -288,7 +288,7 @@ def test_a_fall_is_of_the_running_mean_from_its_highest() -> None:
     assert first.value == pytest.approx((4 * -0.2 - 1.2) / 5)
     fallen = below_best_mean([*past, *[-1.2] * 4], -1.2, 0.5, 5)
     assert fallen is not None
-    assert (fallen.value, fallen.limit) == (pytest.approx(-1.2), pytest.approx(-0.7))
+    assert [fallen.value, fallen.limit] == pytest.approx([-1.2, -0.7])
 
 
 def test_one_good_step_at_the_start_is_no_record_to_fall_from() -> None:

@@ -37,7 +37,7 @@ class HubFile:
     git_blob: str | None = None
 
     def matches(self, file: BinaryIO, start: int, report: Report) -> bool:
-        """Check whether `file` holds the content of this file at offset `start`."""
+        """Check whether `file` contains this file's content at offset `start`."""
         digest = hashlib.sha256()
         if self.sha256 is None and self.git_blob is not None:
             digest = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)

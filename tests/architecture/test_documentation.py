@@ -1,4 +1,4 @@
-"""Links and code names in the documentation resolve, so that a reader who follows the tour arrives."""
+"""Links and code names in the documentation resolve."""
 
 import ast
 import itertools

@@ -1,4 +1,4 @@
-"""Figures in README.md and docs are those of the code, or say which commit they are of.
+"""Figures in README.md and docs match the current code, or name the commit they were measured at.
 
 A table of figures has a comment above it: `<!-- figures: commit=abc1234 paths=src/sleuth/engines,src/sleuth/model -->`
 names the commit (or commits, with a comma) it was measured at, and the files that can alter it. Where one of these
@@ -27,7 +27,7 @@ MOSTLY = 1 / 3  # of the cells behind the first hold a figure
 
 @dataclass(frozen=True)
 class Table:
-    """A table of figures: where it stands, the line above it, and the text of its section."""
+    """A table of figures: its location, the line above it, and the text of its section."""
 
     page: str
     line: int
@@ -47,12 +47,12 @@ class Table:
         return self.comment["paths"].split(",") if self.comment and self.comment["paths"] else []
 
     def says(self, commit: str) -> bool:
-        """Whether a reader is told that the figures were measured at a commit."""
+        """Whether the section says that the figures were measured at a commit."""
         return re.search(rf"\b[Mm]easured at (?:[0-9a-f]{{7}}(?:,| and) )*{commit}\b", self.section) is not None
 
 
 def tables(name: str, text: str) -> Iterator[Table]:
-    """The tables of figures of a page, and whatever else has a comment of figures above it."""
+    """Yield the tables of figures of a page, and everything else below a figures comment."""
     lines = _unfenced(text.splitlines())
     heads = [number for number, line in enumerate(lines) if line.startswith("#")] + [len(lines)]
     for number in range(1, len(lines)):

@@ -1,4 +1,4 @@
-"""Nothing is left for later, swallowed, stubbed, skipped or mocked."""
+"""The code has no to-dos, swallowed errors, stubs, skipped tests or mocks of our own code."""
 
 import ast
 import re
@@ -60,7 +60,7 @@ def mocks(source: str) -> Iterator[str]:
 
 
 def skips(source: str) -> Iterator[str]:
-    """Tests that say they ran and did not."""
+    """Tests that are reported as run but did nothing."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and re.fullmatch(
             r"pytest\.(mark\.)?(skip|skipif|importorskip)", _dotted(node)

@@ -1,4 +1,4 @@
-"""Law 1: imports go down the layers, siblings never import each other, and every import is absolute."""
+"""Imports go down the layers, packages of one layer never import each other, and all imports are absolute."""
 
 import ast
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def room_of(path: Path) -> str:
-    """The room a file of the package lies in; "" for the package's own `__init__.py`."""
+    """The package that a file belongs to; "" for the top-level `__init__.py`."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py").removesuffix("__init__")
 
 
 def imported_rooms(tree: ast.AST) -> Iterator[str]:
-    """Rooms of the package that a module imports anywhere, inside functions too."""
+    """Yield the packages that a module imports, including imports inside functions."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -46,7 +46,7 @@ def imported_rooms(tree: ast.AST) -> Iterator[str]:
 
 
 def offences(room: str, source: str) -> list[str]:
-    """What a module of that room imports against the layers."""
+    """List the imports of a module that violate the layers."""
     tree = ast.parse(source)
     relative = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
     upward = [other for other in imported_rooms(tree) if other != room and not _below(other, room)]

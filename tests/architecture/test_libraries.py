@@ -1,4 +1,4 @@
-"""Law 6: the command line starts without the heavy libraries, and each optional library has one home file."""
+"""The command line starts without heavy libraries, and each optional library is imported in one file only."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""Names that say nothing are banned, packages say what they are, and no file knows its author's machine."""
+"""Meaningless names are banned, packages have docstrings, and no file contains paths of its author's machine."""
 
 import ast
 import re

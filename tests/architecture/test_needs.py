@@ -1,4 +1,4 @@
-"""A test whose need is not met is left out and counted, never reported as skipped or passed."""
+"""A test whose requirement is not met is deselected and counted, never reported as skipped or passed."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Every regular expression of the package takes linear time, whatever text it is given.
+"""Every regular expression of the package takes linear time on any text.
 
 Patterns are found as `re.Pattern` objects in the modules and as calls of `re` in their source. Adversarial texts come
 from each pattern's syntax tree: a short text that leads to a repeat, and then one character again and again.
@@ -41,7 +41,7 @@ VARIABLES: dict[str, dict[str, Any]] = {
 
 
 class Site(NamedTuple):
-    """A pattern, the module it stands in, and the method that runs it."""
+    """A pattern, its module, and the method that runs it."""
 
     where: str
     pattern: re.Pattern[Any]
@@ -68,7 +68,7 @@ def modules() -> Iterator[tuple[str, ast.Module, dict[str, Any]]]:
 
 
 def evaluated(node: ast.expr, names: dict[str, Any]) -> Any:
-    """The value of an expression in a module; None where it needs a variable that is not there."""
+    """Evaluate an expression in a module; None if it needs a variable that is not defined."""
     try:
         return eval(compile(ast.Expression(node), "<pattern>", "eval"), dict(names))  # noqa: S307 - our own source
     except (NameError, AttributeError, TypeError):
@@ -241,7 +241,7 @@ def characters(tree: Any) -> set[str]:
 
 
 def adversarial(pattern: re.Pattern[Any]) -> list[tuple[str, str]]:
-    """Beginnings, and what to repeat behind them."""
+    """Prefixes, and the text to repeat after them."""
     tree = parser.parse(
         pattern.pattern, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
     )
@@ -278,7 +278,7 @@ def worst(site: Site) -> tuple[float, str]:
 
 
 def growth(before: float, after: float, times: float) -> float:
-    """How many times more than the text the time grew."""
+    """Growth of the time relative to the growth of the text."""
     return after / max(before, NOISE_S / times) / times if after > NOISE_S else 0.0
 
 

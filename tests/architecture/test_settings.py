@@ -1,4 +1,4 @@
-"""Rule 3: a new setting is a visible diff."""
+"""A new or changed setting shows up as a diff of the snapshot."""
 
 from pathlib import Path
 

@@ -49,7 +49,7 @@ def render(messages: Messages, tokens: Tokens, functions: Functions = (), *, gen
 
 
 def try_render_frame(messages: Messages, tokens: Tokens, functions: Functions) -> str:
-    """Like `render_frame`; an error raised by the template becomes a ConfigError."""
+    """Like `render_frame`, but raises ConfigError if the template fails."""
     try:
         return render_frame(messages, tokens, functions)
     except Exception as error:  # templates are third-party programs

@@ -26,14 +26,15 @@ class ModelTurn(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """Whether any of an observation fits, and the visible part of its body if it was cut."""
+    """Whether an observation fits at all, and the visible part of its body if it was cut."""
 
     fits: bool
     cut: str | None
 
 
 class Conversation(Protocol):
-    """A conversation that grows by prompts, generations and observations; the ledger stays empty without tokens."""
+    """A conversation of prompts, generations and observations; the ledger stays empty if the model returns only
+    text."""
 
     @property
     def ledger(self) -> Ledger: ...
@@ -54,7 +55,7 @@ class Conversation(Protocol):
         """The number of tokens of a prompt."""
 
     def truncate(self, text: str, limit: int) -> str:
-        """The beginning of a text that has at most `limit` tokens."""
+        """Cut a text to at most `limit` tokens."""
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class TextStream:
 
 
 def trim_at_stop(completion: Completion, stops: Sequence[str], tokens: Tokens) -> tuple[Completion, str]:
-    """The tokens up to the one that completes the first stop, and the text up to the end of that stop.
+    """Cut tokens and text at the end of the first stop string.
 
     Tokens after it, if an engine returns any, are dropped: they are neither shown nor trained.
     """

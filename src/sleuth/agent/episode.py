@@ -23,7 +23,7 @@ from sleuth.records import Action, Answer, Malformed, Outcome, Question, StopRea
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An episode to run; temperature 0 is greedy, `top_p` 1 and `top_k` 0 sample from all tokens."""
+    """An episode to run; temperature 0 is greedy; `top_p` 1 and `top_k` 0 disable truncation."""
 
     question: Question
     group: int = 0

@@ -24,7 +24,7 @@ GRAMMAR_TAGS = ("think", "answer", "tool_call", "tool_response", "tools")  # no 
 
 
 class ParsedTurn(NamedTuple):
-    """The content of a turn's action and the text around it; for `neither` the content is the reason."""
+    """The content of a turn's action and the text around it; if it is malformed, the content is the reason."""
 
     kind: Literal["call", "answer", "neither"]
     content: str

@@ -32,7 +32,7 @@ INDEX_SETTINGS = ("kind", "k1", "b", "stemmer", "encoder", "record")  # fixed wh
 
 
 def build_agent(config: Config, engine: Engine, tokens: Tokens, index: Path, recording: Path) -> Agent:
-    """An agent from an engine and the search tool that the config describes."""
+    """Build an agent from an engine and the configured tools."""
     toolbox = build_toolbox(config, index, recording)
     grammar = protocol.make_protocol(config.agent.protocol, tokens, toolbox.tools)
     return Agent(engine, tokens, grammar, toolbox, config.agent, methods.make_method(config.agent))
@@ -134,7 +134,7 @@ class AgentSpec:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks for readers of the results: a prompt that differs from the one used in training."""
+        """Notes for the results, such as a prompt that differs from the one used in training."""
         prompt = self.config.agent.template
         if self.trained_prompt in (None, prompt):
             return ()
@@ -207,7 +207,7 @@ def describe_agent(name: str, options: AgentOptions, questions: Path | None) -> 
 
 
 def describe_remote_agent(endpoint: Endpoint, options: AgentOptions, questions: Path | None) -> RemoteAgentSpec:
-    """The agent of a served model; InputError if the server does not answer or does not serve it."""
+    """The agent of a served model; raises InputError if the server does not answer or does not serve it."""
     require_effective(options.settings, ("agent.", "retrieval.", "engine.slots"))
     if options.before:
         raise ConfigError("--before has no effect with a server address; remove it")
@@ -285,7 +285,7 @@ def _without_training_servers(config: Config, options: AgentOptions) -> Config:
 
 
 def _apply_options(config: Config, options: AgentOptions, index: str, questions: Sequence[Path]) -> Config:
-    """The settings of a run with those of the command; its index exists and is not built again."""
+    """Merge a run's settings with the command's; the run's index is reused."""
     tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
     tree.pop("world", None)
     paths = [str(path) for path in questions]

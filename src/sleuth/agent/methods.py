@@ -112,7 +112,7 @@ def _is_well_formed(turn: Turn, template: str, protocol: Protocol) -> bool:
 
 
 def write_answer(answer: str, template: str, protocol: Protocol, thought: str | None = None) -> str:
-    """An answer as the model would give it, after a thought if the prompt asks for one."""
+    """Write an answer as the model would, after a thought if the prompt requires one."""
     written = protocol.write(Answer(answer))
     if prompts.THOUGHT not in prompts.load_template(template):
         return written

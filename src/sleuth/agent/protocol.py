@@ -49,7 +49,7 @@ class Protocol(TypingProtocol):
         """Parse the action of a turn; never raises."""
 
     def write(self, action: ToolCall | Answer) -> str:
-        """An action as the model would write it."""
+        """Write an action as the model would."""
 
     def is_well_formed(self, text: str, action: Action) -> bool:
         """Whether the turn has exactly the required format, with nothing missing and nothing extra."""

@@ -140,7 +140,7 @@ class MessageConversation:
 
 
 def restore_stop(reply: Reply, stops: Sequence[str]) -> str:
-    """The reply up to and including the first stop: servers omit it, and some do not stop there."""
+    """The reply up to and including the first stop string, which servers omit or generate past."""
     words = reply.content
     end = end_of_first_stop(words, stops)
     if end is not None:

@@ -133,7 +133,7 @@ class Tags:
 
 
 class RLinfTags(Tags):
-    """RLinf's wording: passages begin with `[Doc k](url):`, and each observation opens the next <think>."""
+    """RLinf's variant: passages begin with `[Doc k](url):`, and each observation opens the next <think>."""
 
     _opening, _closing = "\n\n<information>\n", "\n</information>\n\n<think>\n"
     marks: tuple[str, str] | None = (_opening, _closing)

@@ -123,7 +123,7 @@ SEARCH = TOOLS["search"]
 
 
 def validate_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool]) -> ToolCall | Malformed:
-    """The call with validated arguments, or the reason why it is invalid."""
+    """Validate the arguments of a call; return the call, or the reason why it is invalid."""
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
         return Malformed(f"there is no such function; there is {' and '.join(tool.name for tool in tools)}")
@@ -189,7 +189,7 @@ class Toolbox:
         return any(usage.running for usage in (self.searches, *self.usage.values()))
 
     def tool(self, name: str) -> Tool | None:
-        """The tool of that name; search and access exist even if the model is not offered them."""
+        """The tool of that name; search and access exist even if the model may not call them."""
         return next((tool for tool in self.tools if tool.name == name), TOOLS.get(name))
 
     def validate(self, call: ToolCall) -> ToolCall | Malformed:

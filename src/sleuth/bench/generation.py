@@ -50,7 +50,7 @@ class Rates:
 
     @property
     def spread(self) -> str:
-        """How much slower the slowest repetition is than the fastest."""
+        """Relative difference between the slowest and the fastest repetition."""
         return f"{1 - min(self.seconds) / max(self.seconds):.1%}"
 
 

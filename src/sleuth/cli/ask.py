@@ -81,7 +81,7 @@ async def _answer(agent: "Runner", question: str, temperature: float, seed: int,
 
 
 class PipeConsole(Terminal):
-    """A console that goes quiet when the reader closes the pipe."""
+    """A console that stops printing when the reader closes the pipe."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

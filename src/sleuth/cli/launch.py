@@ -38,7 +38,7 @@ def is_launched() -> bool:
 
 
 def select_gpu() -> None:
-    """Make only this rank's GPU visible, so that no library uses another one."""
+    """Make only this rank's GPU visible, so that no library uses another GPU."""
     given, local_rank = os.environ.get("CUDA_VISIBLE_DEVICES"), int(os.environ["LOCAL_RANK"])
     if given == "":
         return

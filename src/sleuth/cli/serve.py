@@ -84,7 +84,7 @@ def agent(
 
 
 def _index_name(spec: "AgentSpec") -> str:
-    """Name of the searched index, without local paths."""
+    """Name of the index, without local paths."""
     from sleuth.config.agent import UNSEARCHED
 
     config = spec.config

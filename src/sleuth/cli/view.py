@@ -87,5 +87,5 @@ def _api(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Api":
 
 
 def _has_display() -> bool:
-    """Without a display, a text browser would take over the terminal."""
+    """Whether a graphical browser can open; a text browser would take over the terminal."""
     return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -115,7 +115,7 @@ def resolved(config: Config) -> Tree:
 
 
 def restore(tree: Mapping[str, object]) -> Config:
-    """The Config of a `resolved` tree."""
+    """Restore the Config from a `resolved` tree."""
     return _validate(_with_credentials(_without_defaults(tree)))
 
 
@@ -318,7 +318,7 @@ def _similarity(first: str, second: str) -> float:
 
 
 def _leaves(tree: Mapping[str, object], keys: set[str], prefix: str) -> Iterator[tuple[str, object]]:
-    """Dotted keys with their values; an unknown empty table counts as a leaf."""
+    """Yield dotted keys with their values; an unknown empty table counts as a leaf."""
     for name, value in tree.items():
         key = prefix + name
         if isinstance(value, dict) and key not in keys and (value or key in _tables(keys)):

@@ -81,7 +81,7 @@ def _paragraphs(text: str, headings: Set[int]) -> Iterator[tuple[str, str, str]]
 
 
 def _joined(pieces: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pieces as one text with the heading they share; nothing if there are no words."""
+    """Yield the pieces joined to one text, with their common heading; nothing if there are no words."""
     sections = {section for section, _ in pieces}
     lines = (line.strip() for line in "".join(piece for _, piece in pieces).split("\n"))
     if text := "\n".join(filter(None, lines)):
@@ -89,7 +89,7 @@ def _joined(pieces: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def _pieces(lead: str, paragraph: str, words: int) -> Iterator[str]:
-    """Yield the sentences of a paragraph, the first with its headings; one above `words` words is cut."""
+    """Yield the sentences of a paragraph, the first with its headings; sentences above `words` words are cut."""
     first, *others = sentences(paragraph)
     for sentence in (lead + first, *others):
         starts = [word.start() for word in WORD.finditer(sentence)]
@@ -116,7 +116,7 @@ def _ends_sentence(text: str, boundary: re.Match[str]) -> bool:
 
 
 def _is_abbreviation(word: str, following: str) -> bool:
-    """Recognise titles and the like, initials, and words with full stops in them, such as U.S."""
+    """Whether a word is a title such as Dr., an initial, or contains full stops, as in U.S."""
     lower = word.lower()
     known = lower in ABBREVIATIONS or (lower in BEFORE_NUMBERS and following.isdigit())
     return known or (len(word) == 1 and word.isalpha()) or "." in word

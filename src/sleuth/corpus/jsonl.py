@@ -140,7 +140,7 @@ DECODER = json.JSONDecoder(parse_constant=_null)
 
 
 class ConcatenatedFiles(RawIOBase):
-    """Files read end to end, as by `cat`; `done` bytes are read."""
+    """Files read as one, as `cat` does; `done` is the number of bytes read."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.done = 0

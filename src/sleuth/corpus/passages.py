@@ -231,7 +231,7 @@ class Ids:
         return order
 
     def _words(self, rows: NDArray[np.uint32], depth: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """Return the next bytes of each id as one number, padded with zeros, and how many bytes there are."""
+        """Return the next bytes of each id as one zero-padded number, and the number of bytes."""
         lengths = np.frombuffer(self._lengths, np.uint32)
         ends = np.cumsum(lengths, dtype=np.int64)
         self._file.flush()

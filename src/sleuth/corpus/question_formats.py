@@ -89,7 +89,7 @@ def find_reader(columns: Collection[str]) -> Reader | None:
 
 
 def _qualified_id(name: str, source: str) -> str:
-    """Prefix an id with the set if it only counts rows, which starts again in the next file."""
+    """Prefix an id with the set if it is only a row number, which restarts in every file."""
     return f"{source}_{name}" if ROW_NUMBER.fullmatch(name) else name
 
 
@@ -184,7 +184,7 @@ NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def fold_row(row: Row, question: Question) -> Row:
-    """Return a row for keeping, with the fields of its question replaced by references."""
+    """Return a row to store, with the fields of its question replaced by references."""
     fields = [(value, {MARK: name}) for name, value in _question_fields(question).items() if value is not None]
 
     def fold(value: Any) -> Any:
@@ -198,7 +198,7 @@ def fold_row(row: Row, question: Question) -> Row:
 
 
 def unfold_row(row: Row, question: Question) -> Row:
-    """Return the original row, with the present fields of the question."""
+    """Return the original row, with the current fields of the question."""
     fields = {**NUMBERS, **_question_fields(question)}
 
     def unfold(value: Any) -> Any:
@@ -224,7 +224,7 @@ def _mark_number(value: Any) -> Any:
 
 
 def _convert(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Apply `convert` to a value and, where it changes nothing, to the values inside; tuples become lists."""
+    """Apply `convert` to a value or, if that changes nothing, to the values inside; tuples become lists."""
     converted = convert(value)
     if converted is not value:
         return converted

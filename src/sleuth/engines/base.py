@@ -90,7 +90,7 @@ class Engine(Protocol):
     """Generates from token ids; stateless for the caller."""
 
     def session(self, priority: int) -> AbstractContextManager[Session]:
-        """Announce a caller for the length of an episode; an engine may wait for it, or keep its cache."""
+        """Open a session for an episode; the engine may wait for its caller, or keep its cache."""
         ...
 
     async def generate(

@@ -197,7 +197,7 @@ def _values(pairs: Iterable[Pair], measure: str) -> tuple[list[float], list[floa
 
 
 def _sides(measure: str) -> tuple[str, str]:
-    """Labels for a higher and a lower value; a higher count is not a win."""
+    """Headings for higher and lower values: won and lost, or neutral ones for counts."""
     return ("higher", "lower") if measure in COUNTS else ("won", "lost")
 
 

@@ -70,7 +70,7 @@ class Probe:
     covered: bool
 
     def recall(self, k: int) -> float:
-        """Share of the gold passages among the top `k`; 0 if the question names none."""
+        """Fraction of the gold passages among the top `k`; 0 if the question has none."""
         found = {hit.passage.id for hit in self.hits[:k]} if self.hits else set()
         gold = set(self.question.supporting_ids)
         return len(gold & found) / len(gold) if gold else 0.0

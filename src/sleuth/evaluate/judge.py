@@ -141,7 +141,7 @@ def read_verdicts(folder: Path, identity: Mapping[str, str]) -> dict[int, float]
 
 @dataclass(slots=True)
 class _JudgeClient:
-    """Requests verdicts, and gives up on a server that refuses before its first verdict or repeatedly."""
+    """Requests verdicts; gives up on a server that rejects the first request, or many in a row."""
 
     client: httpx.AsyncClient
     judge: Judge

@@ -75,7 +75,7 @@ class RequestCheck:
         return None
 
     def _is_own_site(self, method: str, host: str, headers: list[tuple[bytes, str]]) -> bool:
-        """False if a browser reports a page of another site as the sender; programs send no such header."""
+        """False if the browser headers name another site as the origin; other programs send no such header."""
         sent = {name: value.lower() for name, value in headers if name.startswith((b"sec-fetch-", b"origin"))}
         origin = sent.get(b"origin", "").partition("://")[2]
         if b"origin" in sent and origin != host.lower() and _strip_port(origin) not in self._origins:

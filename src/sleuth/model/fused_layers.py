@@ -285,7 +285,7 @@ class _SiluMul(torch.autograd.Function):
 
 
 class _Silu(torch.autograd.Function):
-    """Our kernel forward, PyTorch's backward."""
+    """SiLU with our kernel forward and PyTorch's backward."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor) -> Tensor:

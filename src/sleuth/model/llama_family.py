@@ -25,7 +25,7 @@ def difference(model: PreTrainedModel) -> str | None:
 
 
 def _differences(model: PreTrainedModel) -> Iterator[str]:
-    """Only the first is meaningful; later checks assume that earlier ones passed."""
+    """Yield differences; only the first is meaningful, because later checks assume that earlier ones passed."""
     kind: str = model.config.model_type
     base: Any = model.base_model
     if kind not in MODEL_TYPES:

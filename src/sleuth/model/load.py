@@ -145,7 +145,7 @@ def inexact_reason(model: PreTrainedModel) -> str | None:
 
 
 def _forward(model: PreTrainedModel, before: tuple[int, ...]) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-    """Last hidden state, logits and keys of TOKEN at a fixed position, with or without neighbours."""
+    """Last hidden state, logits and keys of TOKEN at a fixed position, with or without other tokens."""
     layout, place = _NoAttention(), len(NEIGHBOURS)
     ids = torch.tensor([[*before, TOKEN]], device=model.device)
     positions = torch.arange(place - len(before), place + 1, device=model.device)[None]
@@ -156,6 +156,6 @@ def _forward(model: PreTrainedModel, before: tuple[int, ...]) -> tuple[Tensor, T
 
 
 def _is_close(left: Tensor, right: Tensor) -> bool:
-    """Equal up to rounding; NaN counts as equal, since it shows nothing."""
+    """Whether two tensors are equal up to rounding; NaN counts as equal, because it proves nothing."""
     bound = max(TOLERANCE[left.dtype], TOLERANCE[right.dtype]) * float(left.abs().max())
     return not float((left.float() - right.float()).abs().max()) > bound

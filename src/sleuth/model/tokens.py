@@ -130,7 +130,8 @@ class StopStrings:
         return min(found)[1] if found else None
 
     def _candidate_ids(self, stops: tuple[str, ...]) -> frozenset[int]:
-        """Ids whose text has the last character of a stop, or part of a character: decode only after these few."""
+        """Ids whose text contains the last character of a stop string, or part of a character; only these need
+        decoding."""
         if not stops:
             return frozenset()
         last_characters = {stop[-1] for stop in stops} | {BROKEN}

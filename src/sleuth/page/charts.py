@@ -231,7 +231,7 @@ def _curve(frame: _Frame, series: Series) -> Html:
 
 
 def _tooltips(frame: _Frame, series: Sequence[Series], x_label: str) -> Iterator[Html]:
-    """Invisible columns whose tooltip gives all values there."""
+    """Invisible columns with tooltips that list all values at a position."""
     points = [(each.name, x, y) for each in series for segment in each.segments() for x, y in segment]
     count = min(_MAX_TOOLTIPS, len({x for _, x, _ in points}))
     columns: dict[int, list[tuple[str, float, float]]] = {}

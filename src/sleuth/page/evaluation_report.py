@@ -67,7 +67,7 @@ def rows_by_set(results: Tree) -> list[tuple[str, Tree]]:
 
 
 def _tables(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str], first: str) -> Html:
-    """Answers above episodes: next to each other they would not fit a page."""
+    """Two tables, answers above episodes: side by side they would not fit on a page."""
     answers = {name: label for name, label in known.items() if name in PROPORTIONS}
     episodes = {name: label for name, label in known.items() if name not in PROPORTIONS}
     counts = ("questions", "unusable")

@@ -69,7 +69,7 @@ def _split(mean: Estimate | None) -> tuple[str, str]:
 
 
 def _tables(sets: Sets, depths: list[Any]) -> Html:
-    """Recall above hits: next to each other they would not fit a page."""
+    """Two tables, recall above hits: side by side they would not fit on a page."""
 
     def cells(measured: Tree | None) -> list[str]:
         return [interval(_at(measured, k), 2) for k in depths]

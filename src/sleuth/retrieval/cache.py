@@ -56,7 +56,7 @@ class CachedRetriever:
         return [outcome if isinstance(outcome := outcomes[key], SearchUnavailable) else [*outcome] for key in keys]
 
     def _requests(self, keys: list[Key], k: int) -> set[Request]:
-        """The requests that answer these keys: those in flight, and a new one for the rest."""
+        """The requests that answer these keys: those in flight, and one new request for the rest."""
         # A request of another event loop may never finish, and one of thousands of queries finishes with its last.
         loop, limit = asyncio.get_running_loop(), max(JOINABLE, len(keys))
         joined = {
@@ -86,7 +86,7 @@ class CachedRetriever:
         return outcomes
 
     async def _wait(self, requests: set[Request]) -> None:
-        """Wait for requests; one that no caller waits for any more is cancelled."""
+        """Wait for requests; cancel requests that no caller waits for any more."""
         for request in requests:
             request.waiting += 1
         try:

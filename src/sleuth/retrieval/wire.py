@@ -16,7 +16,8 @@ Row = dict[str, Any]
 class Limits:
     """Largest requests that a server accepts; `hits` limits queries times topk.
 
-    `waiting` and `waiting_characters` limit the queue of all requests, `waiting_seconds` the time of one in it.
+    `waiting` and `waiting_characters` limit the queue of all requests, `waiting_seconds` the time that a request may
+    spend in it.
     """
 
     queries: int = 10_000

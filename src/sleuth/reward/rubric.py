@@ -120,7 +120,7 @@ def score_by_em(trajectory: Trajectory) -> Score | None:
 
 
 def has_valid_format(trajectory: Trajectory) -> bool:
-    """Whether every turn has its protocol's format, all but the last found something, and the last answers.
+    """Whether every turn has its protocol's format, the last one answers, and all others are searches with results.
 
     Read from sampled text only: documents cannot change it. With tags: think, (search, information, think)*, answer,
     with only white space in between.

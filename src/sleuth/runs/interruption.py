@@ -19,7 +19,7 @@ NOTICE = b"\nsleuth: stopping at the next point that can be resumed; press Ctrl-
 
 
 class Interruption:
-    """The signal this process received, if any, and the tasks it cancels."""
+    """The signal that this process received, if any, and the tasks to cancel."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

@@ -173,7 +173,7 @@ def validate_row(schema: type[Schema], row: object) -> Schema:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Describe the first validation problem of "it" in one line."""
+    """Describe the first validation problem in one line, with the row as "it"."""
     problem = error.errors(include_url=False, include_context=False)[0]
     place = ".".join(map(str, problem["loc"]))
     match problem["type"]:

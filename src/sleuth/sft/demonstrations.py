@@ -31,7 +31,7 @@ Script = list[Move]
 
 
 def render_move(move: Move, protocol: Protocol) -> str:
-    """A move as the model would write it."""
+    """Write a move as the model would."""
     thought = f"<think> {move.thought}"
     return thought if move.action is None else f"{thought} </think> {protocol.write(move.action)}"
 

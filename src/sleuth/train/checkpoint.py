@@ -206,7 +206,7 @@ def _shard_like(weight: Tensor, policy: Policy, name: str) -> Tensor:
 
 
 def _restore_random_states(states: Mapping[str, Tensor], rank: int) -> None:
-    """A rank that the saved run did not have keeps its own states."""
+    """Restore the random states; a rank that the saved run did not have keeps its own."""
     mine = {name.removeprefix(f"{rank}."): state for name, state in states.items()}
     if "python" in mine:
         version, inner, following = json.loads(bytes(mine["python"].tolist()))

@@ -28,7 +28,7 @@ class QuestionStream:
     shuffle: bool
 
     def take(self, first: int, count: int) -> list[Question]:
-        """Questions `first` to `first + count - 1` of the stream, across epochs."""
+        """Return questions `first` to `first + count - 1` of the stream, across epochs."""
         return [self._at(position) for position in range(first, first + count)]
 
     def _at(self, position: int) -> Question:

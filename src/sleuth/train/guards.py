@@ -169,7 +169,7 @@ def _severity(verdict: Verdict) -> int:
 
 
 def most_severe(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The verdict to carry out, the first of equals."""
+    """The most severe verdict; the first one in case of ties."""
     return max(verdicts, key=_severity, default=None)
 
 
@@ -217,7 +217,7 @@ class Guards:
         return self._check("gradient_norm", norm, "")
 
     def update_gate(self, verdicts: list[Verdict]) -> Callable[[float], bool]:
-        """`check_update` as a yes/no question for the learner; verdicts are appended to the list."""
+        """`check_update` as a predicate for the learner; verdicts are appended to the list."""
 
         def allows(norm: float) -> bool:
             verdict = self.check_update(norm)
@@ -260,7 +260,7 @@ class Guards:
         return self._verdict(name, found.value, found.limit, sentence)
 
     def _verdict(self, name: str, value: float, limit: float, sentence: str, action: Action | None = None) -> Verdict:
-        """A verdict with the configured action, or another; one rollback too many stops the run."""
+        """A verdict with the configured action by default; a rollback beyond the limit becomes a stop."""
         action = action or cast(Action, self.config.actions[name])
         if action == "rollback" and self.rollbacks >= self.config.rollbacks:
             sentence += f", and guards.rollbacks = {self.config.rollbacks} allows no further rollback"
@@ -269,15 +269,15 @@ class Guards:
 
 
 def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
-    """The value of the first of these metrics that is finite."""
+    """The first finite value among these metrics."""
     return next((metrics[name] for name in names if name in metrics and isfinite(metrics[name])), None)
 
 
 def last_good(saved: Iterable[int], step: int, staleness: int = 0) -> int:
-    """The newest checkpoint that later rollouts have proven, for trouble seen in `step`; 0 is the initial policy.
+    """The newest checkpoint known to be good when a problem is detected in `step`; 0 is the initial policy.
 
-    Rollouts of a step come from the weights of the step before, or of `staleness` steps before that. Trouble in them
-    comes from an earlier update, so a checkpoint counts as proven once a step was sampled from it.
+    Rollouts of a step come from the weights of the step before, or of `staleness` steps before that. A problem in them
+    was caused by an earlier update, so a checkpoint is known to be good once a step was sampled from it.
     """
     return max((each for each in saved if each <= step - 2 - staleness), default=0)
 

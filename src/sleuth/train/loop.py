@@ -216,7 +216,7 @@ def _closing_engine(engine: Engine, rollouts: RolloutSchedule) -> Iterator[None]
 
 
 def _score(parts: Parts, progress: Progress, evaluation: Evaluation) -> Progress:
-    """The progress with the held-out score of its step and the best so far."""
+    """Add the held-out score of the step, and the best so far, to the progress."""
     score = evaluation.em.value
     best = score if progress.best is None else max(score, progress.best)
     return replace(progress, best=best, score=score if parts.config.train.keep_best else None)

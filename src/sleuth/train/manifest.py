@@ -66,7 +66,7 @@ def require_same_inputs(run: Run, config: Config) -> None:
 
 
 def changed_versions(run: Run, config: Config) -> tuple[Mapping[str, Any], str] | None:
-    """The current versions with a notice, if the newest part of the run was computed by others."""
+    """The current versions and a notice, if other versions computed the newest part of the run."""
     before, now = run.current_versions(), current_versions(config)
     different = [name for name in now if name in before and before[name] != now[name]]
     if not different:

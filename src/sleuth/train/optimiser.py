@@ -174,7 +174,7 @@ class Optimiser:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Load what `state` returned, here or elsewhere; refuse what does not fit before changing anything."""
+        """Load a saved `state`; anything that does not fit is rejected before anything changes."""
         self.require(state)
         self.zero()
         self._inner.state.clear()

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 class Ranks(Protocol):
-    """This process among all processes of the run. Every method is collective: all ranks must call it.
+    """The processes (ranks) of a run, as seen by one of them. Every method is collective: all ranks must call it.
 
     `operation` names the call. Ranks at different operations raise TrainingStopped instead of deadlocking.
     """

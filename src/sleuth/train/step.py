@@ -133,7 +133,7 @@ class Learner:
         return {**metrics, **drift, **means, "policy/learning_rate": rates.policy}
 
     def find_non_finite(self, groups: Sequence[Group]) -> str:
-        """Name what is not finite after an update: the weights, or the log-probabilities they compute; or ""."""
+        """Name what became non-finite in an update: the weights, their log-probabilities, or "" for nothing."""
         optimisers = {"policy": self.optimiser, "critic": self.critic_optimiser}
         mine = [f"the weights of the {name}" for name, each in optimisers.items() if each and not each.finite()]
         if found := [each for theirs in self.ranks.gather(mine, "the check of the weights") for each in theirs]:

@@ -28,20 +28,20 @@ MLFLOW_PARAMS = 100  # per request
 
 
 class Tracker(Protocol):
-    """Shows the metrics of a run in another system; an exception ends the tracker, never the run."""
+    """Sends the metrics of a run to another system; an exception ends the tracker, never the run."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Send the metrics of a step; after a rollback, steps are repeated."""
         ...
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining metrics."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A run as trackers see it: its project, its settings, and the ids under which they know it."""
+    """A run as seen by trackers: its project, its settings, and its ids in each tracker."""
 
     run: Run
     project: str
@@ -244,7 +244,7 @@ class Trackers:
             thread.send(step, metrics)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining metrics."""
         for thread in self._threads:
             thread.finish(self._timeout)
         self._drop_failed()

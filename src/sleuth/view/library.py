@@ -252,7 +252,7 @@ def _last_metrics(folder: ViewedFolder) -> Tree | None:
 
 
 def _lookup(tree: Mapping[str, Any], *names: str) -> Any:
-    """Scalar of nested tables; None if missing."""
+    """Look up a scalar in nested tables; None if missing."""
     for name in names:
         tree = tree.get(name, {}) if isinstance(tree, Mapping) else {}
     return tree if not isinstance(tree, Mapping) else None

@@ -181,7 +181,7 @@ def first_rows(files: TrajectoryFiles, matches: Iterable[Matches], limit: int) -
 def _search_text(
     files: TrajectoryFiles, matches: Sequence[Matches], needle: str, limit: int
 ) -> tuple[list[Tree], str | None]:
-    """Rows that contain a text, until the page is full or time is up, and the cursor to continue from."""
+    """Collect rows that contain a text until the page is full or time is up; also return the next cursor."""
     until, rows = time.monotonic() + TIME_BUDGET, list[Tree]()
     for each in matches:
         for line in each.lines(files):

@@ -135,7 +135,7 @@ def token_columns(row: Row, log: Tree, spans: Spans, tokenizer: Tokenizer | None
 
 
 def _aligned(recorded: object, origin: Sequence[str]) -> list[float | None] | None:
-    """Spread recorded values over the tokens: one for all, one per sampled token, or one per token after the prompt."""
+    """Expand recorded values to all tokens: one for all, one per sampled token, or one per token after the prompt."""
     sampled = [place for place, each in enumerate(origin) if each == "sampled"]
     if not sampled or recorded is None:
         return None
@@ -254,7 +254,7 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Text that each token adds; of tokens that share a character, the last one has it."""
+    """Text that each token adds; a character split over several tokens is assigned to the last of them."""
     texts: list[str] = []
     first = 0
     for place in range(len(ids)):

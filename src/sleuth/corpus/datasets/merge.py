@@ -26,7 +26,7 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A dropped question, and the id of the one that it repeats."""
+    """A dropped question, and the id of the question that it repeats."""
 
     row: QuestionRow
     reason: DropReason

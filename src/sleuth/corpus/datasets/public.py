@@ -94,7 +94,7 @@ def find_collection(name: str) -> Collection:
 
 
 def question_file(name: str, split: str, folder: Path = FOLDER, progress: Progress = silent) -> Path:
-    """Return the file of a public set's part: present in the data folder (plain or .gz), or downloaded now."""
+    """Return a file of a public set, from the data folder (plain or .gz) or downloaded."""
     path = SETS[name].parts[part_of(name, split)]
     return download(Collection(SETS[name].repo, (path,)), folder, progress)[0]
 

@@ -136,7 +136,7 @@ def _pad(array: np.ndarray, length: int, value: int) -> np.ndarray:
 
 
 def max_tiles(tokens: int, chunks: int, queries: int) -> int:
-    """Most tiles of `tokens` tokens in `chunks` chunks: the last tile of each chunk may be short."""
+    """Maximum number of tiles for `tokens` tokens in `chunks` chunks; the last tile of each chunk may be short."""
     return -(-tokens // queries) + chunks
 
 

@@ -81,7 +81,7 @@ class Decoder:
         self._addresses = _addresses(model)
 
     def parameters_moved(self) -> bool:
-        """Whether the model's parameters are no longer at the addresses that this decoder reads."""
+        """Whether the model's parameters have moved from the addresses that this decoder reads."""
         return _addresses(self._model) != self._addresses
 
     @torch.no_grad()

@@ -199,7 +199,7 @@ class ModelRunner:
             self.stream.synchronize()
 
     def parameters_moved(self) -> bool:
-        """Whether parameters are no longer at the addresses that graphs and fused weights use."""
+        """Whether parameters have moved from the addresses that graphs and fused weights use."""
         return self._decoder is not None and self._decoder.parameters_moved()
 
     def _clear_inputs(self) -> None:

@@ -106,7 +106,7 @@ class PagePool:
             content = self._set_key(page, key)
 
     def release(self, held: Sequence[int], ids: Sequence[int], computed: int) -> None:
-        """Give up `held`; pages with the first `computed` tokens of `ids` stay findable until evicted.
+        """Release the pages `held`; pages with the first `computed` tokens of `ids` stay findable until evicted.
 
         Later pages are evicted before earlier ones. Pages beyond `computed` become blank unless others read them.
         """
@@ -145,7 +145,7 @@ class PagePool:
         self._readers[page] += 1
 
     def _set_key(self, page: int, key: Key) -> int:
-        """Register a page under its key, unless another page is, and return its content id."""
+        """Register a page under its key, unless the key is taken, and return its content id."""
         if self._keys[page] != key:
             self._unregister(page)
             self._keys[page] = key

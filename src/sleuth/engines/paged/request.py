@@ -49,7 +49,7 @@ class Request:
 
     @property
     def is_done(self) -> bool:
-        """Finished, or abandoned by its caller."""
+        """Whether the request is finished, or abandoned by its caller."""
         return self.finish is not None or self.future.done()
 
     def stream(self) -> None:

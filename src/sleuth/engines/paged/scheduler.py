@@ -23,7 +23,7 @@ class PrefillChunk:
 
     @property
     def is_last(self) -> bool:
-        """Whether it reaches the request's last token, so that the next one is sampled."""
+        """Whether the chunk reaches the request's last token, so that a token is sampled."""
         return self.end == len(self.request.ids)
 
 

@@ -18,7 +18,7 @@ CONNECT_TIMEOUT = 5.0  # seconds
 
 
 class ServerLost(Exception):
-    """A request failed for a reason that a retry, or another server, may not share."""
+    """A request failed; a retry or another server may succeed."""
 
 
 class PrioritySemaphore:

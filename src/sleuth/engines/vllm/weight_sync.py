@@ -99,7 +99,7 @@ class DiskTransport:
 
 
 def load_from_folder(folder: Path) -> Load:
-    """Make a server read the weights of any model folder."""
+    """Make a server load the weights of a model folder."""
 
     def load(post: Post) -> None:
         post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}})

@@ -108,7 +108,7 @@ class Postings:
 
 
 class TermNumbers(dict[str, int]):
-    """Cache from tokens to term numbers, kept across blocks because words repeat."""
+    """Cache of term numbers by token, kept across blocks because words repeat."""
 
     def __init__(self, analyzer: Analyzer) -> None:
         super().__init__()

@@ -195,7 +195,7 @@ class MaxScore:
 
 
 def _next_stop(terms: list[QueryTerm], remaining: list[float], first: int, goal: float) -> int:
-    """The end of the terms to accumulate, at least one, such that the others cannot reach the goal."""
+    """The end of the next terms to accumulate (at least one): the terms after it cannot reach the goal."""
     size = 0
     for done in range(first, len(terms)):
         size += terms[done].end - terms[done].start

@@ -199,7 +199,7 @@ def nearest(shard: Shard, queries: NDArray[np.float32], k: int, max_norm: float 
 def _attempt(
     shard: Shard, queries: torch.Tensor, k: int, width: int, margin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The best `k` of the candidates, and for which queries no other row can be among them."""
+    """The best `k` candidates, and the queries for which no other row can be among them."""
     found = shard.candidates(queries, width)
     # One integer key for score and id. Read as an integer, a float sorts correctly once the bits of negatives are
     # flipped; of equal scores the earlier id has the higher key.

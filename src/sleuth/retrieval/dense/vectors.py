@@ -125,7 +125,7 @@ def _append(journal: Path, mode: str, entry: Any) -> None:
 def _encode(
     texts: BinaryIO, spans: NDArray[np.uint64], first: int, total: int, encoder: "Encoder", progress: Progress
 ) -> NDArray[np.float16]:
-    """Encode the passages between the offsets `spans`; `first` is the row of the first."""
+    """Encode the passages between the offsets `spans`; `first` is the row number of the first passage."""
     texts.seek(int(spans[0]))
     try:
         contents = [parse(texts.read(size)).contents for size in np.diff(spans).tolist()]

@@ -31,11 +31,11 @@ class Overloaded(SleuthError):
 class BatchingRetriever:
     """Retriever that searches the queries of concurrent requests in batches, one batch at a time.
 
-    A request starts at once if no search is running. Requests with the k of the oldest one share its batch of up to
-    `batch` queries. Each contributes at most about 50 ms of search time per batch and then goes to the end of the
-    queue, so that long requests do not block short ones. A request fails with Overloaded if its first queries are not
-    searched within `patience` seconds, or if the queue would exceed `waiting` queries or `characters`; an empty queue
-    accepts a request of any length.
+    A request starts at once if no search is running. A batch has up to `batch` queries, from the oldest request and
+    others with the same k. Each contributes at most about 50 ms of search time per batch and then goes to the end of
+    the queue, so that long requests do not block short ones. A request fails with Overloaded if its first queries are
+    not searched within `patience` seconds, or if the queue would exceed `waiting` queries or `characters`; an empty
+    queue accepts a request of any length.
     """
 
     def __init__(

@@ -229,7 +229,7 @@ class _Api:
 
 
 class _DirectRoute:
-    """Middleware that sends POSTs to one path straight to its handler; FastAPI's routing costs more than a search."""
+    """Middleware that calls the handler of POSTs to one path directly; FastAPI's routing costs more than a search."""
 
     def __init__(self, app: ASGIApp, path: str, respond: Callable[[Request], Awaitable[Response]]) -> None:
         self._app, self._path, self._respond = app, path, respond

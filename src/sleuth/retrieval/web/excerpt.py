@@ -80,7 +80,7 @@ def _best_end(page: list[str], weights: dict[object, float], width: int) -> int:
 
 
 def _start(text: str, earliest: int, latest: int) -> int:
-    """The first start of a paragraph, else of a sentence, in the range; else its beginning."""
+    """The start of the first paragraph in the range, or else of the first sentence, or else of the range."""
     if earliest == 0 or text[earliest - 1] == "\n":
         return earliest
     newline = text.find("\n", earliest, latest)
@@ -94,7 +94,7 @@ def _start(text: str, earliest: int, latest: int) -> int:
 
 
 def _end(text: str, earliest: int, latest: int) -> int:
-    """The last end of a paragraph, else of a sentence, in the range; else its end."""
+    """The end of the last paragraph in the range, or else of the last sentence, or else of the range."""
     marks = MARKS_AFTER.match(text, latest, latest + 8)
     latest = marks.end() if marks else latest
     if latest == len(text) or text[latest] == "\n":

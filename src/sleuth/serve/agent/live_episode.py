@@ -33,7 +33,7 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Fields of a step; several events may add to the step of one index."""
+    """Fields of a step; several events may extend the step with the same index."""
 
     index: int
     content: Mapping[str, Any]

@@ -190,7 +190,7 @@ def count_prompt_tokens(question: Question, agent: Agent) -> int:
 
 
 def _text(place: int, message: Message) -> str:
-    """The content of a message as text."""
+    """Message content as text."""
     where = f"messages.{place}"
     if message.role not in ROLES:
         error = f"{where} has the role {message.role!r}; expected one of {', '.join(ROLES)}"

@@ -94,7 +94,7 @@ class Comparisons:
         return self._partner((relation, noun), page, lambda each: nationalities_differ(value, _value(each, relation)))
 
     def _order(self, page: Page, relation: Relation) -> Comparison | None:
-        """Which came first, or has more."""
+        """Ask which page came first, or has more of something."""
         noun, occupations = _noun(page), page.subject.occupations
         use_occupation = occupations and relation is Relation.BORN
         shared = self._rng.choice(occupations) if use_occupation and self._flip() else ""
@@ -131,7 +131,7 @@ class Comparisons:
         )
 
     def _same_origin(self, page: Page, relation: Relation) -> Comparison | None:
-        """Whether both have the same nationality, or are in the same country."""
+        """Ask whether both have the same nationality, or are in the same country."""
         equal, noun = self._flip(), _noun(page)
         other = self._partner_by_value(page, relation, equal=equal)
         if other is None or noun.endswith("s"):
@@ -187,7 +187,7 @@ class Comparisons:
         return fill_template(templates.SHARED_OCCUPATION, (page, other), (occupation,), self._rng)
 
     def _both_of_kind(self, page: Page, _: Relation) -> Comparison | None:
-        """Whether both are of a kind that neither name reveals."""
+        """Ask whether both are of a kind that neither name reveals."""
         equal, noun = self._flip(), _noun(page)
         pool = ("noun", noun) if equal else ("kind", str(page.subject.topic.kind))
         other = self._partner(pool, page, lambda each: equal or noun not in each.words)

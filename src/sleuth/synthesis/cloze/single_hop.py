@@ -142,7 +142,7 @@ def choose_wording(draft: Draft, subject: Subject, rng: Random) -> str:
 
 
 def topic_names(topic: Topic) -> tuple[str, ...]:
-    """What a question may call a topic: Ed Wood, the film Ed Wood, film Ed Wood."""
+    """Names for a topic in questions: Ed Wood, the film Ed Wood, film Ed Wood."""
     if topic.kind is Kind.PERSON or topic.noun not in QUALIFYING_NOUNS or topic.name != topic.title:
         return (topic.name,)
     return (topic.name, f"the {topic.noun} {topic.name}", f"{topic.noun} {topic.name}")

@@ -206,7 +206,7 @@ def _is_name(name: str) -> bool:
 
 
 def _classify(name: str, role: str, lexicon: Lexicon) -> tuple[Kind, str | None]:
-    """The kind of a name, and the noun to ask for it with, if known."""
+    """The kind of a name, and the noun that a question about it uses, if known."""
     last = role.split()[-1] if role else ""
     if last in PERSON_NOUNS or AGENT_SUFFIX.search(last):
         return Kind.PERSON, role

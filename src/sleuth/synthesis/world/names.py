@@ -160,7 +160,7 @@ class Names:
         return self._words(person)[0] in self._feminine
 
     def _words(self, entity: int) -> tuple[str, str]:
-        """Walk the square of all word pairs along its diagonals: both words change and no pair repeats."""
+        """Select a pair by walking the square of all pairs along its diagonals: both words change, no pair repeats."""
         kind = self._ids.of(entity).kind
         firsts, lasts = self._lists[kind]
         diagonal, first = divmod(self._orders[kind](entity - self._ids.kind_start[kind]), len(firsts))

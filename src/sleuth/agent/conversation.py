@@ -33,8 +33,7 @@ class Shown(NamedTuple):
 
 
 class Conversation(Protocol):
-    """A conversation of prompts, generations and observations; the ledger stays empty if the model returns only
-    text."""
+    """A conversation of prompts, generations and observations; the ledger stays empty for models behind an API."""
 
     @property
     def ledger(self) -> Ledger: ...

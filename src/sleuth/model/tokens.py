@@ -130,8 +130,7 @@ class StopStrings:
         return min(found)[1] if found else None
 
     def _candidate_ids(self, stops: tuple[str, ...]) -> frozenset[int]:
-        """Ids whose text contains the last character of a stop string, or part of a character; only these need
-        decoding."""
+        """Ids that may complete a stop string: their text has its last character, or part of a character."""
         if not stops:
             return frozenset()
         last_characters = {stop[-1] for stop in stops} | {BROKEN}

@@ -149,7 +149,7 @@ class QuestionCollector:
     def add_multi_hop(
         self, counted: Sequence[Page], pages: Sequence[Page], text: str, answers: tuple[str, ...], kind: str
     ) -> bool:
-        """Add a question over several pages; `counted` are those whose quotas it uses. Return whether it was accepted."""
+        """Add a question that uses the quotas of the pages `counted`; return whether it was accepted."""
         answer, opposite = answers[0], OPPOSITE.get(answers[0])
         is_unbalanced = opposite and self._yes_no[answer] >= self._yes_no[opposite] + MAX_YES_NO_LEAD
         if any(map(self.multi_hop_full, counted)) or is_unbalanced:

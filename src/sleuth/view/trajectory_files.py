@@ -79,7 +79,7 @@ class TrajectoryIndex:
         return (stat.st_ino, stat.st_size, stat.st_mtime_ns) == (self.inode, self.position.end, self.changed)
 
     def extend(self, folder: ViewedFolder, until: float, offsets: Offsets | None) -> bool:
-        """Index more rows until the end of the file or a `time.monotonic` deadline; return whether the end is reached."""
+        """Index rows until the end of the file or a `time.monotonic` deadline; return whether the end was reached."""
         with folder.open(self.name) as file:
             stat, end = os.fstat(file.fileno()), self.position.end
             shrunk = stat.st_size < end or (offsets is not None and len(offsets) < self.rows)

@@ -50,7 +50,10 @@ def engine(
     shape: Annotated[list[str] | None, Option(help="A published shape; repeatable.", show_default=SHAPE)] = None,
     model: Annotated[list[Path] | None, Option(help="Model folder for its shape; weights are random.")] = None,
     workload: Annotated[list[Workload] | None, Option(help=WORKLOAD_HELP, show_default="all")] = None,
-    concurrent: Annotated[list[int] | None, Option(min=1, max=MAX_ITEMS, help="Episodes at once; repeatable.")] = None,
+    concurrent: Annotated[
+        list[int] | None,
+        Option(min=1, max=MAX_ITEMS, help="Concurrent episodes; repeatable. Default: 512 and 1024, CPU: 8."),
+    ] = None,
     group: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Samples per prompt in `groups`.")] = 8,
     prompt_tokens: Annotated[int, Option(min=1, max=MAX_TOKENS, help="Tokens per prompt.")] = 300,
     new_tokens: Annotated[int, Option(min=1, max=MAX_TOKENS, help="Sampled tokens per turn.")] = 128,

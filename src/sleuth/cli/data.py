@@ -114,7 +114,10 @@ def make(
     out: Annotated[Path, Option(help="Output question file (.jsonl or .jsonl.gz); it must not exist.")],
     questions: Annotated[int, Option(min=1, max=MAX_INT, help="Maximum number of questions.")] = 10_000,
     seed: Annotated[int, Option(min=0, max=MAX_SEED, help="Seed; the same seed gives the same file.")] = 0,
-    without: Annotated[list[Path] | None, Option(help="Test file whose content is excluded; repeatable.")] = None,
+    without: Annotated[
+        list[Path] | None,
+        Option(help="Test or validation file; its pages, questions and answers are excluded. Repeatable."),
+    ] = None,
     per_passage: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Maximum single-hop questions per passage.")] = 1,
     hops_share: Annotated[float, Option(min=0.0, max=1.0, help="Fraction of multi-hop questions.")] = 0.4,
     name: Annotated[str, Option(help="Name of the set, used as data_source and id prefix.")] = "cloze",

@@ -40,7 +40,9 @@ def evaluate(
     data: Annotated[Path, Option(help="Folder of the search-r1 sets, from sleuth data prepare.")] = PREPARED,
     index: options.AgentIndex = None,
     method: options.Method = None,
-    shots: Annotated[str | None, Option(metavar="FILE|FILE:N|N", help="Examples for direct, cot, rag.")] = None,
+    shots: Annotated[
+        str | None, Option(metavar="FILE|FILE:N|N", help="Few-shot examples for direct, cot and rag; default N: 4.")
+    ] = None,
     limit: Annotated[int | None, Option(min=1, max=options.MAX_INT, help="Maximum questions, equal per set.")] = None,
     temperature: options.Temperature = 0.0,
     seed: Annotated[int, Option(min=0, max=options.MAX_SEED, help="Seed of sampling, --limit and --shots.")] = 0,

@@ -42,7 +42,9 @@ def agent(
     allow_host: options.AllowHost = None,
     name: Annotated[str | None, Option(help="Model name for clients.", show_default="the folder's name")] = None,
     concurrent: Annotated[int | None, Option(min=1, max=options.MAX_ITEMS, help="Questions answered at once.")] = None,
-    wait: Annotated[float, Option(min=0.0, callback=options.require_finite, help="Maximum seconds in queue.")] = 60.0,
+    wait: Annotated[
+        float, Option(min=0.0, callback=options.require_finite, help="Maximum seconds in the queue; 0 rejects at once.")
+    ] = 60.0,
     max_tokens: Annotated[int | None, Option(min=1, max=options.MAX_TOKENS, help="Maximum new tokens.")] = None,
     max_prompt: Annotated[int | None, Option(min=1, max=options.MAX_TOKENS, help="Maximum prompt tokens.")] = None,
     temperature: Annotated[float, Option(min=0.0, max=2.0, help="Default temperature; 0 is greedy.")] = 0.0,

@@ -50,7 +50,9 @@ def gold(
     prompt: Annotated[str, Option(help="Prompt, as in agent.prompt.")] = DEFAULT.template,
     protocol: Annotated[str, Option(help="Protocol, as in agent.protocol.")] = DEFAULT.protocol,
     model: Annotated[str | None, Option(help="With --protocol tools: the model to train.")] = None,
-    searches: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Maximum searches.")] = DEFAULT.searches,
+    searches: Annotated[
+        int, Option(min=1, max=MAX_ITEMS, help="Maximum searches; questions that need more are skipped.")
+    ] = DEFAULT.searches,
     quotes: Annotated[bool, Option("--quotes/--no-quotes", help="Quote the evidence in thoughts.")] = False,
     guesses: Annotated[bool, Option("--guesses", help="Keep answers that no search has found.")] = False,
     limit: Limit = None,

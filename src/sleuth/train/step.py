@@ -24,9 +24,9 @@ from sleuth.model.packing import WEIGHT, Pack, Row
 from sleuth.model.policy import Policy, Reference
 from sleuth.records import Group, Trajectory
 from sleuth.train import objective
+from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 from sleuth.train.metrics import Metrics, Timer, TokenLog
 from sleuth.train.models import Critic, load_critic, load_reference, load_trained_policy
-from sleuth.train.objective import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.ranks import ALONE, Ranks, require_supported
 from sleuth.train.sharding import rank_packs, score_rows

@@ -33,8 +33,8 @@ from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
 from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress, Saver
+from sleuth.train.credit import RewardBatch
 from sleuth.train.data import QuestionStream
-from sleuth.train.objective import RewardBatch
 from sleuth.train.publish import CopiedWeights, SharedWeights, engine_policy
 from sleuth.train.ranks import Ranks, describe_disconnect, join_ranks
 from sleuth.train.rollout import RolloutSampler

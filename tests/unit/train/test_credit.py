@@ -10,7 +10,7 @@ import torch
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.model.packing import Row, row
 from sleuth.records import Group, Score, StopReason, Trajectory
-from sleuth.train.objective import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
+from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 
 REWARDS = torch.tensor([1.0, 0.0])
 ONE_GROUP = torch.tensor([7, 7])

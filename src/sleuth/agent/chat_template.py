@@ -25,7 +25,7 @@ def placeholder(index: int) -> str:
 def render_frame(
     messages: Messages, tokens: Tokens, functions: Functions = (), *, generation_prompt: bool = True
 ) -> str:
-    """Render messages with a placeholder for each content."""
+    """Render messages with placeholders for their contents."""
     hollow = [{**message, "content": placeholder(index)} for index, message in enumerate(messages)]
     return _render_cached(tokens, json.dumps([hollow, list(functions)]), generation_prompt)
 
@@ -62,7 +62,7 @@ def is_json_string(before: str, after: str) -> bool:
 
 
 def turn_frame(role: str, tokens: Tokens, functions: Functions) -> Observation:
-    """The empty observation of a role: from the end of the model's turn to a content, and on to the next turn.
+    """The empty observation of a role: the template text between two turns of the model, around the content.
 
     Only this suffix is appended later: earlier tokens stay as they are, even if the template would rewrite them. Raises
     ConfigError if the frame depends on the position of the turn.

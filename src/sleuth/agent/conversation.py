@@ -110,7 +110,7 @@ class TokenConversation:
 
 @dataclass(slots=True)
 class TextStream:
-    """Streams the text of one turn; a character split between tokens is sent once it is complete."""
+    """Streams the text of one turn; a character split over several tokens is sent when it is complete."""
 
     tokens: Tokens
     on_text: OnText
@@ -118,7 +118,7 @@ class TextStream:
     _sent: int = 0
 
     def add(self, ids: Sequence[int]) -> None:
-        """Add tokens; all are decoded together, because some decoders join them with spaces."""
+        """Add tokens; all tokens are decoded together, because some decoders insert spaces between them."""
         self._ids.extend(ids)
         text = self.tokens.decode(self._ids)
         if not text.endswith(BROKEN) and len(text) != self._sent:

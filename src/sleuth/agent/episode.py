@@ -63,7 +63,7 @@ class Runner(TypingProtocol):
     """Anything that runs tasks."""
 
     async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
-        """Run an episode to its end; a failure that is not the model's makes it unusable."""
+        """Run an episode to its end; it is unusable if something other than the model failed."""
 
 
 class ConfiguredRunner(Runner, TypingProtocol):
@@ -81,7 +81,7 @@ Method = Callable[[ConfiguredRunner, Task, Conversation], Awaitable[Trajectory]]
 
 
 async def multi_turn(agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
-    """The method `search`: reasoning, tool calls and observations in turns, until there is an answer."""
+    """The method `search`: turns of reasoning and tool calls, with observations, until the model answers."""
     conversation.begin(prompts.messages(task.question, agent.config.template, agent.protocol), agent.protocol.functions)
     return await Episode(agent, task, conversation, agent.config.max_turns).run()
 
@@ -114,7 +114,7 @@ class Agent:
 
 @dataclass(slots=True)
 class Episode:
-    """The state of one run: generate, act, observe, until something ends it."""
+    """The state of one episode: generate, act and observe until a stop reason applies."""
 
     agent: ConfiguredRunner
     task: Task
@@ -131,7 +131,7 @@ class Episode:
         return self.task.trajectory(stop, self.turns, self.failure, self.conversation.ledger)
 
     async def _step(self) -> StopReason | None:
-        """Generate one turn, carry out its action and show the result; the reason to stop, if any."""
+        """Generate one turn, execute its action and show the result; return the stop reason, if any."""
         room = self.conversation.room
         if room <= 0:
             return StopReason.OUT_OF_TOKENS
@@ -208,7 +208,7 @@ class Episode:
 async def run_batch(
     agent: Runner, tasks: Sequence[Task], concurrent: int, done: Callable[[Trajectory], None] | None = None
 ) -> list[Trajectory]:
-    """Run at most `concurrent` episodes at a time, started in the given order; results are in that order."""
+    """Run at most `concurrent` episodes at a time; they start, and are returned, in the given order."""
     pending = iter(enumerate(tasks))
     finished: dict[int, Trajectory] = {}
 

@@ -1,4 +1,4 @@
-"""The protocol of JSON function calls through the model's chat template, as Qwen, Hermes and Llama 3 are trained."""
+"""The protocol of JSON function calls through the chat template, which Qwen, Hermes and Llama 3 are trained on."""
 
 import json
 import re
@@ -33,7 +33,7 @@ class ParsedTurn(NamedTuple):
 
 
 class CallFormat(Protocol):
-    """How a model family writes function calls; `template` has a place for the JSON of the call."""
+    """How a model family writes function calls; `template` has a placeholder for the JSON of the call."""
 
     stops: tuple[str, ...]
     template: str
@@ -131,7 +131,7 @@ class FunctionCalls:
         return self._format.template.format(json.dumps(call, ensure_ascii=False).replace("<", "\\u003c"))
 
     def is_well_formed(self, text: str, action: Action) -> bool:
-        """One action with nothing after it, and at most one thought before it."""
+        """Whether the turn is one action with nothing after it and at most one thought before it."""
         turn = self._format.split(text)
         inside = turn.content if turn.kind == "answer" else ""
         alone = not turn.after.strip() and not self._tag.search(inside)
@@ -200,7 +200,7 @@ def _list_documents(hits: Sequence[Hit]) -> str:
 
 
 def _detect_format(tokens: Tokens, functions: Functions) -> CallFormat:
-    """Let the chat template render a call, and find the format that reads it."""
+    """Render a call with the chat template, and find the format that parses it."""
     if tokens.tokenizer.chat_template is None:
         raise ConfigError(f"agent.protocol = tools needs a chat template, and the model has none; {REMEDY}")
     question = {"role": "user", "content": GAP}

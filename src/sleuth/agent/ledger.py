@@ -8,7 +8,7 @@ from sleuth.engines.base import Completion
 
 @dataclass(slots=True)
 class Ledger:
-    """Only `given` and `sampled` append tokens, so masks and logprobs stay aligned."""
+    """Append-only token record; tokens are added only by `given` and `sampled`, so masks and logprobs stay aligned."""
 
     ids: tuple[int, ...] = ()
     origin: tuple[bool, ...] = ()  # True for exactly the sampled tokens

@@ -110,7 +110,7 @@ class AgentOptions:
 
     @property
     def chosen_method(self) -> str | None:
-        """The method given by `--method` or by `--set agent.method=...`."""
+        """The method given with `--method` or `--set agent.method=...`."""
         return self.method or self.values.get("agent.method")
 
     @property
@@ -272,7 +272,7 @@ def _external_tree(name: str, kind: str, options: AgentOptions, questions: Path 
 
 
 def _without_training_servers(config: Config, options: AgentOptions) -> Config:
-    """Drop the addresses of the servers a run was trained with: they may serve another run by now."""
+    """Drop the addresses of the training servers, which may serve another run by now."""
     if not config.engine.is_server:
         return config
     dropped = {"url", "weights", "exchange", "in_flight"}

@@ -19,7 +19,7 @@ from sleuth.records import Answer, Hit, Malformed, Outcome, Question, StopReason
 
 @dataclass(frozen=True, slots=True)
 class OneTurn:
-    """Answers in one turn, for `rag` with the passages found for the question; `shots` are examples in the prompt.
+    """Answers in one turn; `rag` first retrieves passages for the question. `shots` are examples in the prompt.
 
     Retrieved passages are recorded as the hits of the turn, even if they did not fit into the prompt. They do not count
     as a search by the model.
@@ -103,7 +103,7 @@ def _accept_plain_answer(trajectory: Trajectory) -> Trajectory:
 
 
 def _is_well_formed(turn: Turn, template: str, protocol: Protocol) -> bool:
-    """Whether a turn has the format of its prompt: without <think> in the prompt, the answer and nothing else."""
+    """Whether a turn has the format that its prompt requires; without <think> in the prompt, only the answer."""
     if prompts.THOUGHT in prompts.load_template(template):
         return turn.formed
     if not isinstance(turn.action, Answer):
@@ -195,7 +195,7 @@ def _problem(result: object, task: Task) -> str | None:
 
 
 def require_prompts(agent: ConfiguredRunner, questions: Iterable[Question]) -> None:
-    """Raise ConfigError if the method uses the questions' own prompts, and one is for another protocol."""
+    """Raise ConfigError if the method uses the prompts of the questions, and a prompt is for another protocol."""
     if agent.config.method != "search":
         return
     call = agent.protocol.write(ToolCall.search("Oslo"))
@@ -233,14 +233,14 @@ def describe_overlong(agent: Agent, questions: Sequence[Question], what: str) ->
 
 
 def count_prompt_tokens(agent: Agent, question: Question) -> int:
-    """The number of tokens of a question's prompt before any retrieval."""
+    """Number of tokens in a question's prompt, before any retrieval."""
     if isinstance(agent.method, OneTurn):
         return len(prompts.encode(agent.method.messages(question, "", agent), agent.tokens))
     return len(prompts.render(question, agent.config.template, agent.protocol, agent.tokens))
 
 
 def draw_shots(questions: Sequence[Question], count: int, seed: int) -> tuple[Question, ...]:
-    """Draw example questions by seed; a smaller draw is a prefix of a larger one."""
+    """Draw example questions by seed; with the same seed, fewer examples are a prefix of more."""
     if count > len(questions):
         raise ConfigError(f"--shots is {count}, but there are only {len(questions)} questions to draw from; lower it")
     order = list(questions)

@@ -35,7 +35,7 @@ class Observation:
         return json.dumps(self.body, ensure_ascii=False)[1:-1] if self.quoted else self.body
 
     def ids(self, tokens: Tokens, limit: int) -> list[int] | None:
-        """At most `limit` tokens; None if not one token of the body fits."""
+        """At most `limit` tokens; None if no token of the body fits."""
         fitted = self.fit(tokens, limit)
         return None if fitted is None else fitted[0]
 

@@ -18,7 +18,7 @@ _PLACEHOLDER = re.compile(r"\{(instruction|question|form|documents|examples)\}")
 
 
 def render(question: Question, template: str, protocol: Protocol, tokens: Tokens) -> list[int]:
-    """The ids of the prompt: the question's own if it has one, else the template."""
+    """The ids of the prompt: the question's own prompt if it has one, else the template."""
     return encode(messages(question, template, protocol), tokens, protocol.functions)
 
 
@@ -43,7 +43,7 @@ def fill(
 
 
 def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function] = ()) -> list[int]:
-    """The ids of messages up to the model's turn: through its chat template, or the text alone if it has none.
+    """Encode messages up to the model's turn with its chat template, or as plain text if it has none.
 
     Only the template's own text may contain special tokens; the contents may not.
     """

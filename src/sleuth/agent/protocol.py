@@ -30,7 +30,7 @@ RESULT_TYPES: dict[str, tuple[type, ...]] = {
 
 
 class Protocol(TypingProtocol):
-    """A grammar: how actions are parsed, how observations are worded, and where generation stops.
+    """A grammar: how actions are parsed, how observations are written, and where generation stops.
 
     `functions` are the declarations for the chat template. `marks` enclose an observation inside the model's own
     message; None if observations are messages of another role.

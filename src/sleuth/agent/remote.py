@@ -1,4 +1,4 @@
-"""An agent whose model is a chat-completions server: episodes of messages, without tokens, for evaluation and `ask`."""
+"""An agent whose model is a chat-completions server: messages instead of tokens, for evaluation and `ask`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -157,7 +157,7 @@ def restore_stop(reply: Reply, stops: Sequence[str]) -> str:
 
 
 def _write_call(call: FunctionCall) -> str:
-    """A call as the protocol parses it; no argument can close its tag."""
+    """Write a call in the protocol's format; no argument can close its tag."""
     try:
         arguments = json.dumps(json.loads(call.arguments), ensure_ascii=False)
     except (ValueError, RecursionError):

@@ -22,7 +22,7 @@ NEWER = ("tools", "tool_limits", "turns")  # settings that older evaluations do 
 
 
 def stamp_settings(config: Config, index: Path, protocol: Protocol) -> dict[str, Any]:
-    """Method, protocol, prompt, limits, search and imported functions; files are identified by their contents."""
+    """Stamp of the method, protocol, prompt, limits, search and imported functions; files are hashed."""
     agent = config.agent
     grammar = digest(repr((protocol.instruction, protocol.functions, protocol.stops)))
     file, colon, prompt = agent.template.rpartition(":")
@@ -55,7 +55,7 @@ def digest(text: str) -> str:
 
 
 def _stamp_imports(config: Config) -> Mapping[str, str | None] | None:
-    """Imported functions by the hash of their module; None if Python has no source for it."""
+    """Hashes of the modules of imported functions; None if the source is not available."""
     agent, retrieval = config.agent, config.retrieval
     settings = {"method": agent.method, "protocol": agent.protocol, **{tool: tool for tool in agent.tools}}
     if agent.method not in UNSEARCHED and retrieval.replay is None:

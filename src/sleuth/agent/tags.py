@@ -27,8 +27,8 @@ def _patterns(names: Sequence[str]) -> tuple[re.Pattern[str], re.Pattern[str], r
 class Tags:
     """A turn reasons, then calls a tool or answers; the observation follows in the same assistant message.
 
-    `<search> query </search>` calls search. Any other tool is called by its name as a tag around its arguments as a
-    JSON object, or around the bare value if it has a single parameter.
+    `<search> query </search>` calls search. Any other tool has a tag of its name, which encloses the arguments as a
+    JSON object; for a tool with a single parameter, the bare value is enough.
     """
 
     stops: tuple[str, ...] = ("</search>", "</answer>")
@@ -96,7 +96,7 @@ class Tags:
                 return f"<{name}>{content}</{name}>"
 
     def is_well_formed(self, text: str, action: Action) -> bool:
-        """One thought and one action, with only white space around them."""
+        """Whether the turn is one thought and one action, with only white space around them."""
         if isinstance(action, Malformed):
             return False
         tag = action.name if isinstance(action, ToolCall) else "answer"
@@ -127,7 +127,7 @@ class Tags:
         return Observation(self._opening, body, self._closing)
 
     def _sanitize(self, text: str) -> str:
-        """Text with the grammar's tags in round brackets, so that a document cannot act for the model."""
+        """Rewrite the grammar's tags with round brackets, so that a document cannot act as the model."""
         text = text[:MAX_CHARACTERS]
         return self._loose_tag.sub(r"(\1\2)", text) if "<" in text else text
 

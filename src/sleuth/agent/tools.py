@@ -67,7 +67,7 @@ def _lookup_schema(name: str, description: str) -> Mapping[str, Any]:
 
 
 def _lookup_validator(tool: str, *names: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Accept a string or a list of strings under any of the names that models use for it."""
+    """Accept a string or a list of strings, under any of the argument names that models use."""
 
     def validate(arguments: Mapping[str, Any]) -> dict[str, Any]:
         given = next((arguments[name] for name in names if name in arguments), None)
@@ -327,7 +327,7 @@ def _arguments_model(spec: str, function: Callable[..., Any]) -> type[BaseModel]
 
 
 def _result_text(spec: str, result: object) -> str:
-    """A tool's result as the model sees it: text as it is, anything else as JSON."""
+    """A tool's result as shown to the model: text unchanged, anything else as JSON."""
     if isinstance(result, str):
         return result
     if result is None:

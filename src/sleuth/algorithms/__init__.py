@@ -1,1 +1,1 @@
-"""RL algorithms as pure tensor functions: one module per idea, each with a literal table of its variants."""
+"""RL algorithms as pure tensor functions; each module has a literal table of its variants."""

@@ -70,7 +70,7 @@ def divisor(name: str, rewards_N: Tensor, groups_N: Tensor) -> Tensor:
 
 
 def centre(values_T: Tensor) -> Tensor:
-    """Subtract the mean; exact zeros if all values are equal."""
+    """Subtract the mean; the result is exactly zero if all values are equal."""
     require_vectors(values=values_T)
     if not values_T.numel():
         return values_T

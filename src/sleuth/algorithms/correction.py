@@ -35,7 +35,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Drop the units of `level` whose ratio is outside [low, high]."""
+    """Rejection of units at `level` whose ratio is outside [low, high]."""
 
     level: Level
     low: float

@@ -250,7 +250,7 @@ def _write_json(path: Path | None, figures: dict[str, Any]) -> None:
 
 
 def _plan(options: Mapping[str, Any], episodes: int) -> "Plan":
-    """The plan of a command's options; slots default by device, and do not exceed the number of episodes."""
+    """The plan given by the options; the default number of slots depends on the device and the number of episodes."""
     from sleuth.bench.episodes import Plan
     from sleuth.bench.measurement import default_device
 

@@ -185,7 +185,7 @@ def _load_examples(shots: str | None, spec: "Spec", benchmark: "Benchmark", seed
 def _stamp(
     spec: "Spec", benchmark: "Benchmark", examples: "tuple[Question, ...]", temperature: float, seed: int
 ) -> dict[str, Any]:
-    """Everything that the figures depend on."""
+    """Stamp of everything that the results depend on."""
     from sleuth.evaluate.folder import hash_questions
     from sleuth.runs.checksums import code_version
 

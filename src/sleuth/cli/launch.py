@@ -66,7 +66,7 @@ def exit_with_launcher() -> None:
 
 
 def exit_with(line: str, code: int) -> NoReturn:
-    """Exit with an error on stderr; a launched process passes the error to its launcher."""
+    """Print an error and exit; a launched process passes the error to its launcher."""
     if not is_launched():
         echo(line, err=True)
         sys.exit(code)

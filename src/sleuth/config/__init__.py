@@ -1,1 +1,1 @@
-"""All settings of a run, declared once, and the recipes that set them."""
+"""The settings of a run, each declared once, and the recipes that set them."""

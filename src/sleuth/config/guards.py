@@ -16,7 +16,7 @@ WATCHED = (
 
 
 class GuardsConfig(Section):
-    """Each threshold comes with an action; docs/guards.md describes every guard."""
+    """Thresholds and actions of the guards; see docs/guards.md."""
 
     non_finite: Literal["skip", "rollback", "stop"] = "rollback"
     """Action on a non-finite loss, gradient or weight."""

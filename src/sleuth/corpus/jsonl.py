@@ -122,7 +122,7 @@ def parse_corpus_line(line: bytes) -> dict[str, Any]:
 
 
 def _parse_json(line: bytes) -> Any:
-    """Parse JSON like `json.loads` at twice the speed: it spends half its time on detecting UTF-8."""
+    """Parse JSON at twice the speed of `json.loads`, which spends half its time on detecting UTF-8."""
     try:
         text = line.decode()
         value, end = DECODER.raw_decode(text)

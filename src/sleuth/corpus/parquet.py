@@ -67,7 +67,7 @@ def text_columns(columns: Schema) -> list[str]:
 
 
 def write(path: Path, content: Iterable[Mapping[str, Any]], columns: Schema) -> int:
-    """Write rows, in which map entries may be lists, and return their number; raise ValueError if one does not fit."""
+    """Write rows and return their number; raise ValueError if a row does not fit. Map entries may be lists."""
     mapped = [field for field in columns if _holds_map(field.type)]
 
     def with_maps(row: Mapping[str, Any]) -> Mapping[str, Any]:

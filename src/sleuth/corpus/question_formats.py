@@ -84,7 +84,7 @@ FORMATS: tuple[tuple[frozenset[str], Reader], ...] = (
 
 
 def find_reader(columns: Collection[str]) -> Reader | None:
-    """Return the reader of rows with these columns; None if the format is unknown."""
+    """Return the reader for rows with these columns; None if the format is unknown."""
     return next((reader for needed, reader in FORMATS if needed <= set(columns)), None)
 
 
@@ -94,7 +94,7 @@ def _qualified_id(name: str, source: str) -> str:
 
 
 def _id(row: Row, extra: Row, question: str, source: str) -> str:
-    """Return the row's id, else set, split and index, else a digest of the question."""
+    """Return the row's id, or else one made of set, split and index, or else a digest of the question."""
     given = next((row[name] for name in ("id", "qid") if row.get(name) not in (None, "")), None)
     if given is not None:
         return _qualified_id(str(given), source)

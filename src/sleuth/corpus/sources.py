@@ -109,7 +109,7 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def _require_inside(folder: Path, paths: Iterable[Path]) -> list[Path]:
-    """Return the paths; raise InputError for a link that leads out of the folder, whose content may be served."""
+    """Return the paths; raise InputError for a link out of the folder, because contents may be served."""
     found = list(paths)
     root = folder.resolve()
     # Files of the Hub's cache are links to a sibling of their snapshot folder.
@@ -248,7 +248,7 @@ def _parquet_line(row: dict[str, Any]) -> bytes:
 
 
 def _merge(files: Sequence[Path], out: Path, progress: Progress) -> None:
-    """Write the rows of all JSONL files, keeping the first of equal ids; raise InputError if their contents differ."""
+    """Merge JSONL files, keeping the first row of each id; raise InputError if rows with one id differ."""
     hashes = bytearray()
     ends: list[int] = []
     sizes = [path.stat().st_size for path in files]

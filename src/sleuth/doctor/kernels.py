@@ -16,7 +16,7 @@ def _matmul(left, right, out, SIDE: tl.constexpr):
 
 
 def matmul_error(device: torch.device) -> float:
-    """The largest error of a matrix product of whole numbers, which is exact if the kernel works."""
+    """The largest error of a matrix product of integers; 0 if the kernel works."""
     left = torch.arange(SIDE * SIDE, dtype=torch.float32, device=device).view(SIDE, SIDE)
     right, out = left.t().contiguous(), torch.empty_like(left)
     _matmul[(1,)](left, right, out, SIDE=SIDE)

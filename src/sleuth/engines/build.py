@@ -34,7 +34,7 @@ class ServerEngine(Engine, Protocol):
         ...
 
     def require_tied_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
-        """Refuse servers whose tied output head does not follow updates of the embedding."""
+        """Reject servers whose tied output head does not follow updates of the embedding."""
         ...
 
 

@@ -106,7 +106,7 @@ class EvaluationFolder:
         return read_json(self.path / MANIFEST)
 
     def questions(self) -> list[Question]:
-        """Questions in order; ids may repeat between data sets, so rows refer to questions by position."""
+        """Questions in order; rows refer to them by position, because ids may repeat across data sets."""
         path = self.path / QUESTIONS
         try:
             return [_QUESTION.validate_python(row) for row in read_rows(path)]

@@ -63,7 +63,7 @@ class CorpusCheck:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Hits for one question, or None if the search failed."""
+    """Hits for one question; None if the search failed."""
 
     question: Question
     hits: tuple[Hit, ...] | None
@@ -205,7 +205,7 @@ def _by_depth(probes: Sequence[Probe], measure: Callable[[Probe, int], float]) -
 
 
 def markdown(checked: IndexCheck, title: str) -> str:
-    """Two tables by data set, narrow enough for a terminal, and the statistics of the corpus."""
+    """Report with two tables by data set, narrow enough for a terminal, and the statistics of the corpus."""
 
     def mean(estimated: Estimate | None) -> str:
         return f"{estimated.value:.2f} [{estimated.low:.2f}, {estimated.high:.2f}]" if estimated else ABSENT

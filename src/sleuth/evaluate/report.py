@@ -71,7 +71,7 @@ def check_failures(folder: EvaluationFolder, results: Sequence[QuestionResult]) 
 
 
 def select_transcripts(results: Sequence[QuestionResult], count: int = TRANSCRIPTS) -> list[int]:
-    """Positions of questions to show: from each data set in turn, wrong and right answers alternating."""
+    """Positions of the questions to show: data sets take turns, and wrong and right answers alternate."""
     usable = (position for position, result in enumerate(results) if result.usable)
     by_set = group_by(usable, lambda position: results[position].question.data_source)
     for positions in by_set.values():

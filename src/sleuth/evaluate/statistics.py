@@ -129,7 +129,7 @@ def _tango_upper(wins: int, losses: int, count: int) -> float:
 
 
 def _rule_of_three(array: Vector, bounds: Interval | None) -> Interval:
-    """How far unobserved values could move the mean.
+    """Maximum effect of unobserved values on the mean.
 
     A value not seen in n draws has a probability of at most 1 - 0.05^(1/n), and could be at the bounds. Without
     bounds the scale is unknown: constant values get a margin of twice their size, varying values get none.

@@ -77,7 +77,7 @@ class RetryPolicy:
             return RequestFailure("deadline", f"no response within the deadline of {self.deadline:g} s{last}")
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after this many failures; random, from the system so that seeded runs are not affected."""
+        """Random wait in seconds after this many failures; does not use the seeded random generator."""
         longest = min(self.longest_pause, self.first_pause * 2.0 ** min(failures - 1, 32))
         return random.SystemRandom().uniform(0.0, longest)
 

@@ -59,7 +59,7 @@ class ConnectionPool:
             await keeper.aclose()
 
     async def _keep_open(self, loop: asyncio.AbstractEventLoop) -> "AsyncGenerator[_LoopPool, None]":
-        """Yield a pool once; a loop that ends closes its async generators, and with this one the connections."""
+        """Keep a pool open: when the loop ends, it closes its async generators, and with this one the connections."""
         pool = _LoopPool(asyncio.Semaphore(self._size))
         try:
             yield pool

@@ -109,7 +109,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 protocol with 431 for heads above 64 KiB and 408 for heads that take more than 20 s.
 
     uvicorn limits neither: a header of 96 MB blocked all clients for seconds, and an endless head kept its connection
-    forever. Trailers and chunk extensions have the same limits, and so has a body still sent after its response.
+    forever. Trailers and chunk extensions have the same limits, and so does a body that is still being sent after its
+    response.
     """
 
     head_seconds = 20.0

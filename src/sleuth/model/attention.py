@@ -276,7 +276,7 @@ class _Attend(torch.autograd.Function):
 
 
 class _AttendRotated(torch.autograd.Function):
-    """Keeps one QKV row per token: the one rotated in place or, with norms, the original."""
+    """Attention on rotated heads; saves one QKV row per token: rotated in place or, with norms, the original."""
 
     @staticmethod
     def forward(

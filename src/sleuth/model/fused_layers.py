@@ -105,7 +105,7 @@ def weight_gradient(upstream_NX: Tensor, states_NW: Tensor, parts: int | None = 
 
 
 def split_count(upstream_NX: Tensor, states_NW: Tensor, measured: SplitTable = MEASURED_SPLITS) -> int:
-    """Parts of a weight gradient: as measured, or as many as fill the multiprocessors."""
+    """Number of parts of a weight gradient: a measured value, or enough to fill the multiprocessors."""
     tokens, rows, columns = len(states_NW), upstream_NX.shape[1], states_NW.shape[1]
     for least, parts in reversed(measured.get((rows, columns), ())):
         if tokens >= least:
@@ -175,7 +175,7 @@ def _add_norm(residual_NW: Tensor, delta_NW: Tensor | None, weight_W: Tensor, ep
 
 
 class _AddNorm(torch.autograd.Function):
-    """Returns the residual stream too, so that both of its gradients are added in one kernel."""
+    """Add and norm; also returns the residual stream, so that both of its gradients are added in one kernel."""
 
     @staticmethod
     def forward(
@@ -201,7 +201,7 @@ class _AddNorm(torch.autograd.Function):
 
 
 class _AddNormProject(torch.autograd.Function):
-    """Keeps the residual stream; the backward kernel recomputes its norm."""
+    """Add, norm and project; saves only the residual stream, and the backward kernel recomputes its norm."""
 
     @staticmethod
     def forward(
@@ -252,7 +252,7 @@ class _Project(torch.autograd.Function):
 
 
 class _GateProject(torch.autograd.Function):
-    """Keeps gate and up; the backward kernel recomputes their product."""
+    """Gate and project; saves only gate and up, and the backward kernel recomputes their product."""
 
     @staticmethod
     def forward(ctx: Any, both_N2I: Tensor, weight_WI: Tensor, bias_W: Tensor | None) -> Tensor:

@@ -66,7 +66,7 @@ def chunk_rows(tokens: int, vocabulary: int) -> int:
 
 
 class ScoreTokens(torch.autograd.Function):
-    """Keeps the hidden states and three numbers per token, and one chunk of logits at a time."""
+    """Scores tokens; saves the hidden states and three numbers per token, with one chunk of logits at a time."""
 
     @staticmethod
     def forward(

@@ -111,7 +111,7 @@ def _read_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
 @dataclass(slots=True)
 class _NoAttention:
-    """A layout in which no token sees another; records the last token's key per layer."""
+    """A layout in which no token sees any other; records the last token's key per layer."""
 
     keys: dict[int, Tensor] = field(default_factory=dict)
 

@@ -43,7 +43,7 @@ def transcript(row: Row) -> Html:
 
 
 def _verdict(row: Row) -> Html:
-    """Right, wrong or unusable; episodes that failed are never called wrong."""
+    """The verdict: right, wrong or unusable; failed episodes are never called wrong."""
     if not StopReason(row["stop"]).usable:
         return element("span", "unusable", class_="mark quiet")
     score = row.get("score") or {}
@@ -85,7 +85,7 @@ def _turn(turn: Row) -> Html:
 
 
 def call_text(turn: Row) -> str:
-    """The arguments of a tool call: the value alone if there is only one text, else JSON."""
+    """The arguments of a tool call: the bare value if there is a single string, else JSON."""
     arguments = turn.get("arguments") or {}
     values = list(arguments.values())
     return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(arguments, ensure_ascii=False)

@@ -177,7 +177,7 @@ def remove_atomically(path: Path) -> None:
 
 
 def _host() -> str:
-    """Identify this host: process ids are meaningless on others that share the folder."""
+    """Identify this host: process ids are meaningless on other hosts that share the folder."""
     return f"{crc32(node().encode()):08x}"
 
 

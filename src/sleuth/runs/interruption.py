@@ -50,7 +50,7 @@ class Interruption:
 
     @contextmanager
     def defer(self) -> Iterator[None]:
-        """Only record the first signal; the work inside checks for it where it can stop."""
+        """Only record the first signal; the enclosed work checks for it where it can stop."""
         before, self._deferred = self._deferred, True
         try:
             yield

@@ -235,7 +235,7 @@ class Run:
 
 
 def _parts(manifest: Row) -> list[Row]:
-    """Return the software versions by the step they were first used at; old manifests hold only the first."""
+    """Return the software versions by the step of their first use; old manifests record only the initial versions."""
     first: Row = {name: manifest[name] for name in ("code", "torch", "transformers") if name in manifest}
     parts = manifest.get("parts") or [{"step": 0, **first}]
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):

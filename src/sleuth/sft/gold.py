@@ -271,7 +271,7 @@ def passage_finder(corpus: Path | None, index: str | None, wanted: set[str]) -> 
 
 
 def reading_order(question: Question, gold: Sequence[Passage]) -> list[Passage]:
-    """Order passages as a reader finds them: those that the question names first, then those that these name."""
+    """Order passages as a reader would find them: first those named in the question, then those they mention."""
     left, ordered = list(gold), list[Passage]()
     words = set(normalise(question.question).split())
 
@@ -343,7 +343,7 @@ def _row(question: Question, messages: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def _missing(question: Question, gold: Sequence[Passage], searches: Sequence[GoldSearch]) -> list[Passage]:
-    """Gold passages that no search found; a single one can be replaced by another of its page with the answer."""
+    """Gold passages that no search found; a single gold passage may be replaced by one of its page with the answer."""
     seen, golds = _passages(searches), _distinctive_answers(question)
     if len(gold) == 1 and any(each.title == gold[0].title and cover_em(each.text, golds) for each in seen):
         return []

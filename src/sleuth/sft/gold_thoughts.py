@@ -121,7 +121,7 @@ def answer_as_written(golds: Sequence[str], texts: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: `subject` has the fact, `named` is the passage in the question, maybe their work."""
+    """One side of a comparison: `subject` has the fact, `named` is the passage that the question names."""
 
     subject: Subject
     named: Passage
@@ -135,7 +135,7 @@ class Side:
 
     @property
     def label(self) -> str:
-        """The title, with the work in parentheses if the question names that."""
+        """The title, followed by the work in parentheses if the question names the work."""
         is_named = self.subject.topic.passage is self.named
         return self.title if is_named else f"{self.title} ({base_title(self.named.title)})"
 
@@ -192,7 +192,7 @@ class Equality:
 
 
 def explain_comparison(question: Question, passages: Sequence[Passage]) -> str | None:
-    """What the passages state about the two sides of a comparison, if it implies the gold answer; else None."""
+    """State the facts of both sides of a comparison if they imply the gold answer; otherwise return None."""
     named = [passage for passage in passages if cover_em(question.question, (base_title(passage.title),))]
     named.sort(key=lambda passage: question.question.lower().find(base_title(passage.title).lower()))
     # Titles may contain words such as death or first.
@@ -213,7 +213,7 @@ def explain_comparison(question: Question, passages: Sequence[Passage]) -> str |
 def _pairs(
     subjects: Sequence[Subject], relation: Relation, of_makers: bool, named: Sequence[Passage]
 ) -> list[tuple[Side, Side]]:
-    """Pairs of subjects with the fact: those that the question names, or the makers of works that it names."""
+    """Pairs of subjects with the fact: the topics that the question names, or the makers of the works it names."""
     known = [subject for subject in subjects if relation in subject.facts]
     sides = [
         Side(subject, passage)

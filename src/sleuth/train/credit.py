@@ -98,7 +98,7 @@ def _attach_gae(
     algorithm: AlgorithmConfig,
     kl_coefficient: float,
 ) -> list[Row]:
-    """Turn rewards are paid at the end of their turn, the rest at the last token, the KL penalty where it arises."""
+    """Attach GAE advantages: turn rewards are paid at the end of their turn, the rest at the last token."""
     token_rewards = [-kl_coefficient * each_S for each_S in divergence]
     for row, each_S, reward in zip(rows, token_rewards, rewards_N, strict=True):
         paid_S = row.columns.get("turn_reward", torch.zeros(()))

@@ -114,7 +114,7 @@ class TrainingLoop:
         return monitor.finish(batch, rates.kl)
 
     def record(self, result: StepResult, progress: Progress) -> Progress:
-        """Record the step, evaluate and save if due; metrics are on disk before the checkpoint that includes them."""
+        """Record the step, then evaluate and save if due; metrics reach the disk before the checkpoint."""
         parts, step, metrics, settings = self.parts, progress.step, result.metrics, self.parts.config.train
         parts.record_verdicts(step, result.verdicts, self.observer)
         verdict = most_severe(result.verdicts)

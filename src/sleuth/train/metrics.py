@@ -242,7 +242,7 @@ class TokenLog:
 
 
 def _key(row: Row) -> int:
-    """Rows are replaced when they gain columns; their token tensor stays the same."""
+    """Key of a row: its token tensor, which stays the same when the row is replaced to add columns."""
     return id(row.ids_L)
 
 

@@ -67,7 +67,7 @@ class Parity:
         }
 
     def within(self, limit: float) -> bool:
-        """Whether the mean difference is at most `limit`; NaN is not."""
+        """Whether the mean difference is at most `limit`; False for NaN."""
         return self.mean <= limit
 
 
@@ -187,7 +187,7 @@ Dialogue = tuple[Sequence[int], ...]  # the tokens given before each turn
 
 
 def _dialogues(prompts: Sequence[Sequence[int]]) -> Iterator[Dialogue]:
-    """The samples of each prompt; observations are made of the prompts' own text."""
+    """The dialogues of each prompt; observations are made from the text of the prompts."""
     text = [token for prompt in prompts for token in prompt]
     for place, prompt in enumerate(prompts):
         length = OBSERVATION * (place + 1)

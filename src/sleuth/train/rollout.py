@@ -241,7 +241,7 @@ def _raise_interrupts() -> Iterator[None]:
 
 
 def _wait(future: Future[Result]) -> Future[Result]:
-    """Wait in slices: Python handles signals in the main thread, and a signal to another thread does not wake it."""
+    """Wait in short intervals, because a signal that arrives in another thread does not wake the main thread."""
     while wait([future], timeout=POLL_SECONDS).not_done:
         pass
     return future

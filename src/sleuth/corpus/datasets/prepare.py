@@ -85,7 +85,7 @@ def prepare(
 
 
 def _source_schema(path: Path) -> parquet.Schema | None:
-    """Return the schema of a Parquet file, or of the one that a prepared JSONL file was made of."""
+    """Return the schema of a Parquet file, or of the Parquet source of a prepared JSONL file."""
     if is_parquet(path):
         return parquet.schema(path)
     manifest = path.parent / MANIFEST
@@ -126,7 +126,7 @@ def _write_dropped(path: Path, merged: Merged) -> None:
 def _write_table(
     path: Path, rows: Sequence[QuestionRow], schemas: Sequence[parquet.Schema | None], split: str, prompt: MakePrompt
 ) -> parquet.Schema | None:
-    """Write the rows as Parquet; return the schema of their source files if they fit it, else None."""
+    """Write the rows as Parquet; return the schema of the source files if the rows fit it, else None."""
     schema = _original_schema(rows, schemas)
     table = _search_r1_rows(rows, split, prompt) if schema is None else _original_rows(rows)
     try:

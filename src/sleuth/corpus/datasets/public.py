@@ -236,7 +236,7 @@ def _require_space(repo: str, missing: Sequence[_Download], folder: Path) -> Non
 
 
 def _alternative(wanted: Collection, folder: Path) -> str:
-    """Explain how to get the files another way: from which repository, and to which path."""
+    """Explain how to provide the files manually: the repository to copy from, and the path to copy to."""
     home = folder / wanted.repo
     names = " and ".join(wanted.patterns)
     if wanted.joined:

@@ -18,8 +18,8 @@ UNKNOWN = -1
 class PagePool:
     """Contents, reference counts and free list of the pages.
 
-    A full page may have many readers; a partly filled one has one, which writes to it. A page without readers is blank,
-    or cached: then it is found by its key until it is evicted.
+    A full page may have many readers; a partly filled page has a single reader, which also writes to it. A page without
+    readers is either blank, or cached and found by its key until it is evicted.
     """
 
     def __init__(self, count: int) -> None:

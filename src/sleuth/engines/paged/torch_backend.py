@@ -146,7 +146,7 @@ def draw(logits_MV: Tensor, settings_M4: Tensor, uniform_M: Tensor) -> tuple[Ten
 
 
 def _thresholds(logits_RV: Tensor, mass_RV: Tensor, settings_R4: Tensor) -> Tensor:
-    """The lowest logit of each row that may be drawn."""
+    """The lowest logit of each row that sampling may draw."""
     temperature_R1, top_k_R1, top_p_R1, min_p_R1 = settings_R4[:, :, None].unbind(1)
     vocabulary = logits_RV.shape[-1]
     sorted_RV, order_RV = logits_RV.sort(descending=True)

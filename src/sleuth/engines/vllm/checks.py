@@ -56,7 +56,7 @@ async def _check(client: VllmClient) -> tuple[str, int]:
 
 
 async def _check_logprobs(client: VllmClient, model: str) -> None:
-    """At half the temperature, processed logprobs are twice as far apart; raw ones are unchanged."""
+    """Check that logprobs depend on the temperature: at half of it, they are twice as far apart."""
     for prompt in PROMPTS:
         spreads = []
         for temperature in (1.0, LOW_TEMPERATURE):
@@ -89,7 +89,7 @@ def request_top_logprobs(address: str, model: str, prompt: int) -> dict[int, flo
 
 
 def head_followed(before: Mapping[int, float], after: Mapping[int, float], vocabulary: int) -> bool:
-    """Whether the outputs shifted with the embedding; ties with the last token may be listed differently."""
+    """Whether the outputs shifted with the embedding, ignoring ties with the last listed token."""
     last = min(before.values()) + TOLERANCE
     return all(
         abs(after.get((token + 1) % vocabulary, -1e9) - logprob) < TOLERANCE

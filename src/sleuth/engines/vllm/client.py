@@ -136,7 +136,7 @@ class VllmClient:
         return httpx.AsyncClient(base_url=self.address, timeout=self._timeout, transport=make_transport(None))
 
     def _raise_for_status(self, response: httpx.Response) -> None:
-        """A server error may be retried elsewhere; a client error fails its own request only."""
+        """Raise ServerLost for a server error, which may be retried; a client error fails its own request only."""
         if response.status_code == httpx.codes.OK:
             return
         problem = f"{self.address} returned {response.status_code}: {error_message(response.text)}"

@@ -31,7 +31,7 @@ def is_truncated(sampling: Sampling) -> bool:
 
 
 def _body(model: str, ids: Sequence[int], temperature: float) -> dict[str, Any]:
-    """Set every sampling parameter, so that the model's generation config has no effect."""
+    """Build a request that sets every sampling parameter, so that the model's generation config has no effect."""
     return {
         "model": model,
         "prompt": list(ids),

@@ -210,7 +210,7 @@ class VllmEngine:
     async def _stream(
         self, client: VllmClient, epoch: int, partial: PartialCompletion, on_tokens: OnTokens | None
     ) -> str | None:
-        """Add what the server streams; tokens that arrive after an update of the weights of `epoch` are discarded."""
+        """Add the streamed tokens; those that arrive after a weight update, when `epoch` is outdated, are discarded."""
         version, started_at = self._version, len(partial.ids)
         async with aclosing(client.stream(partial.request_body(self._model, self._eos_ids))) as chunks:
             async for chunk in chunks:

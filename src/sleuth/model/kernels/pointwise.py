@@ -243,7 +243,7 @@ def rms_norm_backward(
 
 
 def split_width(width: int) -> tuple[int, int]:
-    """Split a row into one or two powers of two, whichever pads less; the second is 0 for one."""
+    """Split a row into one or two powers of two, whichever pads less; the second is 0 if one suffices."""
     whole: int = triton.next_power_of_2(width)
     main = whole if whole == width else whole // 2
     rest = triton.next_power_of_2(width - main) if width > main else 0

@@ -25,7 +25,7 @@ def norm_and_rotate(
     states, norm, cosine, sine, eps,
     heads: tl.constexpr, half: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """Both halves of each of a token's heads, normed if there is a norm, then rotated."""
+    """Optionally norm a token's heads, then rotate both halves of each."""
     head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
     inside = (head < heads) & (column < half)
     place = states + head * (2 * half) + column

@@ -260,7 +260,7 @@ def _copy(flat: FaissFile, file: BinaryIO, progress: Progress) -> None:
 
 
 def _to_half(flat: FaissFile, vectors: NDArray[np.float32], start: int) -> NDArray[np.float16]:
-    """Convert vectors to half precision; `start` is the row of the first, for messages."""
+    """Convert vectors to half precision; `start` is the row number of the first vector, for error messages."""
     with np.errstate(over="ignore"):
         halves = vectors.astype("<f2")
     infinite = np.flatnonzero(~np.isfinite(halves).all(axis=1))

@@ -69,7 +69,7 @@ class EpisodeRecorder:
     _announced: ToolCall | None = None
 
     def begin_turn(self, max_tokens: int) -> int:
-        """The number of tokens that a turn may sample; an EngineFailure if none are left."""
+        """The number of tokens that a turn may sample; raises EngineFailure if none are left."""
         if self.tokens_left is not None and self.tokens_left <= 0:
             self.token_limit = True
             raise EngineFailure("the token budget of this request is spent")

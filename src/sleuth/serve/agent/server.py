@@ -139,7 +139,7 @@ class Admission:
         self.active -= 1
 
     def _expected_wait(self) -> float:
-        """The seconds that a request would wait if it came now."""
+        """Estimated wait in seconds of a request that arrives now."""
         return self._mean_seconds * (self.waiting + 1) / self.slots
 
     def _overloaded(self) -> ApiError:

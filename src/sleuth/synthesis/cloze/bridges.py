@@ -134,7 +134,7 @@ def bridge_drafts(chain: Chain, rng: Random) -> Iterator[Draft]:
 
 
 def intersection_draft(chain: Chain, rng: Random) -> Draft | None:
-    """Ask for the topic of the second page, which the first page names and the second describes."""
+    """Ask for a topic that the first page mentions and the second page is about."""
     first, second = chain.pages
     topic, relation = second.subject.topic, chain.relations[0]
     verb = AGENT_VERBS.get(relation) if relation else None
@@ -154,7 +154,7 @@ def intersection_draft(chain: Chain, rng: Random) -> Draft | None:
 
 
 def _is_contradicted(draft: Draft, alternatives: Sequence[Page]) -> bool:
-    """Whether another page on the same topic has another value, such as the population in another year."""
+    """Whether another page on the same topic states a different value, such as the population in another year."""
     if draft.relation is None:
         return False
     facts = (page.subject.facts.get(draft.relation) for page in alternatives)
@@ -191,7 +191,7 @@ def _refers_to(link: Link, first: Page, second: Page) -> bool:
 
 
 def _is_rewritable(draft: Draft, page: Page) -> bool:
-    """Whether the name of the topic occurs once, in a position where a description fits too."""
+    """Whether the name of the topic occurs exactly once, where a description can replace it."""
     topic = page.subject.topic
     if draft.templates:
         return True

@@ -78,7 +78,7 @@ class Comparisons:
         return self._rng.random() < 1 / 2
 
     def _partner(self, pool: PoolKey, page: Page, fits: Callable[[Page], bool] | None = None) -> Page | None:
-        """A random page of a pool with another title that fits, or None after a few draws."""
+        """Draw a random page with another title that fits; None after a few failed draws."""
         pages = self._pools.get(pool, ())
         for _ in range(MAX_TRIES if len(pages) > 1 else 0):
             other = self._rng.choice(pages)

@@ -194,7 +194,7 @@ def extract_subject(topic: Topic, lexicon: Lexicon) -> Subject:
 
 
 def _single_name(text: str, found: re.Match[str] | None, group: str = "name") -> str | None:
-    """The matched name, unless it is one of several or part of a longer phrase."""
+    """The matched name; None if it is one of several or part of a longer phrase."""
     if found is None:
         return None
     name, after = found[group].partition(" of the ")[0].rstrip(","), text[found.end(group) :]
@@ -224,7 +224,7 @@ def _date_fact(date: str) -> Fact:
 
 
 def _is_female(text: str) -> bool | None:
-    """Gender by pronouns; None if they are balanced or absent."""
+    """Guess the gender from pronouns; None if they are balanced or absent."""
     female, male = len(FEMALE.findall(text)), len(MALE.findall(text))
     return None if female == male or min(female, male) * 2 > max(female, male) else female > male
 
@@ -344,7 +344,7 @@ def _family(topic: Topic, lexicon: Lexicon) -> Found:
 
 
 def _parents(text: str, child: re.Match[str], lexicon: Lexicon) -> Found:
-    """Of two parents the first is the father unless the given name is female; a single one needs a known gender."""
+    """Father and mother: the first of two is the father unless female; a single parent needs a known gender."""
     first, second = child["father"], child["mother"]
     female = lexicon.is_female_name(first)
     if second and (child["wife"] or lexicon.is_female_name(second)) and female is not True:

@@ -335,7 +335,7 @@ class _Generator:
         return None if self._exclusions.excludes(passage) else analyze(passage, self._lexicon)
 
     def _common_answers(self) -> frozenset[str]:
-        """Answers of many pages, such as a country or a year: asking for one reveals no evaluation question."""
+        """Answers that many pages share, such as a country or a year; they reveal no evaluation question."""
         rows = self._order[:SAMPLED_PAGES]
         counts: Counter[str] = Counter()
         for index, row in enumerate(rows):

@@ -144,7 +144,7 @@ def punctuate(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """The topic as subject, if it is, the text between subject and span, the span, and the rest of the clause."""
+    """A clause: the topic if it is the subject, the text between subject and span, the span, and the rest."""
 
     name: str | None
     before: str
@@ -181,7 +181,7 @@ def clause_of(statement: Statement, span: Span) -> Clause:
 
 
 def question_words(span: Span, objective: bool) -> str:
-    """The words that ask for a span: which band, who, how many books."""
+    """The question words for a span: which band, who, how many books."""
     match span.kind:
         case Kind.PERSON:
             return f"which {span.noun}" if span.noun else "whom" if objective else "who"

@@ -173,7 +173,7 @@ def parse_definition(text: str, title: str) -> Definition | None:
 
 
 def _majority(found: Counter[TitleEntry]) -> TitleEntry:
-    """The entry whose kind most passages with a title agree on."""
+    """The entry with the most frequent kind among the passages of a title."""
     kinds = Counter[Kind | None]()
     for entry, count in found.items():
         kinds[entry.kind] += count

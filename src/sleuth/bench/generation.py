@@ -176,7 +176,7 @@ class EmbeddedPlayer:
 
     def seconds(self, episodes: Sequence[Episode]) -> float:
         if self._engine is None:
-            raise EngineFailure("the engine is closed; play episodes while it is open")
+            raise EngineFailure("the engine is closed; create a new one")
         return self._loop.run(_play_all(self._engine, episodes))
 
     def close(self) -> None:

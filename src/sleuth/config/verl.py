@@ -22,7 +22,7 @@ def read_search_tool(file: Path) -> Mapping[str, Any]:
             return {str(key): value for key, value in entry.items()}
         case {"tools": [*tools]}:
             names = [tool.get("class_name") if isinstance(tool, dict) else tool for tool in tools]
-            raise InputError(f"{file} has the tools {names}; {EXPECTED} alone, add others by import: or mcp:")
+            raise InputError(f"{file} has the tools {names}; {EXPECTED} only; add other tools with import: or mcp:")
     raise InputError(f"{file} has no list of tools; {EXPECTED}")
 
 

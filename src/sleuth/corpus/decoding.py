@@ -24,7 +24,7 @@ ACTUAL = {"iso8859-1": "cp1252", "ascii": "cp1252"}
 
 
 def decode(content: bytes, declared: str = "") -> str:
-    """Decode bytes of a declared or unknown encoding, without byte order mark, NULs and surrogates; never fails."""
+    """Decode bytes of a declared or unknown encoding; remove byte order mark, NULs and surrogates. Never fails."""
     marked = next((encoding for mark, encoding in MARKS.items() if content.startswith(mark)), None)
     if marked is not None:
         return clean(content.decode(marked, "replace"))

@@ -103,7 +103,7 @@ READERS: dict[str, Callable[[Path], _Content]] = {
 
 
 def _join_wrapped_lines(text: str) -> str:
-    """Put each paragraph, ended by a blank line, on one line."""
+    """Join the lines of each paragraph; a blank line ends a paragraph."""
     blocks = (" ".join(block.split()) for block in PARAGRAPHS.split("\n".join(text.splitlines())))
     return "\n".join(filter(None, blocks))
 

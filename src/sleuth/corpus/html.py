@@ -84,7 +84,7 @@ def read_markup(html: str) -> Markup:
 
 
 class _MarkupReader:
-    """State of a pass over a page."""
+    """Parser state while reading a page."""
 
     def __init__(self) -> None:
         self.named: dict[str, list[str]] = {"title": [], "h1": []}
@@ -123,7 +123,7 @@ class _MarkupReader:
 
 
 def _tag_name(tag: str) -> str:
-    """Return the element name of a tag; a comment mark is its own name."""
+    """Return the element name of a tag; for a comment, its opening mark."""
     name = NAME.match(tag)
     return name[1].lower() if name else tag
 

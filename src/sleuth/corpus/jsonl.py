@@ -133,7 +133,7 @@ def _parse_json(line: bytes) -> Any:
 
 
 def _null(_: str) -> None:
-    """Parse NaN and infinities as null: they are not JSON, and a server could not pass them on."""
+    """Parse NaN and infinities as null: they are not valid JSON, and a server could not return them."""
 
 
 DECODER = json.JSONDecoder(parse_constant=_null)

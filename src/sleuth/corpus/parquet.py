@@ -107,7 +107,7 @@ def decode_schema(text: str) -> Schema:
 
 
 def _map_entries(value: Any, kind: Any) -> Any:
-    """Convert the entries of maps to tuples; values of another type are left for pyarrow to refuse."""
+    """Convert the entries of maps to tuples; pyarrow rejects values of other types."""
     types = pyarrow.types
     if types.is_map(kind) and isinstance(value, list):
         inner = (kind.key_type, kind.item_type)

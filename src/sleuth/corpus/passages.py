@@ -178,7 +178,7 @@ def _write_order(ids: "Ids", folder: Path, called: Path) -> None:
 
 
 class RepeatedId(ValueError):
-    """Two rows have the same id."""
+    """Raised if two rows have the same id."""
 
     def __init__(self, name: str, first: int, second: int) -> None:
         super().__init__(f"rows {first} and {second} have the same id {name!r}")

@@ -93,7 +93,7 @@ def is_parquet(path: Path) -> bool:
 
 
 def unused_id(name: str, taken: set[str]) -> str:
-    """Return the id, with a numeric suffix if it is taken."""
+    """Return the id, with a numeric suffix if it is already in use."""
     unique, number = name, 2
     while unique in taken:
         unique, number = f"{name}_{number}", number + 1
@@ -111,7 +111,7 @@ def _read_row(values: dict[str, Any], reader: Reader, source: str) -> QuestionRo
 
 
 def _read_values(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the values of each row."""
+    """Yield the location and the values of each row."""
     if is_parquet(path):
         yield from _read_parquet(path)
         return

@@ -128,7 +128,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _sort_key(path: Path) -> tuple[str, int]:
-    """Sort by name, and numbered pieces by their number."""
+    """Sort key: by name, with numbered pieces in numeric order."""
     number = path.name.removeprefix(PIECE)
     numbered = number != path.name and number.isdecimal()
     return (path.parent.as_posix(), int(number)) if numbered else (path.as_posix(), -1)

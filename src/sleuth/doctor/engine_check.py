@@ -76,7 +76,7 @@ def _measure(policy: Policy, tokens: int) -> Parity:
 
 
 def finding(found: Parity, limit: float | None = None) -> Finding:
-    """Judge a parity: bad if no run would start, a warning if rounding does not explain it."""
+    """Rate a parity: bad if no run would start, a warning if rounding alone does not explain the difference."""
     limit = EngineConfig().parity_limit if limit is None else limit
     rounding = ROUNDING[found.dtype]
     what = f"{found.dtype} on {found.device}"

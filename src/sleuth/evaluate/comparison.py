@@ -23,7 +23,7 @@ class Pair:
         return self.first.question
 
     def values(self, measure: str) -> tuple[float, float] | None:
-        """Both values of a measure; None unless both evaluations have it."""
+        """The values of a measure in both evaluations; None unless both have it."""
         first, second = self.first.values, self.second.values
         if first is None or second is None or measure not in first or measure not in second:
             return None
@@ -77,7 +77,7 @@ class Comparison:
         return _difference(self.pairs, measure)
 
     def gain(self, measure: str) -> Estimate:
-        """Paired difference alone; raise ValueError if no pair has the measure."""
+        """The paired difference; raise ValueError if no pair has the measure."""
         return paired_difference(*_values(self.pairs, measure), proportion=measure not in COUNTS)
 
     def changed(self, measure: str) -> tuple[list[Pair], list[Pair]]:

@@ -116,7 +116,7 @@ class EvaluationFolder:
             ) from error
 
     def locations(self) -> dict[int, RowLocation]:
-        """Location of each question's trajectory: the last usable one, otherwise the last complete row."""
+        """Location of each question's trajectory: its last usable row, otherwise its last complete row."""
         path = self.path / TRAJECTORIES
         if not path.exists():
             return {}
@@ -180,7 +180,7 @@ def row_with_passages(trajectory: Trajectory, score: Score | None, seconds: floa
 
 def read_trajectory(written: Mapping[str, Any], question: Question) -> Trajectory:
     if problem := unsupported_version(written):
-        raise InputError(f"the trajectory of question {question.id!r} cannot be read: {problem}")
+        raise InputError(f"the trajectory of question {question.id!r} cannot be read: {problem}; restore the file")
     try:
         validate_row(FullRow, written)
         runs = (repeat(origin == "sampled", count) for origin, count in written["origin"])
@@ -198,7 +198,9 @@ def read_trajectory(written: Mapping[str, Any], question: Question) -> Trajector
             failure=written["failure"],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"the trajectory of question {question.id!r} cannot be read ({error!r})") from error
+        raise InputError(
+            f"the trajectory of question {question.id!r} cannot be read ({error!r}); restore the file"
+        ) from error
 
 
 def _read_turn(turn: Mapping[str, Any]) -> Turn:

@@ -149,7 +149,7 @@ class _JudgeClient:
     refusals: int = 0
 
     async def verdict(self, result: QuestionResult) -> float | None:
-        """1, 0, or None if no attempt within the deadline gave a clear verdict."""
+        """Request a verdict: 1, 0, or None if no attempt within the deadline gave a clear one."""
         found = await RetryPolicy(self.judge.deadline).run(partial(self._attempt, result))
         if not isinstance(found, RequestFailure):
             self.answered, self.refusals = True, 0
@@ -170,7 +170,7 @@ class _JudgeClient:
 
 
 def _with_verdicts(results: Sequence[QuestionResult], verdicts: Mapping[int, float]) -> list[QuestionResult]:
-    """Results with these verdicts only; if the judge gave none at all, no result gets a `judge` value."""
+    """Add the verdicts to the results; if there are no verdicts at all, no result gets a `judge` value."""
     no_verdicts = not verdicts and any(result.answer for result in results)
     judged = []
     for place, result in enumerate(results):

@@ -56,7 +56,7 @@ def write_report(folder: EvaluationFolder, results: Sequence[QuestionResult]) ->
 
 
 def check_failures(folder: EvaluationFolder, results: Sequence[QuestionResult]) -> str | None:
-    """Describe the questions that failed, or None; raise if no question was answered or no prompt fitted."""
+    """Describe the failed questions, or return None; raise if no question was answered or no prompt fitted."""
     usable = [result for result in results if result.usable]
     if usable and all(result.prompt_too_long for result in usable):
         raise ConfigError(f"the prompt did not fit for any question; {REMEDY_CONTEXT}")

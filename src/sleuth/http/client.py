@@ -199,7 +199,7 @@ def error_message(body: bytes | str, secrets: Secrets = NO_SECRETS) -> str:
 
 
 def check_positive(**settings: float) -> None:
-    """Raise ConfigError for a setting that is not above 0."""
+    """Raise ConfigError if a setting is not above 0."""
     for name, value in settings.items():
         if not value > 0:
             raise ConfigError(f"{name} is {value}; expected a number above 0")

@@ -116,14 +116,14 @@ class RateLimiter:
 
 
 def make_transport(proxy: httpx.Proxy | None) -> httpx.AsyncHTTPTransport:
-    """A transport through the given proxy or none; proxies of the environment may not reach the server."""
+    """A transport through the given proxy, or a direct one; proxies set in the environment are ignored."""
     limits = httpx.Limits(keepalive_expiry=IDLE_SECONDS)
     return httpx.AsyncHTTPTransport(verify=tls_context(), trust_env=False, proxy=proxy, limits=limits)
 
 
 @functools.cache
 def tls_context() -> ssl.SSLContext:
-    """The trusted certificates (SSL_CERT_FILE if set); cached, because loading them takes longer than a search."""
+    """TLS context with the trusted certificates (SSL_CERT_FILE if set); cached, because loading is slow."""
     return httpx.create_ssl_context()
 
 
@@ -136,7 +136,7 @@ def parse_proxy(url: str | None) -> httpx.Proxy | None:
 
 
 def parse_service_url(url: str, default_path: str) -> httpx.URL:
-    """The URL of a service; one without a path gets the default path."""
+    """Parse the URL of a service; the default path is added if it has none."""
     shown = "" if "@" in url else f" {url!r}"
     parsed = _parse_url(url, "the server URL", "http://127.0.0.1:8000", shown)
     if parsed.userinfo:

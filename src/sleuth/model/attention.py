@@ -33,7 +33,7 @@ MAX_HEAD_DIM = 256  # whose blocks fit shared memory
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Layers, heads and head width of a model, and the dtype of its cache."""
+    """Number of layers and heads, head width, and cache dtype of a model."""
 
     layers: int
     heads: int
@@ -55,7 +55,7 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Queries in tiles, one program each; all int32.
+    """Tiles of queries, one program each; all int32.
 
     A tile has `count_T` queries at packed positions from `first_T` on, of the sequence in slot `slot_T`. The first one
     has position `position_T` in its sequence; each sees its sequence up to itself.
@@ -213,7 +213,7 @@ class PackedFlash:
         return attended
 
     def tiles(self, tokens: int, *, by_tokens_after: bool = False) -> Tiles:
-        """Tiles of `tokens` tokens whose slots are rows; the most predecessors last, or the most successors first."""
+        """Tiles of `tokens` tokens per row, ordered by their number of predecessors or successors."""
         if (tokens, by_tokens_after) not in self._tiles:
             starts = accumulate(self._lengths[:-1], initial=0)
             rows = enumerate(zip(starts, self._lengths, strict=True))

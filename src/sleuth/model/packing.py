@@ -16,7 +16,7 @@ WEIGHT = "weight"  # the loss weight, a column that every row has
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One training sequence: its tokens, the positions of scored ones, and columns with a value for each of those."""
+    """One training sequence: tokens, positions of scored tokens, and columns with one value per scored token."""
 
     ids_L: Tensor
     positions_S: Tensor

@@ -172,7 +172,7 @@ def line_chart(
 
 
 def smoothed(values: Numbers, window: int) -> list[float | None]:
-    """Mean of the last `window` known values at each place; gaps stay gaps."""
+    """Running mean of the last `window` known values; gaps stay gaps."""
     means: list[float | None] = []
     for end in range(1, len(values) + 1):
         known = [value for value in values[max(0, end - window) : end] if value is not None and drawable(value)]
@@ -211,7 +211,7 @@ def _rule(frame: _Frame, rule: Rule) -> Html:
 
 
 def _marker(frame: _Frame, marker: Marker, x_label: str) -> Html:
-    """Thin vertical line with a foot wide enough to point at, above the tooltip columns."""
+    """Thin vertical line with a wider foot to hover over, drawn above the tooltip columns."""
     place = frame.x.place(marker.x)
     tip = element("title", f"{x_label} {short(marker.x)}: {marker.name}")
     return element("path", tip, d=f"M{place:g},{TOP}V{BOTTOM}m-4,0h8l-4,-7z", class_="mark-line")

@@ -204,7 +204,7 @@ def interval(estimate: Estimate | None, decimals: int = 3, sign: bool = False) -
 
 
 def short(value: object) -> str:
-    """A number of any size in a few characters; anything else as str()."""
+    """Format a number of any size in a few characters; other values with str()."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ABSENT if value is None else str(value)
     if not math.isfinite(value):

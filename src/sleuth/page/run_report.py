@@ -344,7 +344,7 @@ def trend(rows: Rows, key: str, name: str = "each step", colour: int = 0) -> lis
 
 
 def _by_kind(rows: Rows, part: str, title: str, high: float | None = None) -> Html:
-    """Held-out curves by kind of question; empty until one has two points."""
+    """Held-out curves by kind of question; empty until a curve has two points."""
     prefix = f"evaluate/{part}_"
     keys = [key for key in _keys(rows, prefix) if key.removeprefix(prefix) not in ("low", "high")]
     kinds = {key.removeprefix(prefix): _column(rows, key) for key in keys}

@@ -66,7 +66,7 @@ class RecordingRetriever:
         return outcomes
 
     def close(self) -> None:
-        """Stop recording; another recorder may continue the file."""
+        """Stop recording; another recorder may then append to the file."""
         self._close()
         self._file = -1
 

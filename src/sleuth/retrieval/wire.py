@@ -132,5 +132,5 @@ def _parse_passage(row: object) -> Passage:
 
 
 def _content_id(contents: str) -> str:
-    """An id for a document without one; equal text has an equal id."""
+    """An id for a document without one, derived from its text."""
     return hashlib.sha256(contents.encode("utf-8", "surrogatepass")).hexdigest()[:16]

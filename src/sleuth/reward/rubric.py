@@ -31,7 +31,7 @@ class Rubric:
         self._slots, self._rate = LoopSemaphore(config.concurrency), RateLimiter(config.rate)
 
     async def score_one(self, trajectory: Trajectory) -> tuple[Trajectory, Score | None]:
-        """Return the trajectory with its score: None if unusable, which it becomes if the user's function fails."""
+        """Return the trajectory and its score; if the user's function fails, it is unusable and the score is None."""
         if not trajectory.stop.usable:
             return trajectory, None
         try:
@@ -141,7 +141,7 @@ def count_answer_tags(trajectory: Trajectory) -> int:
 
 
 def _shows_answer(turn: Turn, golds: Sequence[str]) -> bool:
-    """Whether a gold answer is in the part of a passage that the model was shown."""
+    """Whether the part of a passage that the model was shown contains a gold answer."""
     texts = [hit.passage.contents for hit in turn.hits]
     if turn.shown is None:
         return any(cover_em(text, golds) for text in texts)
@@ -169,8 +169,8 @@ def _turn_rewards(name: str, score: Score, trajectory: Trajectory) -> tuple[floa
     spans = sum(origin == "sampled" for origin, _ in run_lengths(trajectory.sampled))
     if score.turns and spans and spans != len(trajectory.turns):
         raise FunctionFailed(
-            f"{name!r} returned turn rewards, but the {len(trajectory.turns)} turns of the episode are not one sampled "
-            f"span each ({spans} spans); return a total only"
+            f"{name!r} returned turn rewards, but the episode has {len(trajectory.turns)} turns and {spans} sampled "
+            "spans; return a total only"
         )
     return tuple(_number(name, f" for turn {place}", value) for place, value in enumerate(score.turns))
 

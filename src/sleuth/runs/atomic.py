@@ -96,7 +96,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 def _remedy(error: Exception, path: Path) -> str | None:
-    """Return the remedy for a failed write of `path`, or None if the error has another cause."""
+    """Return the remedy for a failed write of `path`; None if the error has another cause."""
     code = error.errno if isinstance(error, OSError) else None
     if code is None:
         # torch and numpy give no error number for a full disk; safetensors puts the number into its message.

@@ -43,7 +43,7 @@ def require_file(path: Path) -> Path:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSONL and its offsets file, atomically and the offsets first."""
+    """Atomically write JSONL and its offsets file, the offsets first."""
     starts = array("Q")
     with atomic_write(path) as rows_path, atomic_write(_offsets(path)) as offsets_path:
         with rows_path.open("wb") as file:

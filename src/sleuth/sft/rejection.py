@@ -36,7 +36,7 @@ class SelectionConfig:
     seed: int = 0
 
     def select(self, episodes: Sequence[ScoredTrajectory]) -> list[ScoredTrajectory]:
-        """The kept episodes of one question, without duplicates."""
+        """Select the episodes of one question to keep, without duplicates."""
         good = {trajectory.ids: (trajectory, score) for trajectory, score in reversed(episodes) if self._is_good(score)}
         return sorted(good.values(), key=lambda each: self._rank(each[0]))[: self.per_question]
 

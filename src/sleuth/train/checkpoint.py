@@ -271,7 +271,7 @@ class Saver:
         self._error: BaseException | None = None
 
     def save(self, policy: Policy, optimiser: Optimiser, progress: Progress, critic: Optimiser | None = None) -> Path:
-        """Copy the state, start to write it, and return the folder it will be in."""
+        """Copy the state, start writing it in the background, and return its future folder."""
         self.wait()
         # A rank that still writes is awaited here, where the timeout is long, and not while weights are gathered.
         self._ranks.barrier(f"the checkpoint of step {progress.step}")

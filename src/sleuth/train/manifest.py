@@ -89,7 +89,7 @@ def _describe_change(name: str, before: Any, now: Any) -> str:
 def record_resume(
     run: Run, config: Config, step: int, changes: Sequence[str], versions: Mapping[str, Any] | None
 ) -> None:
-    """Record changed settings and versions when a run continues; it is no longer finished."""
+    """Record changed settings and versions when a run continues, and mark the run as unfinished."""
     run.remove_summary()
     if versions is not None:
         run.record_versions(step, versions)

@@ -255,7 +255,7 @@ def _compact(column_S: Tensor | None, decimals: int | None) -> float | list[floa
 
 
 def _to_list(column_S: Tensor | None, decimals: int | None) -> list[float | None] | None:
-    """Numbers for JSON; None for values that are not finite."""
+    """Convert to a list for JSON; values that are not finite become None."""
     if column_S is None:
         return None
     wide_S = column_S.double()

@@ -143,7 +143,7 @@ class Optimiser:
         return [name for name, master in self._masters.items() if master is not self._parameters[name]]
 
     def state(self, whole: bool = False) -> dict[str, Tensor]:
-        """The live tensors to save, by names like exp_avg.NAME; copy them before the next step.
+        """The tensors to save, under names like exp_avg.NAME; they are live, so copy them before the next step.
 
         Includes the masters that are not parameters themselves, or all of them with `whole`.
         """

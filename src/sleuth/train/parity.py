@@ -153,7 +153,7 @@ async def measure(
 ) -> Parity:
     """Sample from the engine and score the same tokens with the policy; `context` bounds each row.
 
-    The engine caches what it has seen: publish afterwards.
+    Publish afterwards, to clear the engine's cache.
     """
     sampling = Sampling(tokens, temperature, seed=seed)
     rows = await _sample_rows(engine, list(_dialogues(prompts)), context, concurrent, sampling)

@@ -93,7 +93,7 @@ class Parts:
                 self.run.append_event(step, verdict.event())
 
     def save(self, progress: Progress) -> None:
-        """Start to write a checkpoint in the background."""
+        """Start writing a checkpoint in the background."""
         learner = self.learner
         with learner.timer.time("save"):
             self.saver.save(learner.policy, learner.optimiser, progress, learner.critic_optimiser)

@@ -83,7 +83,7 @@ def roll_back(
 
 
 def _rewind(parts: Parts, step: int, recorded: int) -> None:
-    """Drop the records after `recorded` and publish the weights of `step`."""
+    """Drop the records after step `recorded` and publish the weights of `step`."""
     if parts.is_first_rank:
         parts.run.rewind(recorded)
     parts.ranks.barrier(f"the state of step {step}")

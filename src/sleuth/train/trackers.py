@@ -70,7 +70,7 @@ class Session:
 
 
 class TensorBoardTracker:
-    """Event files in the run folder; a repeated step replaces the steps from there on."""
+    """Event files in the run folder; a repeated step replaces itself and all later steps."""
 
     def __init__(self, session: Session) -> None:
         self._folder = session.run.path / FOLDER / "tensorboard"

@@ -41,7 +41,7 @@ class FilePosition:
         return cls(end, crc32(file.read(min(end, CHECKED))))
 
     def matches(self, file: BinaryIO) -> bool:
-        """Whether the file still has the same content before the position."""
+        """Whether the file content before the position is unchanged."""
         return FilePosition.at(file, self.end) == self and file.tell() == self.end
 
 
@@ -120,7 +120,7 @@ def contains_text(line: bytes, needle: str) -> bool:
 
 
 def _without_numbers(line: bytes, tail: bytes, needed: str) -> Any:
-    """Parse a line without its token arrays, which end at `tail`; parse all of it if they cannot be located."""
+    """Parse a line without its token arrays, which end at `tail`; if they cannot be located, parse the whole line."""
     numbers = line.find(_NUMBERS)
     end = line.rfind(tail) if tail is _STOP else line.find(tail)
     if 0 < numbers < end and line.find(_NUMBERS, numbers + 1) < 0:

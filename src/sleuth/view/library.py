@@ -35,7 +35,7 @@ class Root:
         return path.resolve().is_relative_to(self.path)
 
     def folders(self, inside: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, Path]]:
-        """Yield the id and path of each folder with a manifest; neither those nor links are searched further.
+        """Yield the id and path of each folder with a manifest, without descending into such folders or into links.
 
         A link that leaves the root is yielded, so that it can be reported.
         """

@@ -71,7 +71,7 @@ class RowLine:
     text: bytes
 
     def brief(self) -> Tree:
-        """Entry in a list; an invalid row has only its place and the problem in `broken`."""
+        """List entry of a row; an invalid row has only its location, and the problem in `broken`."""
         at = TrajectoryId(self.file.step, self.row)
         try:
             return brief(at, parse_trajectory(self.text))

@@ -236,7 +236,7 @@ def _read_tokenizer(path: str, inode: int, changed: int) -> Tokenizer | None:  #
 
 
 def tokenizer_folder(folder: Path) -> ViewedFolder:
-    """Folder given with --tokenizer; raise InputError if its tokenizer is missing or unreadable."""
+    """The folder given with --tokenizer; raise InputError if its tokenizer is missing or unreadable."""
     if not (folder / TOKENIZER).is_file():
         raise InputError(f"{folder} has no {TOKENIZER}; pass a model folder that has one with --tokenizer")
     try:

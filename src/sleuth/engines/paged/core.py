@@ -24,7 +24,7 @@ LAUNCH_AHEAD = 2
 
 
 class StopChecker:
-    """Ends requests at a stop string, an end-of-sequence token, or their limit.
+    """Ends requests at a stop string, an end-of-sequence token, or their token limit.
 
     A table of tokens that may end a request of each stop class lets one lookup cover a whole step.
     """
@@ -64,7 +64,7 @@ class StopChecker:
             self._classes = {stops: each for stops, each in self._classes.items() if each != stop_class}
 
     def check(self, request: Request) -> None:
-        """Set the finish reason of a request whose newest token is its last."""
+        """Set the finish reason of a request if its newest token ends it."""
         if self._stops is not None:
             request.stop = self._stops.match(request.ids, request.prompt_length, request.sampling.stops)
         if request.stop is not None:
@@ -85,7 +85,7 @@ class StopChecker:
 
 @dataclass(frozen=True, slots=True)
 class InFlightStep:
-    """A launched step: the slots it samples for, the version of its weights, and its pending results."""
+    """A launched step: its sampled slots, its weight version, and its pending results."""
 
     slots_M: np.ndarray
     generations_M: np.ndarray

@@ -263,7 +263,7 @@ class PagedEngine:
                 raise
 
     async def _wait_for_sessions(self) -> None:
-        """In lockstep, wait until every session has a request; fail if some never will."""
+        """In lockstep, wait until every session has a request; raise EngineFailure if the sessions are stalled."""
         was_idle = False
         while self._lockstep and not self._sessions <= self._waiting_sessions():
             self._changed.clear()

@@ -65,7 +65,7 @@ class KVCache:
         return len(self.lengths_S) - 1
 
     def clear(self) -> None:
-        """Zero everything: a NaN would spread even to queries that do not attend to it."""
+        """Zero the cache: a NaN would spread even to queries that do not attend to it."""
         self._states.zero_()
         self.lengths_S.zero_()
 

@@ -203,13 +203,13 @@ class ModelRunner:
         return self._decoder is not None and self._decoder.parameters_moved()
 
     def _clear_inputs(self) -> None:
-        """Make every lane and prefill token padding, so that a warm-up writes to no request's pages."""
+        """Turn every lane and prefill token into padding, so that a warm-up does not write to any request's pages."""
         self._inputs_2M.fill_(self.cache.padding_slot)
         for buffers in self._buffers:
             buffers.clear()
 
     def _upload(self, plan: StepPlan, slots_M: np.ndarray, uniform_M: np.ndarray, places_M: np.ndarray) -> None:
-        """Send slots and random numbers, page table entries, and settings of admitted requests."""
+        """Upload slots, random numbers, page table entries, and the settings of admitted requests."""
         width = self._inputs_2M.shape[1]
         inputs_2M = np.full((2, width), self.cache.padding_slot, dtype=np.int32)
         inputs_2M[0, places_M] = slots_M

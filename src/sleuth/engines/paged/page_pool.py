@@ -166,7 +166,7 @@ class PagePool:
             del self._by_key[key]
 
     def _retire(self, page: int) -> None:
-        """A page without readers becomes cached if registered, else blank; its content counts as just used."""
+        """Retire a page without readers: cached if registered, else blank; it becomes the most recently used."""
         key = self._keys[page]
         owner = self._by_key.get(key) if key is not None else None
         if owner == page:

@@ -115,11 +115,11 @@ class SlotTable:
         self.generation_S[request.slot] += 1
 
     def computed_tokens(self, request: Request) -> int:
-        """Number of the request's processed tokens that have keys and values."""
+        """Number of processed tokens whose keys and values are cached."""
         return min(int(self.computed_S[request.slot]), len(request.ids))
 
     def record(self, slots_M: np.ndarray, tokens_M: np.ndarray, logprobs_M: np.ndarray, version: int) -> None:
-        """Store what a step sampled; every decoding request is in every step."""
+        """Store the tokens that a step sampled; every step includes every decoding request."""
         self._steps += 1
         place = self._steps % RING
         self._token_RS[place, slots_M] = tokens_M

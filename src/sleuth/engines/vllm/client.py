@@ -32,7 +32,7 @@ class PrioritySemaphore:
 
     @property
     def load(self) -> int:
-        """Holders and waiters."""
+        """Number of holders and waiters."""
         return self._active + len(self._waiting)
 
     @asynccontextmanager

@@ -114,7 +114,7 @@ class VllmEngine:
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """Addresses of removed servers, with the reason."""
+        """Removed servers by address, with the reason."""
         return dict(self._router.lost)
 
     @contextmanager

@@ -70,7 +70,7 @@ class Analyzer:
         return tokens
 
     def is_word(self, token: str) -> bool:
-        """Whether a token is indexed: no stop word, and no single letter such as the s of a possessive."""
+        """Whether a token is indexed: neither a stop word nor a single letter such as a possessive s."""
         if len(token) == 1:
             return token.isdecimal() or UNSPACED.match(token) is not None
         return token not in self._stopwords

@@ -205,7 +205,7 @@ def _next_stop(terms: list[QueryTerm], remaining: list[float], first: int, goal:
 
 
 def _at_least(rows: Rows, sums: Sums, minimum: float) -> tuple[Rows, Sums]:
-    """The rows with a non-zero sum of at least `minimum`."""
+    """Rows whose sum is non-zero and at least `minimum`."""
     kept = (sums >= minimum if minimum > 0 else sums > 0).nonzero()[0]
     return (rows, sums) if len(kept) == len(rows) else (rows[kept], sums[kept])
 

@@ -149,7 +149,7 @@ class BatchingRetriever:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """Queries of one caller: how many are in batches already, and the results so far by position."""
+    """Queries of one caller: the number already in batches, and the results so far by position."""
 
     queries: tuple[str, ...]
     k: int

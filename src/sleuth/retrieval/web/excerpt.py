@@ -39,7 +39,7 @@ def plain(snippet: str) -> str:
 
 
 def _find_origin(page: list[str], snippet: list[str], words: int) -> tuple[int, int] | None:
-    """The window of the page that covers most of the snippet; rare words weigh more.
+    """The window of the page that best covers the snippet; rare words weigh more.
 
     Pairs of adjacent words count like words, so that a window in the snippet's own order wins.
     """

@@ -163,7 +163,7 @@ def _brave_results(answer: dict[str, Any]) -> list[WebResult]:
 
 
 def _rows(answer: dict[str, Any], name: str, proof: str) -> list[dict[str, Any]]:
-    """Rows under a name; they may be missing only from a response that has the `proof` field."""
+    """The rows under a name; they may be missing only if the response has the `proof` field."""
     rows = answer.get(name)
     if rows is None and proof in answer:
         return []

@@ -77,6 +77,7 @@ class ConfiguredRunner(Runner, TypingProtocol):
     def config(self) -> AgentConfig: ...
 
 
+# A method of the package; `methods.UserMethod` adapts the signature of an imported function to it.
 Method = Callable[[ConfiguredRunner, Task, Conversation], Awaitable[Trajectory]]
 
 

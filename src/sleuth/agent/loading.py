@@ -9,7 +9,7 @@ from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.remote import RemoteAgent, make_message_protocol
 from sleuth.agent.stamp import stamp_settings, stamp_weights
-from sleuth.agent.tools import Toolbox, load_tools
+from sleuth.agent.tools import Tool, Toolbox, load_tools
 from sleuth.config import recipe
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.engine import OWN_SERVER_SETTINGS, EngineConfig
@@ -31,20 +31,22 @@ SEARCHES = "searches.jsonl"  # recorded searches of a run
 INDEX_SETTINGS = ("kind", "k1", "b", "stemmer", "encoder", "record")  # fixed when an index is built
 
 
-def build_agent(config: Config, engine: Engine, tokens: Tokens, index: Path, recording: Path) -> Agent:
-    """Build an agent from an engine and the configured tools."""
-    toolbox = build_toolbox(config, index, recording)
+def build_agent(
+    config: Config, engine: Engine, tokens: Tokens, index: Path, recording: Path, tools: Sequence[Tool] | None = None
+) -> Agent:
+    """Build an agent from an engine and the configured tools, which are loaded unless given."""
+    toolbox = build_toolbox(config, index, recording, tools)
     grammar = protocol.make_protocol(config.agent.protocol, tokens, toolbox.tools)
     return Agent(engine, tokens, grammar, toolbox, config.agent, methods.make_method(config.agent))
 
 
-def build_toolbox(config: Config, index: Path, recording: Path) -> Toolbox:
+def build_toolbox(config: Config, index: Path, recording: Path, tools: Sequence[Tool] | None = None) -> Toolbox:
     """The tools of the agent; searches are written to `recording` if `retrieval.record` is set."""
     searches = config.agent.method not in UNSEARCHED
     retriever = open_retriever(config.retrieval, index, recording) if searches else NullRetriever()
     opens_pages = "access" in config.agent.tools or config.retrieval.pages is not None
     pages = open_pages(config.retrieval) if opens_pages else None
-    return Toolbox(retriever, config.retrieval.k, pages=pages, tools=load_tools(config.agent))
+    return Toolbox(retriever, config.retrieval.k, pages=pages, tools=tuple(tools or load_tools(config.agent)))
 
 
 def require_search(config: Config) -> None:

@@ -252,6 +252,9 @@ def load_tools(config: AgentConfig) -> tuple[Tool, ...]:
                 case _:
                     tools.append(TOOLS["search"])
     names = [tool.name for tool in tools]
+    for tool in tools:
+        if tool.name in TOOLS and tool.run is not TOOLS[tool.name].run:
+            raise ConfigError(f"agent.tools has your own tool {tool.name!r}, the name of a built-in one; rename it")
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"agent.tools = {config.tools} has two tools named {name!r}; rename or remove one")

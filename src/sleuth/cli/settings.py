@@ -32,8 +32,9 @@ def lines(group: str | None = None) -> Iterator[str]:
     chosen = [each for each in every if group is None or each.key == group or each.key.startswith(f"{group}.")]
     if not chosen:
         tables = sorted({each.key.rpartition(".")[0] for each in every} - {""})
-        near = get_close_matches(str(group), tables, n=1, cutoff=0.0)[0]
-        raise ConfigError(f"no settings group {group!r}; did you mean {near!r}? (groups: {', '.join(tables)})")
+        near = get_close_matches(str(group), tables, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no settings group {group!r}; {hint}groups: {', '.join(tables)}")
     for each in chosen:
         default = "-" if each.default is None else json.dumps(each.default)
         yield f"{each.key:<28} {each.type:<27} {default:<12} {each.description}"

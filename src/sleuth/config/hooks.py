@@ -84,7 +84,7 @@ def import_function(spec: str, contract: Contract | None = None) -> Callable[...
         raise ConfigError(f"{spec!r}: the module {module_name!r} has no {attribute!r}{hint}")
     function = getattr(module, attribute)
     if not callable(function):
-        raise ConfigError(f"{spec!r} is not callable: it is a {type(function).__name__}; {EXPECTED}")
+        raise ConfigError(f"{spec!r} is not callable (type {type(function).__name__}); {EXPECTED}")
     if contract is not None:
         contract.require(spec, function)
     return cast(Callable[..., Any], function)

@@ -55,7 +55,7 @@ def train(parts: Parts, observer: RunObserver, started: float) -> Outcome:
             after = evaluate_twice(parts, rollouts, observer, progress.step, "evaluating after training")
     if after is not None and parts.config.train.keep_best and parts.is_first_rank:
         parts.run.record_score(progress.step, after.greedy.em.value)
-    return Outcome(before, after, replace(progress, seconds=time.monotonic() - loop.epoch))
+    return Outcome(before, after, replace(progress, seconds=time.monotonic() - loop.started))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class StepResult:
 
 @dataclass(slots=True)
 class TrainingLoop:
-    """The steps of a run; `epoch` is the monotonic time at which an uninterrupted run would have started."""
+    """The steps of a run; `started` is the monotonic time at which an uninterrupted run would have started."""
 
     parts: Parts
     rollouts: RolloutSchedule
     observer: RunObserver
     recompute: bool
-    epoch: float
+    started: float
     guards: Guards = field(init=False)
 
     def run(self, progress: Progress) -> Progress:
@@ -84,7 +84,7 @@ class TrainingLoop:
         while progress.step < self.parts.config.train.steps:
             with recovery.save_on_interrupt(self.parts, progress):
                 result = self.step(progress)
-            progress = replace(result.progress, seconds=time.monotonic() - self.epoch)
+            progress = replace(result.progress, seconds=time.monotonic() - self.started)
             verdict = most_severe(result.verdicts)
             if verdict is not None and verdict.action == "rollback":
                 progress = recovery.roll_back(self.parts, self.rollouts, progress, result.verdicts, self.observer)
@@ -95,7 +95,8 @@ class TrainingLoop:
 
     def step(self, progress: Progress) -> StepResult:
         """One step of the algorithm."""
-        parts, config, step, time_part = self.parts, self.parts.config, progress.step, self.parts.learner.timer.time
+        parts, config, step = self.parts, self.parts.config, progress.step
+        time_part = parts.learner.timer.time
         monitor = StepMonitor(parts, self.guards, progress)
         rates = StepRates.at(step, config.train, config.algorithm.critic, progress.kl, self.guards.rate_scale)
         try:

@@ -134,7 +134,7 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
         if score.turns:
             added["reward/turns"].append(sum(score.turns))
     return {
-        "reward/mean": sum(score.total for score in scores) / count,
+        "reward/mean": sum(score.episode_return for score in scores) / count,
         **{name: sum(each) / len(each) for name, each in sorted(added.items())},
         **{f"episode/{name}": sum(score.parts[name] for score in scores) / count for name in SCORE_PARTS},
         "episode/tokens": sum(len(each.logprobs) for each in trajectories) / count,

@@ -150,15 +150,16 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
         torch.set_num_threads(config.train.threads)
     rubric = Rubric(config.reward)
     methods.make_method(config.agent)
+    tools = load_tools(config.agent)
     require_search(config)
     learner = Learner.build(config, ranks)
     tokens = learner.policy.tokens
-    protocol.make_protocol(config.agent.protocol, tokens, load_tools(config.agent))
+    protocol.make_protocol(config.agent.protocol, tokens, tools)
     sources = prepare_sources(config, run, observer, ranks)
     training, held_out = load_questions(config, sources, observer)
     engine, publisher = build_engine(config, learner, run.path)
     observer.log(Lockstep.resolve(config, learner.policy.device.type).line(config.concurrency))
-    agent = build_agent(config, engine, tokens, sources.index, run.path / SEARCHES)
+    agent = build_agent(config, engine, tokens, sources.index, run.path / SEARCHES, tools)
     methods.require_prompts(agent, [*training, *held_out])
     for kind, questions in (("training questions", training), ("held-out questions", held_out)):
         if warning := methods.describe_overlong(agent, questions, kind):

@@ -243,7 +243,7 @@ constant = 3
         ("import:tools_of_a_user.untyped", "text"),
         ("import:tools_of_a_user.variadic", r"\*texts"),
         ("import:tools_of_a_user.odd", "odd"),
-        ("import:tools_of_a_user.search", "two tools named 'search'"),
+        ("import:tools_of_a_user.search", "'search'.*built-in"),
         ("import:tools_of_a_user.constant", "not callable"),
         ("import:tools_of_a_user.nothing", "nothing"),
         ("import:nowhere.at_all", "nowhere"),
@@ -259,6 +259,13 @@ def test_what_is_wrong_with_a_tool_is_one_sentence(
     with pytest.raises(UserError, match=fact) as raised:
         load_tools(AgentConfig(tools=["search", entry]))
     assert "\n" not in str(raised.value)
+
+
+def test_a_tool_alone_may_not_have_the_name_of_a_built_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_search.py").write_text('def search(query: str) -> str:\n    "Searches."\n    return query\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="'search'"):
+        load_tools(AgentConfig(tools=["import:own_search.search"]))
 
 
 def test_limits_of_a_tool_that_does_not_exist() -> None:

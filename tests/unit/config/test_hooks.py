@@ -44,7 +44,7 @@ def test_a_function_in_the_working_folder_is_found(tmp_path: Path, monkeypatch: 
         ("import:no_such_package.function", "cannot import the module 'no_such_package'"),
         ("import:textwrap.dedant", "did you mean 'dedent'"),
         ("import:textwrap.zzz", "'textwrap' has no 'zzz'; expected import:package.function"),
-        ("import:math.pi", "not callable: it is a float"),
+        ("import:math.pi", "not callable.*float"),
     ],
 )
 def test_a_name_that_leads_to_no_function_is_refused(spec: str, says: str) -> None:

@@ -43,7 +43,7 @@ def token_from_env(variable: str | None) -> str | None:
 
 
 def authorization_header(token: str | None, source: str = "the token") -> dict[str, str]:
-    """The bearer authorization header of a token, empty without one; `source` names it in errors."""
+    """The bearer authorization header of a token, empty without a token; `source` names the token in errors."""
     if token is None:
         return {}
     if not (token and token.isascii() and token.isprintable()) or " " in token:

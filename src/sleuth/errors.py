@@ -44,7 +44,7 @@ class FunctionFailed(UserError):
 
 
 class ReplayMiss(UserError):
-    """A search that is not in the recording; the run stops, because it has diverged from the recorded one."""
+    """A search that is not in the recording; the run stops, because it has diverged from the recorded run."""
 
     def __init__(self, recording: str, query: str, k: int) -> None:
         super().__init__(

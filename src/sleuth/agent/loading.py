@@ -86,7 +86,7 @@ def latest_checkpoint(run: Run) -> Path:
 
 
 def load_run_agent(run: Run, before: bool = False) -> Agent:
-    """The agent of a run in the embedded engine, with its newest weights or those before training."""
+    """The agent of a run in the embedded engine, with the newest or the initial weights."""
     spec = _run_spec(run, AgentOptions(before=before), None)
     engine = spec.config.engine
     if engine.is_server:  # the servers that the run was trained with may be gone

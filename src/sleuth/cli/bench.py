@@ -292,7 +292,7 @@ def _engine_report(comparisons: "list[Comparison]", sizes: Sizes, repetitions: i
 def _corpus_and_queries(
     corpus: Path | None, questions: list[Path], passages: int, scratch: Path
 ) -> tuple[Path, list[str]]:
-    """A plain corpus file and queries: the given ones, or those of a generated encyclopedia."""
+    """The given corpus file and queries, or those of a generated encyclopedia."""
     from sleuth.corpus import sources
     from sleuth.corpus.questions import CORPUS, TEST, load
     from sleuth.synthesis.world.world import World, write_world

@@ -110,7 +110,7 @@ def adopt(
     query_tokens: QueryTokens = None,
     passage_tokens: PassageTokens = None,
 ) -> None:
-    """Import a published FAISS index: a flat one as fp16 vectors of half its size, any other by reference."""
+    """Import a published FAISS index: a flat index is converted to fp16 vectors, any other is referenced."""
     from sleuth.retrieval.index import import_faiss
 
     options = _given(locals(), OPTIONS["encoder"])

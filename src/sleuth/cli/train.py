@@ -74,7 +74,7 @@ def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Pat
 
 
 def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Console, started: float) -> None:
-    """Start or resume a run in this process; of several ranks, the first one prints the result."""
+    """Start or resume a run in this process; only rank 0 prints the result."""
     from sleuth.train.loop import train as train_parts
     from sleuth.train.parts import resume_run, start_run
     from sleuth.train.ranks import join_ranks

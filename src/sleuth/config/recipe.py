@@ -217,7 +217,7 @@ def _locate(name_or_path: str) -> Path:
 
 
 def _read_with_base(path: Path) -> Tree:
-    """Read a recipe, merged over the one recipe that its `base` names."""
+    """Read a recipe and merge it over its `base`, if any."""
     tree = _read(path)
     if BASE not in tree:
         return tree
@@ -361,7 +361,7 @@ def _type_name(field: FieldInfo) -> str:
 
 
 def _option_names(option: Any) -> list[str]:
-    """A type by its name, a Literal by its values."""
+    """Describe a type: by its name, or by its values for a Literal."""
     if get_origin(option) is Literal:
         return list(map(str, get_args(option)))
     if get_origin(option) in (list, dict, tuple):

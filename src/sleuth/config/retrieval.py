@@ -33,7 +33,7 @@ Pooling = Literal["mean", "cls", "last"]
 
 
 def backend_of(name: str | None) -> Backend:
-    """The backend that a value of `retrieval.index` refers to; None is an index folder built by the run."""
+    """The backend that a value of `retrieval.index` refers to; None means an index folder built by the run."""
     return next((backend for prefix, backend in BACKENDS.items() if (name or "").startswith(prefix)), "folder")
 
 

@@ -141,7 +141,7 @@ def _text_or_texts(row: Row, name: str) -> tuple[str, ...]:
 
 
 def _answers(given: tuple[str, ...], row: Row, name: str) -> tuple[str, ...]:
-    """Return the answers that are not blank: a blank one would make an empty answer correct."""
+    """Return the non-blank answers; a blank answer would make an empty answer correct."""
     known = tuple(answer for answer in given if answer.strip())
     if not known:
         found = repr(row[name]) if name in row else "missing"

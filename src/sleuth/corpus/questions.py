@@ -66,9 +66,8 @@ def encode_line(question: Question, extra: Mapping[str, Any] | None = None) -> s
 
 
 def read_rows(path: Path) -> Iterator[QuestionRow]:
-    """Yield the rows of a JSONL (plain or .gz) or Parquet file; raise InputError for the first bad one.
-
-    A repeated id is an error in Sleuth's format; in others, which number rows in their own ways, it gets a suffix.
+    """Yield the rows of a JSONL (plain or .gz) or Parquet file; raise InputError for the first bad row. A repeated id
+    is an error in Sleuth's format; in other formats it gets a suffix.
     """
     # The name of the set, for rows that do not give it: that of the file, or of its folder if the file is train, ...
     name, parent = path.name.partition(".")[0], path.absolute().parent.name

@@ -85,7 +85,7 @@ def _find_finished(folder: Path, origin: str) -> CorpusFile | None:
 
 
 def files_of(source: Path) -> list[Path]:
-    """List the files of a source in the order of their names, without hidden ones; raise InputError if none."""
+    """List the files of a source by name, without hidden files; raise InputError if there are none."""
     if source.is_dir():
         files = _require_inside(source, (path for path in _walk(source) if path.is_file()))
     elif source.is_file():

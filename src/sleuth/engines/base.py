@@ -100,7 +100,7 @@ class Engine(Protocol):
         ...
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
-        """Swap weights between decode steps; None if they are shared and were updated in place."""
+        """Switch to new weights between decode steps; pass None if they are shared and were updated in place."""
         ...
 
     async def close(self) -> None:

@@ -87,7 +87,7 @@ class Comparison:
 
 
 def compare(first: Sequence[QuestionResult], second: Sequence[QuestionResult], *, common: bool = False) -> Comparison:
-    """Pair two evaluations in the order of the first; with `common`, ignore questions asked in only one."""
+    """Pair the questions of two evaluations; with `common`, ignore questions asked in only one of them."""
     if [result.question for result in first] == [result.question for result in second]:
         return Comparison(tuple(map(Pair, first, second)))
     others = {result.key: result for result in second}

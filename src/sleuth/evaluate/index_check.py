@@ -48,7 +48,7 @@ def question_key(question: Question) -> Key:
 class CorpusCheck:
     """Statistics of a corpus; `covered` holds the questions with an answer in it.
 
-    `gold` counts the gold passages named by the questions, `gold_here` those of them in the corpus.
+    `gold` counts the gold passages named by the questions, `gold_here` those that are in the corpus.
     """
 
     passages: int

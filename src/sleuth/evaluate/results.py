@@ -97,7 +97,7 @@ class QuestionResult:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Results of all questions in order; means are over the usable ones."""
+    """Results of all questions in order; means are over usable questions."""
 
     results: tuple[QuestionResult, ...]
 

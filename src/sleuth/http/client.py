@@ -219,7 +219,7 @@ def _message(value: object) -> str:
 
 
 def _one_line(text: str, secrets: Secrets) -> str:
-    """Collapse and truncate; secrets are removed first, because truncation could leave half of one."""
+    """Collapse to one line and truncate; secrets are removed first, because truncation could leave part of a secret."""
     printable = text.replace("\0", "").encode("utf-8", "replace").decode()
     line = " ".join(secrets.redact(printable).split())
     return line if len(line) <= MAX_MESSAGE else f"{line[:MAX_MESSAGE]}…"

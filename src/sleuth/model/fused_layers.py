@@ -50,7 +50,7 @@ def fuse_linears(modules: Sequence[nn.Module]) -> Projection:
 
 
 def _share_storage(parameters: Sequence[Tensor]) -> Tensor:
-    """Make the parameters views of one tensor, unless they already are, and return it."""
+    """Make the parameters views of one tensor, unless they already are, and return that tensor."""
     whole = concatenate(parameters)
     if whole.data_ptr() != parameters[0].data_ptr():
         rows = [len(parameter) for parameter in parameters]

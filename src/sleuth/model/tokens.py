@@ -186,7 +186,7 @@ class WordEncoder:
         return array("i", b"".join(encoded)).tolist()
 
     def _encode_spaced(self, words: Sequence[str]) -> list[bytes]:
-        """Encode each word with a space before it: all in one text, cut at the tokens that begin with a space."""
+        """Encode words with a leading space: as one text, split at the tokens that begin with a space."""
         if not words:
             return []
         (ids,) = self._ids([" ".join(("", *words))])

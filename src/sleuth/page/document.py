@@ -194,7 +194,7 @@ def read_estimate(written: Any) -> Estimate | None:
 
 
 def interval(estimate: Estimate | None, decimals: int = 3, sign: bool = False) -> str:
-    """`0.865 [0.811, 0.906]`; with `sign`, each number has one."""
+    """Format as `0.865 [0.811, 0.906]`; with `sign`, every number is signed."""
     if estimate is None or not math.isfinite(estimate.value):
         return ABSENT
     value, low, high = (

@@ -129,7 +129,7 @@ def _headline(summary: Tree) -> Html:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One kind of question before and after training; None is unknown."""
+    """One kind of question before and after training; None means unknown."""
 
     kind: str
     before: Estimate | None

@@ -1,4 +1,4 @@
-"""Index folders: build one from documents, import a FAISS index, and open it for search, hybrid and reranked too."""
+"""Index folders: built from documents or imported from FAISS, and opened for search, with hybrid and reranking."""
 
 import asyncio
 import math

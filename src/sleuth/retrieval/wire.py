@@ -78,7 +78,7 @@ class AccessRequest(BaseModel):
 
 
 class AccessAnswer(BaseModel):
-    """One page per URL, null for an unknown one."""
+    """One page per URL, null if the URL is unknown."""
 
     result: list[Row | None]
 

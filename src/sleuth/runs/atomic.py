@@ -59,7 +59,7 @@ def require_new(path: Path) -> None:
 
 
 def _replace(source: Path, target: Path) -> None:
-    """Rename `source` over `target`; a folder cannot be overwritten, so the old one is moved aside first."""
+    """Rename `source` to `target`; an existing folder cannot be overwritten, so it is moved aside first."""
     aside = target.with_name(f"{ASIDE}{target.name}")
     old = temporary_path(aside)
     if target.is_dir():

@@ -33,7 +33,7 @@ class Interruption:
 
     @contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Handle signals inside the context; one that the process was started to ignore stays ignored."""
+        """Handle signals inside the context; signals that the process ignores stay ignored."""
         if LAUNCHED in os.environ:
             # The launcher ends the remaining ranks by SIGTERM when one has failed: they can no longer save.
             numbers = [signal.SIGINT]

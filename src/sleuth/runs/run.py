@@ -49,7 +49,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> "Run":
-        """Open an existing run folder; raise InputError if it is not one or has another format."""
+        """Open an existing run folder; raise InputError if it is not a run folder or has another format."""
         if not (path / "manifest.json").is_file():
             raise InputError(f"{path} is not a run folder: it has no manifest.json; give the folder of a run")
         run = cls(path)
@@ -66,7 +66,7 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training here, and remove what an interrupted one left unfinished."""
+        """Lock the run for training, and remove the unfinished files of an interrupted process."""
         busy = f"another process is training in {self.path}; wait for it, or end it first"
         with locked(self.path / "lock", busy):
             for folder in (self.path, self.path / "trajectories", self.path / "checkpoints"):

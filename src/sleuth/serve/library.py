@@ -25,7 +25,7 @@ Opened = Passage | SearchUnavailable | None
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Searches documents, and opens one from the first of its sources that has it."""
+    """Searches documents, and opens a document from the first source that has it."""
 
     retriever: Retriever
     sources: tuple[Pages, ...]

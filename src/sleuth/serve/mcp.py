@@ -51,7 +51,7 @@ class Result(BaseModel):
 
 
 class Results(BaseModel):
-    """The passages of all queries, best first in the order of the queries, and the reasons of failed ones."""
+    """The passages of all queries, in query order and best first, and the reasons of failed queries."""
 
     results: list[Result]
     unanswered: dict[str, str] = Field(default_factory=dict)

@@ -247,7 +247,7 @@ class GoldAnswerWriter:
                 }
 
     def _answer(self, question: Question, hits: Sequence[Hit]) -> str:
-        """The gold answer, after a thought if the prompt asks for one."""
+        """The gold answer, after a thought if the prompt requires one."""
         found = [hit.passage for hit in hits]
         answer = thoughts.answer_as_written(question.golden_answers, (passage.text for passage in found))
         if prompts.THOUGHT not in prompts.load_template(self.template):
@@ -259,7 +259,7 @@ class GoldAnswerWriter:
 
 
 def passage_finder(corpus: Path | None, index: str | None, wanted: set[str]) -> Find:
-    """Look up passages by id: in a corpus file, read once for the wanted ones, or in an index folder."""
+    """Look up passages by id: in an index folder, or in a corpus file, which is read once."""
     if corpus is not None:
         found = {passage.id: passage for passage in passages.stream(corpus) if passage.id in wanted}
         return found.get

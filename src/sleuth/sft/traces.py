@@ -1,4 +1,4 @@
-"""Trace files: JSONL of conversations or trajectories, read into training rows, by worker processes if long.
+"""Trace files: JSONL of conversations or trajectories, converted to training rows, if many by worker processes.
 
 Suffixes: L tokens of a trace.
 """

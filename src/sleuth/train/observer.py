@@ -28,13 +28,13 @@ class SilentObserver:
     """Ignores all events; a base class for observers of some of them."""
 
     def begin(self, stage: str, total: int) -> None:
-        """Ignored."""
+        """No-op."""
 
     def advance(self, parts: int = 1) -> None:
-        """Ignored."""
+        """No-op."""
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Ignored."""
+        """No-op."""
 
     def log(self, line: str) -> None:
-        """Ignored."""
+        """No-op."""

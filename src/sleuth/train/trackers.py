@@ -229,7 +229,7 @@ class Trackers:
 
     @classmethod
     def build(cls, config: TrackConfig, run: Run, observer: RunObserver, *, enabled: bool = True) -> Self:
-        """Start the trackers of the settings; a missing library is reported before the run starts."""
+        """Start the configured trackers; a missing library is reported before the run starts."""
         names = config.trackers if enabled else ()
         for name in names:
             if find_spec(name) is None:

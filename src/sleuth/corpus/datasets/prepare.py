@@ -137,7 +137,7 @@ def _write_table(
 
 
 def _original_schema(rows: Sequence[QuestionRow], schemas: Sequence[parquet.Schema | None]) -> parquet.Schema | None:
-    """Return the schema under which all rows can be written back; None if they come from different formats."""
+    """Return the schema with which all rows can be written back; None if their formats differ."""
     if not all(isinstance(row.extra.get(ORIGIN), dict) for row in rows):
         return None
     if all(schema is None for schema in schemas):

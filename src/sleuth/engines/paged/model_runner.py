@@ -286,7 +286,7 @@ class ModelRunner:
 
 
 def _sampling_settings(plan: StepPlan) -> np.ndarray:
-    """Temperature, top_k, top_p and min_p of admitted requests, clipped to what fp32 represents."""
+    """Temperature, top_k, top_p and min_p of admitted requests, clipped to the range of fp32."""
     settings = []
     for sampling in (request.sampling for request in plan.admitted):
         temperature = min(max(sampling.temperature, 1e-30), 1e30) if sampling.temperature else 0.0

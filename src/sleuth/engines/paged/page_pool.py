@@ -42,7 +42,7 @@ class PagePool:
         return len(self._readers) - self.free
 
     def match_prefix(self, ids: Sequence[int]) -> tuple[list[int], int]:
-        """Claim pages that hold a prefix of `ids`, and return them with its length, at most all tokens but one.
+        """Claim pages that hold a prefix of `ids`; return them and the length of the prefix, at most all but one token.
 
         Full pages are shared; a partly filled page after them is claimed exclusively.
         """
@@ -86,7 +86,7 @@ class PagePool:
     def register(self, held: Sequence[int], ids: Sequence[int], start: int, computed: int) -> None:
         """Make full pages with tokens `start` to `computed` findable; they are written before any later request reads.
 
-        If another page already has the same content, that one stays registered.
+        If another page already has the same content, that page stays registered.
         """
         first, last = start // PAGE_SIZE, computed // PAGE_SIZE
         if first == last or held[0] in self._stale:

@@ -1,7 +1,7 @@
 """A generation request, and the host's view of all slots as arrays.
 
-A step touches every slot. Touching Python objects one by one would take longer than a GPU step, so sampled tokens wait
-in a ring buffer until something happens to their request.
+A step touches every slot. Touching Python objects one by one would take longer than a GPU step, so sampled tokens stay
+in a ring buffer until their request ends, fills a page or streams.
 
 Suffixes: S slots, M sampled slots of a step, R steps of the ring.
 """

@@ -175,7 +175,7 @@ class Scheduler:
         self._lanes_B = None
 
     def _admit(self, request: Request, plan: StepPlan) -> bool:
-        """Give a request a slot and the pages of its tokens, if enough are left for the running ones to continue."""
+        """Give a request a slot and pages for its tokens, if enough pages remain for the running requests."""
         pages, found = self.pages.match_prefix(request.ids)
         running = len(self.decoding) + len(self.prefilling)
         needed = -(-(len(request.ids) + 1) // PAGE_SIZE) - len(pages)

@@ -103,7 +103,7 @@ class VllmClient:
             raise EngineFailure(f"{self.address}{path} returned {response.text[:80]!r}, expected JSON") from error
 
     async def rescore(self, model: str, partial: PartialCompletion, chunk: Chunk) -> Chunk:
-        """Replace logprobs of truncated sampling, which vLLM renormalises, by those of the whole distribution.
+        """Replace the logprobs of truncated sampling, which vLLM renormalises, with those of the full distribution.
 
         One request per token; its prompt is in the server's prefix cache.
         """

@@ -1,4 +1,4 @@
-"""The inverted index: postings of a block of passages, then of the corpus with BM25 scores, and the vocabulary."""
+"""The inverted index: postings per block during the build, postings with BM25 scores, and the vocabulary."""
 
 import zlib
 from array import array

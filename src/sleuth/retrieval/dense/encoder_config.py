@@ -55,7 +55,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def encoder_settings(model: str, **overrides: Any) -> EncoderSettings:
-    """The settings of a model: `overrides` that are not None, then its family's, then those in its files.
+    """The settings of a model, in order of precedence: `overrides` that are not None, its family's, those in its files.
 
     A folder is stored as an absolute path, so that an index finds its encoder from anywhere.
     """

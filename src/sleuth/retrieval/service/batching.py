@@ -183,7 +183,7 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """Requests of one event loop with queries left to search, in the order of their turns."""
+    """The unfinished requests of one event loop, in the order of their turns."""
 
     requests: OrderedDict[_Request, None] = field(default_factory=OrderedDict)
     queries: int = 0
@@ -202,7 +202,7 @@ class _Queue:
             self.characters -= request.characters
 
     def take(self, size: int, share: int) -> list[_Part]:
-        """The next batch: up to `share` queries of each request with the k of the first."""
+        """The next batch: up to `share` queries of each request that has the same k as the first request."""
         parts: list[_Part] = []
         for request in list(self.requests):
             if parts and request.k != parts[0].request.k:

@@ -247,7 +247,7 @@ class _DirectRoute:
 
 
 async def encode_results(results: Iterable[list[Hit]], row: Callable[[Hit], object]) -> bytes:
-    """Encode the response in steps, so that a large one does not block other requests."""
+    """Encode the response in steps, so that a large response does not block other requests."""
     pieces, rows = [], 0
     for hits in results:
         pieces.append(encode_json([row(hit) for hit in hits]))

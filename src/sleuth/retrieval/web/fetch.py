@@ -42,7 +42,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A fetched page; `url` is the final one after redirects, `charset` the encoding declared by the server."""
+    """A fetched page; `url` is the final URL after redirects, `charset` the encoding declared by the server."""
 
     url: str
     content: bytes

@@ -58,7 +58,7 @@ def event_delta(event: Event) -> Delta:
 
 
 async def whole_answer(episode: LiveEpisode, completion: Completion) -> dict[str, Any]:
-    """Wait for the end of an episode and merge its events; a failed one raises ApiError."""
+    """Wait for the end of an episode and merge its events; raises ApiError if the episode failed."""
     thoughts: list[str] = []
     steps: list[dict[str, Any]] = []
     async for event in episode.events():

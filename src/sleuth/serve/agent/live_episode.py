@@ -198,7 +198,7 @@ class LiveEpisode:
             self._task.exception()  # retrieved: the client was told by `events`
 
     async def events(self, idle_seconds: float | None = None) -> AsyncIterator[Event | None]:
-        """The events up to the end; None after every `idle_seconds` without one."""
+        """Yield the events up to the end; None after every `idle_seconds` without an event."""
         while True:
             try:
                 event = await asyncio.wait_for(self._queue.get(), idle_seconds)

@@ -186,7 +186,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The samples of one question with their scores, in sample order."""
+    """The samples of one question with their scores."""
 
     question: Question
     trajectories: tuple[Trajectory, ...]

@@ -1,4 +1,4 @@
-"""Generation speed: the embedded engine and vLLM play the same episodes, one after the other on the same machine."""
+"""Generation speed: the embedded engine and vLLM run the same episodes, one after the other on the same machine."""
 
 import asyncio
 import gc

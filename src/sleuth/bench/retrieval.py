@@ -55,7 +55,7 @@ Opener = Callable[[], Retriever]  # opens the retriever in the server's process;
 
 @dataclass(frozen=True, slots=True)
 class BM25Timing:
-    """Best seconds of one task by implementation; shown as `scale` / seconds if there is a scale."""
+    """Best time of a task by implementation, in seconds; shown as a rate if there is a `scale`."""
 
     task: str
     seconds: dict[str, float]
@@ -162,7 +162,7 @@ class _Bm25s:
 
 
 class DenseTiming(NamedTuple):
-    """Milliseconds of a search with one batch size, ours and plain, and the number of hits that differ."""
+    """Search time for one batch size in milliseconds, ours and plain, and the number of hits that differ."""
 
     batch: int
     ours: float
@@ -184,7 +184,7 @@ def dense_table(rows: int | None, dimensions: int, k: int) -> Table:
 
 
 def compare_dense(rows: int, dimensions: int, k: int, batches: Sequence[int], device: str) -> list[DenseTiming]:
-    """Time both on random unit vectors; hits are compared with fp32 products."""
+    """Time our exact search and the plain one on random unit vectors; hits are compared with fp32 products."""
     vectors = _unit_vectors(rows, dimensions, device)
     order = torch.arange(len(vectors), dtype=torch.int32, device=vectors.device)
     on_gpu = vectors.device.type == "cuda"

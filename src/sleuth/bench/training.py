@@ -44,7 +44,7 @@ Pass = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Rows of equal length, the number of repetitions, and the fraction of our layers that is recomputed."""
+    """The workload: rows of equal length, the number of repetitions, and the fraction of recomputed layers."""
 
     rows: int = 16
     row_tokens: int = 1000
@@ -189,7 +189,7 @@ def table(name: str, work: Work, timings: Sequence[Timing]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Additional bytes of the head for twice the tokens, and the bytes of their logits in half precision."""
+    """Additional memory of the head for twice the tokens, and the size of their half-precision logits, in bytes."""
 
     grown: int
     logits: int

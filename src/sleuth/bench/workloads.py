@@ -14,7 +14,7 @@ class Workload(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Given tokens, and the number of tokens sampled after them."""
+    """The given tokens of a turn, and the number of tokens to sample after them."""
 
     given: tuple[int, ...]
     sampled: int

@@ -95,7 +95,7 @@ def gold(
         made, skipped = asyncio.run(_demonstrate(demonstrator, loaded, live))
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.most_common())
     if not made:
-        raise InputError(f"no question of {questions} makes a demonstration: {reasons}")
+        raise InputError(f"no question of {questions} yields a demonstration: {reasons}")
     write_traces(out, [each.row for each in made])
     count = sum(len(each.searches) for each in made)
     console.print(f"wrote {out}: {len(made):,} demonstrations with {count:,} searches", soft_wrap=True)

@@ -66,7 +66,7 @@ class AgentConfig(Section):
 
     @property
     def max_turns(self) -> int:
-        """Number of turns after which an episode ends."""
+        """Maximum number of turns per episode."""
         return self.turns or self.searches + 1
 
     @property

@@ -150,7 +150,7 @@ class AlgorithmConfig(Section):
 
     @property
     def recomputes(self) -> bool:
-        """Whether old logprobs always come from a forward pass of the trainer."""
+        """Whether the trainer always recomputes the old logprobs."""
         return self.old == "recompute" or self.correction.enabled or not self.origin_mask
 
     @model_validator(mode="after")

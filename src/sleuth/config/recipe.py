@@ -184,13 +184,13 @@ def _shipped_models() -> set[str]:
 
 
 def _masked(tree: Tree) -> Iterator[tuple[str, object]]:
-    """Settings of a saved tree whose credentials were removed, with the saved value."""
+    """The settings of a saved tree whose credentials were masked, with their saved values."""
     keys = {setting.key for setting in settings()}
     return ((key, value) for key, value in _leaves(tree, keys, "") if is_redacted(value))
 
 
 def _with_credentials(tree: Tree) -> Tree:
-    """Take removed credentials from environment variables."""
+    """Restore masked credentials from environment variables."""
     for key, value in list(_masked(tree)):
         variable = f"SLEUTH_{key.upper().replace('.', '_')}"
         given = os.environ.get(variable, "")
@@ -332,7 +332,7 @@ def _tables(keys: set[str]) -> set[str]:
 
 
 def _without_defaults(tree: Mapping[str, object], prefix: str = "") -> Tree:
-    """Remove defaults: a saved default must not count as a setting that the user gave."""
+    """Remove defaults, so that a saved default does not count as a setting given by the user."""
     defaults = {setting.key: setting.default for setting in settings()}
     kept: Tree = {}
     for name, value in tree.items():

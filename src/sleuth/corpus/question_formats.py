@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 def read_sleuth(row: Row, source: str) -> Question:
-    """Read a row of Sleuth or FlashRAG."""
+    """Read a row in the format of Sleuth or FlashRAG."""
     named = "data_source" in row
     kind = _object(row, "metadata").get("type")  # where FlashRAG has it
     return Question(
@@ -36,7 +36,7 @@ def read_sleuth(row: Row, source: str) -> Question:
 
 
 def read_search_r1(row: Row, source: str) -> Question:
-    """Read a row of Search-R1 or verl."""
+    """Read a row in the format of Search-R1 or verl."""
     source = _text({"data_source": source, **row}, "data_source").removeprefix(VERL_PREFIX)
     prompt = _prompt(row)
     extra = _object(row, "extra_info")
@@ -52,7 +52,7 @@ def read_search_r1(row: Row, source: str) -> Question:
 
 
 def read_asearcher(row: Row, source: str) -> Question:
-    """Read a row of ASearcher, whose answer has alternatives."""
+    """Read a row in ASearcher's format, which lists alternative answers."""
     source = _text({"source": source, **row}, "source")
     answers = tuple(dict.fromkeys((*_text_or_texts(row, "answer"), *_text_or_texts(row, "aug_answer"))))
     question = _text(row, "question")
@@ -60,7 +60,7 @@ def read_asearcher(row: Row, source: str) -> Question:
 
 
 def read_rlinf(row: Row, source: str) -> Question:
-    """Read a row of RLinf: the prompt is one text, perhaps with the chat template already applied."""
+    """Read a row in RLinf's format: the prompt is a string, perhaps with the chat template already applied."""
     source = _text({"data_source": source, **row}, "data_source").removeprefix(VERL_PREFIX)
     name = "solutions" if "solutions" in row else "answer"
     text = row["prompt"]

@@ -46,7 +46,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Facts about a machine; memory and disk in bytes."""
+    """Properties of a machine; memory and disk are in bytes."""
 
     python: str
     platform: str

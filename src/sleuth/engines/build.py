@@ -40,7 +40,7 @@ class ServerEngine(Engine, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lockstep:
-    """Whether the engine waits for every episode before each decode step, and why."""
+    """Whether the engine waits for every episode before it decodes, and why."""
 
     enabled: bool
     reason: str

@@ -54,7 +54,7 @@ class RetryPolicy:
     async def run(
         self, attempt: Callable[[RequestFailure | None], Awaitable[Result | RequestFailure]], ends: float | None = None
     ) -> Result | RequestFailure:
-        """Call `attempt` with the previous failure until it succeeds; `ends` overrides the end on the loop's clock."""
+        """Call `attempt` with the previous failure until it succeeds; `ends` overrides the deadline, in loop time."""
         clock = asyncio.get_running_loop().time
         ends = clock() + self.deadline if ends is None else ends
         failures: list[RequestFailure] = []

@@ -355,5 +355,5 @@ def _passages(searches: Sequence[GoldSearch]) -> list[Passage]:
 
 
 def _distinctive_answers(question: Question) -> list[str]:
-    """Gold answers whose presence in a passage is evidence: not yes or no."""
+    """Gold answers whose presence in a passage is evidence, which excludes yes and no."""
     return [answer for answer in question.golden_answers if normalise(answer) not in ("yes", "no")]

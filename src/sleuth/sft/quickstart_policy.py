@@ -174,7 +174,7 @@ class DemonstrationSet:
             yield rows
 
     def texts(self) -> Iterator[str]:
-        """Texts with every word that should be one token."""
+        """Texts that contain every word that should be a single token."""
         protocol, rng = Tags(), random.Random(0)
         yield "".join(f" {word}" for word in name_words(self.plan.passages))
         yield "".join(f" {year}" for year in range(1800, 2000))

@@ -37,7 +37,7 @@ class SFTResult:
 def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, observer: RunObserver) -> SFTResult:
     """Train the model on the traces and write the output folder, which appears when it is complete.
 
-    An interrupted training is kept, and resumed by the same model, traces and settings.
+    An interrupted training is kept; running it again with the same model, traces and settings resumes it.
     """
     require_new(out)
     source = resolve_policy(model)

@@ -45,7 +45,7 @@ READ_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run; the questions and random numbers that follow depend only on it.
+    """The progress of a run, which determines all further questions and random numbers.
 
     `kl` is the KL coefficient, `best` the highest held-out score so far, `score` that of this step.
     """
@@ -101,7 +101,7 @@ def snapshot(
 
 
 def write_weights(folder: Path, state: Snapshot) -> None:
-    """Write the part of rank 0; every rank adds its shards afterwards."""
+    """Write the files of rank 0; afterwards every rank adds its shards."""
     state.policy.write(folder, state.weights)
     (folder / TRAINER).mkdir()
     (folder / TRAINER / PROGRESS).write_text(json.dumps(state.progress.as_json()), encoding="utf-8")
@@ -240,7 +240,7 @@ def _explain_read_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _explain_mismatch(folder: Path) -> Iterator[None]:
-    """Add the checkpoint to an error of the optimiser."""
+    """Name the checkpoint in errors raised by the optimiser."""
     try:
         yield
     except InputError as error:

@@ -93,7 +93,7 @@ def measure_ceiling(policy: Policy) -> Evaluation:
 
 
 def load_ceiling(policy: Path, config: Config) -> dict[str, Any] | None:
-    """The ceiling saved with a policy, if the run evaluates on the same questions with the same settings."""
+    """The saved ceiling of a policy, if the run uses the same held-out questions and settings."""
     if not (policy / CEILING).exists():
         return None
     saved = read_json(policy / CEILING)

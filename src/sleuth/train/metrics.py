@@ -35,7 +35,7 @@ PEAK_FLOPS = {
 
 
 class Timer:
-    """Accumulates seconds and counts by name until they are collected."""
+    """Accumulates times and counts by name until they are collected."""
 
     def __init__(self) -> None:
         self._totals: Metrics = defaultdict(float)
@@ -58,7 +58,7 @@ class Timer:
 
 
 def finite_only(metrics: Mapping[str, float]) -> Metrics:
-    """The metrics that JSON can hold."""
+    """Drop metrics that are not finite, which JSON cannot represent."""
     return {name: value for name, value in metrics.items() if isfinite(value)}
 
 
@@ -147,7 +147,7 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
 
 
 def has_spread(group: Group) -> bool:
-    """Whether the rewards of a group differ."""
+    """Whether the rewards of a group are not all equal."""
     return len({score.episode_return for score in group.scores}) > 1
 
 

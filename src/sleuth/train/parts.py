@@ -1,4 +1,4 @@
-"""The parts of a training run, and its records, which only rank 0 writes."""
+"""The parts of a training run, and its records, which are written by rank 0 only."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

@@ -72,7 +72,7 @@ ALONE = Alone()
 
 @dataclass(frozen=True, slots=True)
 class Torchrun:
-    """One of several processes: objects travel over gloo, weights and gradients over NCCL on GPUs."""
+    """One of several processes: objects are sent over gloo, weights and gradients over NCCL on GPUs."""
 
     rank: int
     world: int

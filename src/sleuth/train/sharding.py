@@ -1,7 +1,7 @@
-"""Work and weights over the ranks: which rows each rank computes, and FSDP2 for the weights.
+"""Distribution over the ranks: which rows each rank computes, and FSDP2 for the weights.
 
 Every rank knows the lengths of all rows, so all ranks compute the same assignment; they compare checksums of it first.
-Collectives run inside the forward and backward passes, so ranks with fewer packs run idle ones.
+Collectives run inside the forward and backward passes, so ranks with fewer packs run empty packs.
 """
 
 from collections.abc import Callable, Iterator, Sequence

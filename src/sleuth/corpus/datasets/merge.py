@@ -35,7 +35,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """Which questions are dropped, and the seed of their order; the order of the files if None."""
+    """Which questions are dropped, and the shuffling seed; None keeps the order of the files."""
 
     repeated: bool = True
     answerable: bool = False
@@ -102,7 +102,7 @@ def _strip_punctuation(text: str) -> str:
 def _filter(
     rows: Sequence[QuestionRow], rules: MergeRules, tested: Mapping[str, str], dropped: list[Dropped]
 ) -> Iterator[QuestionRow]:
-    """Yield the rows to keep, and add the others to `dropped`."""
+    """Yield the rows to keep, and append the others to `dropped`."""
     first: dict[str, str] = {}
     for row in rows:
         key = question_key(row.question.question)

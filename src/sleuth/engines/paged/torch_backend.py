@@ -98,7 +98,7 @@ def next_inputs(
     slots_B: Tensor, tokens_S: Tensor, lengths_S: Tensor, table_SX: Tensor,
     ids_N: Tensor, positions_N: Tensor, addresses_N: Tensor,
 ) -> None:  # fmt: skip
-    """Write each lane's next token, position and address, and count it in its length; padding lanes do not grow."""
+    """Write each lane's next token, position and address, and increment its length, except for padding lanes."""
     lanes = len(slots_B)
     slots = slots_B.long()
     padding_B = slots == len(lengths_S) - 1

@@ -107,7 +107,7 @@ def next_inputs(
     slots_B: Tensor, tokens_S: Tensor, lengths_S: Tensor, table_SX: Tensor,
     ids_N: Tensor, positions_N: Tensor, addresses_N: Tensor,
 ) -> None:  # fmt: skip
-    """Write each lane's next token, position and address, and count it in its length.
+    """Write each lane's next token, position and address, and increment its length.
 
     Padding lanes (of the last slot) and lanes whose table row is full have no address, and do not grow.
     """

@@ -1,7 +1,7 @@
 """Exact dense search: every passage is scored, in blocks, on GPUs or on the CPU.
 
 A fast pass finds candidates and an upper bound for all other rows. The candidates are rescored independently of batch
-and device. If the bound leaves a doubt, the pass is repeated with more candidates. Queries are rounded to fp16 like
+and device. If the bound is not conclusive, the pass is repeated with more candidates. Queries are rounded to fp16 like
 the rows.
 """
 

@@ -266,7 +266,7 @@ def kind_of_noun(noun: str) -> Kind | None:
 
 
 def kind_of_name(name: str) -> tuple[Kind, str] | None:
-    """Kind and noun given by the words of a name itself, or None."""
+    """The kind and noun that the words of a name reveal, or None."""
     words = name.split()
     if len(words) < 2:
         return None

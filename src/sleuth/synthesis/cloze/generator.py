@@ -63,7 +63,7 @@ class Passages(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GeneratorConfig:
-    """`questions` is the maximum number; `per_passage` limits single-hop questions about a passage."""
+    """`questions` is the maximum number of questions; `per_passage` limits single-hop questions per passage."""
 
     questions: int
     seed: int = 0

@@ -124,7 +124,7 @@ def is_valid(draft: Draft) -> bool:
 
 
 def normalize(text: str) -> str:
-    """Lower case without punctuation and articles, as exact match compares answers."""
+    """Normalize as exact match does: lower case, without punctuation and articles."""
     return " ".join(word for word in text.lower().translate(PUNCTUATION).split() if word not in ARTICLES)
 
 

@@ -343,7 +343,7 @@ def _row(question: Question, messages: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def _missing(question: Question, gold: Sequence[Passage], searches: Sequence[GoldSearch]) -> list[Passage]:
-    """Gold passages that no search found; a single gold passage may be replaced by one of its page with the answer."""
+    """Gold passages that no search found; for a single one, a passage of the same page with the answer counts too."""
     seen, golds = _passages(searches), _distinctive_answers(question)
     if len(gold) == 1 and any(each.title == gold[0].title and cover_em(each.text, golds) for each in seen):
         return []

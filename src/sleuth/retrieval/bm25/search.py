@@ -72,7 +72,7 @@ class BM25:
 
 
 class _TermCache(dict[str, QueryTerm | None]):
-    """Tokens to terms of the index; None for a token without postings."""
+    """Cache that maps tokens to terms of the index, or to None if they have no postings."""
 
     def __init__(self, analyzer: Analyzer, vocabulary: Vocabulary, index: InvertedIndex) -> None:
         super().__init__()

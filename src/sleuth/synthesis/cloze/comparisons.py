@@ -244,7 +244,7 @@ def fill_template(
     noun: str = "",
     value: str = "",
 ) -> Comparison | None:
-    """Fill a random template with the first two pages in random order; None if none suits their names."""
+    """Fill a random template with the first two pages in random order; None if no template suits their names."""
     names = [page.subject.topic.name for page in pages[:2]]
     has_noun = any(f"{noun} " in name[:-1] and name.startswith("the ") for name in names)  # the films the film Ed Wood
     usable = [

@@ -160,7 +160,7 @@ def _rewrite(bare: str, subject: SubjectEnd | None, title: str, name: str) -> St
 
 
 def _defined_subject(bare: str, title: str) -> SubjectEnd | None:
-    """The subject of a defining sentence, in any long form of the title."""
+    """The subject of a defining sentence: the title or a longer form of it."""
     found = COPULA.search(bare)
     if found is None or found.start() > 150:
         return None

@@ -1,4 +1,4 @@
-"""Questions of an evaluation: benchmark suites by name or question files, optionally a stratified sample."""
+"""Benchmark questions: named suites or question files, optionally reduced to a stratified sample."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Size of a sample, size of the whole, and the seed of the draw."""
+    """Size of a sample, number of questions it was drawn from, and random seed."""
 
     limit: int
     of: int

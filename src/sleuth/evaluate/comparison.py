@@ -23,7 +23,7 @@ class Pair:
         return self.first.question
 
     def values(self, measure: str) -> tuple[float, float] | None:
-        """The values of a measure in both evaluations; None unless both have it."""
+        """Return the values of a measure in both evaluations; None unless both have it."""
         first, second = self.first.values, self.second.values
         if first is None or second is None or measure not in first or measure not in second:
             return None
@@ -32,7 +32,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A measure in both evaluations, and the gain `second - first`, over the same questions."""
+    """Estimates of a measure in both evaluations, and the gain `second - first`, over the same questions."""
 
     first: Estimate
     second: Estimate
@@ -41,7 +41,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Questions asked in both evaluations; `left_out` counts those asked in only one."""
+    """Questions asked in both evaluations; `left_out` counts questions asked in only one of them."""
 
     pairs: tuple[Pair, ...]
     left_out: int = 0
@@ -60,7 +60,7 @@ class Comparison:
         return {name: difference for name, difference in found.items() if difference is not None}
 
     def mean(self, measure: str) -> Difference | None:
-        """Difference of the mean over data sets; None if a set lacks the measure."""
+        """Difference of the mean over data sets; None if a data set lacks the measure."""
         sets = [_values(pairs, measure) for pairs in self.sets.values()]
         if not sets or not all(first for first, _ in sets):
             return None
@@ -77,11 +77,11 @@ class Comparison:
         return _difference(self.pairs, measure)
 
     def gain(self, measure: str) -> Estimate:
-        """The paired difference; raise ValueError if no pair has the measure."""
+        """Return the paired difference; raises ValueError if no pair has the measure."""
         return paired_difference(*_values(self.pairs, measure), proportion=measure not in COUNTS)
 
     def changed(self, measure: str) -> tuple[list[Pair], list[Pair]]:
-        """Pairs whose value is higher in the second evaluation, and pairs whose value is lower."""
+        """Return the pairs whose value is higher in the second evaluation, and the pairs whose value is lower."""
         known = [(pair, both) for pair in self.pairs if (both := pair.values(measure)) is not None]
         return [pair for pair, (a, b) in known if b > a], [pair for pair, (a, b) in known if b < a]
 
@@ -113,7 +113,7 @@ def compare(first: Sequence[QuestionResult], second: Sequence[QuestionResult], *
 
 
 def compare_by_kind(before: Evaluation, after: Evaluation) -> dict[str, Comparison]:
-    """Comparison for each kind of question that has at least one question usable in both evaluations."""
+    """Compare each kind of question that has at least one question usable in both evaluations."""
     later = after.by_kind()
     found = {
         kind: compare(part.results, later[kind].results) for kind, part in before.by_kind().items() if kind in later
@@ -160,7 +160,7 @@ def as_json(comparison: Comparison, measure: str) -> dict[str, Any]:
 
 
 def markdown(comparison: Comparison, names: tuple[str, str], measure: str, show: int) -> str:
-    """Report: one measure by data set, all measures on the mean, and up to `show` changed questions per side."""
+    """Format a report: one measure by data set, the means of all measures, and up to `show` changes per side."""
     first, second = names
     lines = [f"# {MEASURES[measure]}: {second} against {first}", ""]
     lines += markdown_table(("Set", "Questions", "A", "B", "B - A"), _rows_by_set(comparison, measure))
@@ -197,7 +197,7 @@ def _values(pairs: Iterable[Pair], measure: str) -> tuple[list[float], list[floa
 
 
 def _sides(measure: str) -> tuple[str, str]:
-    """Headings for higher and lower values: won and lost, or neutral ones for counts."""
+    """Headings for higher and lower values: won and lost, or neutral words for counts."""
     return ("higher", "lower") if measure in COUNTS else ("won", "lost")
 
 

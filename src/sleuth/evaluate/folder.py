@@ -1,4 +1,4 @@
-"""Folder of an evaluation, which can be interrupted and resumed.
+"""Evaluation folder: an evaluation on disk that can be interrupted and resumed.
 
 `manifest.json` holds the stamp; `questions.jsonl` the questions in order; `trajectories.jsonl` one row per finished
 episode, in order of completion; `trajectories.offsets` the byte offset of each question's row; `marks.jsonl` one result
@@ -116,7 +116,7 @@ class EvaluationFolder:
             ) from error
 
     def locations(self) -> dict[int, RowLocation]:
-        """Location of each question's trajectory: its last usable row, otherwise its last complete row."""
+        """Locate the trajectory of each question: its last usable row, otherwise its last complete row."""
         path = self.path / TRAJECTORIES
         if not path.exists():
             return {}
@@ -143,7 +143,7 @@ class EvaluationFolder:
             os.fsync(file.fileno())
 
     def rows(self, positions: Collection[int] | None = None) -> Iterator[Row]:
-        """Trajectory rows in question order, of the given positions or all."""
+        """Yield trajectory rows in question order, for the given positions or for all questions."""
         locations = self.locations()
         if not locations:
             return
@@ -170,7 +170,7 @@ class EvaluationFolder:
 
 
 def row_with_passages(trajectory: Trajectory, score: Score | None, seconds: float | None = None) -> Row:
-    """Trajectory as a row that includes passage texts, so that retrieval can be scored again."""
+    """Convert a trajectory to a row that includes passage texts, so that retrieval can be scored again."""
     written = trajectory_row(trajectory, score) | ({} if seconds is None else {"seconds": seconds})
     for turn, turn_row in zip(trajectory.turns, written["turns"], strict=True):
         for hit, hit_row in zip(turn.hits, turn_row["hits"], strict=True):
@@ -229,12 +229,12 @@ def hash_questions(questions: Sequence[Question]) -> str:
 
 
 def short_hash(stamp: Stamp) -> str:
-    """First 8 hex digits of the stamp's SHA-256, for folder names."""
+    """Return the first 8 hex digits of the stamp's SHA-256, for folder names."""
     return hashlib.sha256(json.dumps(stamp, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values of nested tables under dotted names."""
+    """Flatten nested tables to values under dotted names."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
@@ -255,7 +255,7 @@ def find_other_version(parent: Path, name: str, stamp: Stamp) -> EvaluationFolde
 
 
 def _first_difference(existing: Stamp, new: Stamp) -> str | None:
-    """Name and both values of the first entry in which two stamps differ."""
+    """Describe the first entry in which two stamps differ; None if they are equal."""
     first, second = flatten(existing), flatten(json.loads(json.dumps(new)))
     for name in [*first, *(name for name in second if name not in first)]:
         if first.get(name) != second.get(name):

@@ -40,7 +40,7 @@ Key = tuple[str, str]
 
 
 def question_key(question: Question) -> Key:
-    """Data set and id; ids are unique only within a data set."""
+    """Return the data set and id of a question; ids are unique only within a data set."""
     return question.data_source, question.id
 
 
@@ -70,7 +70,7 @@ class Probe:
     covered: bool
 
     def recall(self, k: int) -> float:
-        """Fraction of the gold passages among the top `k`; 0 if the question has none."""
+        """Fraction of the gold passages found in the top `k` hits; 0 if the question has no gold passages."""
         found = {hit.passage.id for hit in self.hits[:k]} if self.hits else set()
         gold = set(self.question.supporting_ids)
         return len(gold & found) / len(gold) if gold else 0.0
@@ -81,7 +81,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class SetCheck:
-    """Figures of one data set; recall is over questions with gold passages, None if there are none."""
+    """Figures of one data set; recall is averaged over questions with gold passages, None if there are none."""
 
     questions: int
     with_gold: int
@@ -93,7 +93,7 @@ class SetCheck:
 
 @dataclass(frozen=True, slots=True)
 class IndexCheck:
-    """Figures by data set, and the questions whose answer is in the corpus but was not found."""
+    """Figures by data set, and the questions whose answer is in the corpus but was not retrieved."""
 
     corpus: CorpusCheck
     sets: dict[str, SetCheck]
@@ -120,7 +120,7 @@ class IndexCheck:
 def check_corpus(
     passages: Iterable[Passage], questions: Sequence[Question], total: int = 0, progress: Progress = silent
 ) -> CorpusCheck:
-    """Read every passage once; memory holds only a length and a hash per passage."""
+    """Compute corpus statistics in one pass; keeps only a length and a hash per passage in memory."""
     answers = AnswerMatcher(questions)
     gold = {name for question in questions for name in question.supporting_ids}
     lengths: Counter[int] = Counter()
@@ -147,7 +147,7 @@ def check_corpus(
 
 
 class AnswerMatcher:
-    """Finds the questions whose answers occur in a text as whole words; each answer is matched once."""
+    """Collects in `covered` the questions whose answers occur, as whole words, in any of the matched texts."""
 
     def __init__(self, questions: Sequence[Question]) -> None:
         self.covered: set[Key] = set()
@@ -205,7 +205,7 @@ def _by_depth(probes: Sequence[Probe], measure: Callable[[Probe, int], float]) -
 
 
 def markdown(checked: IndexCheck, title: str) -> str:
-    """Report with two tables by data set, narrow enough for a terminal, and the statistics of the corpus."""
+    """Format a report: two tables by data set, narrow enough for a terminal, and the corpus statistics."""
 
     def mean(estimated: Estimate | None) -> str:
         return f"{estimated.value:.2f} [{estimated.low:.2f}, {estimated.high:.2f}]" if estimated else ABSENT
@@ -237,7 +237,7 @@ def write_check(checked: IndexCheck, out: Path, name: str, manifest: Mapping[str
     with atomic_write(out) as folder:
         folder.mkdir()
         (folder / "check.json").write_text(text, encoding="utf-8")
-        # From the JSON, in which depths are strings, as for anyone who reads the file.
+        # Built from the JSON form, in which depths are strings, as in the file.
         (folder / "report.html").write_text(index_page(name, manifest, json.loads(text)), encoding="utf-8")
 
 

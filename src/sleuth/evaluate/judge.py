@@ -57,7 +57,7 @@ class Judge:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Key of saved verdicts: address, model and prompt."""
+        """Key of saved verdicts: the address, model and prompt."""
         return {"url": redact(self.base), "model": self.model, "prompt": hashlib.sha256(PROMPT.encode()).hexdigest()}
 
     def request(self, result: QuestionResult) -> dict[str, Any]:
@@ -91,12 +91,12 @@ async def judge_results(
                 on_verdict()
 
             try:
-                # One request first: it is enough to detect a server that refuses all.
+                # Send one request first: it is enough to detect a server that rejects every request.
                 for places in (missing[:1], missing[1:]):
                     async with asyncio.TaskGroup() as group:
                         for place in places:
                             group.create_task(judge_one(place))
-            except ExceptionGroup as failures:  # the first failure cancelled the rest
+            except ExceptionGroup as failures:  # the first failure cancelled the other requests
                 raise failures.exceptions[0] from None
     folder.write(JUDGE, json.dumps(judge.identity) + "\n")
     return _with_verdicts(results, verdicts)
@@ -118,7 +118,7 @@ def count_unjudged(results: Sequence[QuestionResult]) -> int:
 
 
 def parse_verdict(reply: str) -> float | None:
-    """1 for yes, 0 for no, None if ambiguous: unfinished reasoning, neither word, or both."""
+    """Return 1 for yes, 0 for no, None for unfinished reasoning or a reply with neither word or both."""
     reply = reply.rpartition("</think>")[2].strip().lower()
     if "<think>" in reply or len(set(_WORD.findall(reply))) != 1:
         return None
@@ -149,7 +149,7 @@ class _JudgeClient:
     refusals: int = 0
 
     async def verdict(self, result: QuestionResult) -> float | None:
-        """Request a verdict: 1, 0, or None if no attempt within the deadline gave a clear one."""
+        """Request a verdict: 1, 0, or None if no attempt within the deadline returned a clear verdict."""
         found = await RetryPolicy(self.judge.deadline).run(partial(self._attempt, result))
         if not isinstance(found, RequestFailure):
             self.answered, self.refusals = True, 0
@@ -170,7 +170,7 @@ class _JudgeClient:
 
 
 def _with_verdicts(results: Sequence[QuestionResult], verdicts: Mapping[int, float]) -> list[QuestionResult]:
-    """Add the verdicts to the results; if there are no verdicts at all, no result gets a `judge` value."""
+    """Set the `judge` value of each result; without any verdict, remove it from all results."""
     no_verdicts = not verdicts and any(result.answer for result in results)
     judged = []
     for place, result in enumerate(results):

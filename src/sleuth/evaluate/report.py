@@ -1,4 +1,4 @@
-"""Reports of an evaluation: results.json, results.md and results.html, all made from the folder."""
+"""Reports of an evaluation: results.json, results.md and results.html."""
 
 import json
 from collections import Counter
@@ -50,13 +50,13 @@ def write_report(folder: EvaluationFolder, results: Sequence[QuestionResult]) ->
     folder.write_offsets()
     folder.write("results.md", markdown(found))
     folder.write("results.html", evaluation_page(found, MEASURES, notes_of(found), transcripts))
-    # Last: its presence means that the others are complete.
+    # Written last: its presence means that the other files are complete.
     folder.write(RESULTS, json.dumps(found, indent=2, allow_nan=False) + "\n")
     return found
 
 
 def check_failures(folder: EvaluationFolder, results: Sequence[QuestionResult]) -> str | None:
-    """Describe the failed questions, or return None; raise if no question was answered or no prompt fitted."""
+    """Describe the failed questions, if any; raises an error if all failed or no prompt fitted the context."""
     usable = [result for result in results if result.usable]
     if usable and all(result.prompt_too_long for result in usable):
         raise ConfigError(f"the prompt did not fit for any question; {REMEDY_CONTEXT}")
@@ -71,7 +71,7 @@ def check_failures(folder: EvaluationFolder, results: Sequence[QuestionResult]) 
 
 
 def select_transcripts(results: Sequence[QuestionResult], count: int = TRANSCRIPTS) -> list[int]:
-    """Positions of the questions to show: data sets take turns, and wrong and right answers alternate."""
+    """Select positions of questions to show, alternating between data sets and between wrong and right answers."""
     usable = (position for position, result in enumerate(results) if result.usable)
     by_set = group_by(usable, lambda position: results[position].question.data_source)
     for positions in by_set.values():
@@ -81,7 +81,7 @@ def select_transcripts(results: Sequence[QuestionResult], count: int = TRANSCRIP
 
 
 def alternate_ends(ranked: Sequence[Item]) -> list[Item]:
-    """Reorder: first, last, second, second to last, and so on."""
+    """Reorder the items: first, last, second, second to last, and so on."""
     return [ranked[-(turn // 2) - 1 if turn % 2 else turn // 2] for turn in range(len(ranked))]
 
 
@@ -93,7 +93,7 @@ def markdown(results: Tree) -> str:
 
 
 def notes_of(results: Tree) -> list[str]:
-    """Notes for readers of the figures: sample, stop reasons, missing verdicts."""
+    """Return notes for readers of the figures: sample, stop reasons, missing verdicts."""
     unjudged = results.get("unjudged") or 0
     stops = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in (results.get("stops") or {}).items())
     return [

@@ -1,4 +1,4 @@
-"""Result of each question, and the figures of an evaluation computed from them."""
+"""Results per question, and the evaluation figures computed from them."""
 
 import json
 from collections import Counter
@@ -52,10 +52,10 @@ class ScoredTrajectory:
 
 @dataclass(frozen=True, slots=True)
 class QuestionResult:
-    """Answer to one question and its measures; `values` is None if the episode is unusable.
+    """The answer to one question, with its measures in `values`; None if the episode is unusable.
 
-    Measures that could not be taken, such as a failed judge's verdict, are missing from `values`. `stop` is the stop
-    reason. `episode` is only available in memory, in evaluations during training.
+    Unavailable measures, such as a judge verdict that failed, are missing from `values`. `stop` is the stop
+    reason. `episode` is available only in memory, in evaluations during training.
     """
 
     question: Question
@@ -102,7 +102,7 @@ class Evaluation:
     results: tuple[QuestionResult, ...]
 
     def mean(self, measure: str) -> Estimate:
-        """Mean of a measure; raise ValueError if no question has it."""
+        """Mean of a measure; raises ValueError if no question has it."""
         return estimate(values_of(self.results, measure), proportion=measure not in COUNTS)
 
     @property
@@ -125,12 +125,12 @@ class Evaluation:
         return dict(Counter(str(result.stop) for result in self.results if not result.usable))
 
     def by_kind(self) -> "dict[str, Evaluation]":
-        """Split by kind of question, or by data set where the kind is unknown."""
+        """Split by kind of question, or by data set if the kind is unknown."""
         parts = group_by_kind(self.results, fallback=lambda question: question.data_source)
         return {kind: Evaluation(tuple(part)) for kind, part in parts.items()}
 
     def metrics(self, prefix: str) -> dict[str, float]:
-        """Flat metrics: means with `_low` and `_high`, and exact match and searches by kind."""
+        """Return flat metrics: means with `_low` and `_high` limits, and exact match and searches by kind."""
         flat = {"questions": float(len(self.results)), "unusable": float(self.unusable)}
         for name in _HEADLINE if self.usable else ():
             mean = self.mean(name)
@@ -142,7 +142,7 @@ class Evaluation:
 
 
 def question_kind(question: Question) -> str | None:
-    """Kind of a question: comparison or yes/no by type, otherwise its hops, otherwise its type; None if unknown."""
+    """Return the kind of a question: comparison, yes/no, its number of hops or its type; None if unknown."""
     if question.type in QUESTION_TYPES:
         return QUESTION_TYPES[question.type]
     if question.hops is not None:
@@ -151,14 +151,14 @@ def question_kind(question: Question) -> str | None:
 
 
 def kind_order(kind: str) -> tuple[bool, int, str]:
-    """Sort key: by hops, then comparison, yes/no, the rest by name, and unknown last."""
+    """Sort key: kinds by number of hops, then comparison, yes/no, other kinds by name, and unknown last."""
     return kind == UNKNOWN_KIND, _KIND_ORDER.index(kind) if kind in _KIND_ORDER else len(_KIND_ORDER), kind
 
 
 def group_by_kind(
     results: Sequence[QuestionResult], fallback: Callable[[Question], str] = lambda _: UNKNOWN_KIND
 ) -> dict[str, list[QuestionResult]]:
-    """Results by kind of question, in display order; `fallback` names the kind where it is unknown."""
+    """Group results by kind of question, in display order; `fallback` names the kind if it is unknown."""
     kinds = group_by(results, lambda each: question_kind(each.question) or fallback(each.question))
     return dict(sorted(kinds.items(), key=lambda entry: kind_order(entry[0])))
 
@@ -173,10 +173,10 @@ def means(results: Sequence[QuestionResult]) -> dict[str, Estimate]:
 
 
 def summarize(results: Sequence[QuestionResult], **about: Any) -> Tree:
-    """Figures for results.json: over all questions, the mean over data sets, each data set and each kind."""
+    """Compute the figures of results.json: all questions, the mean over data sets, each data set and each kind."""
     sets = group_by(results, lambda each: each.question.data_source)
     set_means = {name: means(part) for name, part in sets.items()}
-    # With a single set its means are those of all questions; intervals are slow, so reuse them.
+    # The means of a single data set equal those of all questions; reuse them, because intervals are slow.
     (overall,) = set_means.values() if len(set_means) == 1 else [means(results)]
     over_sets = {
         name: combine([part[name] for part in set_means.values()])
@@ -204,7 +204,7 @@ def _as_json(found: Mapping[str, Estimate]) -> Tree:
 
 
 def score_folder(folder: EvaluationFolder) -> list[QuestionResult]:
-    """Score every trajectory of a folder; raise InputError if a question has none."""
+    """Score every trajectory of a folder; raises InputError if a question has no trajectory."""
     questions = folder.questions()
     found: dict[int, QuestionResult] = {}
     for row in folder.rows():  # one at a time: together they are gigabytes

@@ -1,4 +1,4 @@
-"""Evaluation runner: ask each question once, score the answers, stop early if search or engine is down."""
+"""Evaluation runner: ask each question once, score the answers, and stop early if the search or engine is down."""
 
 import json
 import time
@@ -32,7 +32,7 @@ class CircuitBreaker:
     consecutive_failures: int = 0
 
     def check(self, trajectory: Trajectory) -> None:
-        """Count a finished episode; raise InputError if the breaker trips."""
+        """Count a finished episode; raises InputError if the breaker trips."""
         failed = trajectory.stop in (StopReason.ENGINE_FAILED, StopReason.FUNCTION_FAILED)
         self.consecutive_failures = self.consecutive_failures + 1 if failed else 0
         self.search_succeeded |= any(turn.outcome is Outcome.FOUND or turn.hits for turn in trajectory.turns)
@@ -50,7 +50,7 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, slots=True)
 class _ScoringAgent:
-    """Agent that times and scores each episode, by question position."""
+    """Agent that times and scores each episode; results are stored by question position."""
 
     agent: Runner
     rubric: Rubric
@@ -126,7 +126,7 @@ async def evaluate_folder(
     concurrent: int = 128,
     on_result: OnResult | None = None,
 ) -> float:
-    """Ask the questions of a folder that have no usable trajectory; return the seconds it took."""
+    """Ask all questions of a folder without a usable trajectory; return the elapsed seconds."""
     clock, locations, questions = EvaluationClock(folder), folder.locations(), folder.questions()
     missing = {each for each in range(len(questions)) if each not in locations or not locations[each].usable}
     with folder.appending() as append:

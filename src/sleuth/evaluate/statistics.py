@@ -1,6 +1,6 @@
 """Means and paired differences with 95% confidence intervals; deterministic for the same values.
 
-Why some of this is not scipy's: docs/decisions/0011-statistics.md.
+For why some functions do not use scipy, see docs/decisions/0011-statistics.md.
 """
 
 import math
@@ -24,7 +24,7 @@ Interval = tuple[float, float]
 
 
 def estimate(values: Sequence[float], *, proportion: bool = True) -> Estimate:
-    """Mean with a Wilson interval for 0/1 values, otherwise a percentile bootstrap widened for small samples.
+    """Mean with a Wilson interval for 0/1 values, otherwise with a percentile bootstrap widened for small samples.
 
     Pass `proportion=False` for counts such as searches, even if every value is 0 or 1.
     """
@@ -86,10 +86,10 @@ def paired_mean_of_means(
 
 
 def sign_interval(change: Vector) -> Interval:
-    """Interval of the mean change with Clopper-Pearson limits on the fraction of gains among changed questions.
+    """Interval of the mean change from Clopper-Pearson limits on the fraction of gains among changed questions.
 
-    For 0/1 values it excludes zero exactly where McNemar's exact test has p < 0.05, so never with fewer than six
-    changes. Gains and losses have their observed mean size; if only one kind occurred, the other gets the same size.
+    For 0/1 values it excludes zero exactly if McNemar's exact test has p < 0.05, so never with fewer than six
+    changes. Gains and losses have their observed mean size; if only one occurred, both have its size.
     """
     gains, losses = change[change > 0], -change[change < 0]
     changed = gains.size + losses.size
@@ -104,7 +104,7 @@ def sign_interval(change: Vector) -> Interval:
 
 
 def clopper_pearson_lower(successes: int, trials: int) -> float:
-    """Lower 95% limit of Clopper and Pearson (1934)."""
+    """Lower limit of the 95% Clopper-Pearson interval (1934)."""
     return float(betaincinv(successes, trials - successes + 1, TAIL)) if successes else 0.0
 
 
@@ -129,9 +129,9 @@ def _tango_upper(wins: int, losses: int, count: int) -> float:
 
 
 def _rule_of_three(array: Vector, bounds: Interval | None) -> Interval:
-    """Maximum effect of unobserved values on the mean.
+    """Interval of the mean widened by the maximum effect of unobserved values.
 
-    A value not seen in n draws has a probability of at most 1 - 0.05^(1/n), and could be at the bounds. Without
+    A value not seen in n draws has a probability of at most 1 - 0.05^(1/n), and may lie at the bounds. Without
     bounds the scale is unknown: constant values get a margin of twice their size, varying values get none.
     """
     mean, probability = float(array.mean()), 1.0 - 0.05 ** (1.0 / array.size)
@@ -142,14 +142,14 @@ def _rule_of_three(array: Vector, bounds: Interval | None) -> Interval:
 
 def _bootstrap(array: Vector) -> Interval:
     low, high = np.quantile(_resampled_means(array, np.random.default_rng(SEED)), (0.025, 0.975))
-    mean = float(array.mean())  # rounding may put the resampled means of a constant off the mean
+    mean = float(array.mean())  # rounding may move the resampled means of constant values off the mean
     return min(float(low), mean), max(float(high), mean)
 
 
 def _resampled_means(array: Vector, random: np.random.Generator) -> Vector:
     _, firsts, counts = np.unique(array, return_index=True, return_counts=True)
     if 4 * firsts.size <= array.size:
-        # Few distinct values: draw how often each occurs. Keep the order of the questions, so that swapping the two
+        # Few distinct values: draw the count of each. Keep the order of the questions, so that swapping the two
         # sides of a difference mirrors the resamples.
         order = np.argsort(firsts)
         occurrences = random.multinomial(array.size, counts[order] / array.size, size=RESAMPLES)

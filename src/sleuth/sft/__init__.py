@@ -1,1 +1,1 @@
-"""Cold start: demonstrations, rejection sampling and supervised training."""
+"""Cold start: demonstrations, rejection sampling and supervised fine-tuning."""

@@ -1,7 +1,7 @@
-"""Tokenization of conversations, with the source of each piece.
+"""Tokenization of conversations into pieces, each with the source of its tokens.
 
-The assistant's text is encoded verbatim after the chat template's opening of its turn, where the agent's sampled tokens
-would be. Templates that rewrite earlier turns are rejected.
+Assistant text is encoded verbatim after the opening that the chat template gives its turn, where sampled tokens
+would be in an episode. Templates that rewrite earlier turns are rejected.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens of one source; `truncated` if an observation exceeded its limit."""
+    """Tokens from one source; `truncated` is true if an observation exceeded its limit."""
 
     ids: list[int]
     source: Source
@@ -72,7 +72,7 @@ _Turn = tuple[int, tuple[str, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class ConversationEncoder:
-    """Encodes messages for one tokenizer; the protocol's marks delimit observations in the assistant's text."""
+    """Encodes messages with one tokenizer; the protocol's marks delimit observations in assistant text."""
 
     tokens: Tokens
     protocol: Protocol
@@ -80,18 +80,18 @@ class ConversationEncoder:
     _turns: dict[tuple[str, ...], Sequence[_Turn]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def encode(self, messages: Sequence[Message]) -> Iterator[Piece]:
-        """The pieces up to the last assistant message; raises ValueError if they cannot be rendered."""
+        """Yield the pieces up to the last assistant message; raises ValueError if the messages cannot be rendered."""
         indices = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
         if self.tokens.tokenizer.chat_template is None:
             yield from self._encode_plain(messages, indices)
             return
         roles = tuple(message["role"] for message in messages)
-        if roles not in self._turns:  # the template is rendered without contents, so it depends on roles alone
+        if roles not in self._turns:  # rendered without contents, so the turns depend only on the roles
             self._turns[roles] = tuple(self._template_turns([{"role": role, "content": ""} for role in roles], indices))
         for index, before, closing in self._turns[roles]:
             yield from self._encode_template(before, messages, is_first=index == indices[0])
             yield from self._encode_assistant(messages[index]["content"])
-            # Up to its first special token the end of a turn belongs to the assistant, the rest to the template.
+            # The end of a turn belongs to the assistant up to its first special token, the rest to the template.
             ids = self.tokens.encode_trusted(closing)
             end = next((place + 1 for place, token in enumerate(ids) if token in self.tokens.special_ids), len(ids))
             yield from _pieces((ids[:end], Source.ASSISTANT), (ids[end:], Source.PROMPT))
@@ -110,7 +110,7 @@ class ConversationEncoder:
             written = opened + content + closing
 
     def _encode_plain(self, messages: Sequence[Message], indices: Sequence[int]) -> Iterator[Piece]:
-        """Encode one assistant turn without a chat template, as the agent prompts such a model."""
+        """Encode one assistant turn as the agent does for a model without a chat template."""
         (index, *others) = indices
         if others or any(message["role"] == "tool" for message in messages):
             raise InputError(
@@ -123,10 +123,10 @@ class ConversationEncoder:
             yield Piece([self.tokens.eos_id], Source.ASSISTANT)
 
     def _render(self, messages: Sequence[Message], *, opening: bool) -> str:
-        """The chat template's text with a numbered gap for each message."""
+        """Render the chat template with a numbered gap for each message."""
         try:
             frame = render_frame(messages, self.tokens, self.protocol.functions, generation_prompt=opening)
-        except Exception as error:  # a template is foreign code and may raise anything
+        except Exception as error:  # a template is third-party code and may raise any exception
             raise ValueError(f"the chat template rejects the messages ({error})") from error
         if [int(number) for number in frame.split(GAP)[1::2]] != list(range(len(messages))):
             roles = ", ".join(message["role"] for message in messages)
@@ -169,7 +169,7 @@ class ConversationEncoder:
             yield Piece(ids, Source.OBSERVATION, truncated)
 
     def _encode_tool_result(self, content: str, *, quoted: bool) -> Piece:
-        """Truncate a tool result as an episode does if the model searches by tool calls."""
+        """Encode a tool result; if the model searches with tool calls, truncate it as in an episode."""
         ids = self.tokens.encode(Observation("", content, "", quoted=quoted).escaped_body)
         if self.protocol.marks is not None:
             return Piece(ids, Source.OBSERVATION)

@@ -1,6 +1,6 @@
-"""Demonstrations in the generated world: an expert, and behaviours of lower quality.
+"""Demonstrations in the generated world, by an expert and by lower-quality behaviours.
 
-A demonstration is a training row: prompt and search results are context, the rest is learned. No demonstration takes
+A demonstration is a training row: the loss excludes the prompt and the search results. No demonstration takes
 three hops: the expert stops after two and leaves the third to be discovered by reinforcement learning.
 """
 
@@ -20,7 +20,7 @@ from sleuth.synthesis.world.world import Hop, World, WorldQuestion
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A thought and an action, or None to stop; a search shows passage `row` of the corpus."""
+    """A thought and an action (None stops the episode); for a search, `row` is the passage it returns."""
 
     thought: str
     action: ToolCall | Answer | None
@@ -31,7 +31,7 @@ Script = list[Move]
 
 
 def render_move(move: Move, protocol: Protocol) -> str:
-    """Write a move as the model would."""
+    """Format a move as the model's output."""
     thought = f"<think> {move.thought}"
     return thought if move.action is None else f"{thought} </think> {protocol.write(move.action)}"
 
@@ -39,7 +39,7 @@ def render_move(move: Move, protocol: Protocol) -> str:
 class Demonstrator:
     """Renders scripts for the questions of a world as training rows.
 
-    `reading` is the loss weight of observation tokens, from which a small model learns to copy names.
+    `reading` is the loss weight of observation tokens, which teach a small model to copy names.
     """
 
     def __init__(self, world: World, tokens: Tokens, protocol: Protocol, prompt: str, reading: float) -> None:
@@ -48,7 +48,7 @@ class Demonstrator:
         self._observations: dict[int, list[int]] = {}
 
     def row(self, item: WorldQuestion, script: Script) -> Row:
-        """The tokens of a demonstration and their loss weights."""
+        """Return the tokens of a demonstration and their loss weights."""
         ids = list(prompts.render(item.question, self._prompt, self._protocol, self._tokens))
         weights = [0.0] * len(ids)
         for move in script:
@@ -61,13 +61,13 @@ class Demonstrator:
         return row(ids, weights)
 
     def drill(self, item: WorldQuestion) -> Row:
-        """Practice for comparisons: given both facts, only the verdict is learned."""
+        """Return a comparison drill: both facts are given, and only the verdict is trained on."""
         facts = self._tokens.encode(f"<think> {' '.join(map(_fact, item.hops))}")
         verdict = self._tokens.encode(f" {_verdict(item)} </think>")
         return row([*facts, *verdict], [0.0] * len(facts) + [1.0] * len(verdict))
 
     def _observation(self, row: int) -> list[int]:
-        """The tokens of a search result, encoded once."""
+        """Return the tokens of a search result, cached after the first call."""
         if row not in self._observations:
             shown = self._protocol.observe(ToolCall.search(""), ((Hit(self._world.passage(row), 0.0),),))
             self._observations[row] = shown.ids(self._tokens, sys.maxsize) or []
@@ -75,7 +75,7 @@ class Demonstrator:
 
 
 def expert(item: WorldQuestion, _world: World, _rng: random.Random) -> Script:
-    """Search for every hop, state the fact, and answer; of three hops only two are taken."""
+    """Search for each hop, state the fact, and answer; stops after two hops even if the question needs three."""
     searches: Script = []
     for index, hop in enumerate(item.hops[:2]):
         known = f"{_fact(item.hops[index - 1])} " if index else ""
@@ -88,7 +88,7 @@ def expert(item: WorldQuestion, _world: World, _rng: random.Random) -> Script:
 
 
 def detour(item: WorldQuestion, world: World, rng: random.Random) -> Script:
-    """An expert with one wrong search, so that the number of searches does not reveal the number of hops."""
+    """Expert script with one wrong search added, so that the number of searches does not reveal the hops."""
     script = expert(item, world, rng)
     index = rng.randrange(min(2, len(item.hops)))
     move, row = script[index], rng.randrange(len(world))
@@ -98,12 +98,12 @@ def detour(item: WorldQuestion, world: World, rng: random.Random) -> Script:
 
 
 def guess(item: WorldQuestion, world: World, rng: random.Random) -> Script:
-    """A random answer without a search."""
+    """Answer at random without a search."""
     return [Move("I know this.", Answer(_random_answer(item, world, rng)))]
 
 
 def stray(item: WorldQuestion, world: World, rng: random.Random) -> Script:
-    """A wrong search, and a random answer."""
+    """Make a wrong search, then answer at random."""
     row = rng.randrange(len(world))
     thought = expert(item, world, rng)[0].thought
     wrong = Move(thought, ToolCall.search(world.passage(row).title), row)
@@ -111,7 +111,7 @@ def stray(item: WorldQuestion, world: World, rng: random.Random) -> Script:
 
 
 def hasty(item: WorldQuestion, world: World, rng: random.Random) -> Script:
-    """The value of the first hop as the answer; in comparisons a random answer after one search."""
+    """Answer with the value of the first hop; for comparisons, answer at random after one search."""
     first, hop = expert(item, world, rng)[0], item.hops[0]
     answer = _random_answer(item, world, rng) if is_comparison(item) else hop.value
     return [first, Move(_fact(hop), Answer(answer))]
@@ -132,7 +132,7 @@ def is_comparison(item: WorldQuestion) -> bool:
 
 
 def _need(item: WorldQuestion, index: int) -> str:
-    """The remaining need: the question with the facts found so far filled in."""
+    """Return the question with the facts found so far filled in."""
     rest = item.hops[index : index + 1] if is_comparison(item) else item.hops[index:]
     nouns = "".join(f"the {hop.noun} of " for hop in reversed(rest))
     return f"I need {nouns}{item.hops[index].subject}."
@@ -143,7 +143,7 @@ def _fact(hop: Hop) -> str:
 
 
 def _verdict(item: WorldQuestion) -> str:
-    """The result of comparing two facts."""
+    """Return the sentence that states the result of a comparison."""
     first, second = item.hops
     if item.question.type == "yes_no":
         return f"{first.value} and {second.value} are {'the same' if first.value == second.value else 'different'}."
@@ -152,7 +152,7 @@ def _verdict(item: WorldQuestion) -> str:
 
 
 def _random_answer(item: WorldQuestion, world: World, rng: random.Random) -> str:
-    """A plausible answer: yes or no, one of the compared subjects, a year, or a name."""
+    """Return a random plausible answer: yes or no, one of the compared subjects, a year, or a name."""
     if item.question.type == "yes_no":
         return rng.choice(("yes", "no"))
     if item.question.type == "comparison":

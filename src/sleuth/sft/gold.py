@@ -1,7 +1,7 @@
 """Gold demonstrations: traces written from questions with gold passages or answers.
 
-A demonstration searches for the question, then by names that it has read, and answers: a model can learn to do the
-same. Gold answers show the prompt of a single-turn method with the retrieved documents and the gold answer.
+A demonstration searches for the question, then for names it has read, and answers; a model can learn to do the
+same. A gold answer is the prompt of a single-turn method, with the retrieved documents, and the gold answer.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from sleuth.sft.demonstrations import Move, render_move
 from sleuth.synthesis.cloze.lexicon import base_title
 from sleuth.synthesis.cloze.spans import NAME, NOT_NAMES, QUOTED
 
-BATCH = 256  # questions whose searches go to the index together
+BATCH = 256  # questions whose searches are batched
 MAX_QUERY_WORDS = 8
 POSSESSIVE = re.compile(r"['’]s\b")
 TRAILING_POSSESSIVE = re.compile(r"['’]s$")
-# Capitalised at the start of a question or sentence without being a name.
+# Words that are capitalised at the start of a question or sentence but are not names.
 NOT_LEADING = frozenset(
     """
     who whom whose what which when where why how is are was were do does did has have had can could in on at of from for
@@ -45,7 +45,7 @@ Find = Callable[[str], Passage | None]
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A question without demonstration, and the reason."""
+    """A question for which no demonstration was written, and the reason."""
 
     question: Question
     reason: str
@@ -72,7 +72,7 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class SearchPath:
-    """The searches for a question, and the relevant passages in reading order; no evidence means a guess."""
+    """The searches for a question, and the relevant passages in reading order; none if the answer is a guess."""
 
     searches: tuple[GoldSearch, ...]
     evidence: tuple[Passage, ...]
@@ -80,9 +80,9 @@ class SearchPath:
 
 @dataclass(frozen=True, slots=True)
 class GoldDemonstrator:
-    """Writes demonstrations from gold passages; without a retriever a search shows the gold passage alone.
+    """Writes demonstrations from gold passages; without a retriever, each search returns only the gold passage.
 
-    With `quotes` thoughts quote the relevant sentence. With `guesses` questions are answered even if no search finds
+    With `quotes`, thoughts quote the relevant sentence. With `guesses`, questions are answered even if no search finds
     the answer.
     """
 
@@ -125,7 +125,7 @@ class GoldDemonstrator:
         return Demonstration(question, path.searches, row)
 
     async def _follow_gold(self, question: Question) -> SearchPath | Skipped:
-        """Search for the question, then by names read so far while gold passages are missing."""
+        """Search for the question, then for names read so far until all gold passages are found."""
         found = [self.find(passage_id) for passage_id in question.supporting_ids]
         gold = reading_order(question, [passage for passage in found if passage is not None])
         if len(gold) < len(found):
@@ -142,7 +142,7 @@ class GoldDemonstrator:
             searches.append(further)
         seen, golds = _passages(searches), _distinctive_answers(question)
         evidence = [passage for passage in gold if passage in seen]
-        if not evidence and len(gold) == 1:  # other passages may state the same
+        if not evidence and len(gold) == 1:  # other passages may state the same fact
             evidence = [passage for passage in seen if cover_em(passage.text, golds)]
         if not evidence or (missing and not any(cover_em(passage.text, golds) for passage in evidence)):
             return self._not_found(question, searches, "have passages that no search by a name read so far finds")
@@ -181,7 +181,7 @@ class GoldDemonstrator:
     async def _search_missing(
         self, retriever: Retriever, question: Question, missing: Sequence[Passage], searches: Sequence[GoldSearch]
     ) -> GoldSearch | None:
-        """Search by the title of a missing passage if it was read, else by any name that was read."""
+        """Search for a missing passage by its title if the title was read, otherwise by any name that was read."""
         seen, tried = _passages(searches), {each.query.casefold() for each in searches}
         for names in (mentioned_titles(question, missing, seen), candidate_names(question, seen)):
             untried = [name for name in names if name.casefold() not in tried]
@@ -193,14 +193,14 @@ class GoldDemonstrator:
     async def _search_names(
         self, retriever: Retriever, names: Sequence[str], is_target: Callable[[Passage], bool]
     ) -> GoldSearch | None:
-        """Search by one name after another; return the first search that finds a target."""
+        """Search for each name in turn; return the first search that finds a target."""
         for name, hits in zip(names, await _search(retriever, names, self.k), strict=True):
             if target := next((hit.passage for hit in hits if is_target(hit.passage)), None):
                 return GoldSearch(name, base_title(name), target, tuple(hits))
         return None
 
     def _moves(self, question: Question, path: SearchPath, rng: random.Random) -> list[Move]:
-        """A thought before each search, and a conclusion before the answer."""
+        """Return the moves: each search with a thought before it, then the answer with a conclusion."""
         first, golds = path.searches[0], question.golden_answers
         moves = [Move(thoughts.first_search(first.name, rng), ToolCall.search(first.query))]
         for earlier, search in pairwise(path.searches):
@@ -223,7 +223,7 @@ class GoldDemonstrator:
 
 @dataclass(frozen=True, slots=True)
 class GoldAnswerWriter:
-    """Writes traces of single-turn methods; without a retriever the prompt has no documents."""
+    """Writes traces for single-turn methods; without a retriever, the prompt has no documents."""
 
     retriever: Retriever | None
     k: int
@@ -247,7 +247,7 @@ class GoldAnswerWriter:
                 }
 
     def _answer(self, question: Question, hits: Sequence[Hit]) -> str:
-        """The gold answer, after a thought if the prompt requires one."""
+        """Return the gold answer, preceded by a thought if the prompt requires one."""
         found = [hit.passage for hit in hits]
         answer = thoughts.answer_as_written(question.golden_answers, (passage.text for passage in found))
         if prompts.THOUGHT not in prompts.load_template(self.template):
@@ -259,7 +259,7 @@ class GoldAnswerWriter:
 
 
 def passage_finder(corpus: Path | None, index: str | None, wanted: set[str]) -> Find:
-    """Look up passages by id: in an index folder, or in a corpus file, which is read once."""
+    """Return a function that looks up passages by id in an index folder or a corpus file."""
     if corpus is not None:
         found = {passage.id: passage for passage in passages.stream(corpus) if passage.id in wanted}
         return found.get
@@ -271,7 +271,7 @@ def passage_finder(corpus: Path | None, index: str | None, wanted: set[str]) -> 
 
 
 def reading_order(question: Question, gold: Sequence[Passage]) -> list[Passage]:
-    """Order passages as a reader would find them: first those named in the question, then those they mention."""
+    """Order passages as a reader would find them: those named in the question, then those that earlier ones mention."""
     left, ordered = list(gold), list[Passage]()
     words = set(normalise(question.question).split())
 
@@ -288,7 +288,7 @@ def reading_order(question: Question, gold: Sequence[Passage]) -> list[Passage]:
 
 
 def mentioned_titles(question: Question, missing: Sequence[Passage], read: Sequence[Passage]) -> list[str]:
-    """Titles of missing passages, full or shortened, that the question or the passages read so far mention."""
+    """Return the full or shortened titles of missing passages that the question or passages read so far mention."""
     text = _readable_text(question, read)
     bases = [(base_title(passage.title), passage.title) for passage in missing]
     names = (name for base, full in bases for name in (base, full, base.partition(",")[0]))
@@ -296,7 +296,7 @@ def mentioned_titles(question: Question, missing: Sequence[Passage], read: Seque
 
 
 def candidate_names(question: Question, read: Sequence[Passage]) -> list[str]:
-    """Names in the question, then titles and names of the passages read so far."""
+    """Return the names in the question, then the titles and names of the passages read so far."""
     lines = [line for passage in read for line in passage.text.splitlines()]
     titles = (base_title(passage.title) for passage in read)
     return _distinct_queries([*_names([question.question]), *titles, *_names(lines)])
@@ -355,5 +355,5 @@ def _passages(searches: Sequence[GoldSearch]) -> list[Passage]:
 
 
 def _distinctive_answers(question: Question) -> list[str]:
-    """Gold answers whose presence in a passage is evidence, which excludes yes and no."""
+    """Return the gold answers other than yes and no, which prove nothing if they occur in a passage."""
     return [answer for answer in question.golden_answers if normalise(answer) not in ("yes", "no")]

@@ -1,4 +1,4 @@
-"""Thoughts of gold demonstrations: what was found and what is needed next, and explanations of comparisons.
+"""Thoughts of gold demonstrations: facts found, the next search, and explanations of comparisons.
 
 An explanation states both values before the answer, so that the model compares adjacent values instead of distant ones.
 """
@@ -70,17 +70,17 @@ WITH_ARTICLE = ("United ", "Netherlands", "Philippines", "Czech Republic")
 
 
 def first_search(title: str | None, rng: random.Random) -> str:
-    """Thought before the first search, by a title or by the question."""
+    """Return the thought before the first search, for a title or for the question itself."""
     return rng.choice(FIRST_UNNAMED) if title is None else rng.choice(FIRST_NAMED).format(title=title)
 
 
 def next_search(title: str | None, rng: random.Random) -> str:
-    """Thought before a later search."""
+    """Return the thought before a later search."""
     return rng.choice(NEXT_UNNAMED) if title is None else rng.choice(NEXT_NAMED).format(title=title)
 
 
 def conclude(answer: str, rng: random.Random, templates: Sequence[str] = ANSWER) -> str:
-    """Thought before an answer."""
+    """Return the thought before an answer."""
     text = rng.choice(templates).format(answer=answer.rstrip("."))
     return text[:-1] if answer.endswith(("?", "!")) else text
 
@@ -91,7 +91,7 @@ def quote(passage: Passage, targets: Sequence[str], rng: random.Random) -> str:
 
 
 def relevant_sentence(text: str, targets: Sequence[str]) -> str:
-    """The first sentence that contains a target, in order of targets; else the one with the largest word overlap."""
+    """Return the first sentence that contains a target, otherwise the one with the largest word overlap."""
     found = [sentence.strip() for line in text.splitlines() for sentence in sentences(line) if sentence.strip()]
     matching = (sentence for target in targets for sentence in found if cover_em(sentence, (target,)))
     words = set(normalise(" ".join(targets)).split())
@@ -103,9 +103,9 @@ def relevant_sentence(text: str, targets: Sequence[str]) -> str:
 
 
 def answer_as_written(golds: Sequence[str], texts: Iterable[str]) -> str:
-    """The gold answer found in a text, spelled as there so that it can be copied; else the first gold answer."""
+    """Return the gold answer found in a text, as spelled in the text; otherwise the first gold answer."""
     searched = list(texts)
-    # Short codes such as it (Italian), no (Norway) and me (Maine) are common words too.
+    # Short codes such as it (Italian), no (Norway) and me (Maine) are also common words.
     exact = [
         (gold, 0)
         for gold in golds
@@ -121,7 +121,7 @@ def answer_as_written(golds: Sequence[str], texts: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: `subject` has the fact, `named` is the passage that the question names."""
+    """One side of a comparison: `subject` holds the fact, `named` is the passage that the question names."""
 
     subject: Subject
     named: Passage
@@ -135,7 +135,7 @@ class Side:
 
     @property
     def label(self) -> str:
-        """The title, followed by the work in parentheses if the question names the work."""
+        """The subject's title, followed by the work in parentheses if the question names the work instead."""
         is_named = self.subject.topic.passage is self.named
         return self.title if is_named else f"{self.title} ({base_title(self.named.title)})"
 
@@ -146,7 +146,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """A comparison by order: `statement` describes each side, `verdict` the side with the smaller value."""
+    """A comparison by order; `statement` describes each side, `verdict` the side with the smaller value."""
 
     words: re.Pattern[str]
     relation: Relation
@@ -213,7 +213,7 @@ def explain_comparison(question: Question, passages: Sequence[Passage]) -> str |
 def _pairs(
     subjects: Sequence[Subject], relation: Relation, of_makers: bool, named: Sequence[Passage]
 ) -> list[tuple[Side, Side]]:
-    """Pairs of subjects with the fact: the topics that the question names, or the makers of the works it names."""
+    """Return pairs of subjects with the fact: topics named in the question, or makers of the works it names."""
     known = [subject for subject in subjects if relation in subject.facts]
     sides = [
         Side(subject, passage)
@@ -230,7 +230,7 @@ def _is_maker(subject: Subject, work: Passage) -> bool:
 
 
 def _with_preposition(value: str) -> str:
-    """A date with its preposition; a number unchanged."""
+    """Add the preposition to a date; return a number unchanged."""
     if not any(month in value for month in MONTHS):
         return f"in {value}" if re.fullmatch(r"\d{4}", value) else value
     return f"on {value}" if re.search(r"\b\d{1,2}\b", value) else f"in {value}"

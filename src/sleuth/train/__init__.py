@@ -1,1 +1,1 @@
-"""Training: groups of episodes become packed rows, a loss, a step, a checkpoint."""
+"""Reinforcement learning: rollouts, advantages, the policy loss, optimiser steps and checkpoints."""

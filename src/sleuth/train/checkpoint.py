@@ -45,9 +45,9 @@ READ_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run, which determines all further questions and random numbers.
+    """Progress of a run, which alone determines the questions and random numbers of later steps.
 
-    `kl` is the KL coefficient, `best` the highest held-out score so far, `score` that of this step.
+    `kl` is the KL coefficient, `best` the highest held-out score so far, `score` the held-out score of this step.
     """
 
     step: int = 0
@@ -85,7 +85,7 @@ def snapshot(
     rank: int = 0,
     critic: Optimiser | None = None,
 ) -> Snapshot:
-    """Copy everything that a checkpoint holds; collective."""
+    """Copy the full training state to host memory; collective."""
     weights = policy.weights(buffers if rank == 0 else None)
     live = {f"{POLICY}.{name}": tensor for name, tensor in optimiser.state().items()}
     if critic is not None:
@@ -101,22 +101,22 @@ def snapshot(
 
 
 def write_weights(folder: Path, state: Snapshot) -> None:
-    """Write the files of rank 0; afterwards every rank adds its shards."""
+    """Write the weights and the progress on rank 0; every rank adds its shards afterwards."""
     state.policy.write(folder, state.weights)
     (folder / TRAINER).mkdir()
     (folder / TRAINER / PROGRESS).write_text(json.dumps(state.progress.as_json()), encoding="utf-8")
 
 
 def write_shards(folder: Path, state: Snapshot, group: ProcessGroup | None) -> None:
-    """Write the shards of this rank; every rank of the group calls it, and all fail if one does."""
+    """Write the shards of this rank; collective, and raises on every rank if one rank fails."""
     writer = FileSystemWriter(folder / TRAINER, sync_files=False)  # the whole folder is synced before it is renamed
     with _unwrap_errors():
         save_shards(dict(state.tensors), storage_writer=writer, process_group=group, no_dist=group is None)
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksums of all other files, as the last file of the folder."""
-    # Sequentially: the writer thread may outlive the interpreter, which then starts no more threads.
+    """Write the checksums of all files in the folder; call it after everything else is written."""
+    # Sequential: the writer thread may run during interpreter shutdown, when no new thread can be started.
     hashes = {name: file_sha256(folder / name) for name in list_files(folder)}
     (folder / CHECKSUMS).write_bytes(seal({"format": CHECKPOINT_FORMAT, "kind": "checkpoint", "files": hashes}))
 
@@ -124,13 +124,13 @@ def write_checksums(folder: Path) -> None:
 def restore(
     folder: Path, policy: Policy, optimiser: Optimiser, *, rank: int = 0, critic: Optimiser | None = None
 ) -> Progress:
-    """Restore weights, optimisers and random states exactly; if anything does not fit, change nothing."""
+    """Restore weights, optimisers and random states exactly; on a mismatch, raise InputError and change nothing."""
     with _explain_read_errors(folder):
         progress = Progress.from_json(json.loads((folder / TRAINER / PROGRESS).read_text(encoding="utf-8")))
         weights = _read_weights(folder, policy)
         stored = FileSystemReader(folder / TRAINER).read_metadata().state_dict_metadata
     if progress.step != step_of(folder):
-        raise InputError(f"the checkpoint {folder} is of step {progress.step}; it was renamed: restore its name")
+        raise InputError(f"the checkpoint {folder} holds step {progress.step}, so it was renamed; restore its name")
     _require_same_model(folder, policy, weights)
     if critic is not None and not any(name.startswith(f"{CRITIC}.") for name in stored):
         raise _mismatch(folder, "it has no critic, and this run has one")
@@ -152,7 +152,7 @@ def restore(
 
 
 def _read_weights(folder: Path, policy: Policy) -> Weights:
-    """The trained weights by their names in the model; those of an adapter are in a file of their own."""
+    """Read the trained weights by parameter name; adapter weights are read from the adapter's own file."""
     if policy.adapter is not None:
         saved = load_file(folder / lora.FOLDER / lora.FILE)
         ours = {lora.file_name(name): name for name, _ in policy.parameters()}
@@ -177,7 +177,7 @@ def _require_same_model(folder: Path, policy: Policy, weights: Weights) -> None:
 def _read_state(
     folder: Path, stored: Mapping[str, object], optimisers: Mapping[str, Optimiser], rank: int
 ) -> dict[str, dict[str, Tensor]]:
-    """The state of each optimiser by its own names, and the random states of this rank."""
+    """Read the state of each optimiser and the random states of this rank."""
     state: dict[str, dict[str, Tensor]] = {owner: {} for owner in (*optimisers, RANDOM)}
     for name, entry in stored.items():
         if isinstance(entry, TensorStorageMetadata):
@@ -196,7 +196,7 @@ def _read_state(
 
 
 def _shard_like(weight: Tensor, policy: Policy, name: str) -> Tensor:
-    """This rank's shard of a weight whose parameter is sharded; otherwise the weight itself."""
+    """Return this rank's shard of the weight if its parameter is sharded, otherwise the whole weight."""
     parameter = policy.model.get_parameter(name)
     if not isinstance(parameter, DTensor):
         return weight
@@ -206,7 +206,7 @@ def _shard_like(weight: Tensor, policy: Policy, name: str) -> Tensor:
 
 
 def _restore_random_states(states: Mapping[str, Tensor], rank: int) -> None:
-    """Restore the random states; a rank that the saved run did not have keeps its own."""
+    """Restore this rank's random states; ranks that the saved run did not have keep their current states."""
     mine = {name.removeprefix(f"{rank}."): state for name, state in states.items()}
     if "python" in mine:
         version, inner, following = json.loads(bytes(mine["python"].tolist()))
@@ -219,7 +219,7 @@ def _restore_random_states(states: Mapping[str, Tensor], rank: int) -> None:
 
 @contextmanager
 def _unwrap_errors() -> Iterator[None]:
-    """Raise the error of the rank that failed instead of torch's wrapper."""
+    """Replace torch's CheckpointException with the original error of the first failed rank."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
     try:
         yield
@@ -240,7 +240,7 @@ def _explain_read_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _explain_mismatch(folder: Path) -> Iterator[None]:
-    """Name the checkpoint in errors raised by the optimiser."""
+    """Add the checkpoint path to the optimiser's InputError."""
     try:
         yield
     except InputError as error:
@@ -255,25 +255,25 @@ def _mismatch(folder: Path, difference: str) -> InputError:
 
 
 class Saver:
-    """Writes checkpoints one after another; each is renamed when complete, and then old ones are removed.
+    """Writes checkpoints one at a time in a background thread; removes old ones after each.
 
-    Keeps the newest `keep`, the best by held-out score, and the steps in `always`. Errors of the thread are raised by
+    Keeps the newest `keep`, the best by held-out score, and the steps in `always`. Errors in the thread are raised by
     the next call. Every method is collective.
     """
 
     def __init__(self, run: Run, keep: int, ranks: Ranks = ALONE, always: Iterable[int] = ()) -> None:
         self._run, self._keep, self._always = run, keep, frozenset(always)
         self._ranks = ranks
-        # The thread needs its own group, because the trainer uses the other one at the same time.
+        # The thread needs its own process group, because the trainer uses the default one at the same time.
         self._group = dist.new_group(backend="gloo", timeout=TIMEOUT) if ranks.world > 1 else None
         self._buffers = HostBuffers()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def save(self, policy: Policy, optimiser: Optimiser, progress: Progress, critic: Optimiser | None = None) -> Path:
-        """Copy the state, start writing it in the background, and return its future folder."""
+        """Copy the state, start writing it in the background, and return the checkpoint's final path."""
         self.wait()
-        # A rank that still writes is awaited here, where the timeout is long, and not while weights are gathered.
+        # Wait for ranks that are still writing here, where the timeout is long, not while gathering weights.
         self._ranks.barrier(f"the checkpoint of step {progress.step}")
         state = snapshot(policy, optimiser, progress, self._buffers, self._ranks.rank, critic)
         # Not a daemon: the interpreter waits for it.
@@ -282,11 +282,11 @@ class Saver:
         return self._run.checkpoint(progress.step)
 
     def wait(self) -> None:
-        """Wait until all checkpoints are on disk, and raise an error of the thread."""
+        """Wait until all checkpoints are on disk; raise any error from the writer thread."""
         self.__exit__(None)
 
     def check(self) -> None:
-        """Raise an error of the thread, without waiting."""
+        """Raise any error from the writer thread, without waiting."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -314,7 +314,7 @@ class Saver:
             self._error = error
 
     def _require_finite(self, state: Snapshot) -> None:
-        """Refuse a snapshot with NaN or infinity on every rank, because no run could be resumed from it."""
+        """Raise TrainingStopped on every rank if the snapshot has NaN or infinite values on any rank."""
         every: list[str | None] = [find_non_finite({**state.weights, **state.tensors})]
         if self._group is not None:
             mine, every = every[0], [None] * self._ranks.world
@@ -326,7 +326,7 @@ class Saver:
             )
 
     def _write_first(self, state: Snapshot) -> None:
-        """Write the weights, announce the temporary folder to the other ranks, add the shards, and rename it."""
+        """Write the weights to a temporary folder, announce it to the other ranks, add the shards, and rename it."""
         progress = state.progress
         with ExitStack() as stack:
             error, name = "it was interrupted", ""

@@ -1,4 +1,4 @@
-"""Credit assignment: from the rewards of trajectories to an advantage for each of their scored tokens.
+"""Credit assignment: convert the rewards of trajectories to an advantage for each scored token.
 
 Suffixes: N trajectories, S scored tokens of one trajectory, T scored tokens of all of them.
 """
@@ -19,9 +19,9 @@ from sleuth.train import objective
 
 @dataclass(frozen=True, slots=True)
 class RewardBatch:
-    """The trajectories of a step with their returns; `groups_N` numbers the group of each.
+    """The trajectories of a step with their returns; `groups_N` holds the group number of each trajectory.
 
-    `turns` are the rewards per turn, which are part of the return; empty for trajectories without turn rewards.
+    `turns` holds the rewards per turn, which the return includes; empty for trajectories without turn rewards.
     """
 
     trajectories: Sequence[Trajectory]
@@ -41,7 +41,7 @@ class RewardBatch:
 
 
 def shape_rewards(batch: RewardBatch, algorithm: AlgorithmConfig, context: int) -> Tensor:
-    """The rewards, minus the penalty of `algorithm.overlong = "shape"` near the context limit."""
+    """Return the rewards, minus a penalty near the context limit if `algorithm.overlong = "shape"`."""
     if algorithm.overlong != "shape":
         return batch.rewards_N
     lengths_N = torch.tensor([len(trajectory.ids) for trajectory in batch.trajectories])
@@ -54,7 +54,7 @@ def is_trained_on(trajectory: Trajectory, algorithm: AlgorithmConfig) -> bool:
 
 
 def attach_turn_rewards(rows: Sequence[Row], batch: RewardBatch) -> list[Row]:
-    """Add the column turn_reward, if there are any: each is paid at the last scored token of its turn."""
+    """Add the column turn_reward if the batch has turn rewards, each at the last scored token of its turn."""
     if not any(batch.turns):
         return list(rows)
     attached = []
@@ -71,7 +71,7 @@ def attach_turn_rewards(rows: Sequence[Row], batch: RewardBatch) -> list[Row]:
 def attach_advantages(
     rows: Sequence[Row], rewards_N: Tensor, groups_N: Tensor, algorithm: AlgorithmConfig, kl_coefficient: float
 ) -> list[Row]:
-    """Add the column advantage; with a critic also the column return."""
+    """Add the column advantage and, with a critic, the column return."""
     penalised = algorithm.kl.place == "reward"
     divergence = [torch.zeros(len(row.positions_S)) for row in rows]
     if penalised:
@@ -84,7 +84,7 @@ def attach_advantages(
     advantages_N = objective.advantages(algorithm, net_N, groups_N)
     tokens = [each.expand(len(row.positions_S)).float() for row, each in zip(rows, advantages_N, strict=True)]
     if rows and "turn_reward" in rows[0].columns:
-        # Reward-to-go: a token is not credited for turns before its own. The baseline stays that of the trajectory.
+        # Reward-to-go: a token is not credited for earlier turns. The baseline is still computed per trajectory.
         for index, scale in enumerate(divisor(algorithm.advantage, net_N, groups_N)):
             paid_S = rows[index].columns["turn_reward"]
             tokens[index] = tokens[index] - (paid_S.cumsum(0) - paid_S) / scale
@@ -98,7 +98,7 @@ def _attach_gae(
     algorithm: AlgorithmConfig,
     kl_coefficient: float,
 ) -> list[Row]:
-    """Attach GAE advantages: turn rewards are paid at the end of their turn, the rest at the last token."""
+    """Attach GAE advantages: each turn reward counts at the end of its turn, the rest at the last token."""
     token_rewards = [-kl_coefficient * each_S for each_S in divergence]
     for row, each_S, reward in zip(rows, token_rewards, rewards_N, strict=True):
         paid_S = row.columns.get("turn_reward", torch.zeros(()))

@@ -1,4 +1,4 @@
-"""The data of a run: generate its world, build its index, and load its questions."""
+"""Data of a run: generate its synthetic world, build its index, and load its questions."""
 
 import random
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def _order(count: int, seed: int, epoch: int) -> list[int]:
 
 
 def prepare_sources(config: Config, run: Run, observer: RunObserver, ranks: Ranks) -> RunSources:
-    """Generate the world and build the index on rank 0, unless a killed run has done so."""
+    """Generate the world and build the index on rank 0, unless they already exist."""
     sources = RunSources.of(config, run)
     if ranks.rank == 0:
         world = run.path / "world"
@@ -61,7 +61,7 @@ def prepare_sources(config: Config, run: Run, observer: RunObserver, ranks: Rank
 
 
 def load_questions(config: Config, sources: RunSources, observer: RunObserver) -> tuple[list[Question], list[Question]]:
-    """The training and the held-out questions, with warnings about overlap and answers without words."""
+    """Load the training and held-out questions; warn about overlap and about answers without words."""
     training, held_out = _load(sources.train), _load(sources.test)[: config.evaluate.questions]
     for warning in (overlap_warning(training, held_out), warn_wordless([*training, *held_out])):
         if warning:
@@ -74,7 +74,7 @@ def _load(files: Sequence[Path]) -> list[Question]:
 
 
 def overlap_warning(training: Sequence[Question], held_out: Sequence[Question]) -> str | None:
-    """A warning if held-out questions are also in the training set."""
+    """Return a warning if any held-out question is also in the training set."""
     keys = {question_key(question.question) for question in training}
     count = sum(question_key(question.question) in keys for question in held_out)
     if not count:

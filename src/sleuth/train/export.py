@@ -21,7 +21,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def find_checkpoint(path: Path, step: int | None, best: bool) -> Path:
-    """The checkpoint of a run folder (the newest by default), or the checkpoint folder itself."""
+    """Return a run's checkpoint (the newest by default), or `path` itself if it is a checkpoint."""
     if step is not None and best:
         raise ConfigError("--step and --best select different checkpoints; leave one of them out")
     if (path / TRAINER).is_dir():
@@ -46,7 +46,7 @@ def find_checkpoint(path: Path, step: int | None, best: bool) -> Path:
 
 
 def describe_source(path: Path, best: bool) -> list[str]:
-    """Remarks about a checkpoint taken from a run, one sentence each."""
+    """Return remarks about the run checkpoint to export, one sentence each; empty if `path` is a checkpoint."""
     if (path / TRAINER).is_dir():
         return []
     run, remarks = Run.open(path), []
@@ -61,10 +61,10 @@ def describe_source(path: Path, best: bool) -> list[str]:
 
 
 def export(checkpoint: Path, out: Path, dtype: str | None) -> None:
-    """Write the folder atomically; round the weights to `dtype` if given."""
+    """Export a checkpoint to the folder `out` atomically; cast the weights to `dtype` if given."""
     require_new(out)
     if checkpoint.absolute() in out.absolute().parents:
-        raise InputError(f"{out} is inside the checkpoint {checkpoint}; choose a folder outside of it")
+        raise InputError(f"{out} is inside the checkpoint {checkpoint}; choose a folder outside it")
     if not any(checkpoint.glob("*.safetensors")):
         raise InputError(f"{checkpoint} has no weights (*.safetensors); export another checkpoint")
     if dtype is not None and dtype not in DTYPES:
@@ -78,7 +78,7 @@ def export(checkpoint: Path, out: Path, dtype: str | None) -> None:
 
 
 def _copy_weights(source: Path, target: Path, dtype: str | None) -> int:
-    """Copy one file of weights, rounded to `dtype` if given; return their size in bytes."""
+    """Copy one weights file, cast to `dtype` if given; return the size of its tensors in bytes."""
     try:
         with safe_open(source, framework="pt") as file:
             metadata = file.metadata()

@@ -23,7 +23,7 @@ MIN_HISTORY = 5  # steps needed before a median or a running mean is meaningful
 NON_FINITE = "non_finite"
 LOWER_RATE = "start a new run with a lower train.learning_rate"
 RESUME = "fix the cause, then resume the run"
-# By increasing severity: of several verdicts the most severe is carried out.
+# In order of severity: if there are several verdicts, the most severe one is carried out.
 CONSEQUENCES: dict[Action, str] = {
     "warn": "training continues",
     "skip": "this step's update is not applied",
@@ -40,43 +40,43 @@ class Crossing:
     limit: float
 
 
-# Earlier values, this step's value, the threshold and the window; None if no limit is crossed.
+# Takes earlier values, this step's value, the threshold and the window; returns None if no limit is crossed.
 Rule = Callable[[Sequence[float], float, float, int], Crossing | None]
 
 
 def above_median(past: Sequence[float], value: float, factor: float, window: int) -> Crossing | None:
-    """Above `factor` times the median of the last steps; a lasting change becomes the new median."""
+    """Detect a value above `factor` times the median of the last `window` steps."""
     limit = factor * median(past[-window:]) if len(past) >= MIN_HISTORY else 0.0
     return Crossing(value, limit) if limit and value > limit else None
 
 
 def below_first(past: Sequence[float], value: float, fraction: float, window: int) -> Crossing | None:  # noqa: ARG001
-    """Below a fraction of the first value."""
+    """Detect a value below a fraction of the first value."""
     return Crossing(value, fraction * past[0]) if past and value < fraction * past[0] else None
 
 
 def below_best_mean(past: Sequence[float], value: float, margin: float, window: int) -> Crossing | None:
-    """Running mean more than `margin` below its maximum so far."""
+    """Detect a running mean more than `margin` below its maximum so far."""
     every = [*past, value]
     means = [fmean(every[max(0, end - window) : end]) for end in range(MIN_HISTORY, len(every) + 1)]
     return Crossing(means[-1], max(means) - margin) if means and means[-1] < max(means) - margin else None
 
 
 def above_lowest(past: Sequence[float], value: float, margin: float, window: int) -> Crossing | None:  # noqa: ARG001
-    """More than `margin` above the lowest value so far."""
+    """Detect a value more than `margin` above the lowest value so far."""
     return Crossing(value, min(past) + margin) if past and value > min(past) + margin else None
 
 
 def above_limit(past: Sequence[float], value: float, limit: float, window: int) -> Crossing | None:  # noqa: ARG001
-    """Above a fixed limit."""
+    """Detect a value above a fixed limit."""
     return Crossing(value, limit) if value > limit else None
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The metrics a guard reads (the first that exists), its rule, and its message.
+    """A guard's metrics (it reads the first one present), rule and message.
 
-    `lost` marks guards on lost episodes, which also apply to evaluations.
+    `lost` marks guards on lost episodes, which apply to evaluations as well.
     """
 
     metrics: tuple[str, ...]
@@ -154,7 +154,7 @@ class Verdict:
         return f"step {step}: {self.sentence}; {CONSEQUENCES[self.action]}"
 
     def event(self) -> dict[str, str | float | None]:
-        """A row of events.jsonl; values that are not finite become null."""
+        """Return the verdict as a row of events.jsonl; non-finite values become null."""
         return {
             "guard": self.guard,
             "action": self.action,
@@ -169,14 +169,14 @@ def _severity(verdict: Verdict) -> int:
 
 
 def most_severe(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """The most severe verdict; the first one in case of ties."""
+    """Return the most severe verdict, the first one on a tie; None if there are no verdicts."""
     return max(verdicts, key=_severity, default=None)
 
 
 def resolve(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """One verdict per guard, with at most one rollback; further rollbacks become warnings.
+    """Reduce to one verdict per guard and at most one rollback; further rollbacks become warnings.
 
-    A resumed run counts its rollbacks by their events.
+    A resumed run counts its earlier rollbacks from events.jsonl, so each must be recorded only once.
     """
     by_guard = {verdict.guard: verdict for verdict in sorted(verdicts, key=_severity)}
     carried_out = most_severe(by_guard.values())
@@ -187,7 +187,7 @@ def resolve(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 class NotFinite(TrainingStopped):
-    """The engine found weights or logits that are not finite; within a step, a guard decides what follows."""
+    """Raised if the engine finds non-finite weights or logits; within a step, a guard chooses the action."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(f"{sentence}; check model.policy and model.dtype, or {LOWER_RATE}")
@@ -227,9 +227,9 @@ class Guards:
         return allows
 
     def check(self, metrics: Mapping[str, float], examples: Mapping[str, str] | None = None) -> list[Verdict]:
-        """Check all given metrics except the gradient norm, which `check_update` covers; records nothing.
+        """Check the metrics, except the gradient norm, which `check_update` covers; does not add them to the history.
 
-        `examples` has an example of a failure for each metric of lost episodes.
+        `examples` maps each lost-episode metric to an example failure.
         """
         broken = {name: value for name, value in metrics.items() if not isfinite(value)}
         verdicts = [self._verdict(NON_FINITE, value, nan, f"{name} is {value}") for name, value in broken.items()][:1]
@@ -241,7 +241,7 @@ class Guards:
         return verdicts
 
     def non_finite(self, sentence: str) -> Verdict:
-        """The verdict for weights that are no longer finite: stop or roll back, since a skip would not help."""
+        """Return the verdict for non-finite weights: stop or roll back."""
         action: Action = "stop" if self.config.non_finite == "stop" else "rollback"
         return self._verdict(NON_FINITE, nan, nan, sentence, action)
 
@@ -260,7 +260,7 @@ class Guards:
         return self._verdict(name, found.value, found.limit, sentence)
 
     def _verdict(self, name: str, value: float, limit: float, sentence: str, action: Action | None = None) -> Verdict:
-        """A verdict with the configured action by default; a rollback beyond the limit becomes a stop."""
+        """Create a verdict, by default with the configured action; a rollback beyond the limit becomes a stop."""
         action = action or cast(Action, self.config.actions[name])
         if action == "rollback" and self.rollbacks >= self.config.rollbacks:
             sentence += f", and guards.rollbacks = {self.config.rollbacks} allows no further rollback"
@@ -269,15 +269,15 @@ class Guards:
 
 
 def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
-    """The first finite value among these metrics."""
+    """Return the first finite value among the named metrics."""
     return next((metrics[name] for name in names if name in metrics and isfinite(metrics[name])), None)
 
 
 def last_good(saved: Iterable[int], step: int, staleness: int = 0) -> int:
-    """The newest checkpoint known to be good when a problem is detected in `step`; 0 is the initial policy.
+    """Return the newest good checkpoint when a problem is detected in `step`; 0 is the initial policy.
 
-    Rollouts of a step come from the weights of the step before, or of `staleness` steps before that. A problem in them
-    was caused by an earlier update, so a checkpoint is known to be good once a step was sampled from it.
+    Rollouts of a step use the weights of the previous step, or of `staleness` steps before it. A problem in rollouts
+    was caused by an earlier update, so a checkpoint is known to be good only after a step was sampled from it.
     """
     return max((each for each in saved if each <= step - 2 - staleness), default=0)
 
@@ -289,7 +289,7 @@ def stop(verdict: Verdict) -> NoReturn:
 
 
 def failure_examples(trajectories: Iterable[Trajectory]) -> dict[str, str]:
-    """An example of a failure for each metric of lost episodes, to append to a sentence."""
+    """Return an example failure for each lost-episode metric, to append to a sentence."""
     examples: dict[str, str] = {}
     for each in trajectories:
         if each.failure:
@@ -299,7 +299,7 @@ def failure_examples(trajectories: Iterable[Trajectory]) -> dict[str, str]:
 
 
 def require_usable(trajectories: Sequence[Trajectory]) -> None:
-    """Raise NotFinite if the engine found such weights; stop the run if no episode is usable."""
+    """Raise NotFinite if the engine found non-finite weights; raise TrainingStopped if no episode is usable."""
     broken = [each.failure for each in trajectories if each.failure and NOT_FINITE in each.failure]
     if broken:
         raise NotFinite(f"{len(broken)} of {len(trajectories)} episodes were lost, for example: {broken[0]}")
@@ -312,7 +312,7 @@ def require_usable(trajectories: Sequence[Trajectory]) -> None:
 
 
 def check_evaluation(trajectories: Sequence[Trajectory], config: GuardsConfig) -> None:
-    """Stop the run if an evaluation has no usable episode, or lost more than a stopping guard allows."""
+    """Stop the run if an evaluation has no usable episode, or loses more episodes than a stopping guard allows."""
     require_usable(trajectories)
     for verdict in Guards(config).check(stop_metrics(trajectories), failure_examples(trajectories)):
         if GUARDS[verdict.guard].lost and verdict.action == "stop":

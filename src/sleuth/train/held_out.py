@@ -1,6 +1,6 @@
-"""Evaluation on the held-out questions before, during and after training, and the ceiling of the quickstart.
+"""Evaluation on held-out questions before, during and after training, and the quickstart's ceiling.
 
-The ceiling is the accuracy of the quickstart policy before it was trained on poor demonstrations.
+The ceiling is the accuracy of the quickstart policy before its training on low-quality demonstrations.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from sleuth.train.rollout import RolloutSchedule
 
 @dataclass(frozen=True, slots=True)
 class HeldOutResults:
-    """The held-out questions answered greedily and with sampling."""
+    """Evaluations of the held-out questions with greedy decoding and with sampling."""
 
     greedy: Evaluation
     sampled: Evaluation
@@ -41,7 +41,7 @@ class HeldOutResults:
 def evaluate_twice(
     parts: Parts, rollouts: RolloutSchedule, observer: RunObserver, step: int, stage: str
 ) -> HeldOutResults:
-    """Evaluate greedily and with sampling; publishing before and after clears the engine's cache."""
+    """Evaluate greedily and with sampling; clears the engine's cache before and after."""
     observer.begin(stage, 2 * len(parts.held_out))
     parts.publisher.publish(step)
     greedy, sampled = (rollouts.run(evaluate_held_out(parts, value, step, observer)) for value in (0.0, 1.0))
@@ -64,10 +64,10 @@ async def evaluate_held_out(
         positions=range(ranks.rank, len(parts.held_out), ranks.world),
         on_result=None if observer is None else lambda _: observer.advance(),
     )
-    # Between two steps an evaluation is not cancelled: its metrics belong to a step that is saved afterwards.
+    # An evaluation between two steps is not cancelled: its metrics belong to a step that is saved afterwards.
     mine = await (work if observer is None else cancel_together(work, ranks))
     gathered = ranks.gather(mine.results, f"the held-out questions at step {step}")
-    # Each rank asks every world-th question, so taking one result from each rank in turn restores the order.
+    # Rank r takes questions r, r + world, ..., so interleaving the results of the ranks restores the order.
     results = chain.from_iterable(zip_longest(*gathered))
     evaluation = Evaluation(tuple(result for result in results if result is not None))
     check_evaluation(evaluation.trajectories, parts.config.guards)
@@ -80,7 +80,7 @@ WITHOUT_EFFECT = {"device", "cache", "record", "service"}  # retrieval settings 
 
 
 def measure_ceiling(policy: Policy) -> Evaluation:
-    """Greedy evaluation on the held-out questions of the quickstart."""
+    """Evaluate a policy greedily on the held-out questions of the quickstart."""
     config = recipe.load(QUICKSTART)
     assert config.world is not None  # noqa: S101  the quickstart generates its world
     with TemporaryDirectory() as name:
@@ -93,11 +93,11 @@ def measure_ceiling(policy: Policy) -> Evaluation:
 
 
 def load_ceiling(policy: Path, config: Config) -> dict[str, Any] | None:
-    """The saved ceiling of a policy, if the run uses the same held-out questions and settings."""
+    """Return a policy's saved ceiling if it was measured on the run's questions and settings; otherwise None."""
     if not (policy / CEILING).exists():
         return None
     saved = read_json(policy / CEILING)
-    # Settings that the file does not name, such as newer ones, had the values of the recipe.
+    # Settings missing from the file, such as newer ones, had the values of the recipe.
     measured = _ceiling_settings(recipe.load(QUICKSTART))
     for name, value in saved["settings"].items():
         measured[name] = {**measured[name], **value} if isinstance(value, dict) else value
@@ -105,7 +105,7 @@ def load_ceiling(policy: Path, config: Config) -> dict[str, Any] | None:
 
 
 def _ceiling_settings(config: Config) -> dict[str, Any]:
-    """The settings that a ceiling depends on."""
+    """Return the settings that a ceiling depends on."""
     return {
         "world": config.world and {"passages": config.world.passages, "seed": config.world.seed},
         "retrieval": config.retrieval.model_dump(mode="json", exclude=WITHOUT_EFFECT),
@@ -115,7 +115,7 @@ def _ceiling_settings(config: Config) -> dict[str, Any]:
 
 
 def ceiling_json(found: Evaluation) -> dict[str, Any]:
-    """The content of ceiling.json."""
+    """Return the content of ceiling.json."""
     count = len(found.results)
     return {
         "settings": _ceiling_settings(recipe.load(QUICKSTART)),

@@ -23,7 +23,7 @@ from sleuth.train.step import StepRates
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished run, with its evaluations before and after if the settings ask for them."""
+    """Result of a finished run, with the evaluations before and after training if they are enabled."""
 
     before: HeldOutResults | None
     after: HeldOutResults | None
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def train(parts: Parts, observer: RunObserver, started: float) -> Outcome:
-    """Train from the newest checkpoint, or from the start."""
+    """Train to the last step, starting from the newest checkpoint if there is one."""
     rollouts = schedule_rollouts(parts.config.train.mode, parts.sampler.collect, parts.publisher)
     before = after = None
     with INTERRUPTION.defer(), parts.open(), rollouts, _closing_engine(parts.engine, rollouts):
@@ -69,7 +69,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class TrainingLoop:
-    """The steps of a run; `started` is the monotonic time at which an uninterrupted run would have started."""
+    """Runs the steps of training; `started` is the `time.monotonic` start of an equivalent uninterrupted run."""
 
     parts: Parts
     rollouts: RolloutSchedule
@@ -79,7 +79,7 @@ class TrainingLoop:
     guards: Guards = field(init=False)
 
     def run(self, progress: Progress) -> Progress:
-        """Train until the last step, and carry out what the guards decide."""
+        """Train until the last step, carrying out the guards' verdicts."""
         self._begin_stage("training", progress)
         while progress.step < self.parts.config.train.steps:
             with recovery.save_on_interrupt(self.parts, progress):
@@ -94,7 +94,7 @@ class TrainingLoop:
         return progress
 
     def step(self, progress: Progress) -> StepResult:
-        """One step of the algorithm."""
+        """Run one training step."""
         parts, config, step = self.parts, self.parts.config, progress.step
         time_part = parts.learner.timer.time
         monitor = StepMonitor(parts, self.guards, progress)
@@ -124,7 +124,7 @@ class TrainingLoop:
         parts.saver.check()  # a failed checkpoint ends the run at once, before more steps are lost
         best = progress.best
         every, is_last = parts.config.evaluate.every, step == settings.steps
-        # With train.keep_best also at the end, unless that is evaluated anyway.
+        # With train.keep_best, also evaluate at the end, unless the final evaluation does so anyway.
         due = every and (step % every == 0 or (is_last and settings.keep_best))
         if due and not (is_last and parts.config.evaluate.after):
             self.rollouts.wait_idle()
@@ -142,7 +142,7 @@ class TrainingLoop:
         return progress
 
     def _begin_stage(self, stage: str, progress: Progress) -> None:
-        """Start the progress bar, and the guards from the records of the run."""
+        """Start the progress bar and rebuild the guards from the run's records."""
         parts = self.parts
         self.observer.begin(stage, parts.config.train.steps)
         self.observer.advance(progress.step)
@@ -151,7 +151,7 @@ class TrainingLoop:
 
 
 class StepMonitor:
-    """Measures one step, and checks its rollouts, updates and result with the guards."""
+    """Times one step, and checks its rollouts and updates with the guards."""
 
     def __init__(self, parts: Parts, step_guards: Guards, progress: Progress) -> None:
         self._parts, self._guards, self._progress = parts, step_guards, progress
@@ -168,20 +168,20 @@ class StepMonitor:
         return bool(batch.kept) and (worst is None or worst.applies_update)
 
     def check_learning(self, metrics: Metrics, batch: RolloutBatch) -> None:
-        """Check the metrics of the updates, and that the new weights are finite."""
+        """Check the metrics of the updates, and check that the new weights are finite."""
         checked = metrics
         if self._parts.config.train.mode == "ahead":
-            # Engine and trainer are one version apart, so their difference says nothing about the engine.
+            # Engine and trainer are one version apart, so their difference does not measure engine accuracy.
             metrics.pop("parity/k3", None)
             checked = {name: value for name, value in metrics.items() if name != "correction/k3"}
         self._metrics |= metrics
         self._verdicts += self._guards.check(checked)
-        # Checked here, because all episodes of the next rollout would fail before a guard is asked.
+        # Checked here, because otherwise every episode of the next rollout would fail before a guard runs.
         if broken := self._parts.learner.find_non_finite(batch.kept):
             self._verdicts.append(self._guards.non_finite(f"{broken} are not finite after the update"))
 
     def finish(self, batch: RolloutBatch, kl_coefficient: float) -> StepResult:
-        """The result of the step."""
+        """Compute the remaining metrics and return the result of the step."""
         parts, progress, episodes = self._parts, self._progress, len(batch.trajectories)
         times = {**parts.learner.timer.collect(), "time/step": time.monotonic() - self._started}
         # Rewards are computed during generation and recorded as time/reward.
@@ -206,7 +206,7 @@ class StepMonitor:
 
 @contextmanager
 def _closing_engine(engine: Engine, rollouts: RolloutSchedule) -> Iterator[None]:
-    """Close the engine in its event loop; cancel rollouts first if the run fails."""
+    """Close the engine in its event loop on exit; if the run fails, cancel rollouts first."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""The manifest of a run: its settings, the hashes of its input files, and the versions that computed each part."""
+"""Run manifest: settings, hashes of the input files, and the code versions that computed each part."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ CREATED_BY = {
 
 
 def create_run(config: Config, folder: Path) -> Run:
-    """A new run folder with its manifest; missing files and models are reported before it exists."""
+    """Create a run folder with its manifest; raises before creating it if a file or model is missing."""
     versions = current_versions(config)
     manifest = {
         "config": recipe.resolved(config),
@@ -39,7 +39,7 @@ def create_run(config: Config, folder: Path) -> Run:
 
 
 def current_versions(config: Config) -> dict[str, Any]:
-    """Versions of the code, the libraries and the imported functions."""
+    """Return the versions of the code, the libraries and the imported functions."""
     values = {**flatten(recipe.resolved(config)), **{f"agent.tools: {tool}": tool for tool in config.agent.tools}}
     functions = {
         name: source_hash(value)
@@ -56,7 +56,7 @@ def current_versions(config: Config) -> dict[str, Any]:
 
 
 def require_same_inputs(run: Run, config: Config) -> None:
-    """Refuse to resume a run whose input files have changed."""
+    """Raise InputError if an input file has changed since the run was started."""
     _, inputs = run.config_and_inputs()
     for setting, found in hash_inputs(config).items():
         if found != inputs.get(setting):
@@ -66,7 +66,7 @@ def require_same_inputs(run: Run, config: Config) -> None:
 
 
 def changed_versions(run: Run, config: Config) -> tuple[Mapping[str, Any], str] | None:
-    """The current versions and a notice, if other versions computed the newest part of the run."""
+    """Return the current versions and a notice if they differ from those last recorded for the run; otherwise None."""
     before, now = run.current_versions(), current_versions(config)
     different = [name for name in now if name in before and before[name] != now[name]]
     if not different:
@@ -100,7 +100,7 @@ def record_resume(
 
 
 def hash_inputs(config: Config) -> Mapping[str, Mapping[str, Any]]:
-    """The input files and models of a run by setting, with their hashes."""
+    """Return the input files and models of a run by setting, with their hashes."""
     retrieval = config.retrieval
     settings = {
         "data.corpus": [config.data.corpus],
@@ -119,7 +119,7 @@ def hash_inputs(config: Config) -> Mapping[str, Mapping[str, Any]]:
                     f"{setting} = {path} does not exist; {command}correct the recipe, or override it with --set"
                 )
             files[f"{setting}[{number}]" if len(values) > 1 else setting] = path
-    # Last, because a model may have to be downloaded.
+    # Checked last, because a model may have to be downloaded.
     policies = {"model.policy": config.model.policy, "algorithm.critic.policy": config.algorithm.critic.policy}
     models = {name: (policy, recipe.resolve_policy(policy)) for name, policy in policies.items() if policy is not None}
     inputs = models | {name: (str(path), path) for name, path in files.items()}
@@ -127,5 +127,5 @@ def hash_inputs(config: Config) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _hash(setting: str, path: Path) -> str:
-    # The vectors of an index can be tens of gigabytes; its manifest has the hashes of what it was built from.
+    # The vectors of an index can take tens of gigabytes; its manifest has the hashes of its inputs.
     return index_manifest.fingerprint(path) if setting == "retrieval.index" else fingerprint(path)

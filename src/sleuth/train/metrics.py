@@ -1,4 +1,4 @@
-"""Metrics of a training step: timing, speed, memory, rollouts and staleness; and the log of its tokens.
+"""Metrics of a training step (timing, speed, memory, rollouts, staleness), and its per-token log.
 
 Suffixes: S scored tokens of a trajectory, T scored tokens of a pack.
 """
@@ -35,7 +35,7 @@ PEAK_FLOPS = {
 
 
 class Timer:
-    """Accumulates times and counts by name until they are collected."""
+    """Accumulates durations and counts by name."""
 
     def __init__(self) -> None:
         self._totals: Metrics = defaultdict(float)
@@ -52,18 +52,18 @@ class Timer:
             self._totals[f"time/{name}"] += time.monotonic() - started
 
     def collect(self) -> Metrics:
-        """Return seconds as `time/NAME` together with the counts, and reset both."""
+        """Return the durations in seconds as `time/NAME`, together with the counts; reset both."""
         totals, self._totals = self._totals, defaultdict(float)
         return dict(totals)
 
 
 def finite_only(metrics: Mapping[str, float]) -> Metrics:
-    """Drop metrics that are not finite, which JSON cannot represent."""
+    """Drop metrics that are NaN or infinite, which JSON cannot represent."""
     return {name: value for name, value in metrics.items() if isfinite(value)}
 
 
 def peak_memory_gib() -> float:
-    """Peak resident memory of this process."""
+    """Return the peak resident memory of this process in GiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (GIB if sys.platform == "darwin" else 1 << 20)
 
@@ -80,13 +80,13 @@ def training_flops(policy: Policy) -> int:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Peak FLOP/s of a known GPU."""
+    """Return the peak FLOP/s of a GPU; None if the device is unknown."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
 
 
 def speed_metrics(policy: Policy, ranks: Ranks, episodes: int, known: Mapping[str, float]) -> Metrics:
-    """Throughput of a step, given its other metrics; `train/tokens` becomes the sum over ranks."""
+    """Compute the throughput of a step from its other metrics; `train/tokens` is summed over ranks."""
     metrics = {
         "speed/tokens": known["episode/tokens_all"] / known["time/step"],
         "speed/trajectories": episodes / known["time/step"],
@@ -101,18 +101,18 @@ def speed_metrics(policy: Policy, ranks: Ranks, episodes: int, known: Mapping[st
 
 
 def staleness_metrics(trajectories: Sequence[Trajectory], step: int) -> Metrics:
-    """Age of the sampled tokens in weight versions."""
+    """Compute the age of the sampled tokens in weight versions."""
     ages = [step - version for trajectory in trajectories for version in trajectory.versions]
     return {"staleness/mean": sum(ages) / len(ages), "staleness/max": float(max(ages))} if ages else {}
 
 
 def stop_metric(reason: StopReason) -> str:
-    """Name of the metric with the fraction of episodes that ended for this reason."""
+    """Return the name of the metric for the fraction of episodes with this stop reason."""
     return f"stop/{reason.value}"
 
 
 def stop_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
-    """Fractions of the episodes by stop reason, and of those lost to failures."""
+    """Compute the fraction of episodes for each stop reason, and the fraction lost to failures."""
     counts = Counter(trajectory.stop for trajectory in trajectories)
     lost = sum(counts[reason] for reason in StopReason if not reason.usable)
     shares = {stop_metric(reason): counts[reason] / len(trajectories) for reason in StopReason}
@@ -120,13 +120,13 @@ def stop_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def episode_metrics(groups: Sequence[Group]) -> Metrics:
-    """Means over the usable episodes."""
+    """Compute means over the usable episodes."""
     scored = [pair for group in groups for pair in zip(group.trajectories, group.scores, strict=True)]
     trajectories, scores = [each for each, _ in scored], [score for _, score in scored]
     count = len(scored)
     right = [logprob for each, score in scored if score.parts["em"] == 1.0 for logprob in each.logprobs]
     malformed = sum(any(isinstance(turn.action, Malformed) for turn in each.turns) for each in trajectories)
-    # The parts that a user's reward function adds, over the episodes that have them, and turn rewards.
+    # Custom reward parts, averaged over the episodes that have them, and turn rewards.
     added: dict[str, list[float]] = defaultdict(list)
     for score in scores:
         for name in score.parts.keys() - BUILTIN_PARTS:
@@ -160,7 +160,7 @@ class RolloutCounters:
     tools: Mapping[str, Usage]
 
     def metrics_since(self, before: "RolloutCounters", reward_seconds: float, ranks: Ranks) -> Metrics:
-        """Metrics of all ranks since an earlier snapshot."""
+        """Compute the metrics since an earlier snapshot, combined over all ranks."""
         mine = [reward_seconds, *(now - then for now, then in zip(self._counts(), before._counts(), strict=True))]
         every = [theirs for (theirs,) in ranks.gather([mine], "the counts of searches")]
         totals = [sum(part) for part in zip(*every, strict=True)]
@@ -195,7 +195,7 @@ LoggedRow = dict[str, float | list[float | None] | None]
 
 @dataclass(slots=True)
 class TokenLog:
-    """Collects the values of a step; ratios stay on the device until an update is finished."""
+    """Collects per-token values of a step; ratios stay on the device until an update is finished."""
 
     _trajectories: list[Trajectory] = field(default_factory=list)
     _rows: list[Row] = field(default_factory=list)
@@ -204,7 +204,7 @@ class TokenLog:
     _pending: list[tuple[tuple[int, ...], tuple[int, ...], Tensor]] = field(default_factory=list)
 
     def start(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> None:
-        """Begin a step; the rows have advantages."""
+        """Begin a step; the rows must have the column advantage."""
         self._trajectories, self._rows = list(trajectories), list(rows)
         self._weights, self._ratios, self._pending = {}, {}, []
 
@@ -217,7 +217,7 @@ class TokenLog:
             self._pending.append((packed.rows, packed.scored, log_ratio_T.detach()))
 
     def finish_update(self, rows: Sequence[Row], ranks: Ranks) -> None:
-        """Gather the ratios of an update over these rows from all ranks."""
+        """Gather the ratios of these rows from all ranks at the end of an update."""
         mine: list[tuple[int, Tensor]] = []
         for indices, scored, log_ratio_T in self._pending:
             parts = log_ratio_T.float().exp().cpu().split(scored)
@@ -228,7 +228,7 @@ class TokenLog:
             self._ratios |= {_key(rows[index]): ratio_S for index, ratio_S in theirs}
 
     def collect(self) -> dict[int, LoggedRow]:
-        """Return the record of each trajectory by its id(), and reset; empty if nothing was learned."""
+        """Return the logged values of each trajectory, keyed by its id(), and reset; empty if no update was made."""
         found: dict[int, LoggedRow] = {
             id(trajectory): {
                 "advantage": _compact(row.columns["advantage"], DECIMALS),
@@ -242,12 +242,12 @@ class TokenLog:
 
 
 def _key(row: Row) -> int:
-    """Key of a row: its token tensor, which stays the same when the row is replaced to add columns."""
+    """Return the id of the row's token tensor, which stays the same when columns are added to the row."""
     return id(row.ids_L)
 
 
 def _compact(column_S: Tensor | None, decimals: int | None) -> float | list[float | None] | None:
-    """A single number if all tokens have the same value."""
+    """Reduce a column to a single number if all tokens have the same value."""
     values = _to_list(column_S, decimals)
     if column_S is None or not values:
         return None
@@ -255,7 +255,7 @@ def _compact(column_S: Tensor | None, decimals: int | None) -> float | list[floa
 
 
 def _to_list(column_S: Tensor | None, decimals: int | None) -> list[float | None] | None:
-    """Convert to a list for JSON; values that are not finite become None."""
+    """Convert a column to a list for JSON; non-finite values become None."""
     if column_S is None:
         return None
     wide_S = column_S.double()

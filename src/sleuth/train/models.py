@@ -1,4 +1,4 @@
-"""The models of a run, loaded from its config: the policy, the reference of the KL penalty, and PPO's critic.
+"""Models of a run, loaded from its config: the policy, the KL reference model and the PPO critic.
 
 Suffixes: T scored tokens, W model width.
 """
@@ -25,14 +25,14 @@ from sleuth.train.sharding import shard, shard_policy
 
 
 def load_policy(config: Config, device: torch.device) -> Policy:
-    """The policy of `model.policy`, with a fresh adapter if LoRA is on."""
+    """Load the policy from `model.policy`, with a new adapter if LoRA is enabled."""
     lora = config.model.lora
     adapter = LoRA(lora.rank, lora.alpha, lora.targets, config.train.seed) if lora.rank else None
     return Policy.load(recipe.resolve_policy(config.model.policy), device, select_dtype(config.model, device), adapter)
 
 
 def load_trained_policy(config: Config, ranks: Ranks) -> Policy:
-    """The policy to train: with activation recomputation, and sharded over the ranks."""
+    """Load the policy to train, sharded over the ranks, with activation recomputation if configured."""
     policy = load_policy(config, select_device(ranks.rank))
     _require_context(policy, config, "the model", "lower it")
     recompute_layers(policy.model, config.train.recompute)
@@ -40,7 +40,7 @@ def load_trained_policy(config: Config, ranks: Ranks) -> Policy:
 
 
 def load_reference(config: Config, policy: Policy, ranks: Ranks) -> Reference | None:
-    """The reference, if there is a KL penalty: the policy without its adapter, or a frozen copy."""
+    """Return the KL reference (the policy without its adapter, or a frozen copy); None without a KL penalty."""
     if config.algorithm.kl.place == "none":
         return None
     if config.model.lora.rank:
@@ -70,7 +70,7 @@ class Critic:
         train: TrainConfig,
         ranks: Ranks = ALONE,
     ) -> "Critic":
-        """A critic that starts from the model in a folder and predicts zero."""
+        """Load a critic from a model folder, with a value head that initially predicts zero."""
         body = Policy.load(folder, device, dtype)
         body.model.set_output_embeddings(nn.Identity())  # frees the unused language-model head
         head = nn.Linear(body.model.config.hidden_size, 1, bias=True, device=device, dtype=torch.float32)
@@ -88,7 +88,7 @@ class Critic:
 
 
 def load_critic(config: Config, policy: Policy, ranks: Ranks) -> Critic | None:
-    """The critic, if advantages are estimated with GAE; its tokenizer must be the policy's."""
+    """Load the critic, or None without GAE; raises ConfigError if its tokenizer differs from the policy's."""
     if config.algorithm.advantage != "gae":
         return None
     settings, device = config.algorithm.critic, select_device(ranks.rank)

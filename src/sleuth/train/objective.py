@@ -1,4 +1,4 @@
-"""Advantage, policy loss and off-policy correction by name; the results of a user's functions are checked.
+"""Look up and call advantages, policy losses and off-policy corrections by name, validating custom functions.
 
 Suffixes: N trajectories, T sampled tokens of all trajectories of a step or a pack.
 """
@@ -21,14 +21,14 @@ CORRECTION = Contract(("old_T", "rollout_T", "row_T"), "a Tensor of shape (T,) o
 
 
 def require(algorithm: AlgorithmConfig) -> None:
-    """Raise ConfigError for unknown names and unusable functions, before the first episode."""
+    """Raise ConfigError if a name is unknown or a function is unusable."""
     resolve("algorithm.advantage", algorithm.advantage, {**advantage.ADVANTAGES, "gae": None}, ADVANTAGE)
     resolve("algorithm.loss", algorithm.loss, loss.LOSSES, LOSS)
     resolve("algorithm.correction.level", algorithm.correction.level, dict.fromkeys(LEVELS), CORRECTION)
 
 
 def advantages(algorithm: AlgorithmConfig, rewards_N: Tensor, groups_N: Tensor) -> Tensor:
-    """Advantage of each trajectory."""
+    """Compute the advantage of each trajectory."""
     name = algorithm.advantage
     function = resolve("algorithm.advantage", name, advantage.ADVANTAGES, ADVANTAGE)
     found_N: Tensor = call(name, function, rewards_N, groups_N)
@@ -37,7 +37,7 @@ def advantages(algorithm: AlgorithmConfig, rewards_N: Tensor, groups_N: Tensor) 
 
 
 def policy_loss(algorithm: AlgorithmConfig, sampled: Sampled, bounds: Bounds) -> TokenLoss:
-    """Loss of each sampled token, with metrics."""
+    """Compute the loss of each sampled token, with metrics."""
     name = algorithm.loss
     found: TokenLoss = call(name, resolve("algorithm.loss", name, loss.LOSSES, LOSS), sampled, bounds)
     if not name.startswith(IMPORT):
@@ -55,7 +55,7 @@ def policy_loss(algorithm: AlgorithmConfig, sampled: Sampled, bounds: Bounds) ->
 
 
 def correct(settings: CorrectionConfig, old_T: Tensor, rollout_T: Tensor, row_T: Tensor) -> Correction:
-    """Off-policy weight of each token, with metrics."""
+    """Compute the off-policy weight of each token, with metrics."""
     name = settings.level
     if not name.startswith(IMPORT):
         return correction.correct(
@@ -79,7 +79,7 @@ def correct(settings: CorrectionConfig, old_T: Tensor, rollout_T: Tensor, row_T:
 
 
 def _require_vector(name: str, of: str, found: object, like: Tensor) -> None:
-    """Raise FunctionFailed unless the result has one float per element, so that nothing is broadcast."""
+    """Raise FunctionFailed unless the result has the expected shape and a float dtype."""
     kind = type(found).__name__
     if isinstance(found, Tensor):
         if found.shape == like.shape and torch.is_floating_point(found):

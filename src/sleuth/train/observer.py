@@ -1,4 +1,4 @@
-"""Observer of a run: receives its stages, steps and messages, for example to show progress."""
+"""Run observers: receive the stages, steps and messages of a run, for example to show progress."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -8,24 +8,24 @@ class RunObserver(Protocol):
     """Receives the events of a run as they happen."""
 
     def begin(self, stage: str, total: int) -> None:
-        """A stage of `total` parts begins; the previous one has ended."""
+        """Called when a stage of `total` parts begins, which also ends the previous stage."""
         ...
 
     def advance(self, parts: int = 1) -> None:
-        """Parts of the stage are done."""
+        """Called when `parts` more parts of the current stage are done."""
         ...
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A training step was recorded."""
+        """Called after a training step is recorded."""
         ...
 
     def log(self, line: str) -> None:
-        """A message for the user."""
+        """Called with a message for the user."""
         ...
 
 
 class SilentObserver:
-    """Ignores all events; a base class for observers of some of them."""
+    """Ignores all events; subclasses override the methods they need."""
 
     def begin(self, stage: str, total: int) -> None:
         """No-op."""

@@ -1,6 +1,6 @@
-"""AdamW on fp32 masters: an fp32 parameter is its own master, one in half precision has a separate copy.
+"""AdamW on fp32 master weights: a half-precision parameter has a separate copy, an fp32 parameter is its own.
 
-The storage of a parameter never moves, because the engine's captured CUDA graphs read it.
+Updates are in place: the engine's captured CUDA graphs read the storage of each parameter.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from sleuth.errors import ConfigError, InputError, MissingExtra
 Kind = Literal["adamw", "adamw8bit"]
 
 MASTER, COUNT = "master", "step"
-# State per parameter besides the step count; 8-bit AdamW keeps parameters below 4,096 values in 32 bits.
+# State per parameter besides the step count; 8-bit AdamW keeps 32-bit state below 4,096 values.
 MOMENTS: dict[Kind, frozenset[str]] = {
     "adamw": frozenset({"exp_avg", "exp_avg_sq"}),
     "adamw8bit": frozenset({"state1", "state2", "qmap1", "qmap2", "absmax1", "absmax2"}),
@@ -30,7 +30,7 @@ CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 class Optimiser:
     """Accumulates gradients in fp32 over any number of backward passes, and steps on them.
 
-    A half-precision gradient is added to its fp32 sum and freed at once, so all of them never exist together. With
+    Each half-precision gradient is added to its fp32 sum and freed at once, which bounds peak memory. With
     `offload`, masters and moments are in host memory, where the step is computed. Weight decay applies to every
     parameter.
     """
@@ -54,7 +54,7 @@ class Optimiser:
             raise ConfigError(f"{setting} supports one GPU; several GPUs share the optimiser's state, so leave it out")
         self._masters = {name: _master(parameter, offload) for name, parameter in self._parameters.items()}
         halves = {name: each for name, each in self._parameters.items() if each.dtype.itemsize < torch.float32.itemsize}
-        # Allocated once: buffers of each update would fragment memory.
+        # Allocated once: reallocating buffers for each update would fragment memory.
         self._sums = {name: torch.zeros_like(each, dtype=torch.float32) for name, each in halves.items()}
         self._summed: set[str] = set()
         self._norm: Tensor | None = None
@@ -65,7 +65,7 @@ class Optimiser:
 
     @classmethod
     def build(cls, parameters: Iterable[tuple[str, nn.Parameter]], train: TrainConfig, learning_rate: float) -> Self:
-        """The optimiser that the settings describe."""
+        """Create the optimiser that the settings describe."""
         return cls(
             parameters,
             learning_rate=learning_rate,
@@ -91,12 +91,12 @@ class Optimiser:
             tensor.grad = None
 
     def norm(self) -> float:
-        """Norm of the accumulated gradients; no backward pass may follow before the step."""
+        """Compute the norm of the accumulated gradients; do not run another backward pass before `step`."""
         return float(self._total_norm())
 
     @torch.no_grad()
     def step(self, learning_rate: float, clip: float) -> float:
-        """Clip the gradients and step; return their norm before clipping. If it is not finite, nothing changes."""
+        """Clip the gradients and step; return the norm before clipping. A non-finite norm skips the step."""
         gradients, total = self._gradients(), self._total_norm()
         norm = float(total)
         if not isfinite(norm) or not gradients:
@@ -115,7 +115,7 @@ class Optimiser:
         return norm
 
     def finite(self) -> bool:
-        """Whether every parameter is finite, in this rank's shard."""
+        """Whether all parameter values in this rank's shards are finite."""
         return find_non_finite(self._parameters) is None
 
     def _gradients(self) -> dict[str, Tensor]:
@@ -139,13 +139,13 @@ class Optimiser:
 
     @property
     def separate_masters(self) -> list[str]:
-        """Names of the parameters that are not their own masters."""
+        """Names of the parameters with a separate master copy."""
         return [name for name, master in self._masters.items() if master is not self._parameters[name]]
 
     def state(self, whole: bool = False) -> dict[str, Tensor]:
-        """The tensors to save, under names like exp_avg.NAME; they are live, so copy them before the next step.
+        """Return the tensors to save, named like exp_avg.NAME, without copying; copy them before the next step.
 
-        Includes the masters that are not parameters themselves, or all of them with `whole`.
+        Includes the separate master copies, or the masters of all parameters with `whole`.
         """
         names = self._masters if whole else self.separate_masters
         state = {f"{MASTER}.{name}": self._masters[name].detach() for name in names}
@@ -156,7 +156,7 @@ class Optimiser:
         return state
 
     def blank(self, name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """An empty host tensor for a state of this name, sharded like its parameter."""
+        """Allocate a host tensor for the named state, sharded like its parameter."""
         kind, master = self._owner(name)
         if kind in PARAMETER_SHAPED and shape != master.shape:
             raise InputError(f"{name} has the shape {tuple(shape)}, expected {tuple(master.shape)}")
@@ -174,7 +174,7 @@ class Optimiser:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Load a saved `state`; anything that does not fit is rejected before anything changes."""
+        """Load a saved `state`; raises InputError and changes nothing if it does not match."""
         self.require(state)
         self.zero()
         self._inner.state.clear()
@@ -191,7 +191,7 @@ class Optimiser:
         self._copy_masters()
 
     def require(self, state: Mapping[str, Tensor]) -> None:
-        """Refuse a state that does not fit, naming the first tensor that does not."""
+        """Raise InputError with the name of the first mismatched tensor, if there is one."""
         for name, tensor in state.items():
             self.blank(name, tensor.shape, tensor.dtype)
         if missing := [name for name in self.separate_masters if f"{MASTER}.{name}" not in state]:
@@ -204,7 +204,7 @@ class Optimiser:
 
 @torch.no_grad()
 def find_non_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor with NaN or infinity, in this rank's shards."""
+    """Return the name of the first tensor with NaN or infinite values in this rank's shard, or None."""
     local = {name: each.to_local() if isinstance(each, DTensor) else each.detach() for name, each in tensors.items()}
     floats = {name: each for name, each in local.items() if each.is_floating_point() and each.numel()}
     # A finite sum proves that all values are finite, at a twentieth of the cost (50 million fp32, one core).
@@ -222,14 +222,14 @@ def _master(parameter: nn.Parameter, offload: bool) -> Tensor:
     if parameter.dtype.itemsize >= torch.float32.itemsize and not to_host:
         return parameter
     master = parameter.detach().to("cpu" if to_host else parameter.device, torch.float32, copy=True)
-    return master.pin_memory() if to_host else master  # pinned memory doubles the speed of the way back
+    return master.pin_memory() if to_host else master  # pinned memory doubles the speed of the copy back to the device
 
 
 def _inner_optimiser(
     kind: Kind, masters: list[Tensor], settings: Mapping[str, Any], offload: bool
 ) -> torch.optim.Optimizer:
     if kind == "adamw":
-        # On a CPU without offload the plain implementation keeps its bits.
+        # On a CPU without offload, torch's default implementation keeps results reproducible bit for bit.
         fused = True if offload or all(master.is_cuda for master in masters) else None
         return torch.optim.AdamW(masters, fused=fused, **settings)
     try:

@@ -1,7 +1,7 @@
 """Parity: compare the engine's log-probabilities of its own samples with those of the training forward pass.
 
-Each prompt is sampled by a group, whose samples share its cached pages. Every other sample continues with a second turn
-after an observation, on the pages of its first turn. So the comparison covers what the engine caches and shares.
+Each prompt has a group of samples that share its cached pages. Every other sample continues with a second turn
+after an observation, on the pages of its first turn. The comparison thus covers cached and shared pages.
 
 Suffix: T scored tokens.
 """
@@ -40,7 +40,7 @@ EQUAL = 0.005  # mean difference up to which the engine's logprobs can replace t
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Mean and maximum difference of the logprobs of engine and trainer; k3 estimates the KL between them."""
+    """Mean and maximum logprob difference between engine and trainer; k3 estimates their KL divergence."""
 
     tokens: int
     mean: float
@@ -60,7 +60,7 @@ class Parity:
         return {"parity/mean": self.mean, "parity/max": self.maximum, "parity/k3": self.k3}
 
     def as_json(self) -> dict[str, Any]:
-        """All fields; values that are not finite become None."""
+        """Return all fields as a dict; non-finite values become None."""
         return {
             name: None if isinstance(value, float) and not isfinite(value) else value
             for name, value in asdict(self).items()
@@ -72,7 +72,7 @@ class Parity:
 
 
 def check_engine(parts: Parts, rollouts: RolloutSchedule, observer: RunObserver, step: int) -> Parity:
-    """Measure the parity on the run's own questions, record it, and refuse an engine that differs too much."""
+    """Measure and record parity on the run's questions; raises UserError if the difference exceeds the limit."""
     observer.begin("checking the engine against the trainer", 1)
     parts.publisher.publish(step)
     agent, config = parts.agent, parts.config
@@ -100,7 +100,7 @@ def check_engine(parts: Parts, rollouts: RolloutSchedule, observer: RunObserver,
 
 
 def require(found: Parity, limit: float, model: str) -> None:
-    """Refuse to train with an engine whose logprobs are too far from the trainer's."""
+    """Raise UserError if the mean logprob difference between engine and trainer exceeds the limit."""
     if not found.within(limit):
         raise UserError(
             f"{found.line()}, more than engine.parity = {limit:g} on average: run `sleuth doctor {model}`, or start a "
@@ -109,7 +109,7 @@ def require(found: Parity, limit: float, model: str) -> None:
 
 
 def with_correction(parts: Parts, found: Parity, observer: RunObserver) -> Parts:
-    """The parts with an importance-sampling correction, if the settings leave that choice to the measured parity."""
+    """Return the parts with an importance-sampling correction if the settings and the measured parity require it."""
     algorithm = corrected(parts.config, found)
     if algorithm is parts.config.algorithm:
         return parts
@@ -123,7 +123,7 @@ def with_correction(parts: Parts, found: Parity, observer: RunObserver) -> Parts
 
 
 def corrected(config: Config, found: Parity) -> AlgorithmConfig:
-    """The algorithm with truncated importance sampling (TIS), if a server differs and no correction was chosen."""
+    """Add truncated importance sampling (TIS) if the engine server's logprobs differ and no correction is set."""
     algorithm = config.algorithm
     decided = algorithm.correction.level != "auto" or algorithm.old == "engine" or not algorithm.origin_mask
     if decided or not config.engine.is_server or found.within(EQUAL):
@@ -153,7 +153,7 @@ async def measure(
 ) -> Parity:
     """Sample from the engine and score the same tokens with the policy; `context` bounds each row.
 
-    Publish afterwards, to clear the engine's cache.
+    The samples stay in the engine's cache; publish the weights again to clear it.
     """
     sampling = Sampling(tokens, temperature, seed=seed)
     rows = await _sample_rows(engine, list(_dialogues(prompts)), context, concurrent, sampling)
@@ -187,7 +187,7 @@ Dialogue = tuple[Sequence[int], ...]  # the tokens given before each turn
 
 
 def _dialogues(prompts: Sequence[Sequence[int]]) -> Iterator[Dialogue]:
-    """The dialogues of each prompt; observations are made from the text of the prompts."""
+    """Yield the dialogues of each prompt; observations reuse the tokens of the prompts."""
     text = [token for prompt in prompts for token in prompt]
     for place, prompt in enumerate(prompts):
         length = OBSERVATION * (place + 1)
@@ -199,7 +199,7 @@ def _dialogues(prompts: Sequence[Sequence[int]]) -> Iterator[Dialogue]:
 async def _sample_rows(
     engine: Engine, dialogues: Sequence[Dialogue], context: int, concurrent: int, sampling: Sampling
 ) -> list[Row]:
-    """Run the dialogues, at most `concurrent` at a time, admitted in order."""
+    """Run the dialogues in order, at most `concurrent` at a time."""
     waiting = iter(enumerate(dialogues))
     rows: dict[int, Row] = {}
 
@@ -217,7 +217,7 @@ async def _sample_rows(
 
 
 async def _sample_row(engine: Engine, dialogue: Dialogue, number: int, context: int, sampling: Sampling) -> Row:
-    """Run one dialogue, with each given part truncated to leave room for sampled tokens."""
+    """Run one dialogue, truncating each prompt and observation to leave room for sampled tokens."""
     ledger = Ledger()
     with engine.session(number) as session:
         for turn, given in enumerate(dialogue):

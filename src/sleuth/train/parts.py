@@ -1,4 +1,4 @@
-"""The parts of a training run, and its records, which are written by rank 0 only."""
+"""The components of a training run; only rank 0 writes its records."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ from sleuth.train.trackers import Trackers
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything the training loop needs; `changes` and `versions` are those of a resumed run."""
+    """Everything the training loop needs; `changes` and `versions` are set for a resumed run."""
 
     config: Config
     run: Run
@@ -82,7 +82,7 @@ class Parts:
         logged = self.learner.token_log.collect()
         if self.is_first_rank:
             if logged:
-                # First: a reader who sees the trajectories of a step also finds their token log.
+                # Written first, so that a reader who finds the trajectories also finds their token log.
                 self.run.write_token_log(step, [logged.get(id(each), {}) for each in batch.trajectories])
             self.run.write_trajectories(step, (trajectory_row(each, score) for each, score in batch.scored()))
 
@@ -99,7 +99,7 @@ class Parts:
             self.saver.save(learner.policy, learner.optimiser, progress, learner.critic_optimiser)
 
     def verify(self, folder: Path) -> bool:
-        """Verify a checkpoint on rank 0 and refuse a damaged one on every rank; False if it has no checksums."""
+        """Verify a checkpoint; raise InputError on every rank if it is damaged, return False if it has no checksums."""
         result: bool | str = True
         if self.is_first_rank:
             try:
@@ -120,7 +120,7 @@ class Parts:
 
 
 def start_run(config: Config, folder: Path, observer: RunObserver, ranks: Ranks = ALONE) -> Parts:
-    """Create a run and build its parts; a user error removes the folder again."""
+    """Create a run and build its parts; on a user error, remove the run folder."""
     config = recipe.with_absolute_paths(config)
     run = create_run(config, folder) if ranks.rank == 0 else Run(folder)
     ranks.barrier("the run folder")
@@ -133,7 +133,7 @@ def start_run(config: Config, folder: Path, observer: RunObserver, ranks: Ranks 
 
 
 def resume_run(run: Run, observer: RunObserver, changes: Sequence[str] = (), ranks: Ranks = ALONE) -> Parts:
-    """Build the parts of an interrupted run with changed settings; its inputs must be unchanged."""
+    """Build the parts of an interrupted run with its changed settings; raises InputError if its inputs have changed."""
     config = recipe.amend(run.config_and_inputs()[0], changes)
     require_same_inputs(run, config)
     parts = replace(assemble(config, run, observer, ranks), changes=tuple(changes))

@@ -1,4 +1,4 @@
-"""Publishing: bring new weights to the engine, without a copy if it shares the trainer's parameters."""
+"""Publishing: transfer new weights to the engine, without a copy if it shares the trainer's parameters."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,11 +24,11 @@ class Publisher(Protocol):
     """Switches the engine to the trainer's newest weights."""
 
     def publish(self, version: int, *, keep_cache: bool = False) -> None:
-        """Swap the weights; `keep_cache` keeps keys and values of older weights, which is not exact."""
+        """Switch to the new weights; `keep_cache` reuses the KV cache of older weights, which is only approximate."""
 
 
 class SharedWeights:
-    """The engine generates with the trainer's own parameters."""
+    """Publisher for an engine that shares the trainer's parameters."""
 
     def __init__(self, engine: PagedEngine) -> None:
         self._engine = engine
@@ -38,7 +38,7 @@ class SharedWeights:
 
 
 class CopiedWeights:
-    """The embedded engine has its own parameters, which are overwritten with the trainer's."""
+    """Publisher for an embedded engine with its own copy of the parameters."""
 
     def __init__(self, engine: PagedEngine, weights: Weights) -> None:
         self._engine, self._weights = engine, weights
@@ -48,7 +48,7 @@ class CopiedWeights:
 
 
 class SentWeights:
-    """The engine runs elsewhere; each version is sent once."""
+    """Publisher for an engine in another process; sends each version once."""
 
     def __init__(self, engine: Engine, weights: Weights) -> None:
         self._engine, self._weights = engine, weights
@@ -65,7 +65,7 @@ class SentWeights:
 
 
 def build_engine(config: Config, learner: Learner, folder: Path) -> tuple[Engine, Publisher]:
-    """The rollout engine of a run with its publisher; `folder` is the run folder."""
+    """Build the rollout engine of a run and its publisher; `folder` is the run folder."""
 
     def weights() -> Mapping[str, Tensor]:
         return dict(learner.policy.parameters())
@@ -89,7 +89,7 @@ def build_engine(config: Config, learner: Learner, folder: Path) -> tuple[Engine
 
 
 def engine_policy(config: Config, learner: Learner) -> Policy:
-    """The learner's policy itself, or a copy if rollouts overlap with training or the weights are sharded."""
+    """Return the learner's policy, or a copy if rollouts overlap with training or the weights are sharded."""
     if config.train.mode == "sync" and learner.ranks.world == 1:
         return learner.policy
     return load_policy(config, learner.policy.device)

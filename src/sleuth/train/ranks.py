@@ -1,4 +1,4 @@
-"""The processes of a run, one per GPU: alone, or several started by torchrun."""
+"""The processes of a run, one per GPU: a single process, or several started by torchrun."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, TrainingStopped
 from sleuth.runs.interruption import INTERRUPTION
 
-# Ranks wait for each other's episodes and for rank 0 to build an index; torchrun notices processes that died.
+# Long, because ranks wait for episodes and for rank 0 to build an index; torchrun detects dead processes.
 TIMEOUT = timedelta(days=7)
 
 Item = TypeVar("Item")
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 class Ranks(Protocol):
     """The processes (ranks) of a run, as seen by one of them. Every method is collective: all ranks must call it.
 
-    `operation` names the call. Ranks at different operations raise TrainingStopped instead of deadlocking.
+    `operation` names the call; ranks that call different operations raise TrainingStopped instead of deadlocking.
     """
 
     @property
@@ -35,13 +35,13 @@ class Ranks(Protocol):
     def world(self) -> int: ...
 
     def gather(self, mine: Sequence[Item], operation: str) -> list[list[Item]]:
-        """The items of every rank, in rank order, on all ranks."""
+        """Gather the items of every rank, in rank order, on all ranks."""
 
     def barrier(self, operation: str) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has reached this call."""
 
     def for_thread(self) -> "Ranks":
-        """The same ranks for use in another thread, with a communication group of its own."""
+        """Return the same ranks with a separate process group, for use in another thread."""
 
     def close(self) -> None:
         """Leave the group at the end of a successful run."""
@@ -115,7 +115,7 @@ class Torchrun:
 
 
 def join_ranks() -> Ranks:
-    """The ranks of the run that this process belongs to."""
+    """Return the ranks of this process's run: Torchrun if started by torchrun, otherwise Alone."""
     return Torchrun.join() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Alone()
 
 
@@ -126,8 +126,8 @@ def _object_group() -> dist.ProcessGroup:
 
 
 def describe_disconnect(error: BaseException, operation: str = "a computation of all processes") -> str | None:
-    """The message for a collective that failed because another process left; None for other errors."""
-    # gloo raises a plain RuntimeError that starts with a place in its source; NCCL has an error class.
+    """Return a message if a collective failed because another process exited; None for other errors."""
+    # gloo raises a plain RuntimeError that starts with a source location; NCCL has its own error class.
     text = str(error).partition("\n")[0]
     if not isinstance(error, dist.DistError) and "/gloo/" not in text:
         return None
@@ -139,7 +139,7 @@ def describe_disconnect(error: BaseException, operation: str = "a computation of
 
 
 def require_supported(config: Config, world: int) -> None:
-    """Refuse settings that do not work with this number of processes."""
+    """Raise ConfigError if a setting does not support this number of processes."""
     if config.train.questions % world:
         raise ConfigError(
             f"train.questions = {config.train.questions} is not divisible by {world} processes; "
@@ -157,16 +157,16 @@ def require_supported(config: Config, world: int) -> None:
 
 
 def require_gpus(processes: int) -> None:
-    """Refuse more processes than GPUs on a machine that has GPUs."""
+    """Raise ConfigError if there are more processes than GPUs, on a machine that has GPUs."""
     gpus = torch.cuda.device_count()
     if gpus and processes > gpus:
         raise ConfigError(f"--nproc {processes} exceeds the number of GPUs, {gpus}; start at most one process per GPU")
 
 
 async def cancel_together(work: Coroutine[Any, Any, Result], ranks: Ranks) -> Result:
-    """The result of this rank's work; raises CancelledError on every rank if any rank received a signal.
+    """Await this rank's work; raises CancelledError on every rank if any rank received a signal.
 
-    Collective: ranks that have finished learn here that another one was interrupted.
+    Collective: ranks whose work has finished are cancelled here too if another rank was interrupted.
     """
     result: Result | None = None
     try:

@@ -17,13 +17,13 @@ from sleuth.train.rollout import RolloutSchedule
 
 
 def newest_checkpoint(parts: Parts) -> Path | None:
-    """The newest checkpoint as rank 0 sees it."""
+    """Return the newest checkpoint that rank 0 finds; None if there is none."""
     every = parts.ranks.gather([parts.run.latest() if parts.is_first_rank else None], "the newest checkpoint")
     return every[0][0]
 
 
 def prepare_records(parts: Parts, newest: Path | None, observer: RunObserver) -> None:
-    """Refuse records that do not match the checkpoint, then record that the run starts or continues."""
+    """Raise InputError if the records do not match the checkpoint; then record that the run starts or resumes."""
     if newest is not None:
         parts.run.require_complete_metrics(step_of(newest))
         if not parts.verify(newest):
@@ -42,7 +42,7 @@ def prepare_records(parts: Parts, newest: Path | None, observer: RunObserver) ->
 
 
 def restore(parts: Parts, newest: Path | None) -> Progress:
-    """Load the checkpoint, or start at step 0; later records are dropped."""
+    """Load the checkpoint, or start at step 0; drop later records."""
     if newest is None:
         _rewind(parts, 0, -1)
         return Progress(kl=parts.config.algorithm.kl.coefficient)
@@ -54,9 +54,9 @@ def restore(parts: Parts, newest: Path | None) -> Progress:
 def roll_back(
     parts: Parts, rollouts: RolloutSchedule, progress: Progress, verdicts: Sequence[Verdict], observer: RunObserver
 ) -> Progress:
-    """Return to the newest checkpoint known to be good; remove later ones with their records.
+    """Return to the newest good checkpoint; remove later checkpoints and their records.
 
-    The target is loaded on every rank before anything is removed. Checkpoints are removed before the rollback is
+    Every rank loads the target before anything is removed. Checkpoints are removed before the rollback is
     recorded: a run killed in between repeats the same step.
     """
     parts.saver.wait()

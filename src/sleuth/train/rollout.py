@@ -1,7 +1,7 @@
-"""Rollouts: run the questions of a step in groups, score the episodes, and replace groups without a learning signal.
+"""Rollouts: sample a group of episodes per question, score them, and replace groups without a learning signal.
 
-Each rank runs its share of the questions and scores those episodes; the results are then gathered on every rank.
-A reward may be random or come from a judge: computed on two ranks, it could differ, and they would keep other groups.
+Each rank runs and scores the episodes of its share of the questions; results are gathered on every rank.
+Each reward is computed on one rank only: a random or judged reward could differ between ranks.
 Rollouts are collected synchronously, or one step ahead while the previous step trains.
 """
 
@@ -35,12 +35,12 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """The episodes of a step; `kept` are the groups to learn from, `cost` the metrics of searches and engine."""
+    """Episodes of a step; `kept` holds the groups to learn from, `cost` the search and engine metrics."""
 
     trajectories: list[Trajectory]
     groups: list[Group]
     kept: list[Group]
-    questions_drawn: int  # from the stream since the start of the run
+    questions_drawn: int  # from the question stream since the start of the run
     rounds: int
     seconds: float
     cost: Mapping[str, float]
@@ -50,7 +50,7 @@ class RolloutBatch:
         return {**episode_metrics(self.groups), **stop_metrics(self.trajectories), **dropped}
 
     def scored(self) -> list[tuple[Trajectory, Score | None]]:
-        """Every trajectory with its score; None for unusable ones."""
+        """Return every trajectory with its score; the score is None for unusable trajectories."""
         pairs = [pair for group in self.groups for pair in zip(group.trajectories, group.scores, strict=True)]
         scores = {id(trajectory): score for trajectory, score in pairs}
         return [(trajectory, scores.get(id(trajectory))) for trajectory in self.trajectories]
@@ -97,7 +97,7 @@ class RolloutSampler:
         return RolloutCounters(replace(toolbox.searches), replace(stats), tools)
 
     async def _run(self, questions: Sequence[Question], step: int, first: int, timer: Timer) -> list[ScoredTrajectory]:
-        """Run every question `train.samples` times; group ids count the questions of the step from `first`."""
+        """Run each question `train.samples` times; group ids are consecutive, starting at `first`."""
         train, ranks = self.config.train, self.ranks
         tasks = [
             Task(question, first + index, sample, step + 1, train.seed, train.temperature, train.top_p, train.top_k)
@@ -114,7 +114,7 @@ class RolloutSampler:
 
 
 def group_by_question(scored: Sequence[ScoredTrajectory]) -> list[Group]:
-    """The usable trajectories of each question with their scores."""
+    """Group the usable trajectories by question, with their scores."""
     by_group: dict[int, list[ScoredTrajectory]] = defaultdict(list)
     for each in scored:
         by_group[each.trajectory.group].append(each)
@@ -132,17 +132,17 @@ Collect = Callable[[int, int], Coroutine[Any, Any, RolloutBatch]]
 
 
 class RolloutSchedule:
-    """Collects rollouts when they are needed, with the weights that they will train; nothing runs in the background."""
+    """Synchronous schedule: collects the rollouts of each step on demand, with the current weights."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect, self._runner = collect, asyncio.Runner()
 
     def next_batch(self, step: int, questions_drawn: int, last: bool) -> RolloutBatch:  # noqa: ARG002
-        """The rollouts of a step, starting at this position of the question stream."""
+        """Return the rollouts of a step, starting at this position in the question stream."""
         return self.run(self._collect(step, questions_drawn))
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run another coroutine that uses the engine while no rollout is in flight."""
+        """Run a coroutine that uses the engine, such as an evaluation, while no rollout is in flight."""
         with _raise_interrupts():
             return self._runner.run(work)
 
@@ -150,7 +150,7 @@ class RolloutSchedule:
         """Wait until no rollout is in flight, so that the weights may change."""
 
     def discard(self) -> None:
-        """Drop rollouts collected for a step that will not happen."""
+        """Discard rollouts collected in advance for a step that will not run."""
 
     def cancel(self) -> None:
         """Cancel rollouts in flight because the run ends with an error or an interrupt."""
@@ -163,14 +163,14 @@ class RolloutSchedule:
 
 
 class OneStepAhead(RolloutSchedule):
-    """Collects the rollouts of the next step in a thread while a step trains; they are one version old."""
+    """Collects the next step's rollouts in a thread during training; their weights are one version old."""
 
     def __init__(self, collect: Collect, publisher: Publisher) -> None:
         super().__init__(collect)
         self._publisher = publisher
         self._thread = ThreadPoolExecutor(1, "episodes")
         self._pending: tuple[int, Future[RolloutBatch]] | None = None
-        # The newest work of the thread and its task, which signals do not reach.
+        # The thread's latest future and its task, which signals do not reach.
         self._running: tuple[Future[Any], Future[asyncio.Task[Any]]] | None = None
 
     def next_batch(self, step: int, questions_drawn: int, last: bool) -> RolloutBatch:
@@ -226,7 +226,7 @@ class OneStepAhead(RolloutSchedule):
 
 
 def schedule_rollouts(mode: str, collect: Collect, publisher: Publisher) -> RolloutSchedule:
-    """The schedule that `train.mode` names."""
+    """Create the schedule that `train.mode` selects."""
     return OneStepAhead(collect, publisher) if mode == "ahead" else RolloutSchedule(collect)
 
 
@@ -241,7 +241,7 @@ def _raise_interrupts() -> Iterator[None]:
 
 
 def _wait(future: Future[Result]) -> Future[Result]:
-    """Wait in short intervals, because a signal that arrives in another thread does not wake the main thread."""
+    """Wait in short intervals, so that the main thread handles signals that arrive in another thread."""
     while wait([future], timeout=POLL_SECONDS).not_done:
         pass
     return future

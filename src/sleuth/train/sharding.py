@@ -1,6 +1,6 @@
-"""Distribution over the ranks: which rows each rank computes, and FSDP2 for the weights.
+"""Distribution over ranks: assign rows to ranks, and shard the weights with FSDP2.
 
-Every rank knows the lengths of all rows, so all ranks compute the same assignment; they compare checksums of it first.
+Every rank knows the lengths of all rows and computes the same assignment, which is verified by checksum.
 Collectives run inside the forward and backward passes, so ranks with fewer packs run empty packs.
 """
 
@@ -25,7 +25,7 @@ Compute = Callable[..., Any]
 
 
 def assign_rows(lengths: Sequence[int], world: int) -> list[list[int]]:
-    """Row indices of each rank, balanced by tokens: longest first, to the rank with the fewest tokens."""
+    """Assign row indices to ranks, balanced by tokens: longest row first, to the rank with the fewest tokens."""
     if world == 1:
         return [list(range(len(lengths)))]
     assigned: list[list[int]] = [[] for _ in range(world)]
@@ -38,7 +38,7 @@ def assign_rows(lengths: Sequence[int], world: int) -> list[list[int]]:
 
 
 def rank_packs(rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ranks) -> Iterator[Pack]:
-    """The packs of this rank; an idle pack has no scored tokens."""
+    """Yield the packs of this rank, padded with empty packs, which have no scored tokens."""
     lengths = [len(row.ids_L) for row in rows]
     every = [
         [[share[place] for place in batch] for batch in batch_by_length([lengths[index] for index in share], tokens)]
@@ -59,7 +59,7 @@ def rank_packs(rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ra
 def score_rows(
     rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ranks, score: Callable[[Pack], Tensor]
 ) -> list[Tensor]:
-    """The values of `score` for the scored tokens of each row, on the CPU of every rank."""
+    """Apply `score` to the scored tokens of each row; returns CPU tensors for all rows on every rank."""
     mine: list[tuple[int, Tensor]] = []
     for packed in rank_packs(rows, tokens, device, ranks):
         values_T = score(packed).float()
@@ -72,7 +72,7 @@ def score_rows(
 
 
 def shard_policy(policy: Policy, ranks: Ranks) -> Policy:
-    """The policy with its weights sharded over the ranks; unchanged for a single process."""
+    """Return the policy with its weights sharded over the ranks; unchanged for a single process."""
     return policy if ranks.world == 1 else replace(policy, sharded=shard(policy.score, [policy.model], ranks))
 
 
@@ -84,7 +84,7 @@ def shard(compute: Compute, modules: Sequence[nn.Module], ranks: Ranks) -> Compu
     root = _Root(compute, modules)
     device = next(root.parameters()).device
     mesh = init_device_mesh(device.type, (ranks.world,))
-    units: list[nn.Module] = []  # decoder layers, or a whole module without any
+    units: list[nn.Module] = []  # decoder layers, or the whole module if it has none
     for module in modules:
         units += [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)] or [module]
     for unit in (*units, root):
@@ -99,14 +99,14 @@ def shard(compute: Compute, modules: Sequence[nn.Module], ranks: Ranks) -> Compu
     def gathered(*arguments: Any) -> Any:
         result = root(*arguments)
         if not torch.is_grad_enabled():
-            root.reshard()  # FSDP would free the weights in the backward pass, which never comes
+            root.reshard()  # FSDP would free the weights in a backward pass, which does not run here
         return result
 
     return gathered
 
 
 class _Root(nn.Module):
-    """Wraps a computation as a module, so that FSDP gathers its weights forward and backward."""
+    """Wraps a computation as a module, so that FSDP gathers its weights in the forward and backward passes."""
 
     def __init__(self, compute: Compute, modules: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class _Root(nn.Module):
 
 
 def _mixed_precision(unit: nn.Module) -> MixedPrecisionPolicy:
-    """Convert trained parameters to fp32 shards that compute in their original dtype."""
+    """Convert trained parameters to fp32 shards; return a policy that computes in their original dtype."""
     own = [each for each in unit.parameters() if not isinstance(each, DTensor)]
     if not any(each.requires_grad for each in own):
         return MixedPrecisionPolicy(cast_forward_inputs=False)

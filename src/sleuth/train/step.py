@@ -1,6 +1,6 @@
-"""One training step: groups of scored trajectories become updates of the weights.
+"""One training step: update the weights on groups of scored trajectories.
 
-Suffixes: N trajectories, L tokens of a trajectory, S scored tokens of one, T scored tokens of a pack.
+Suffixes: N trajectories, L tokens of a trajectory, S scored tokens of a trajectory, T scored tokens of a pack.
 """
 
 from collections import defaultdict
@@ -36,7 +36,7 @@ AllowUpdate = Callable[[float], bool]  # given the gradient norm
 
 @dataclass(frozen=True, slots=True)
 class StepRates:
-    """Learning rates and KL coefficient of a step; with `critic_only` the policy is not updated."""
+    """Learning rates and KL coefficient of a step; with `critic_only`, the policy is not updated."""
 
     policy: float
     kl: float = 0.0
@@ -47,10 +47,10 @@ class StepRates:
     def at(
         cls, step: int, train: TrainConfig, critic: CriticConfig, kl_coefficient: float, scale: float
     ) -> "StepRates":
-        """The rates of a step by the schedule, multiplied by `scale`."""
+        """Compute the scheduled rates of a step; learning rates are multiplied by `scale`."""
 
         def schedule(warmup: float) -> float:
-            """Linear warm-up over the first fraction of the steps, linear decay to zero over the last."""
+            """Linear warm-up over the first fraction of the steps, linear decay to zero over the last fraction."""
             rising = min(1.0, (step + 1) / train.steps / warmup) if warmup else 1.0
             falling = min(1.0, (1.0 - step / train.steps) / train.decay) if train.decay else 1.0
             return min(rising, falling)
@@ -79,7 +79,7 @@ class Learner:
     token_log: TokenLog = field(default_factory=TokenLog)
 
     def __post_init__(self) -> None:
-        objective.require(self.algorithm)  # reject a wrong name before the first episode
+        objective.require(self.algorithm)  # reject an unknown name before the first episode
 
     @classmethod
     def build(cls, config: Config, ranks: Ranks) -> "Learner":
@@ -99,7 +99,7 @@ class Learner:
     def learn(self, groups: Sequence[Group], rates: StepRates, allow_update: AllowUpdate, recompute: bool) -> Metrics:
         """Update the weights on the groups and return metrics.
 
-        `recompute` takes the old log-probabilities from the trainer instead of the engine.
+        With `recompute`, the trainer recomputes the old log-probabilities instead of using the engine's.
         """
         batch = RewardBatch.of(groups)
         rows = [_row(each, self.algorithm.origin_mask) for each in batch.trajectories]
@@ -133,7 +133,7 @@ class Learner:
         return {**metrics, **drift, **means, "policy/learning_rate": rates.policy}
 
     def find_non_finite(self, groups: Sequence[Group]) -> str:
-        """Name what became non-finite in an update: the weights, their log-probabilities, or "" for nothing."""
+        """Return what became non-finite in an update, the weights or their log-probabilities; "" if nothing did."""
         optimisers = {"policy": self.optimiser, "critic": self.critic_optimiser}
         mine = [f"the weights of the {name}" for name, each in optimisers.items() if each and not each.finite()]
         if found := [each for theirs in self.ranks.gather(mine, "the check of the weights") for each in theirs]:
@@ -171,7 +171,7 @@ class Learner:
         return self.policy.score(packed, self.train.temperature)[0]
 
     def _update(self, rows: Sequence[Row], rates: StepRates, allow_update: AllowUpdate) -> Metrics:
-        """One mini-batch: one step of the critic and one of the policy."""
+        """Train on one mini-batch: one critic step and one policy step."""
         lengths_N = torch.tensor([len(row.positions_S) for row in rows], dtype=torch.float64)
         weights_N = token_weights(lengths_N, self.algorithm.normalise, self.algorithm.constant)
         weighted = [
@@ -225,7 +225,7 @@ class Learner:
     def _has_gradient(self, row: Row) -> bool:
         """Whether a row can change the weights.
 
-        A mini-batch without such a row makes no step: the optimiser would only follow its momentum.
+        A mini-batch without such a row is skipped: the optimiser would only follow its momentum.
         """
         settings = self.algorithm
         if settings.kl.place == "loss" or settings.entropy > 0 or settings.loss not in loss.LOSSES:
@@ -234,7 +234,7 @@ class Learner:
         return bool((advantage_S > 0 if settings.negative_weight == 0 else advantage_S != 0).any())
 
     def _policy_loss(self, packed: Pack, rates: StepRates) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The weighted loss of a pack, and the weighted sum of each metric."""
+        """Return the weighted loss of a pack and the weighted sum of each metric."""
         settings, columns = self.algorithm, packed.columns
         logprob_T, entropy_T = self.policy.score(packed, self.train.temperature)
         self.token_log.add_ratios(packed, logprob_T - columns["old"])
@@ -265,19 +265,19 @@ class Learner:
 
 
 def _row(trajectory: Trajectory, sampled_only: bool) -> Row:
-    """A trajectory as a row that scores its sampled tokens, or every token from the first sampled one on."""
+    """Convert a trajectory to a row that scores its sampled tokens, or all tokens after the prompt."""
     # numpy reads Python numbers several times faster than torch.
     ids_L = torch.from_numpy(np.array(trajectory.ids, dtype=np.int64))
     sampled_L = torch.from_numpy(np.array(trajectory.sampled, dtype=np.bool_))
     if not sampled_only:
-        sampled_L = sampled_L.cumsum(0) > 0  # retrieved text is trained on as well, the prompt is not
+        sampled_L = sampled_L.cumsum(0) > 0  # retrieved text is trained on as well, but not the prompt
     positions_S = sampled_L.nonzero()[:, 0]
     columns = {WEIGHT: torch.ones(len(positions_S))}
     return Row(ids_L, positions_S, columns | ({"rollout": torch.tensor(trajectory.logprobs)} if sampled_only else {}))
 
 
 def _engine_drift(rows: Sequence[Row], updates: Sequence[Metrics], recomputed: bool) -> Metrics:
-    """KL between the engine's and the trainer's log-probabilities before the first update."""
+    """Estimate the KL between the engine's and the trainer's log-probabilities before the first update."""
     if not recomputed:
         found = updates[0].get("policy/k3") if updates else None
         return {} if found is None else {"parity/k3": found}

@@ -1,4 +1,4 @@
-"""The results of a finished run: summary.json and report.html."""
+"""Results of a finished run: summary.json and report.html."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -41,7 +41,7 @@ def write_summary(parts: Parts, outcome: Outcome) -> Mapping[str, Any]:
 
 
 def summarise(outcome: Outcome, expert_ceiling: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Exact match before and after with intervals and by kind of question, and the cost of the run."""
+    """Summarise exact match before and after training, overall and by kind of question, and the cost of the run."""
     before, after = outcome.before, outcome.after
     exact_match: dict[str, Any] = {}
     for when, results in (("before", before), ("after", after)):
@@ -61,7 +61,7 @@ def summarise(outcome: Outcome, expert_ceiling: Mapping[str, Any] | None) -> Map
 
 
 def _held_out(before: HeldOutResults | None, after: HeldOutResults | None) -> dict[str, Any]:
-    """The number of questions, and those that each evaluation lost to failures."""
+    """Return the number of held-out questions, and the number that each evaluation lost to failures."""
     evaluations = {
         f"{sampling}{when}": evaluation
         for when, results in (("before", before), ("after", after))
@@ -104,7 +104,7 @@ def _searches(before: Evaluation, after: Evaluation) -> dict[str, float]:
 
 
 def select_transcripts(after: Evaluation) -> list[QuestionResult]:
-    """A few results of each kind in turn, wrong and right answers alternating."""
+    """Select a few results of each kind of question, alternating between wrong and right answers."""
     ranked = (sorted(part.usable, key=lambda each: (each.values or {})["em"]) for part in after.by_kind().values())
     rounds = zip_longest(*map(alternate_ends, ranked))
     return [result for each in rounds for result in each if result is not None][:TRANSCRIPTS]

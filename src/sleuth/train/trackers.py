@@ -1,6 +1,6 @@
 """Trackers: send the metrics of a run to TensorBoard, W&B, MLflow or trackio without ever blocking the run.
 
-Each tracker works in its own thread; one that fails is reported once and dropped. Libraries are imported on use.
+Each tracker runs in its own thread; a failed tracker is reported once and dropped. Libraries are imported on use.
 """
 
 import sys
@@ -22,16 +22,16 @@ from sleuth.runs.run import Run
 from sleuth.train.observer import RunObserver
 
 FOLDER = "tracking"
-FINISH_SECONDS = 90.0  # for a tracker to send what is left at the end of a run
+FINISH_SECONDS = 90.0  # seconds for a tracker to send its remaining metrics at the end of a run
 WANDB_INIT_SECONDS, WANDB_FINISH_SECONDS = 30.0, 60.0
 MLFLOW_PARAMS = 100  # per request
 
 
 class Tracker(Protocol):
-    """Sends the metrics of a run to another system; an exception ends the tracker, never the run."""
+    """Sends the metrics of a run to another system; an exception disables the tracker, never the run."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send the metrics of a step; after a rollback, steps are repeated."""
+        """Send the metrics of a step; after a rollback, earlier steps are logged again."""
         ...
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A run as seen by trackers: its project, its settings, and its ids in each tracker."""
+    """A run as seen by trackers: its project, its settings, and its id in each tracker."""
 
     run: Run
     project: str
@@ -51,26 +51,26 @@ class Session:
         return self.run.path.name
 
     def saved_id(self, tracker: str) -> str | None:
-        """The id that a tracker has already given to this run."""
+        """Return the id that a tracker gave to this run earlier; None if there is none."""
         saved = self.run.read_json(f"{FOLDER}/{tracker}.json")
         return None if saved is None else str(saved["id"])
 
     def save_id(self, tracker: str, given: str) -> str:
-        """Store the id in the run folder, so that a resumed run continues under it."""
+        """Store the id in the run folder, so that a resumed run keeps it; return the id."""
         self.run.write_json(f"{FOLDER}/{tracker}.json", {"id": given})
         return given
 
     def id_for(self, tracker: str) -> str:
-        """The saved id, or a new one."""
+        """Return the saved id, or create and save a new one."""
         return self.saved_id(tracker) or self.save_id(tracker, uuid4().hex[:12])
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the run by dotted name."""
+        """Return the settings of the run by dotted name."""
         return flatten(self.run.manifest().get("config") or {})
 
 
 class TensorBoardTracker:
-    """Event files in the run folder; a repeated step replaces itself and all later steps."""
+    """Writes event files to the run folder; logging a step again replaces it and all later steps."""
 
     def __init__(self, session: Session) -> None:
         self._folder = session.run.path / FOLDER / "tensorboard"
@@ -94,7 +94,7 @@ class TensorBoardTracker:
 
 
 class MlflowTracker:
-    """An MLflow run at MLFLOW_TRACKING_URI; uses the client only, so the user's active run is not changed."""
+    """Logs to MLFLOW_TRACKING_URI through the MLflow client, without changing the user's active run."""
 
     def __init__(self, session: Session) -> None:
         from mlflow.tracking import MlflowClient
@@ -124,7 +124,7 @@ class MlflowTracker:
 
 
 class TrackioTracker:
-    """A trackio run with a unique name, because trackio identifies runs by name."""
+    """Logs to trackio under a unique name, because trackio identifies runs by name."""
 
     def __init__(self, session: Session) -> None:
         import trackio
@@ -149,7 +149,7 @@ class TrackioTracker:
 
 
 class WandbTracker:
-    """A W&B run; the step is a metric of its own, because W&B drops rows that step backwards after a rollback."""
+    """Logs to W&B with the step as a custom metric, because W&B drops steps that go back after a rollback."""
 
     def __init__(self, session: Session) -> None:
         import wandb
@@ -187,7 +187,7 @@ TRACKERS: dict[str, Callable[[Session], Tracker]] = {
 
 
 class TrackerThread:
-    """Opens, feeds and closes a tracker in a thread; `error` says why it ended."""
+    """Opens, feeds and closes a tracker in a thread; `error` is the reason if it failed."""
 
     def __init__(self, name: str, opener: Callable[[], Tracker]) -> None:
         self.name = name
@@ -218,7 +218,7 @@ class TrackerThread:
 
 
 class Trackers:
-    """All trackers of a run; one that fails is reported once and dropped."""
+    """All trackers of a run; a failed tracker is reported once and dropped."""
 
     def __init__(
         self, threads: Sequence[TrackerThread], observer: RunObserver, timeout: float = FINISH_SECONDS
@@ -229,7 +229,7 @@ class Trackers:
 
     @classmethod
     def build(cls, config: TrackConfig, run: Run, observer: RunObserver, *, enabled: bool = True) -> Self:
-        """Start the configured trackers; a missing library is reported before the run starts."""
+        """Start the configured trackers; raises MissingExtra if a library is missing."""
         names = config.trackers if enabled else ()
         for name in names:
             if find_spec(name) is None:

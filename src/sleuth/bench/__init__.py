@@ -1,1 +1,1 @@
-"""Benchmarks: speed, measured next to a baseline in the same run."""
+"""Speed benchmarks, each compared with a baseline measured in the same run."""

@@ -1,6 +1,6 @@
 """Whole episodes with random weights: the plan, a generated corpus, and the parts of a run assembled for one step.
 
-Episodes are those of a run except that a random model writes no query and never stops: every turn has exactly the
+Episodes match those of a run, except that a random model writes no query and never stops: every turn has exactly the
 planned number of tokens and searches for a question of the corpus.
 """
 
@@ -130,7 +130,7 @@ def resize(text: str, length: int, tokens: Tokens) -> str:
 def forced_protocol(
     shape: PretrainedConfig, tokens: Tokens, plan: Plan, encyclopedia: Encyclopedia
 ) -> tuple[ForcedSearch, int]:
-    """The protocol with prompts of about the planned length, and the tokens of the longest episode."""
+    """Return a protocol with prompts of about the planned length, and the token count of the longest episode."""
     queries = [each.question for each in encyclopedia.questions]
     room = plan.prompt_tokens - len(tokens.encode(f"\nQuestion: {queries[0]}\n"))
     protocol = ForcedSearch(queries, resize(Tags.instruction, max(1, room), tokens))
@@ -186,7 +186,7 @@ class Rig:
     loop: asyncio.Runner
 
     def step(self, questions: Sequence[Question], number: int) -> list[Trajectory]:
-        """Run the episodes of the questions, update the weights with each mini-batch, and publish them."""
+        """Run the episodes of the questions, update the weights with each mini-batch, and publish the weights."""
         plan, samples = self.plan, self.plan.samples
         tasks = [Task(each, group, n, number) for group, each in enumerate(questions) for n in range(samples)]
         with self.learner.timer.time("generate"):

@@ -28,7 +28,7 @@ from sleuth.engines.paged.engine import PagedEngine
 from sleuth.errors import EngineFailure, InputError
 
 WARMUP_TOKENS = 8
-MARGIN = 16  # tokens of context for an engine that allocates pages, or a slot after the last token
+MARGIN = 16  # extra context tokens for engines that allocate whole pages, or a slot after the last token
 ANSWER_TIMEOUT = 900.0
 EXIT_TIMEOUT = 10.0
 SHUTDOWN_TIMEOUT = 30.0
@@ -70,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The Python of an environment with vLLM, and settings that override `best_settings`."""
+    """The Python interpreter of an environment with vLLM, and settings that override `best_settings`."""
 
     python: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def compare(
     settings: Mapping[str, Any],
     log: Log,
 ) -> Comparison:
-    """Run every job on one shape. vLLM goes first: its memory is certainly free once its process has ended."""
+    """Run every job on one shape, vLLM first, because its memory is free once its process has ended."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     slots, context = max(job.concurrent for job in jobs), max(job.context for job in jobs) + MARGIN
 
@@ -189,7 +189,7 @@ class EmbeddedPlayer:
 def open_embedded(
     shape: PretrainedConfig, slots: int, context: int, device: torch.device, settings: Mapping[str, Any]
 ) -> Iterator[EmbeddedPlayer]:
-    """The embedded engine over a new model; the memory of both is released afterwards."""
+    """Create the embedded engine with a new model; the memory of both is released on exit."""
     with asyncio.Runner() as loop:
         engine = PagedEngine(random_model(shape, device), None, slots=slots, context=context, **settings)
         player = EmbeddedPlayer(engine, loop)
@@ -252,7 +252,7 @@ class VllmPlayer:
         return [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
 
     def _read_line(self) -> str:
-        """The next line. Children may keep the pipe open, so the end of the process is polled as well."""
+        """Read the next line, polling for the end of the process, whose children may keep the pipe open."""
         assert self._process.stdout  # noqa: S101
         end = monotonic() + ANSWER_TIMEOUT
         while monotonic() < end:
@@ -277,7 +277,7 @@ class VllmPlayer:
 
 @contextmanager
 def open_vllm(shape: PretrainedConfig, settings: Mapping[str, Any], python: str) -> Iterator[VllmPlayer | None]:
-    """vLLM with random weights of a shape; None if it is not installed."""
+    """Start vLLM with random weights in a shape; yields None if vLLM is not installed."""
     # -P: do not import modules from the folder of the script, which are ours.
     command, pipe = [python, "-P", str(vllm_worker.__file__)], subprocess.PIPE
     with TemporaryDirectory() as scratch:
@@ -289,7 +289,7 @@ def open_vllm(shape: PretrainedConfig, settings: Mapping[str, Any], python: str)
                     command, stdin=pipe, stdout=pipe, stderr=output, text=True, start_new_session=True
                 )
             except OSError as error:
-                remedy = "give the Python of an environment with vLLM"
+                remedy = "pass the Python interpreter of an environment with vLLM"
                 raise InputError(f"{python} cannot be run ({error}); {remedy}") from None
         try:
             player = VllmPlayer(process, log)

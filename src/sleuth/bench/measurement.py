@@ -29,7 +29,7 @@ def synchronize(device: torch.device) -> None:
 
 
 class SynchronizedTimer(Timer):
-    """Waits for the device at the end of each part, so that its work is not counted in the next."""
+    """Timer that waits for the device at the end of each part, so that no work is counted in the next part."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()

@@ -152,7 +152,7 @@ def frozen_reference(shape: PretrainedConfig, policy: Policy) -> Reference:
 
 
 def load_tokens(shape: PretrainedConfig, folder: Path | None) -> Tokens:
-    """The tokenizer of a model folder, else the quickstart's, whose ids every larger vocabulary contains."""
+    """Load the tokenizer of a model folder, or else the quickstart's, whose ids every larger vocabulary contains."""
     own = folder is not None and (folder / "tokenizer.json").is_file()
     found = Tokens.load(folder) if folder is not None and own else quickstart_tokens()
     if (size := len(found.tokenizer)) > shape.vocab_size:

@@ -87,8 +87,8 @@ def compare_bm25(corpus: Path, queries: list[str], k: int, *, compiled: bool = T
     """Time indexing a plain corpus, single queries, and a batch of queries.
 
     bm25s has its texts in memory and does not save its index; ours reads and writes files. Surveying the corpus, which
-    checks rows and ids before any index is built, is not counted. With numba installed, bm25s is also timed `compiled`,
-    which takes ten seconds.
+    checks rows and ids before any index is built, is not counted. With numba installed, bm25s is also timed `compiled`;
+    the compilation takes ten seconds.
     """
     with TemporaryDirectory() as scratch:
         passages, offsets = survey(corpus, Path(scratch)).passages, Path(scratch, OFFSETS)
@@ -241,7 +241,7 @@ def _unit_vectors(rows: int, dimensions: int, device: str) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Results of one server under load; each client sends its next query when the last is answered."""
+    """Results of one server under load; each client sends its next query when the previous one is answered."""
 
     server: str
     clients: int
@@ -269,7 +269,7 @@ def server_table(corpus: Path, queries: list[str], kind: IndexKind, clients: int
 def compare_servers(opener: Opener, queries: Sequence[str], *, clients: int = 256, seconds: float = 60.0) -> list[Load]:
     """Put both servers under the same load, one after the other, each in its own process.
 
-    Their answers to every query are compared as well; a difference is an error.
+    Raises SleuthError if the two servers answer any query differently.
     """
     loads, answers = [], []
     for name in SERVERS:
@@ -353,7 +353,7 @@ def _run_clients(port: int, queries: list[str], clients: int, seconds: float) ->
 
 
 class _Client(asyncio.Protocol):
-    """One client on one connection: requests are prepared, and only the head of an answer is parsed."""
+    """One client on one connection, which sends prepared requests and parses only the head of each answer."""
 
     def __init__(self, requests: list[bytes], first: int) -> None:
         self._requests, self._next = requests, first

@@ -17,7 +17,7 @@ from sleuth.records import Question
 
 PARTS = ("generate", "score", "train", "optimiser", "publish")
 REST = "rest"
-# Trajectories per second and H100, from the papers of Search-R1 and RLinf, on other GPUs and steps than ours.
+# Trajectories per second per H100, from the Search-R1 and RLinf papers; their GPUs and steps differ from ours.
 ANCHORS = {"Search-R1": 2.4, "RLinf": 4.3}
 LABELS = {
     "trajectories": "trajectories/s",

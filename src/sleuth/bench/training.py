@@ -66,7 +66,7 @@ class Timing:
 
 
 def compare(shape: PretrainedConfig, work: Work, log: Log) -> list[Timing]:
-    """Time each implementation alone on the device. Ours runs last: it changes how PyTorch multiplies matrices."""
+    """Time each implementation alone on the device, ours last, because it changes PyTorch's matmul settings."""
     device = default_device()
     with torch.device("meta"):
         size = sum(each.numel() for each in AutoModelForCausalLM.from_config(shape).parameters())
@@ -85,7 +85,7 @@ def compare(shape: PretrainedConfig, work: Work, log: Log) -> list[Timing]:
 
 
 def time_pass(name: str, make: Callable[[], Pass], work: Work, size: int, device: torch.device) -> Timing:
-    """Time the pass that `make` returns after a warm-up; running out of memory is a result."""
+    """Time the pass that `make` returns, after a warm-up; running out of memory is recorded as its failure."""
     try:
         run = make()
         reset_peak_memory(device)
@@ -207,7 +207,7 @@ class Growth:
 
 
 def head_growth(shape: PretrainedConfig, tokens: int) -> Growth | None:
-    """Measure the memory of the language-model head alone; None on a CPU."""
+    """Measure how the memory of the language-model head grows with the number of tokens; None on a CPU."""
     device = default_device()
     if device.type != "cuda":
         return None

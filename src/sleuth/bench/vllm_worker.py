@@ -52,7 +52,7 @@ def _run_single_turns(engine: Any, episodes: Episodes) -> int:
 
 
 def _run_turns(engine: Any, episodes: Episodes) -> int:
-    """The loop of `LLM.generate`, which submits the next turn of an episode as soon as the last one is done."""
+    """Run the loop of `LLM.generate`, submitting an episode's next turn as soon as the previous turn is done."""
     core, sampled = engine.llm_engine, 0
     left = [list(reversed(episode)) for episode in episodes]
     texts: list[list[int]] = [[] for _ in episodes]

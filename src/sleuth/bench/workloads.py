@@ -1,4 +1,4 @@
-"""Generation workloads: episodes of random tokens with a fixed number of sampled tokens; loads no torch."""
+"""Generation workloads: episodes of random tokens with a fixed number of sampled tokens; does not import torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ Episode = tuple[Turn, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Samples per prompt in groups, and the lengths of prompts, turns and observations in tokens."""
+    """Samples per prompt, and the lengths of prompts, turns and observations in tokens."""
 
     group: int = 8
     prompt: int = 300

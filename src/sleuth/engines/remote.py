@@ -24,7 +24,7 @@ LONGEST_PAUSE = 30.0
 LONGEST_RETRY_AFTER = 120.0
 CONTEXT_ERROR = re.compile(r"context.?length|context window|maximum context|too many tokens", re.IGNORECASE)
 LISTING_TIMEOUT = 30.0
-LISTING_PATIENCE = 2.0  # seconds in which a refused connection is retried while a person waits
+LISTING_PATIENCE = 2.0  # seconds to retry a refused connection while a user waits
 NO_LISTING = (404, 405, 501)  # statuses of servers without a list of models
 MODEL_FIELDS = ("root", "owned_by", "max_model_len")  # stable between requests, unlike dates and permissions
 MAX_NAMES = 20
@@ -39,7 +39,7 @@ class ContextFull(EngineFailure):
 
 
 class EndpointUnreachable(EngineFailure):
-    """The server does not answer, or not in time."""
+    """The server does not answer in time."""
 
 
 class EndpointRefused(EngineFailure):
@@ -126,7 +126,7 @@ class Reply:
 
 
 def is_address(name: str) -> bool:
-    """Whether a model is given by the URL of a server."""
+    """Whether a model name is the URL of a server."""
     return name.startswith(SCHEMES)
 
 
@@ -137,7 +137,7 @@ async def complete_chat(
     sampling: Sampling,
     functions: Sequence[Mapping[str, Any]] = (),
 ) -> Reply:
-    """The next message of the model; raises EngineFailure if there is none."""
+    """Request the model's next message; raises EngineFailure if the server returns none."""
     body: dict[str, Any] = {
         "model": endpoint.model,
         "messages": list(messages),
@@ -155,7 +155,7 @@ async def complete_chat(
 
 
 def served_model(endpoint: Endpoint) -> Mapping[str, Any] | None:
-    """What the server reports about the model; None for a server without a list of models.
+    """Return what the server reports about the model, or None if the server does not list its models.
 
     Raises InputError if the server does not answer, rejects the key, or does not serve the model.
     """
@@ -187,7 +187,7 @@ def served_model(endpoint: Endpoint) -> Mapping[str, Any] | None:
 async def _request_json(
     http: httpx.AsyncClient, endpoint: Endpoint, path: str, body: Mapping[str, Any] | None = None
 ) -> Any:
-    """The JSON response to a POST, or to a GET without a body; raises EngineFailure after the last retry."""
+    """Send a POST (a GET without a body) and return the JSON response; raises EngineFailure after the last retry."""
     url, content = f"{endpoint.base}{path}", json.dumps(body).encode()
     headers = {"content-type": "application/json"}
 
@@ -198,7 +198,7 @@ async def _request_json(
             return replace(result, retryable=False)
         return result
 
-    # A slow response in progress may exceed the patience; only new attempts may not start after it.
+    # `patience` limits when a new attempt may start; a slow response in progress may take longer.
     patience = 2 * endpoint.timeout if endpoint.patience is None else endpoint.patience
     policy = RetryPolicy(patience, endpoint.pause, LONGEST_PAUSE, interrupt=False)
     result = await policy.run(attempt)

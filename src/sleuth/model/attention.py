@@ -1,8 +1,8 @@
 """Attention of every policy: a Hugging Face attention function that delegates to the layout of the call.
 
-Which tokens see which is a property of the call, not of the model, so it arrives as the keyword argument `layout` of
+Which keys a token sees is a property of the call, not of the model, so it arrives as the keyword argument `layout` of
 the forward call, never through a global. On a GPU in half precision packed attention uses the engine's own kernels:
-the forward pass has the engine's bits, and the backward pass sums in a fixed order.
+the forward pass is bit-identical to the engine's, and the backward pass sums in a fixed order.
 
 Suffixes: N packed tokens, X query, key and value heads side by side, R rows (sequences), L tokens of the longest row,
 H heads, K key heads, D head width, T tiles.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME = "sleuth"
 LENGTH_RATIO = 1.25  # between the longest and the shortest row of a padded block
 UNSUPPORTED = ("sliding_window", "softcap", "s_aux")  # arguments that some models pass to their attention
-MAX_HEAD_DIM = 256  # whose blocks fit shared memory
+MAX_HEAD_DIM = 256  # the largest whose blocks fit in shared memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class AttentionShape:
 class Tiles:
     """Tiles of queries, one program each; all int32.
 
-    A tile has `count_T` queries at packed positions from `first_T` on, of the sequence in slot `slot_T`. The first one
-    has position `position_T` in its sequence; each sees its sequence up to itself.
+    A tile has `count_T` queries at packed positions from `first_T` on, of the sequence in slot `slot_T`. The first
+    query is at position `position_T` of its sequence; each query sees its sequence up to itself.
     """
 
     first_T: Tensor
@@ -68,7 +68,7 @@ class Tiles:
 
 
 def split_into_tiles(first: int, slot: int, position: int, count: int, queries: int) -> np.ndarray:
-    """Columns of Tiles for `count` queries of one sequence, at most `queries` per tile."""
+    """Split `count` queries of one sequence into tiles of at most `queries`; return the columns of Tiles."""
     offset = np.arange(0, count, queries, dtype=np.int32)
     return np.stack(
         [first + offset, np.full_like(offset, slot), position + offset, np.minimum(queries, count - offset)]
@@ -127,7 +127,7 @@ class PackedLayout:
 
     @cached_property
     def flash(self) -> "PackedFlash":
-        """The same sequences for the Triton kernels."""
+        """Layout of the same sequences for the Triton kernels."""
         return PackedFlash(self._lengths, self._device)
 
     @cached_property
@@ -184,7 +184,7 @@ class _SelectUnique(torch.autograd.Function):
 
 
 def supports_flash(query_NHD: Tensor) -> bool:
-    """Whether the packed attention kernels apply to these states."""
+    """Whether the packed attention kernels support these states."""
     return query_NHD.is_cuda and query_NHD.dtype.itemsize == 2 and supports_head_dim(query_NHD.shape[-1])
 
 
@@ -193,7 +193,7 @@ def supports_head_dim(head_dim: int) -> bool:
 
 
 class PackedFlash:
-    """Packed causal attention by Triton kernels; one instance serves all layers of a pass."""
+    """Packed causal attention with Triton kernels; one instance serves all layers of a pass."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         self.starts_R1 = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
@@ -207,13 +207,13 @@ class PackedFlash:
     def attend_rotated(
         self, qkv_NX: Tensor, cos_ND: Tensor, sin_ND: Tensor, norms: "Norms", heads: "HeadLayout", scale: float
     ) -> Tensor:
-        """Norm and rotate queries and keys, then attend, N x (H * D); without norms `qkv_NX` is rotated in place."""
+        """Norm and rotate queries and keys, then attend; returns N x (H * D). Without norms, overwrites `qkv_NX`."""
         call = (qkv_NX, cos_ND, sin_ND, *norms, heads, self, scale)
         attended: Tensor = _AttendRotated.apply(*call)  # type: ignore[no-untyped-call]
         return attended
 
     def tiles(self, tokens: int, *, by_tokens_after: bool = False) -> Tiles:
-        """Tiles of `tokens` tokens per row, ordered by their number of predecessors or successors."""
+        """Split each row into tiles of `tokens` tokens, ordered by the number of tokens before or after them."""
         if (tokens, by_tokens_after) not in self._tiles:
             starts = accumulate(self._lengths[:-1], initial=0)
             rows = enumerate(zip(starts, self._lengths, strict=True))

@@ -1,4 +1,4 @@
-"""Parts of a decoder layer with the engine's kernels, and backward passes that recompute what is cheap to recompute.
+"""Parts of a decoder layer with the engine's kernels, and backward passes that recompute cheap intermediates.
 
 A layer keeps the residual stream before and after attention, one QKV row, the attention output with its log-sum-exp,
 and gate and up. Linear layers with the same input become one product over the storage of their parameters.
@@ -21,7 +21,7 @@ from sleuth.model.kernels.reductions import sm_count, sum_rows
 
 Projection = Callable[[Tensor], Tensor]
 
-TILE = 128  # rows and columns of a matrix product per multiprocessor
+TILE = 128  # rows and columns of a matrix product that one multiprocessor computes
 MIN_PART = 2048  # tokens
 SplitTable = Mapping[tuple[int, int], Sequence[tuple[int, int]]]
 # Measured optima by (outputs, inputs): (minimum tokens, parts).
@@ -35,7 +35,7 @@ MEASURED_SPLITS: SplitTable = {
 
 
 def fuse_linears(modules: Sequence[nn.Module]) -> Projection:
-    """Compute all modules on one input, outputs side by side.
+    """Return a function that applies all modules to one input and concatenates their outputs.
 
     Weights of plain linear layers become views of one tensor and stay parameters. Other modules (adapters), and layers
     of which only some have a bias, are called one by one.
@@ -159,7 +159,7 @@ def project(states_NX: Tensor, projection: nn.Module) -> Tensor:
 
 
 def gate_project(both_N2I: Tensor, projection: nn.Module) -> Tensor:
-    """Project silu(gate) * up, of rows that hold gate and up side by side."""
+    """Project silu(gate) * up for rows that hold gate and up side by side."""
     if (parameters := plain_linears((projection,))) is None:
         out_NW: Tensor = projection(_SiluMul.apply(both_N2I))  # type: ignore[no-untyped-call]
     else:

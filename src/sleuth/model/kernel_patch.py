@@ -1,6 +1,6 @@
 """The training forward with the engine's kernels, on a GPU in half precision.
 
-In half precision a difference of one bit soon spreads to all: every later rounding widens it. The trainer's logprobs
+In half precision a difference of one bit soon spreads to every value through later rounding. The trainer's logprobs
 equal the engine's only if both run every operation on the same bits with the same rounding. Layers of the Llama family
 are replaced as a whole; in other models only norms and activations are.
 
@@ -20,7 +20,7 @@ from sleuth.model.attention import PackedFlash, PackedLayout, supports_head_dim
 
 
 def disable_split_k() -> None:
-    """Never split the sums of half-precision matrix products (split-K), which would depend on the number of rows.
+    """Disable split-K in half-precision matrix products, which would make sums depend on the number of rows.
 
     A row of a product then has the same bits in a decode step of a few lanes as in a training pass of thousands.
     """
@@ -83,7 +83,7 @@ def _layer(layer: Any, hidden_states: Tensor, *others: Any, **call: Any) -> Tens
 
 
 def decoder_layer(layer: Any, states_1NW: Tensor, cos_ND: Tensor, sin_ND: Tensor, packed: PackedFlash) -> Tensor:
-    """Compute a decoder layer on packed states, with the engine's bits."""
+    """Compute a decoder layer on packed states, bit-identical to the engine."""
     from sleuth.model import fused_layers
     from sleuth.model.kernels.rotary import HeadLayout
 

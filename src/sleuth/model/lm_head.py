@@ -66,7 +66,7 @@ def chunk_rows(tokens: int, vocabulary: int) -> int:
 
 
 class ScoreTokens(torch.autograd.Function):
-    """Scores tokens; saves the hidden states and three numbers per token, with one chunk of logits at a time."""
+    """Scores tokens one chunk of logits at a time; saves only the hidden states and three numbers per token."""
 
     @staticmethod
     def forward(

@@ -25,8 +25,8 @@ from sleuth.model.lora import LoRA
 LOGIT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 LOGIT_SCALES = ("logits_scaling", "logit_scale")
 ROPE_KEYS = ("rope_parameters", "rope_scaling")
-# Rotary types chosen by the longest sequence of the call, so that cached keys of a short batch would not fit a long
-# one. Older Phi-3 configs call longrope "su".
+# Rotary types whose angles depend on the longest sequence of the call: keys cached in a short batch would be wrong in
+# a long one. Older Phi-3 configs call longrope "su".
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope", "su")
 
 NEIGHBOURS = (0, 1)
@@ -49,7 +49,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, adapter: LoRA |
             lora.attach(model, adapter)
         nn.Module.to(model, device)
         kernel_patch.install(model)
-        # Not every CPU multiplies half-precision matrices, and nothing computes with them there.
+        # Skipped for half precision on a CPU: not every CPU multiplies such matrices, and no forward pass runs there.
         if device.type == "cuda" or dtype is torch.float32:
             reason = inexact_reason(model)
     if reason is not None:
@@ -124,7 +124,7 @@ class _NoAttention:
 
 @torch.no_grad()
 def inexact_reason(model: PreTrainedModel) -> str | None:
-    """Return why the model cannot be computed token by token, or None; found by small forward passes."""
+    """Run small forward passes and return why the model cannot be computed token by token, or None."""
     layers: int = model.config.num_hidden_layers
     try:
         (alone_W, logits_V, keys), (batched_W, _, keys_batched) = _forward(model, ()), _forward(model, NEIGHBOURS)
@@ -135,7 +135,7 @@ def inexact_reason(model: PreTrainedModel) -> str | None:
     shape = AttentionShape.of(model.config, alone_W.dtype)
     expected = (shape.kv_heads, shape.head_dim)
     if others := {tuple(key.shape) for key in keys.values()} - {expected}:
-        return f"its keys have shape {others.pop()} (heads, width), where its config says {expected}"
+        return f"its keys have shape {others.pop()} (heads, width), but its config says {expected}"
     if not all(_is_close(keys[layer], keys_batched[layer]) for layer in keys) or not _is_close(alone_W, batched_W):
         return "its tokens depend on neighbours or place other than through attention and position"
     projection = lm_head.output_projection(model)

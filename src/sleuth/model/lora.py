@@ -1,4 +1,4 @@
-"""LoRA: small trained matrices added to the frozen weights of a model, which keeps its class."""
+"""LoRA: small trained matrices added to the frozen weights of a model; the model keeps its class."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ ALL = "all-linear"
 
 @dataclass(frozen=True, slots=True)
 class LoRA:
-    """W + alpha / rank * B A in the layers named by `targets` (such as q_proj,v_proj); A is initialised by `seed`.
+    """W + alpha / rank * B A in the layers named by `targets` (such as q_proj,v_proj); A is initialised from `seed`.
 
     all-linear means every linear layer except the output head.
     """
@@ -81,7 +81,7 @@ def disabled(model: PreTrainedModel) -> Iterator[None]:
 
 
 def merge(weights: Mapping[str, Tensor], lora: LoRA) -> dict[str, Tensor]:
-    """Merge the adapter into the weights, under the names of the model without it."""
+    """Merge the adapter into the weights, and return them under the base model's names."""
     merged = {}
     for name, weight in weights.items():
         if A in name or B in name:

@@ -37,8 +37,8 @@ class Row:
 class Pack:
     """Several rows as tensors.
 
-    `rows` are their indices in the batch, `scored` their numbers of scored tokens, `row_T` the row of each scored token
-    within the pack. The state at `before_T` predicts `target_T`.
+    `rows` holds the indices of the rows in the batch, `scored` their numbers of scored tokens, and `row_T` each scored
+    token's row within the pack. The state at `before_T` predicts `target_T`.
     """
 
     rows: tuple[int, ...]
@@ -56,7 +56,7 @@ def row(
     weights: Sequence[float] | NDArray[np.float32],
     **columns: Sequence[float],
 ) -> Row:
-    """A row from plain numbers: one weight per token (0 for context), one column value per scored token."""
+    """Build a row from plain numbers: one weight per token (0 for context), one column value per scored token."""
     if len(weights) != len(ids):
         raise ValueError(f"a row of {len(ids)} tokens needs one weight per token, got {len(weights)}")
     # numpy creates small arrays several times faster than torch; an SFT data set has a million rows.
@@ -69,12 +69,12 @@ def row(
 
 
 def pack(rows: Sequence[Row], tokens: int, device: torch.device) -> Iterator[Pack]:
-    """Packs of at most `tokens` tokens, or of one longer row; rows of similar length share a pack."""
+    """Yield packs of at most `tokens` tokens, grouping rows by length; a longer row gets a pack of its own."""
     return (concatenate(rows, batch, device) for batch in batch_by_length([len(each.ids_L) for each in rows], tokens))
 
 
 def batch_by_length(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Row indices of each pack, shortest rows first."""
+    """Yield the row indices of each pack, shortest rows first."""
     batch: list[int] = []
     total = 0
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):

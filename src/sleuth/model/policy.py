@@ -46,7 +46,7 @@ class HostBuffers:
         self._buffers: dict[str, Tensor] = {}
 
     def copy(self, name: str, tensor: Tensor) -> Tensor:
-        """Start a copy; complete after `synchronize`, overwritten by the next copy of the same name."""
+        """Start a copy that is complete after `synchronize`; the next copy with the same name overwrites it."""
         source = tensor.detach()
         if isinstance(source, DTensor):
             return source.cpu() if source.device.type != "cpu" else source.clone()
@@ -77,7 +77,7 @@ class Policy:
     def load(
         cls, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32, adapter: LoRA | None = None
     ) -> "Policy":
-        """Load a model folder; the checksums of a checkpoint are verified."""
+        """Load a model folder, verifying checksums if it is a checkpoint."""
         checksums.verify_checkpoint(folder)
         return cls(load.load(folder, device, dtype, adapter), Tokens.load(folder), adapter)
 
@@ -110,7 +110,7 @@ class Policy:
         return lm_head.score_tokens(states_TW, projection.weight, projection.bias, pack.target_T, temperature)
 
     def weights(self, buffers: HostBuffers | None) -> Weights:
-        """Full weights copied to the host; a rank that passes None only takes part in the gathering."""
+        """Copy the full weights to the host; a rank that passes None only takes part in gathering them."""
         # Tied weights are one tensor: gathering it twice would deadlock the ranks.
         names: dict[int, str] = {}
         weights: Weights = {}

@@ -130,7 +130,7 @@ class StopStrings:
         return min(found)[1] if found else None
 
     def _candidate_ids(self, stops: tuple[str, ...]) -> frozenset[int]:
-        """Ids that may complete a stop string: their text has its last character, or part of a character."""
+        """Ids that may complete a stop string: their text contains its last character, or part of a character."""
         if not stops:
             return frozenset()
         last_characters = {stop[-1] for stop in stops} | {BROKEN}
@@ -146,8 +146,8 @@ class StopStrings:
 class WordEncoder:
     """Encodes text word by word with a cache; exact for tokenizers that pass `splits_at_words`.
 
-    Exact if the pre-tokenizer always splits before a single space between two non-space characters, and between a
-    letter or digit and punctuation. Byte-level BPE with PATTERNS does: no piece continues across these positions, and
+    The pre-tokenizer must always split before a single space between two non-space characters, and between a letter or
+    digit and punctuation. Byte-level BPE with PATTERNS does: no piece continues across these positions, and
     no pattern looks behind.
     """
 

@@ -1,4 +1,4 @@
-"""The inputs of one forward pass: packed on the host, uploaded in one copy, or written to static graph buffers.
+"""The inputs of one forward pass: packed on the host, then uploaded in one copy or written to static graph buffers.
 
 Suffixes: N packed tokens, B decoding lanes, M sampled slots, T tiles, G chunks.
 """
@@ -17,8 +17,8 @@ from sleuth.model.attention import Tiles, split_into_tiles
 ALIGNMENT = 4  # 32-bit numbers in 16 bytes
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 DECODE_MULTIPLE = 64  # lanes; matrix products are tiled by 64 rows, so fewer are no faster
-MIN_LANES = 64  # of a captured step with prefill; above it powers of two, to capture few graphs
-MIN_BUFFER = 512  # prefill tokens of the smallest buffers; each next one holds twice as many
+MIN_LANES = 64  # of a captured step with prefill; larger counts are powers of two, to capture few graphs
+MIN_BUFFER = 512  # prefill tokens of the smallest buffers; each larger set holds twice as many
 TOKENS_PER_CHUNK = 64  # mean chunk size for which buffers reserve chunks
 
 
@@ -26,9 +26,9 @@ TOKENS_PER_CHUNK = 64  # mean chunk size for which buffers reserve chunks
 class Batch:
     """One token of each decoding lane, then prefill chunks, packed without padding; all int32.
 
-    `addresses_N` is where a token's key and value go: page * PAGE_SIZE + offset, or -1 for nowhere. A lane sees the
-    first `lengths_S[slot]` tokens of its slot, including its own. `last_M` selects the tokens whose successor is
-    sampled; None means every lane, without prefill.
+    `addresses_N` is the cache address of each token's key and value: page * PAGE_SIZE + offset, or -1 to store none.
+    A lane sees the first `lengths_S[slot]` tokens of its slot, including its own. `last_M` selects the tokens whose
+    successor is sampled; None, in a step without prefill, selects every lane.
     """
 
     ids_N: Tensor
@@ -40,9 +40,9 @@ class Batch:
 
 
 def upload(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
-    """Copy arrays to the device in one asynchronous transfer, as int32 (float32 by bits).
+    """Copy arrays to the device in one asynchronous transfer, as int32 (float32 is reinterpreted bitwise).
 
-    A small transfer costs microseconds regardless of its size, and a step needs a dozen of them.
+    This replaces a dozen small transfers per step, each of which would take microseconds regardless of its size.
     """
     flat = [each.ravel() for each in arrays]
     parts = [each.view(np.int32) if each.dtype == np.float32 else each.astype(np.int32, copy=False) for each in flat]
@@ -58,7 +58,7 @@ def upload(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
 
 
 def uniform(seeds_M: np.ndarray, places_M: np.ndarray) -> np.ndarray:
-    """Counter-based random numbers in [0, 1) (SplitMix64), by request seed (uint64) and token index."""
+    """Counter-based random numbers in [0, 1) (SplitMix64), keyed by request seed (uint64) and token index."""
     with np.errstate(over="ignore"):
         mixed_M = _splitmix(_splitmix(seeds_M + GOLDEN) + places_M.astype(np.uint64) * GOLDEN)
     uniform_M: np.ndarray = (mixed_M >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -74,9 +74,9 @@ def _splitmix(bits_M: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class PackedPrefill:
-    """Prefill chunks as int32 arrays, after `lanes` places that are left to the lanes.
+    """Prefill chunks packed into int32 arrays that start with `lanes` blank entries for the decoding lanes.
 
-    `last_M` selects the places after which a token is sampled, lanes first; `ends_2G` holds slots and lengths.
+    `last_M` selects the entries after which a token is sampled, lanes first; `ends_2G` holds each chunk's slot and end.
     """
 
     ids_N: np.ndarray
@@ -88,7 +88,7 @@ class PackedPrefill:
 
     @classmethod
     def of(cls, chunks: Sequence[PrefillChunk], lanes: int, queries: int) -> "PackedPrefill":
-        """Pack the chunks, in tiles of at most `queries` queries."""
+        """Pack the chunks into tiles of at most `queries` queries."""
         blank = np.full(lanes, -1, dtype=np.int32)
         ids, positions, addresses = [blank], [blank], [blank]
         tiles = [np.zeros((4, 0), dtype=np.int32)]
@@ -114,11 +114,11 @@ class PackedPrefill:
         )
 
     def arrays(self) -> list[np.ndarray]:
-        """Arrays that a step reads, in the order of upload."""
+        """Arrays that a step reads, in upload order."""
         return [self.ids_N, self.positions_N, self.addresses_N, self.tiles_4T, self.last_M]
 
     def padded(self, tokens: int, tiles: int, sampled: int) -> "PackedPrefill":
-        """Pad with tokens without address, tiles without queries, and samples that are ignored."""
+        """Pad to the given sizes with tokens without an address, empty tiles, and samples that are ignored."""
         return PackedPrefill(
             _pad(self.ids_N, tokens, 0),
             _pad(self.positions_N, tokens, 0),
@@ -183,7 +183,7 @@ class PrefillBuffers:
         return tokens <= self.tokens and chunks <= self.chunks
 
     def write(self, prefill: PackedPrefill, lanes: int) -> None:
-        """Upload chunks that were packed after `lanes` lanes, with padding."""
+        """Pad chunks that were packed with `lanes` lanes, and upload them to the buffers."""
         padded = prefill.padded(lanes + self.tokens, len(self.tiles_4T) // 4, lanes + self.chunks)
         for there, sent in zip(self._views(lanes), upload(padded.arrays(), self.ids_N.device), strict=True):
             there.copy_(sent)

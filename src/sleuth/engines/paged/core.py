@@ -57,7 +57,7 @@ class StopChecker:
         return stop_class
 
     def release(self, stop_class: int) -> None:
-        """Free the table row of a class without users, so that the table does not grow forever."""
+        """Release one use of a stop class; its table row is freed after the last use."""
         self._users[stop_class] -= 1
         if not self._users[stop_class]:
             del self._users[stop_class]
@@ -94,7 +94,7 @@ class InFlightStep:
 
 
 class EngineCore:
-    """The engine without its async interface, stepped by one thread at a time; `on_progress` gets updated requests."""
+    """The engine without its async interface, stepped by one thread at a time; `on_progress` receives requests."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class EngineCore:
             self.scheduler.remove([each for each in touched if each.finish is not None])
 
     def reset(self) -> None:
-        """Return to the initial state; requests are lost."""
+        """Reset to the initial state and drop all requests."""
         for request in self.scheduler.requests:
             request.slot = -1
         self._in_flight.clear()

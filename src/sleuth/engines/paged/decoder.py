@@ -62,7 +62,7 @@ class _Layer:
 
 
 class Decoder:
-    """Reads the parameters in place, so that in-place updates by the trainer take effect at the next call."""
+    """Fused decoder that reads the model's parameters in place; the trainer's updates take effect at the next call."""
 
     # Storage created in inference mode could not be trained any more.
     @torch.inference_mode(False)

@@ -30,7 +30,7 @@ from sleuth.model.memory import describe_out_of_memory
 from sleuth.model.tokens import Tokens
 
 LOCKSTEP_BURST = 4  # steps between two checks that all sessions are waiting
-STALL_TIMEOUT = 60.0  # seconds without a request from some session, and no tool call running, in lockstep
+STALL_TIMEOUT = 60.0  # seconds that lockstep waits for a session that neither sends a request nor runs a tool
 PREFILL_TOKENS = {"cuda": 16384, "cpu": 2048}  # per step: enough to fill a GPU, few enough for a CPU
 SWITCH_INTERVAL = 1e-4  # seconds
 
@@ -38,8 +38,8 @@ SWITCH_INTERVAL = 1e-4  # seconds
 class _FastThreadSwitching:
     """Shortens Python's thread switch interval while any engine steps.
 
-    Every tensor operation releases the GIL for a moment. While episodes keep the event loop busy, it would come back
-    5 ms later each time, and the GPU would wait.
+    Every tensor operation releases the GIL for a moment. While episodes keep the event loop busy, the
+    engine would get it back 5 ms later each time, and the GPU would be idle.
     """
 
     _lock = threading.Lock()
@@ -96,8 +96,8 @@ class PagedEngine:
             )
         if slots < 1 or prefill_tokens < 1 or not 0 < memory <= 1:
             raise ConfigError(
-                f"slots = {slots}, prefill_tokens = {prefill_tokens}, memory = {memory}; expected at least 1 for the "
-                "first two, and a share of the device's memory"
+                f"slots = {slots}, prefill_tokens = {prefill_tokens}, memory = {memory}; expected slots and "
+                "prefill_tokens of at least 1, and a memory share above 0 and at most 1"
             )
         pages = count_pages(model, slots=slots, context=context, share=memory, prefill_tokens=prefill_tokens)
         runner = ModelRunner(
@@ -127,7 +127,7 @@ class PagedEngine:
 
     @property
     def stats(self) -> EngineStats:
-        """Tokens reused, prefilled, sampled and dropped past a stop, and requests preempted, so far."""
+        """Cumulative counts of tokens reused, prefilled, sampled and dropped past a stop, and of preempted requests."""
         return self._core.scheduler.stats
 
     @property
@@ -193,14 +193,14 @@ class PagedEngine:
             self._driver.cancel()
             await asyncio.wait([self._driver])
         if self._busy:
-            # A driver that was cancelled before it started has notified nobody.
+            # A driver that was cancelled before it started has not notified the callers.
             self._fail(asyncio.CancelledError())
 
     def _ensure_driver(self) -> None:
         if self._closed:
             raise EngineFailure("the engine is closed; create a new one")
         if self._stalled is not None:
-            # A new caller would wait as long as the others did, in vain.
+            # A new caller would stall in the same way.
             raise EngineFailure(self._stalled)
         if self._driver is not None and not self._driver.done():
             loop = self._driver.get_loop()
@@ -208,7 +208,7 @@ class PagedEngine:
                 return
             if loop.is_running():
                 raise EngineFailure("the engine serves another event loop; call it there, or create a second engine")
-            # That loop stopped without ending its tasks, and nobody waits in it any more.
+            # That loop stopped without ending its tasks, so none of its callers is waiting any more.
             self._stopping.set()
             self._fail(asyncio.CancelledError())
         self._changed, self._stopping = asyncio.Event(), threading.Event()
@@ -230,11 +230,11 @@ class PagedEngine:
         return prompt
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy some or all weights, gathering sharded ones one at a time; tied ones need no entry."""
+        """Copy the given weights into the model, gathering sharded ones one at a time; tied weights need no entry."""
         own = self._model.state_dict()
         if unknown := sorted(weights.keys() - own.keys()):
             raise ValueError(f"cannot publish {unknown[0]}: the model has no weight of that name")
-        # Before anything is written: half of the new weights would be neither version.
+        # Checked before anything is written, so that a failure cannot leave a mix of two versions.
         for name, weight in weights.items():
             if weight.shape != own[name].shape:
                 raise ValueError(f"cannot publish {name} of shape {[*weight.shape]}, expected {[*own[name].shape]}")
@@ -251,7 +251,7 @@ class PagedEngine:
         return bool(self._arrived) or self._core.busy
 
     async def _drive(self, stopping: threading.Event) -> None:
-        """Step in a thread while there is work; an error ends every request, but not the engine."""
+        """Run steps in a thread while there is work; an error fails every request but not the engine."""
         try:
             while self._busy:
                 await self._wait_for_sessions()
@@ -273,7 +273,7 @@ class PagedEngine:
                 was_idle = False
             except TimeoutError:
                 idle = not any(session.in_tool() for session in self._sessions)
-                # Twice: after a blocked event loop, everyone gets to run before the second check.
+                # Checked twice: if the event loop was blocked, every episode gets to run before the second check.
                 if idle and was_idle:
                     missing = len(self._sessions - self._waiting_sessions())
                     self._stalled = (
@@ -288,7 +288,7 @@ class PagedEngine:
         return {request.session for request in requests if request.session is not None and not request.is_done}
 
     def _run_steps(self, stopping: threading.Event) -> None:
-        """Step until there is no work; in lockstep only a few times, to check the sessions again."""
+        """Run steps until there is no work; in lockstep, at most a few before the sessions are checked again."""
         try:
             with FAST_THREAD_SWITCHING:
                 steps = 0
@@ -298,7 +298,7 @@ class PagedEngine:
                             return
                         while self._arrived and not (self._lockstep and steps):
                             request = self._arrived.popleft()
-                            # One that was abandoned before it was scheduled would never be removed.
+                            # A request that was abandoned before it was scheduled would never be removed.
                             if not request.is_done:
                                 self._core.scheduler.add(request)
                         if self._abandoned:
@@ -311,7 +311,7 @@ class PagedEngine:
 
     @contextmanager
     def _between_steps(self) -> Iterator[None]:
-        """Exclusive access to the core; a waiting thread comes before the stepping thread's next turn."""
+        """Hold exclusive access to the core; a waiting thread gets it before the stepping thread's next step."""
         with self._turn:
             self._stepping.acquire()
         try:
@@ -324,7 +324,7 @@ class PagedEngine:
             requests = [*self._core.scheduler.requests]
             idle = all(request.is_done for request in (*self._arrived, *requests))
             if isinstance(error, asyncio.CancelledError) and idle:
-                # A loop that ends right after its last completion harms nobody: keep the cache.
+                # If the loop ends right after its last completion, no request is affected: keep the cache.
                 self._core.scheduler.remove(requests)
                 # Wait for steps in flight: without the engine, the memory they write may be reused.
                 self._core.receive()
@@ -341,7 +341,7 @@ class PagedEngine:
         failure.__cause__ = error
         requests = [*self._arrived, *self._core.scheduler.requests]
         self._arrived.clear()
-        # Callers first: if the device itself failed, it cannot be cleared either.
+        # Notify callers first: if the device itself failed, resetting it fails too.
         for request in requests:
             _call_soon(request.future.get_loop(), request.fail, failure)
         self._core.reset()
@@ -360,5 +360,5 @@ def _notify_callers(requests: Sequence[Request]) -> None:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> None:
-    if not loop.is_closed():  # otherwise nobody waits
+    if not loop.is_closed():  # otherwise no caller is waiting
         loop.call_soon_threadsafe(call, *arguments)

@@ -21,7 +21,7 @@ GIB = 2**30
 
 
 def count_pages(model: PreTrainedModel, *, slots: int, context: int, share: float, prefill_tokens: int) -> int:
-    """Pages that fit the share of the device's memory, at most as many as all slots can fill."""
+    """Number of pages that fit into a share of the device's memory, at most as many as all slots can fill."""
     parameter, config = next(model.parameters()), model.config
     page_bytes = PAGE_SIZE * AttentionShape.of(config, parameter.dtype).bytes_per_token
     per_sequence = -(-context // PAGE_SIZE)
@@ -65,7 +65,7 @@ class KVCache:
         return len(self.lengths_S) - 1
 
     def clear(self) -> None:
-        """Zero the cache: a NaN would spread even to queries that do not attend to it."""
+        """Zero the cache, because a stale NaN would spread even to queries that mask it."""
         self._states.zero_()
         self.lengths_S.zero_()
 
@@ -87,7 +87,7 @@ class PagedLayout:
 def attend(
     kernels: ModuleType, query_NHD: Tensor, keys: Tensor, values: Tensor, batch: Batch, cache: KVCache, scale: float
 ) -> Tensor:
-    """Attend over pages that already hold the batch's own keys: decode kernel for lanes, prefill kernel for chunks."""
+    """Attend over pages that already hold the batch's keys, with the decode kernel for lanes and prefill for chunks."""
     lanes = len(batch.slots_B)
     # Zeros with chunks: padding tokens belong to no tile, and uninitialised memory may hold NaN.
     out_NHD = (torch.empty if batch.tiles is None else torch.zeros)(

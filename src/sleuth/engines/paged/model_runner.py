@@ -55,7 +55,7 @@ class PendingSamples:
 
 
 class GraphCache:
-    """CUDA graphs of steps, captured at first use; `clear_inputs` makes every lane padding.
+    """CUDA graphs of steps, captured at first use; `clear_inputs` must turn every lane into padding.
 
     Without a GPU, a step is warmed up in the same way and then run instead of replayed.
     """
@@ -67,7 +67,7 @@ class GraphCache:
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def prepare(self, name: str, lanes: int, step: Callable[[int], None]) -> Callable[[], None]:
-        """Return the replay of a step for a number of lanes; call it before the inputs are written."""
+        """Return a function that replays a step for this many lanes; call `prepare` before writing the inputs."""
         if (name, lanes) not in self._replays:
             # A warm-up on padding compiles kernels and initialises libraries, which a capture does not allow.
             self._clear_inputs()
@@ -128,7 +128,7 @@ class ModelRunner:
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._tokens_S = torch.zeros(slots + 1, dtype=torch.int32, device=self.device)
         self._settings_S4 = torch.tensor([[1.0, 0.0, 1.0, 0.0]], device=self.device).repeat(slots + 1, 1)
-        # Padded lanes, and requests whose prefill ends.
+        # Room for padded lanes, and for requests whose prefill ends.
         width = max(pad_decode_lanes(slots), pad_mixed_lanes(slots)) + slots
         self._inputs_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
         self._results_2M = torch.zeros(2, width, dtype=torch.int32, device=self.device)
@@ -142,7 +142,7 @@ class ModelRunner:
 
     @contextmanager
     def ordered_with_caller(self) -> Iterator[None]:
-        """Run after earlier work of the caller's stream, and before its later work."""
+        """Order the enclosed work after earlier work of the caller's stream and before its later work."""
         if self.stream is None:
             yield
             return
@@ -168,7 +168,7 @@ class ModelRunner:
                 module.training = True
 
     def launch(self, plan: StepPlan, slots_M: np.ndarray, seeds_M: np.ndarray, draws_M: np.ndarray) -> PendingSamples:
-        """Start a step that samples for these slots; on a GPU this returns long before it is done."""
+        """Start a step that samples for these slots; on a GPU, return before the step is done."""
         lanes = len(plan.lanes_B)
         places_M = np.arange(len(slots_M))
         tokens = sum(chunk.end - chunk.start for chunk in plan.chunks)
@@ -191,7 +191,7 @@ class ModelRunner:
         return PendingSamples(self._results_2M, places_M)
 
     def reset(self) -> None:
-        """Return to the initial state, after waiting for steps in flight, which would still write."""
+        """Wait for steps in flight, then reset to the initial state."""
         with self.inference():
             self.cache.clear()
             self._tokens_S.zero_()
@@ -251,11 +251,11 @@ class ModelRunner:
         self._forward(Batch(ids_N, positions_N, addresses_N, self._inputs_2M[0, :lanes], tiles, last_M), sampled)
 
     def _mixed(self, buffers: PrefillBuffers, lanes: int) -> None:
-        """A step with prefill that reads static memory only, to be captured."""
+        """Run a step with prefill that reads only static memory, as graph capture requires."""
         self._forward(buffers.batch(self._inputs_2M[0, :lanes]), lanes + buffers.chunks)
 
     def _decode(self, lanes: int) -> None:
-        """A step without prefill that reads static memory only, to be captured."""
+        """Run a step without prefill that reads only static memory, as graph capture requires."""
         ids_N, positions_N, addresses_N = torch.empty(3, lanes, dtype=torch.int32, device=self.device)
         self._forward(Batch(ids_N, positions_N, addresses_N, self._inputs_2M[0, :lanes]), lanes)
 

@@ -8,8 +8,8 @@ from sleuth.errors import EngineFailure
 
 PAGE_SIZE = 16  # tokens
 
-# A page's content is all tokens up to its end. Content ids are never reused, so successors of an evicted page are not
-# found behind the page that replaces it.
+# A page's content is all tokens up to its end. Content ids are never reused, so a lookup never
+# continues from a new page to the successors of the page that it replaced.
 Key = tuple[int, tuple[int, ...]]  # content id of the preceding page, and the page's own tokens
 EMPTY = 0
 UNKNOWN = -1
@@ -67,7 +67,7 @@ class PagePool:
         return held, start
 
     def allocate(self, held: list[int], tokens: int) -> bool:
-        """Append free pages until `held` has room for `tokens` tokens; False, without changes, if too few are free."""
+        """Append free pages to `held` until it fits `tokens` tokens; return False, unchanged, if too few are free."""
         wanted = -(-tokens // PAGE_SIZE) - len(held)
         if wanted <= 0:
             return True
@@ -84,9 +84,10 @@ class PagePool:
         return True
 
     def register(self, held: Sequence[int], ids: Sequence[int], start: int, computed: int) -> None:
-        """Make full pages with tokens `start` to `computed` findable; they are written before any later request reads.
+        """Make the full pages of tokens `start` to `computed` findable by later requests.
 
-        If another page already has the same content, that page stays registered.
+        Steps run in order, so the pages are written before they are read. If another page already has the same content,
+        that page stays registered.
         """
         first, last = start // PAGE_SIZE, computed // PAGE_SIZE
         if first == last or held[0] in self._stale:
@@ -129,14 +130,14 @@ class PagePool:
             self._retire(page)
 
     def invalidate(self) -> None:
-        """Drop all contents after a weight update; pages in use stay claimed and are never found."""
+        """Drop all contents after a weight update; pages in use stay claimed but can no longer be matched."""
         pages = range(len(self._readers))
         self._contents = [UNKNOWN] * len(pages)
         self._keys = [None] * len(pages)
         self._by_key.clear()
         self._cached.clear()
         self._blank = [page for page in reversed(pages) if not self._readers[page]]
-        # A request that continues has its first page here, and everything it computes depends on old contents.
+        # A running request has its first page here, so everything it computes depends on old contents.
         self._stale = {page for page in pages if self._readers[page]}
 
     def _claim(self, page: int) -> None:

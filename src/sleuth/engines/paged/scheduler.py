@@ -31,7 +31,7 @@ class PrefillChunk:
 class StepPlan:
     """One forward pass: every lane decodes a token, and chunks are prefilled alongside.
 
-    `page_updates` maps slots to new entries of the page table: the index of the first, and all pages from there on.
+    `page_updates` maps a slot to its new page table entries: the index of the first new entry, and the new pages.
     `admitted` are requests that are new in their slots.
     """
 
@@ -41,7 +41,7 @@ class StepPlan:
     page_updates: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
 
     def sampled_slots(self) -> np.ndarray:
-        """Slots that get a token, in the order of the sampler: lanes first."""
+        """Slots for which a token is sampled, lanes first."""
         prefilled = [chunk.request.slot for chunk in self.chunks if chunk.is_last]
         return np.concatenate([self.lanes_B, prefilled]).astype(np.int64)
 
@@ -58,7 +58,7 @@ class EngineStats:
 
 
 class OutOfPages(Exception):
-    """No page is left for a decoding request."""
+    """Raised when no page is left for a decoding request."""
 
 
 class Scheduler:
@@ -77,7 +77,7 @@ class Scheduler:
         self._lanes_B: np.ndarray | None = None
         self._free_slots = list(range(slots))
         self._prefill_tokens = prefill_tokens
-        # By slot the first page that the device's table lacks; kept when a plan ends in OutOfPages.
+        # Per slot, the index of the first page missing from the device's table; kept if planning raises OutOfPages.
         self._unsent_pages: dict[int, int] = {}
 
     @property
@@ -92,7 +92,7 @@ class Scheduler:
         insort(self.waiting, request, key=lambda each: each.priority)
 
     def plan(self) -> StepPlan:
-        """Plan the next step, possibly empty; raises OutOfPages, with nothing lost, if a request must be preempted."""
+        """Plan the next step, possibly empty; raises OutOfPages, losing no work, if a request must be preempted."""
         slots = self.slots
         if self._lanes_B is None:
             self._lanes_B = np.array([request.slot for request in self.decoding], dtype=np.int64)
@@ -156,7 +156,7 @@ class Scheduler:
         for request in running:
             self.slots.update(request)
             self._vacate(request, 0)
-        # Queued first: the engine must never look idle to another thread.
+        # Queue them first: the engine must never look idle to another thread.
         self.waiting = sorted([*self.waiting, *running], key=lambda each: each.priority)
         self._drop_vacated()
         self.pages.invalidate()

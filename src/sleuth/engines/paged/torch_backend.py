@@ -74,7 +74,7 @@ def prefill(
 
 
 def store(key_NKD: Tensor, value_NKD: Tensor, keys: Tensor, values: Tensor, addresses_N: Tensor) -> None:
-    """Write keys and values of new tokens to their addresses; -1 means none."""
+    """Write keys and values of new tokens to their addresses, skipping tokens with address -1."""
     stored_N = addresses_N >= 0
     if not stored_N.all():
         key_NKD, value_NKD, addresses_N = key_NKD[stored_N], value_NKD[stored_N], addresses_N[stored_N]
@@ -84,7 +84,7 @@ def store(key_NKD: Tensor, value_NKD: Tensor, keys: Tensor, values: Tensor, addr
 
 
 def _page_rows(pages_BX: Tensor, key_heads: int) -> Tensor:
-    """Rows of the pages of each lane and key head in a cache flattened to pages x key heads."""
+    """Row indices of each lane's pages, per key head, in a cache flattened to pages x key heads."""
     heads_K = torch.arange(key_heads, dtype=pages_BX.dtype, device=pages_BX.device)
     return (pages_BX[:, None, :] * key_heads + heads_K[:, None]).flatten()
 
@@ -114,7 +114,7 @@ def sample(
     logits_MV: Tensor, settings_S4: Tensor, slots_M: Tensor, uniform_M: Tensor,
     tokens_S: Tensor, out_M: Tensor, logprob_M: Tensor,
 ) -> None:  # fmt: skip
-    """Sample a token per row by its slot's settings; write it to its slot and, with its logprob, to the outputs."""
+    """Sample one token per row with its slot's settings; write it to the slot and, with its logprob, to the outputs."""
     slots = slots_M.long()
     token_M, drawn_M = draw(logits_MV, settings_S4[slots], uniform_M)
     out_M.copy_(token_M)
@@ -123,7 +123,7 @@ def sample(
 
 
 def draw(logits_MV: Tensor, settings_M4: Tensor, uniform_M: Tensor) -> tuple[Tensor, Tensor]:
-    """Token and logprob of each row: the truncated distribution inverted at `uniform_M`; greedy at temperature 0."""
+    """Draw a token per row by inverting the truncated CDF at `uniform_M`; return the tokens and their logprobs."""
     greedy_M = settings_M4[:, 0] == 0
     temperature_M = torch.where(greedy_M, 1.0, settings_M4[:, 0].clamp_min(MIN_TEMPERATURE))
     logprob_MV = torch.log_softmax(logits_MV / temperature_M[:, None], dim=-1)
@@ -139,7 +139,7 @@ def draw(logits_MV: Tensor, settings_M4: Tensor, uniform_M: Tensor) -> tuple[Ten
     # Scaled by the total, which differs from 1 by rounding and truncation, so that the last token is never passed.
     reached_M1 = uniform_M.double().clamp_max(BELOW_ONE)[:, None] * cumulative_MV[:, -1:]
     drawn_M = torch.searchsorted(cumulative_MV, reached_M1, right=True).squeeze(-1)
-    # Out of range only for NaN logits, which the logprob reports; an invalid index would kill a GPU's context.
+    # Out of range only for NaN logits, which the logprob reports; an invalid index would break the CUDA context.
     drawn_M = drawn_M.clamp_max(mass_MV.shape[-1] - 1)
     token_M = torch.where(greedy_M, logits_MV.argmax(-1), drawn_M)
     return token_M, logprob_MV.gather(-1, token_M[:, None]).squeeze(-1)

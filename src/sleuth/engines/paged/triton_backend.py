@@ -3,13 +3,13 @@
 Pointwise kernels round exactly where the transformers modules round: to the model's dtype after every operation,
 without fused multiply-add. Engine and training forward then differ only by the order of sums in matrix products.
 
-The sampler reads the logits once, and one block of them again: each block of the vocabulary leaves its maximum and its
-sum of exponentials; the draw picks a block by these, then a token in it. Rows with top-k, top-p or min-p first search
-the lowest logit that they keep, so ties stay together.
+The sampler reads the logits once, and one block of them again. The first pass reduces each block of the vocabulary to
+its maximum and its sum of exponentials; the draw picks a block from these, then a token within it. Rows with top-k,
+top-p or min-p first search for the lowest logit to keep, so ties stay together.
 
 Suffixes: N packed tokens, X query, key and value heads side by side, H query heads, D head width, C positions,
-M tokens to sample, V vocabulary, S slots, B lanes, in the sampler blocks of the vocabulary, W thresholds tried at once,
-T tile, 4 settings: temperature, top_k, top_p, min_p.
+M tokens to sample, V vocabulary, S slots, B lanes (in the sampler: blocks of the vocabulary), W thresholds tried at
+once, T tile, 4 settings: temperature, top_k, top_p, min_p.
 """
 
 import torch
@@ -21,13 +21,13 @@ from sleuth.engines.paged.page_pool import PAGE_SIZE
 from sleuth.model.kernels.rotary import norm_and_rotate
 
 LANES = 128  # per program
-BLOCK = 4096  # logits that one program sums, and from which one draws
+BLOCK = 4096  # logits that one program sums, or draws from
 TILE = 2048  # logits per iteration of a search
 WAYS = 4  # thresholds per pass of a search: more cost arithmetic, fewer cost passes
 SEARCH_WARPS = 16  # the sums of all ways are held in registers
 
 
-# Parts of an uploaded batch have any alignment: recompilation for each would stall a step.
+# Parts of an uploaded batch may have any alignment: recompiling for each one would stall a step.
 @triton.jit(do_not_specialize_on_alignment=["positions", "addresses"])
 def _rotate_and_store(
     qkv, cos, sin, positions, addresses, keys, values, q_norm, k_norm, query, eps,
@@ -109,7 +109,7 @@ def next_inputs(
 ) -> None:  # fmt: skip
     """Write each lane's next token, position and address, and increment its length.
 
-    Padding lanes (of the last slot) and lanes whose table row is full have no address, and do not grow.
+    Padding lanes (of the last slot) and lanes whose table row is full get no address and do not grow.
     """
     lanes = len(slots_B)
     _next_inputs[(triton.cdiv(lanes, LANES),)](
@@ -120,7 +120,7 @@ def next_inputs(
 
 @triton.jit
 def _temperature(settings):
-    """1 for greedy rows; never so low that its inverse is infinite."""
+    """Temperature of a row: 1 if greedy, otherwise high enough that its inverse is finite."""
     temperature = tl.load(settings)
     return tl.where(temperature > 0, tl.maximum(temperature, 1e-30), 1.0)
 
@@ -183,7 +183,7 @@ def _search(
 ):  # fmt: skip
     """The highest threshold in [lowest, highest] that keeps the needed count or mass, and the mass it keeps.
 
-    `lowest` is assumed to reach it, with `mass`. Exact: ends when one logit, or one float, is between the bounds.
+    `lowest` must keep enough; `mass` is what it keeps. Exact: ends when only one logit or float is between the bounds.
     """
     low, high = _ordered(lowest).to(tl.int64), _ordered(highest).to(tl.int64)
     least = tl.full((), V, tl.int32)  # upper bound of logits >= low
@@ -203,7 +203,7 @@ def _search(
             masses_WT += tl.where(kept_WT, _exponentials(values_1T, highest, inverse), 0.0)
         count_W, mass_W = tl.sum(counts_WT, 1), tl.sum(masses_WT, 1)
         reached_W = (count_W if BY_COUNT else mass_W) >= needed
-        # Counts and masses fall as thresholds rise, so the smallest that suffice belong to the highest.
+        # Counts and masses fall as thresholds rise, so the smallest sufficient one is the highest threshold's.
         least = tl.min(tl.where(reached_W, count_W, least), 0)
         mass = tl.min(tl.where(reached_W, mass_W, mass), 0)
         above = tl.max(tl.where(reached_W, above, count_W), 0)
@@ -326,7 +326,7 @@ def sample(
     logits_MV: Tensor, settings_S4: Tensor, slots_M: Tensor, uniform_M: Tensor,
     tokens_S: Tensor, out_M: Tensor, logprob_M: Tensor,
 ) -> None:  # fmt: skip
-    """Sample a token per row by its slot's settings; write it to its slot and, with its logprob, to the outputs.
+    """Sample one token per row with its slot's settings; write it to the slot and, with its logprob, to the outputs.
 
     NaN logits give a NaN logprob and an arbitrary token.
     """

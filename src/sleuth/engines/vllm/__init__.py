@@ -1,1 +1,1 @@
-"""The engine for vLLM servers, at given addresses or started by us."""
+"""The engine for vLLM servers, either already running or started as child processes."""

@@ -1,4 +1,4 @@
-"""Checks of a vLLM server before use: version, model, meaning of its logprobs, and updates of a tied output head."""
+"""Checks of a vLLM server before use: version, model, logprobs mode, and updates of a tied output head."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from sleuth.engines.vllm.completions import PATH, parse_top_logprobs, probe_body
 from sleuth.errors import ConfigError, EngineFailure
 
 OLDEST, NEWEST = (0, 26), (0, 32)
-LOW_TEMPERATURE = 0.5  # at which logprobs of the sampled distribution are twice as far apart
+LOW_TEMPERATURE = 0.5  # doubles the differences between logprobs of the sampled distribution
 TOP = 5
-PROMPTS = range(1, 9)  # ids in every vocabulary
-MIN_SPREAD = 0.01  # of top logprobs, below which a prompt shows nothing
+PROMPTS = range(1, 9)  # token ids that every vocabulary has
+MIN_SPREAD = 0.01  # of the top logprobs; a prompt with less is inconclusive
 HEAD_PROMPT = 1
 TOLERANCE = 0.05
 
 
 async def check_servers(clients: Sequence[VllmClient], context: int) -> str:
-    """Check every server and return the name of the one model that they all serve."""
+    """Check every server and return the name of the model that all of them serve."""
     served = [await _check(client) for client in clients]
     models, limit = sorted({model for model, _ in served}), min((length for _, length in served), default=0)
     if len(models) != 1 or not 1 < context <= limit:
@@ -56,7 +56,7 @@ async def _check(client: VllmClient) -> tuple[str, int]:
 
 
 async def _check_logprobs(client: VllmClient, model: str) -> None:
-    """Check that logprobs depend on the temperature: at half of it, they are twice as far apart."""
+    """Check that logprobs depend on the temperature: halving it must double their differences."""
     for prompt in PROMPTS:
         spreads = []
         for temperature in (1.0, LOW_TEMPERATURE):
@@ -75,12 +75,12 @@ async def _check_logprobs(client: VllmClient, model: str) -> None:
 
 
 def top_logprobs(answer: object) -> dict[int, float]:
-    """The TOP highest logprobs; a server also lists the sampled token if it is not among the likeliest."""
+    """Keep the TOP highest logprobs; servers also list the sampled token if it is not among them."""
     return dict(sorted(parse_top_logprobs(answer).items(), key=lambda each: -each[1])[:TOP])
 
 
 def request_top_logprobs(address: str, model: str, prompt: int) -> dict[int, float]:
-    """Request the logprobs of the TOP likeliest tokens after one token."""
+    """Request the logprobs of the TOP likeliest tokens after a one-token prompt."""
     body = probe_body(model, [prompt], 1.0, TOP)
     answer = httpx.post(f"{address}{PATH}", json=body, timeout=120.0, trust_env=False)
     if answer.status_code != httpx.codes.OK:

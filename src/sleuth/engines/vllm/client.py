@@ -1,4 +1,4 @@
-"""HTTP client of one vLLM server, and the priority queue in front of it."""
+"""HTTP client for one vLLM server, and the priority queue in front of it."""
 
 import asyncio
 import heapq
@@ -136,7 +136,7 @@ class VllmClient:
         return httpx.AsyncClient(base_url=self.address, timeout=self._timeout, transport=make_transport(None))
 
     def _raise_for_status(self, response: httpx.Response) -> None:
-        """Raise ServerLost for a server error, which may be retried; a client error fails its own request only."""
+        """Raise ServerLost for a server error, which may be retried, or EngineFailure for a client error."""
         if response.status_code == httpx.codes.OK:
             return
         problem = f"{self.address} returned {response.status_code}: {error_message(response.text)}"

@@ -11,7 +11,7 @@ from sleuth.errors import EngineFailure
 from sleuth.model.tokens import StopStrings
 
 PATH = "/v1/completions"
-SEEDS = 2**63  # vLLM takes seeds of 63 bits; more would be negative, and -1 means unseeded
+SEEDS = 2**63  # vLLM takes 63-bit seeds; larger ones would become negative, and -1 means unseeded
 MIN_LOGPROB = -9999.0  # what vLLM writes for a token of negligible probability
 
 
@@ -48,7 +48,7 @@ def _body(model: str, ids: Sequence[int], temperature: float) -> dict[str, Any]:
 
 
 def probe_body(model: str, ids: Sequence[int], temperature: float, count: int, **more: Any) -> dict[str, Any]:
-    """Request the logprobs of the `count` likeliest tokens after `ids`, in the untruncated distribution."""
+    """Build a request for the logprobs of the `count` likeliest tokens after `ids`, in the untruncated distribution."""
     return {**_body(model, ids, temperature), "max_tokens": 1, "seed": 0, "logprobs": count, **more}
 
 
@@ -79,7 +79,7 @@ def parse_top_logprobs(answer: object) -> dict[int, float]:
 
 
 class PartialCompletion:
-    """A completion in progress; one server, or older weights, may begin it and another continue it."""
+    """A completion in progress, which may continue on another server or with newer weights."""
 
     def __init__(self, prompt: Sequence[int], sampling: Sampling, *, context: int, stops: StopStrings) -> None:
         if not 0 < len(prompt) < context:
@@ -130,7 +130,7 @@ class PartialCompletion:
         return Completion(tuple(self.ids), tuple(self.logprobs), tuple(self.versions), self.finish, self.stop)
 
     def _ends_with_stop(self) -> bool:
-        # A server does not see a stop string that began in an earlier request; older ones misreport which came first.
+        # A server misses a stop string that began in an earlier request; older servers misreport which one came first.
         self.stop = self._stops.match([*self.prompt, *self.ids], len(self.prompt), self.sampling.stops)
         if self.stop is not None:
             self.finish = Finish.STOP

@@ -43,7 +43,7 @@ class Router:
         self.assigned: dict[Session, VllmClient] = {}
 
     def choose(self, session: Session | None) -> VllmClient:
-        """Return the server that has the session's prefix cache, otherwise the least loaded one."""
+        """Return the server that holds the session's prefix cache, or else the least loaded server."""
         if session is not None and session in self.assigned:
             return self.assigned[session]
         self.require_one()
@@ -75,9 +75,9 @@ class Router:
 class VllmEngine:
     """Generates with one or more servers, at most `slots` calls to each; call `connect` first.
 
-    `transport` carries published weights to the servers. `in_flight` decides about running requests at an update:
-    `finish` completes them on the old weights; with `pause` and `abort` our own resume on the new ones, and `abort`
-    ends those of other clients. `eos_ids` end a text, in addition to those the server knows. `process` is stopped by
+    `transport` carries published weights to the servers. `in_flight` sets what happens to running requests at
+    an update: `finish` completes them on the old weights; `pause` and `abort` resume ours on the new ones, and `abort`
+    ends those of other clients. `eos_ids` end a text, like those the server knows. `process` is stopped by
     `close`. A call that gets no token for `token_timeout` seconds is retried, for twice that time.
     """
 
@@ -156,10 +156,10 @@ class VllmEngine:
             self._version = version
 
     def require_tied_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
-        """Refuse servers whose tied head does not follow updates of the embedding; publish the weights afterwards.
+        """Raise ConfigError if a tied head ignores updates of the embedding; leaves shifted weights on the servers.
 
-        Shifts the embedding by one row, so that each token takes the meaning of its predecessor. vLLM on a CPU keeps a
-        copy of the tied head and ignores updates; its outputs then do not shift with the inputs.
+        Shifts the embedding by one row, so that each token takes its predecessor's meaning; the caller must publish the
+        weights again. vLLM on a CPU keeps a copy of the tied head, so its outputs do not shift with the inputs.
         """
         addresses, prompt = [client.address for client in self._router.clients], checks.HEAD_PROMPT
         before = {each: checks.request_top_logprobs(each, self._model, prompt) for each in addresses}
@@ -173,7 +173,7 @@ class VllmEngine:
                 )
 
     def load(self, folder: Path, version: int = 0) -> None:
-        """Load the weights of a model folder that the servers see under the same path."""
+        """Load the weights of a model folder that the servers can read at the same path."""
         with self._publishing:
             self._update_weights(load_from_folder(folder))
             self._version = version
@@ -189,10 +189,10 @@ class VllmEngine:
     async def _continue(
         self, partial: PartialCompletion, session: Session | None, on_tokens: OnTokens | None
     ) -> str | None:
-        """Extend the completion until it finishes or is interrupted; return the reason if that is a failure."""
+        """Extend the completion until it finishes or is interrupted; return the reason for a failure, or None."""
         client = self._router.choose(session)
         async with client.slots.acquire(0 if session is None else session.priority):
-            # Read before the check: a stale epoch is safe, one that is too new is not.
+            # Read before the check: an outdated epoch is safe, one that is too new is not.
             epoch = self._epoch
             # Polled, because publish may run in another thread, which cannot set an asyncio.Event.
             while self._publishing.locked():
@@ -210,13 +210,13 @@ class VllmEngine:
     async def _stream(
         self, client: VllmClient, epoch: int, partial: PartialCompletion, on_tokens: OnTokens | None
     ) -> str | None:
-        """Add the streamed tokens; those that arrive after a weight update, when `epoch` is outdated, are discarded."""
+        """Add streamed tokens until a weight update outdates `epoch`; return the reason for a failure, or None."""
         version, started_at = self._version, len(partial.ids)
         async with aclosing(client.stream(partial.request_body(self._model, self._eos_ids))) as chunks:
             async for chunk in chunks:
                 if epoch == self._epoch:
                     version = self._version
-                # With `finish` the old weights complete what they began; a call without tokens may not have begun.
+                # With `finish`, calls complete on the old weights; a call without tokens may not have begun on them.
                 elif self._in_flight != "finish" or len(partial.ids) == started_at:
                     return None
                 if is_truncated(partial.sampling):
@@ -232,13 +232,13 @@ class VllmEngine:
 
     def _update_weights(self, load: Load) -> None:
         clients = list(self._router.clients)
-        # Before the servers change: no token from now on may count as the old weights' own.
+        # Before the servers change, so that no later token is attributed to the old weights.
         self._epoch += 1
 
         def update(client: VllmClient) -> None:
             try:
                 sync_weights(client.address, load, self._in_flight)
-            # Whatever the reason, this server may still have the old weights.
+            # After either error, this server may still have the old weights.
             except (httpx.TransportError, EngineFailure) as error:
                 self._router.remove(client, f"weight update failed: {type(error).__name__} {error}")
 

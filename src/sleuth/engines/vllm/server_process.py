@@ -1,4 +1,4 @@
-"""A vLLM server as a child process: start it, wait until it serves, stop it with everything it started.
+"""A vLLM server as a child process: start it, wait until it serves, and stop it with all its child processes.
 
 `python -m sleuth.engines.vllm.server_process COMMAND...` supervises the server: it stops the server when its standard
 input closes, which happens however the parent process ends.
@@ -32,7 +32,7 @@ MODEL_NAME = "policy"
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A running server, inside its supervisor process."""
+    """A running server and its supervisor process."""
 
     address: str
     supervisor: "subprocess.Popen[bytes]"

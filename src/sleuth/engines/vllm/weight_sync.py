@@ -19,22 +19,22 @@ from torch.multiprocessing.reductions import reduce_tensor
 from sleuth.errors import ConfigError, EngineFailure
 
 InFlight = Literal["finish", "pause", "abort"]
-# vLLM's pause modes. Our own requests are resumed on the new weights, unless the old ones finish them.
+# vLLM's pause modes. Our own requests resume on the new weights, unless they finish on the old ones.
 PAUSE_MODES: dict[InFlight, str] = {"finish": "wait", "pause": "keep", "abort": "abort"}
 TIMEOUT = 1800.0  # seconds to finish requests and to load weights
 IPC_OPTIONS = ("--weight-transfer-config", '{"backend": "ipc"}')
 IPC_ENVIRONMENT = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}  # the server unpickles the handles
 
 Post = Callable[[str, Mapping[str, Any] | None], Any]
-Load = Callable[[Post], None]  # makes one server load weights that are ready
-IpcHandle = Mapping[str, tuple[Any, ...]]  # by GPU id: arguments that rebuild the tensor in another process
+Load = Callable[[Post], None]  # makes one server load the prepared weights
+IpcHandle = Mapping[str, tuple[Any, ...]]  # GPU id to the arguments that rebuild the tensor in another process
 
 
 class WeightTransport(Protocol):
     """Carries weights from the trainer to the servers."""
 
     def prepare(self, weights: Mapping[str, Tensor], version: int) -> Load:
-        """Make weights available to the servers; the result is called once per server."""
+        """Make weights available, and return a function to call once per server to load them."""
         ...
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class WeightTransport(Protocol):
 
 
 def sync_weights(address: str, load: Load, in_flight: InFlight) -> None:
-    """Make a server continue with new weights; raises EngineFailure if it cannot."""
+    """Switch a server to new weights; raises EngineFailure if that fails."""
     with httpx.Client(base_url=address, timeout=httpx.Timeout(TIMEOUT, connect=5.0), trust_env=False) as client:
 
         def post(path: str, body: Mapping[str, Any] | None) -> Any:
@@ -68,7 +68,7 @@ def sync_weights(address: str, load: Load, in_flight: InFlight) -> None:
 
 
 class DiskTransport:
-    """Writes weights to a folder that the servers read under the same path."""
+    """Writes weights to a folder that the servers read at the same path."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -108,7 +108,7 @@ def load_from_folder(folder: Path) -> Load:
 
 
 class CudaIpcTransport:
-    """Sends CUDA IPC handles of the trainer's weights; servers on the same GPU copy from there."""
+    """Sends CUDA IPC handles of the trainer's weights; servers on the same GPU copy the weights."""
 
     def prepare(self, weights: Mapping[str, Tensor], version: int) -> Load:  # noqa: ARG002  nothing is kept by version
         if misplaced := [name for name, weight in weights.items() if weight.device.type != "cuda"]:
@@ -118,7 +118,7 @@ class CudaIpcTransport:
         held = {name: weight.detach().contiguous() for name, weight in weights.items()}
 
         def load(post: Post) -> None:
-            # The server copies what is in memory then; each server needs handles of its own.
+            # The server copies what is in memory at this point; each server needs its own handles.
             torch.cuda.synchronize()
             handles = [
                 {str(torch.cuda.get_device_properties(weight.device).uuid): reduce_tensor(weight)[1]}

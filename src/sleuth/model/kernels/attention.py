@@ -39,8 +39,8 @@ class Plan:
     rows: int = ROWS
 
 
-# By maximum bytes of one token's key: fastest of several dozen on an H200, FEW for few programs. fp32 products run
-# without tensor cores, so fewer rows.
+# Keyed by maximum bytes of one token's key: the fastest of several dozen plans on an H200; FEW is for few programs.
+# fp32 products run without tensor cores, so they use fewer rows.
 DECODE = ((256, Plan(1, 3)), (512, Plan(4, 2)))
 FEW = ((128, Plan(1, 3)), (256, Plan(4, 3)), *DECODE)
 PREFILL = ((256, Plan(4, 2, rows=64)), (512, Plan(8, 2)))
@@ -50,7 +50,7 @@ WIDE = Plan(8, 1, rows=16)
 
 
 def plan_for(plans: tuple[tuple[int, Plan], ...], keys: Tensor) -> Plan:
-    """Choose the plan whose loads in flight fit shared memory."""
+    """Choose the plan whose loads in flight fit in shared memory."""
     size = keys.shape[-1] * keys.element_size()
     return next((plan for most, plan in plans if size <= most), WIDE)
 
@@ -58,7 +58,7 @@ def plan_for(plans: tuple[tuple[int, Plan], ...], keys: Tensor) -> Plan:
 def splits_for(programs: int, context: int, device: torch.device) -> int:
     """Programs that share one lane's tokens: more than 1 only for few lanes with very long contexts.
 
-    Split sums differ from training in the last bits. Independent of sequence lengths, as CUDA graphs require.
+    Split sums differ from training in the last bits. The number ignores sequence lengths, as CUDA graphs require.
     """
     most = max(1, min(MAX_SPLITS, sm_count(device) // programs)) if context > UNSPLIT else 1
     return 1 << most.bit_length() - 1  # each value is a separate compilation
@@ -155,7 +155,7 @@ def _combine(
     part_P = (lane * HEADS + head) * SPLITS + split_P
     log_P = tl.load(logs + part_P, split_P < SPLITS, float("-inf"))
     weight_P = tl.exp2(log_P - tl.max(log_P, 0))
-    # A split without tokens is zeros and has weight 0, unless all are empty.
+    # An empty split holds zeros and has weight 0, unless all splits are empty.
     there_PD = (weight_P > 0)[:, None] & (column_D < D)[None, :]
     part_PD = tl.load(partial + part_P[:, None] * D + column_D[None, :], there_PD, 0.0)
     out_D = tl.sum(part_PD * weight_P[:, None], 0) / tl.sum(weight_P, 0)
@@ -270,7 +270,7 @@ def decode(
 
 
 def tile_queries(heads: int, key_heads: int) -> int:
-    """Maximum queries of a prefill tile: with the heads of a group they fill the rows of a matrix product."""
+    """Maximum queries of a prefill tile, such that queries x heads of a group fill the rows of a matrix product."""
     return max(1, ROWS * key_heads // heads)
 
 
@@ -281,7 +281,7 @@ def prefill(
     """Write the causal attention of the tiles' queries over their slots; other rows of `out_NHD` stay unchanged.
 
     `logs_HN` receives each softmax's log-sum-exp, for the backward pass. Keys and values may be strided views of QKV
-    rows. Without a table they are packed as the queries are, one token per page.
+    rows. Without a table they are packed like the queries, one token per page.
     """
     (_, heads, width), (_, key_heads, page, _) = query_NHD.shape, keys.shape
     half = PREFILL if table_SX is not None else TRAINING
@@ -299,7 +299,7 @@ def prefill(
 
 
 def store(key_NKD: Tensor, value_NKD: Tensor, keys: Tensor, values: Tensor, addresses_N: Tensor) -> None:
-    """Write keys and values of new tokens to their addresses; -1 means none."""
+    """Write keys and values of new tokens to their addresses, skipping tokens with address -1."""
     (tokens, key_heads, width), page = key_NKD.shape, keys.shape[2]
     _store[(tokens,)](
         key_NKD, value_NKD, keys, values, addresses_N, *key_NKD.stride()[:2], *value_NKD.stride()[:2],

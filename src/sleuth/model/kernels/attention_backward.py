@@ -3,7 +3,7 @@
 One program sums each gradient in a fixed order without atomics, so results are deterministic. The heads of a group are
 summed in the program of their key head, so that keys are never repeated.
 
-Suffixes: N packed tokens, R1 rows (sequences) and one more, T tiles, H heads, K key heads, D head width; in kernels
+Suffixes: N packed tokens, R1 rows (sequences) plus one, T tiles, H heads, K key heads, D head width; in kernels
 S tokens of a block, of which Q queries and C keys.
 """
 
@@ -187,7 +187,7 @@ def query_gradient(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradient of the queries, and each query's sum(out * upstream), H x N, which the key gradient needs.
 
-    `out_NHD` and `upstream_NHD` are contiguous; slots of tiles are rows, with `plan.queries` queries per tile.
+    `out_NHD` and `upstream_NHD` must be contiguous; a tile's slot is its row, with up to `plan.queries` queries.
     """
     (tokens, heads, width), key_heads = query_NHD.shape, key_NKD.shape[1]
     delta_HN = torch.empty_like(logs_HN)
@@ -206,7 +206,7 @@ def key_value_gradient(
     query_NHD: Tensor, key_NKD: Tensor, value_NKD: Tensor, upstream_NHD: Tensor, logs_HN: Tensor, delta_HN: Tensor,
     starts_R1: Tensor, tiles: "Tiles", scale: float, plan: Plan,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradients of keys and values; `upstream_NHD` is contiguous, tiles have `plan.keys` keys of a row."""
+    """Gradients of keys and values; `upstream_NHD` must be contiguous; tiles have up to `plan.keys` keys of a row."""
     (tokens, heads, width), key_heads = query_NHD.shape, key_NKD.shape[1]
     to_key_NKD, to_value_NKD = (
         torch.empty(tokens, key_heads, width, dtype=query_NHD.dtype, device=query_NHD.device) for _ in range(2)

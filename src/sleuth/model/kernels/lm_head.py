@@ -1,7 +1,8 @@
 """Triton kernels for logprobs and entropies of logits: one pass forward, one backward.
 
 With z = logits / temperature and l = log(sum(exp(z))), the logprob of a target t is z_t - l and the entropy
-l - sum(p * z), where p = exp(z - l). Their derivatives by z_j are [j = t] - p_j and -p_j * (z_j - l + entropy).
+l - sum(p * z), where p = exp(z - l). Their derivatives with respect to z_j are [j = t] - p_j and
+-p_j * (z_j - l + entropy).
 
 Suffixes: S tokens, V vocabulary.
 """
@@ -81,7 +82,7 @@ def score_logits_backward(
     logits_SV: Tensor, bias_V: Tensor | None, target_S: Tensor, temperature: float, logs_S: Tensor, entropy_S: Tensor,
     to_logprob_S: Tensor, to_entropy_S: Tensor, out_SV: Tensor,
 ) -> None:  # fmt: skip
-    """Write the gradient of the logits from those of logprob and entropy."""
+    """Write the gradient of the logits, given the gradients of logprob and entropy."""
     tokens, vocabulary = logits_SV.shape
     block = min(BLOCK, triton.next_power_of_2(vocabulary))
     if tokens:

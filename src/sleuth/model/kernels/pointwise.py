@@ -34,7 +34,7 @@ NORM_PLAN = NormPlan(512, 3, 8)  # fastest of several dozen on an H200, for rows
 
 @triton.jit
 def sum_of_squares(x):
-    # Squares of half-precision elements sum_rows in fp64 are exact, in any order.
+    # Squares of half-precision elements, summed in fp64, are exact in any order.
     return tl.sum((x * x).to(tl.float64), 0)
 
 

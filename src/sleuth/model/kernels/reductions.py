@@ -13,7 +13,7 @@ from torch import Tensor
 PROGRAMS_PER_SM = 8  # of kernels whose programs loop over rows
 SUM_PROGRAMS_PER_SM = 4
 ELEMENTS = 2048  # per program and iteration
-MAX_ROWS = 32  # of an iteration
+MAX_ROWS = 32  # per iteration
 ONE_PASS_ROWS = 256  # more rows are first summed in groups
 
 

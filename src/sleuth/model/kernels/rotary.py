@@ -44,7 +44,7 @@ def norm_and_rotate(
 
 @triton.jit
 def _scale(left, right, eps, half: tl.constexpr):
-    # Squares of half-precision elements sum_rows in fp64 are exact, in any order.
+    # Squares of half-precision elements, summed in fp64, are exact in any order.
     squares = tl.sum((left * left).to(tl.float64) + (right * right).to(tl.float64), 1)
     return inverse_rms(squares, eps, 2 * half)[:, None]
 
@@ -102,7 +102,7 @@ def _norm_weight(q_norm, k_norm, of_query, column, inside):
     return tl.where(of_query, of_queries, of_keys)
 
 
-# The heads of all tokens are rows of one matrix, so that no lane idles when the head count is no power of two.
+# The heads of all tokens are rows of one matrix, so that no lane idles when the head count is not a power of two.
 @triton.jit(do_not_specialize=["rows"])
 def _rotate_backward(
     to_query, to_key, to_value, qkv, cos, sin, q_norm, k_norm, out, partial, eps, rows,

@@ -1,4 +1,4 @@
-"""One-dimensional .npy arrays on disk: opened memory-mapped, or written with a length known only at the end."""
+"""One-dimensional .npy arrays on disk: memory-mapped for reading, or written piece by piece."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def open_array(path: Path, length: int | None = None) -> NDArray[Any]:
     if mapped.ndim != 1 or length not in (None, len(mapped)):
         expected = "one dimension" if length is None else f"({length},)"
         raise InputError(f"the array {path} has shape {mapped.shape}, expected {expected}; build the index again")
-    # A view without the memmap class, which makes every slice cost microseconds.
+    # A plain ndarray view: slicing a memmap costs microseconds more.
     return np.asarray(mapped)
 
 

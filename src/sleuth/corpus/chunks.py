@@ -1,4 +1,4 @@
-"""Documents cut into passages of about 100 words, as in wiki-18, at sentence boundaries."""
+"""Chunking of documents into passages of about 100 words, as in wiki-18, at sentence boundaries."""
 
 import re
 from collections.abc import Iterator, Set
@@ -13,7 +13,7 @@ HEADING_WORDS = 20  # a longer heading is a paragraph marked up by mistake
 UNSPACED = r"\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 # Longer runs without spaces (other scripts, addresses, code) count as several words, which bounds every passage.
 WORD = re.compile(rf"[{UNSPACED}][\u3001-\u303f\uff00-\uff65]*|[^\s{UNSPACED}]{{1,50}}")
-# Terminal punctuation, closing quotes and brackets, and spaces, which unspaced scripts do not need.
+# Terminal punctuation, closing quotes and brackets, and spaces (optional in scripts without spaces).
 BOUNDARY = re.compile(
     r"""(?<![.!?…‽؟۔।։])[.!?…‽؟۔।։]++["'”’»)\]]*+\s++|(?<![。！？｡])(?P<unspaced>[。！？｡]++)["'”’」』）》】\s]*+"""
 )
@@ -31,7 +31,7 @@ BEFORE_NUMBERS = frozenset(
 
 
 def passages(document: Document, words: int = WORDS) -> Iterator[Passage]:
-    """Yield the passages of a document, titled by the document and, if they are within one section, its heading."""
+    """Yield the passages of a document; titles are its title and, for a passage within one section, the heading."""
     for position, (heading, text) in enumerate(_cut(document.text, words, document.headings)):
         named = heading != document.title and 0 < len(WORD.findall(heading)) <= HEADING_WORDS
         title = f"{document.title}: {heading}" if named else document.title
@@ -49,7 +49,7 @@ def chunks(text: str, words: int = WORDS, headings: Set[int] = frozenset()) -> I
 
 
 def _cut(text: str, words: int, headings: Set[int]) -> Iterator[tuple[str, str]]:
-    """Yield chunks, each with the heading of its section; "" if it has none or several."""
+    """Yield chunks, each with the heading of its section, or "" if it has none or spans several."""
     pending: list[tuple[str, str]] = []
     count = 0
     for section, lead, paragraph in _paragraphs(text, headings):
@@ -81,7 +81,7 @@ def _paragraphs(text: str, headings: Set[int]) -> Iterator[tuple[str, str, str]]
 
 
 def _joined(pieces: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pieces joined to one text, with their common heading; nothing if there are no words."""
+    """Yield the pieces joined into one text, with their common heading; nothing if there are no words."""
     sections = {section for section, _ in pieces}
     lines = (line.strip() for line in "".join(piece for _, piece in pieces).split("\n"))
     if text := "\n".join(filter(None, lines)):
@@ -98,7 +98,7 @@ def _pieces(lead: str, paragraph: str, words: int) -> Iterator[str]:
 
 
 def sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences, each with its trailing spaces; joined they are the paragraph."""
+    """Split a paragraph into sentences, each with its trailing spaces, whose concatenation is the paragraph."""
     boundaries = (boundary for boundary in BOUNDARY.finditer(paragraph) if boundary.end() < len(paragraph))
     ends = (boundary.end() for boundary in boundaries if _ends_sentence(paragraph, boundary))
     return [paragraph[start:end] for start, end in pairwise([0, *ends, len(paragraph)]) if start < end]

@@ -1,4 +1,4 @@
-"""Bytes to text in any encoding: by byte order mark, declared encoding, UTF-8, else Latin-1."""
+"""Decoding of bytes by byte order mark, declared encoding, UTF-8, or else Latin-1."""
 
 import codecs
 import re
@@ -11,20 +11,20 @@ MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# A declaration that can be read byte by byte is not UTF-16.
+# If the declaration is readable as ASCII, the encoding cannot be UTF-16.
 DECLARED = re.compile(rb"""charset\s{0,4}=\s{0,4}["']?\s{0,4}(?!utf-?16)([A-Za-z0-9_.:-]{1,40})""", re.IGNORECASE)
-HEAD = 4096  # bytes in which a page must declare its encoding
+HEAD = 4096  # a page must declare its encoding within this many bytes
 # Prefixes of text encodings; Python knows other codecs, some of which take minutes on a hostile page.
 TEXT_ENCODINGS = (
     *("ascii", "utf-8", "utf-16", "iso8859", "cp", "koi8", "mac", "tis-620"),
     *("big5", "euc", "gb", "iso2022", "johab", "shift_jis"),
 )
-# Pages that declare Latin-1 use Windows-1252, says the HTML standard.
+# The HTML standard decodes declared Latin-1 as Windows-1252.
 ACTUAL = {"iso8859-1": "cp1252", "ascii": "cp1252"}
 
 
 def decode(content: bytes, declared: str = "") -> str:
-    """Decode bytes of a declared or unknown encoding; remove byte order mark, NULs and surrogates. Never fails."""
+    """Decode bytes in a declared or unknown encoding, removing byte order mark, NULs and surrogates. Never fails."""
     marked = next((encoding for mark, encoding in MARKS.items() if content.startswith(mark)), None)
     if marked is not None:
         return clean(content.decode(marked, "replace"))

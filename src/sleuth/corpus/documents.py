@@ -1,4 +1,4 @@
-"""Text, Markdown, HTML and PDF files, each read as a document with title and text."""
+"""Readers for text, Markdown, HTML and PDF files; each returns a document with title and text."""
 
 import logging
 import re
@@ -40,7 +40,7 @@ class _Content(NamedTuple):
 
 
 def read_document(path: Path, name: str) -> Document:
-    """Read a document; raise ValueError if it cannot be read or holds no text."""
+    """Read a document; raise ValueError if it cannot be read or contains no text."""
     try:
         content = READERS[path.suffix.lower()](path)
     except OSError as error:
@@ -75,7 +75,7 @@ def _read_pdf(path: Path) -> _Content:
         import pypdf
     except ImportError as error:
         raise MissingExtra("pypdf", "documents") from error
-    # Warnings about odd files do not help the user; unreadable ones are reported as skipped.
+    # pypdf's warnings do not help the user; unreadable files are reported as skipped.
     logging.getLogger("pypdf").addHandler(logging.NullHandler())
     try:
         reader = pypdf.PdfReader(path)
@@ -83,7 +83,7 @@ def _read_pdf(path: Path) -> _Content:
             raise ValueError("it is encrypted")
         pages = [page.extract_text() for page in reader.pages]
         title = reader.metadata.title if reader.metadata else None
-    except Exception as error:  # a damaged file raises errors of almost any type
+    except Exception as error:  # a damaged file can raise almost any type of error
         reason = " ".join(str(error).split())
         if type(error) is not ValueError or not reason:
             reason = f"not a readable PDF ({reason or type(error).__name__})"

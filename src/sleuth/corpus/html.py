@@ -1,4 +1,4 @@
-"""HTML pages: title, canonical address and visible text, and the main text without menus by trafilatura."""
+"""HTML pages: title, canonical address and visible text, and main text extracted by trafilatura."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)")
 ATTRIBUTE = re.compile(r"""([A-Za-z-]{1,20})\s?=\s?("[^"]*"|'[^']*'|[^\s"'>]+)""")
 SPACE = re.compile(r"\s+")
 LONGEST_LINK = 4096
-MOST_TAGS = 50_000  # above any article; the extractor takes seconds, and its time grows with the number of tags
+MOST_TAGS = 50_000  # more than any article has; the extractor takes seconds, growing with the number of tags
 
 SKIPPED = {"<!--": "-->", **{name: name for name in ("script", "style", "template", "svg", "noscript")}}
 INLINE = re.compile(
@@ -38,7 +38,7 @@ def page_text(html: str | bytes, url: str | None = None) -> tuple[str, str]:
     source = decode_html(html) if isinstance(html, bytes) else clean(html)
     markup = read_markup(source)
     text = _main_text(source, url)
-    # The extractor returns short pages whole, but cuts words that contain a tag.
+    # For short pages the extractor returns all text, but splits words that contain a tag.
     whole = "".join(text.split()) == "".join(markup.text.split())
     return markup.title or markup.heading, text if text and not whole else markup.text
 
@@ -52,14 +52,14 @@ def _main_text(source: str, url: str | None) -> str:
         return ""
     try:
         text = trafilatura.extract(_join_lines(source), url=url, include_comments=False)
-    except Exception:  # web pages break extractors in unforeseeable ways; the visible text is still available
+    except Exception:  # extractors fail on odd pages in many ways; the visible text is still available
         return ""
     lines = (" ".join(line.split()) for line in clean(text or "").splitlines())
     return "\n".join(filter(None, lines))
 
 
 def _join_lines(html: str) -> str:
-    """Replace line breaks in the text of a page by spaces, except in preformatted blocks."""
+    """Replace line breaks in the text of a page with spaces, except in preformatted blocks."""
     pieces = TAG.split(html)
     preformatted = False
     for place, piece in enumerate(pieces):
@@ -71,7 +71,7 @@ def _join_lines(html: str) -> str:
 
 
 def read_markup(html: str) -> Markup:
-    """Read any text as HTML; never fails."""
+    """Parse any text as HTML; never fails."""
     reader = _MarkupReader()
     for place, piece in enumerate(TAG.split(html)):
         if place % 2:
@@ -90,9 +90,9 @@ class _MarkupReader:
         self.named: dict[str, list[str]] = {"title": [], "h1": []}
         self.visible: list[str] = []
         self.canonical = ""
-        self._skip_until = ""  # element name or comment mark that ends an invisible part
+        self._skip_until = ""  # element or comment that hides text until it is closed
         self._open = ""  # the title or heading being read
-        self._found: set[str] = set()  # those of `named` that have text
+        self._found: set[str] = set()  # elements of `named` whose text was found
 
     def read_text(self, piece: str) -> None:
         if self._skip_until:

@@ -1,4 +1,4 @@
-"""Markdown to plain text by markdown-it: CommonMark with tables, strikethrough and task lists."""
+"""Conversion of Markdown to plain text with markdown-it: CommonMark, tables, strikethrough and task lists."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from sleuth.corpus.html import read_markup
 FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=[\w-]+:)(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.DOTALL | re.MULTILINE)
 FRONT_TITLE = re.compile(r"^title:(.++)$", re.MULTILINE)
 TASK = re.compile(r"\[[ xX]\] ")
-# Blocks nested deeper are dropped, and hostile input costs time in proportion to this limit.
+# Blocks nested deeper are dropped; the time for hostile input is proportional to this limit.
 PARSER = MarkdownIt("commonmark", {"maxNesting": 50}).enable(["table", "strikethrough"])
 
 
@@ -30,7 +30,7 @@ def _lines(tokens: Sequence[Token]) -> tuple[list[str], list[int]]:
     """Return the lines of text in a token stream and the numbers of those that are headings."""
     lines: list[str] = []
     headings: list[int] = []
-    cells: list[str] = []  # of the current table row
+    cells: list[str] = []  # cells of the current table row
     item: Token | None = None  # the list item whose first paragraph comes next
     for token, previous in zip(tokens, (None, *tokens), strict=False):
         match token.type:
@@ -59,7 +59,7 @@ def _lines(tokens: Sequence[Token]) -> tuple[list[str], list[int]]:
 
 
 def _text(tokens: Sequence[Token]) -> str:
-    """Return the words of inline tokens: alternative texts of images, but no tags and no addresses."""
+    """Return the text of inline tokens, including the alt texts of images but no tags or addresses."""
     parts = []
     for token in tokens:
         if token.type in ("text", "code_inline"):

@@ -47,7 +47,7 @@ class PageStore:
         return len(self._entries)
 
     def get(self, url: str) -> dict[str, Any] | None:
-        """Return the page of a URL; `index.php/Title` also finds `index.php?title=Title`, as ASearcher names pages."""
+        """Return the page of a URL; `index.php/Title` also matches `index.php?title=Title`, the form ASearcher uses."""
         variants = (url.replace("index.php/", "index.php?title="), url)
         return next((page for each in dict.fromkeys(variants) if (page := self._find(each)) is not None), None)
 

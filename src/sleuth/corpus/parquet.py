@@ -1,4 +1,4 @@
-"""Parquet files by pyarrow: rows as plain values, and schemas that can be stored as text."""
+"""Parquet files, with pyarrow: rows as plain Python values, and schemas that can be stored as text."""
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ def count(path: Path) -> int:
 
 def rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file in order, read in batches."""
-    # Without a buffer size, whole columns of a row group are held in memory.
+    # Without a buffer size, pyarrow holds whole columns of a row group in memory.
     with _explain_read_errors(path), parquet.ParquetFile(path, buffer_size=BUFFER) as table:
         for batch in table.iter_batches(BATCH, columns=columns):
             yield from batch.to_pylist()
@@ -67,7 +67,7 @@ def text_columns(columns: Schema) -> list[str]:
 
 
 def write(path: Path, content: Iterable[Mapping[str, Any]], columns: Schema) -> int:
-    """Write rows and return their number; raise ValueError if a row does not fit. Map entries may be lists."""
+    """Write rows and return their number; raise ValueError if a row does not fit. Maps may be lists of pairs."""
     mapped = [field for field in columns if _holds_map(field.type)]
 
     def with_maps(row: Mapping[str, Any]) -> Mapping[str, Any]:

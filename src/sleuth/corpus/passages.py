@@ -1,4 +1,4 @@
-"""Passages of a corpus: streamed, surveyed once before indexing, and read by row or id without loading the rest."""
+"""Passages of a corpus: streaming, a survey before indexing, and random access by row or id."""
 
 import hashlib
 import os
@@ -57,7 +57,7 @@ def stream(path: Path) -> Iterator[Passage]:
 
 
 def parse_lines(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[bytes, Passage]]:
-    """Yield each line of the corpus `path` that is not blank, with its passage."""
+    """Yield each non-blank line of the corpus `path` with its passage."""
     empty = True
     for number, line in enumerate(lines, 1):
         if line.isspace():
@@ -87,7 +87,7 @@ class PassageStore:
             self._file = os.open(corpus, os.O_RDONLY)
         except OSError as error:
             raise InputError(f"the corpus {corpus} cannot be read ({error.strerror}); restore it") from error
-        # pread instead of a memory map: a corpus truncated while in use is then an error, not a crash.
+        # pread instead of a memory map: a corpus truncated while in use then raises an error instead of crashing.
         weakref.finalize(self, os.close, self._file)
         if os.fstat(self._file).st_size != self._offsets[-1]:
             raise InputError(f"the corpus {corpus} does not belong to {folder}: sizes differ; build the index again")
@@ -105,13 +105,13 @@ class PassageStore:
             raise InputError(f"{self._corpus} changed after indexing: row {row} is unreadable ({error})") from error
 
     def row_of(self, name: str) -> int | None:
-        """Return the row with that id, found by bisection; None if there is none."""
+        """Return the row with the id `name`, found by bisection, or None."""
         place = bisect_left(self._order, name, key=lambda row: self[int(row)].id)
         row = int(self._order[place]) if place < len(self) else None
         return row if row is not None and self[row].id == name else None
 
     def find(self, name: str) -> Passage | None:
-        """Return the passage with that id; None if there is none."""
+        """Return the passage with the id `name`, or None."""
         row = self.row_of(name)
         return None if row is None else self[row]
 
@@ -128,7 +128,7 @@ class Survey:
 def survey(corpus: Path, folder: Path, progress: Progress = silent, source: Path | None = None) -> Survey:
     """Check every row of an uncompressed corpus and write the arrays of a PassageStore into `folder`.
 
-    Raise InputError for a bad row, a repeated id or an empty corpus; errors call the corpus `source`.
+    Raises InputError for a bad row, a repeated id or an empty corpus; error messages call the corpus `source`.
     """
     called = source or corpus
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ class RepeatedId(ValueError):
 
 
 class Ids:
-    """The ids of a corpus in an anonymous file in `folder`; memory holds only their lengths."""
+    """The ids of a corpus, stored in an anonymous file in `folder`; only their lengths are kept in memory."""
 
     def __init__(self, folder: Path) -> None:
         self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - closed with this object
@@ -207,15 +207,15 @@ class Ids:
         self._lengths.extend(map(len, encoded))
 
     def order(self) -> NDArray[np.uint32]:
-        """Return the rows in the order of their ids as strings; raise RepeatedId if two are equal."""
-        # UTF-8 keeps the order of code points: compare eight bytes as one number, then only ids still tied.
+        """Return the rows sorted by id as strings; raise RepeatedId if two ids are equal."""
+        # UTF-8 preserves code point order: compare eight bytes as one number, then continue with the ids still tied.
         order = np.arange(len(self), dtype=np.uint32)
         places: slice | NDArray[np.int64] = slice(None)  # positions in the order that are still tied
         ties = np.zeros(1, np.uint32)  # group of each tied position
         depth = 0
         while len(order[places]):
             words, left = self._words(order[places], depth)
-            # Words are padded with zeros: `left` distinguishes an id from the same one followed by NULs.
+            # Words are zero-padded: `left` distinguishes an id from the same id followed by NULs.
             sort = np.lexsort((left, words, ties) if depth else (left, words))
             order[places] = order[places][sort]
             words, left = words[sort], left[sort]

@@ -1,4 +1,4 @@
-"""The callback by which long work reports progress: stage, amount done, and total (0 if unknown)."""
+"""Progress callbacks of long operations, called with the stage, the amount done and the total (0 if unknown)."""
 
 from collections.abc import Callable
 
@@ -6,5 +6,5 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """Ignore progress."""
+    """Discard progress reports."""
     del stage, done, total

@@ -1,4 +1,4 @@
-"""Question formats of other projects, recognised by their columns, and the rows that must be written back unchanged."""
+"""Question formats of other projects, recognised by their columns, and storage of original rows for write-back."""
 
 import math
 import re
@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 
 from sleuth.records import Question
 
-VERL_PREFIX = "searchR1_"  # before the name of a set
-PROMPT_MARK = "Question:"  # before the question in the prompts of Search-R1 and verl
-ROW_NUMBER = re.compile(r"(?:(?:train|dev|test|val|validation)_)?\d+")  # an id that only counts the rows of a file
+VERL_PREFIX = "searchR1_"  # prefix of the name of a set
+PROMPT_MARK = "Question:"  # precedes the question in the prompts of Search-R1 and verl
+ROW_NUMBER = re.compile(r"(?:(?:train|dev|test|val|validation)_)?\d+")  # an id that is only a row number
 CHATML = re.compile(r"<\|im_start\|>(\w++)\n([^<]*+(?:<(?!\|im_(?:start|end)\|>)[^<]*+)*+)<\|im_end\|>")
 
 Row = dict[str, Any]
-Reader = Callable[[Row, str], Question]  # a row, and the set it belongs to if it does not say
+Reader = Callable[[Row, str], Question]  # called with a row and the set it belongs to unless it names one
 Value = TypeVar("Value")
 
 
 def read_sleuth(row: Row, source: str) -> Question:
     """Read a row in the format of Sleuth or FlashRAG."""
     named = "data_source" in row
-    kind = _object(row, "metadata").get("type")  # where FlashRAG has it
+    kind = _object(row, "metadata").get("type")  # in FlashRAG's files
     return Question(
         id=_text(row, "id") if named else _qualified_id(_text(row, "id"), source),
         question=_text(row, "question"),
@@ -94,7 +94,7 @@ def _qualified_id(name: str, source: str) -> str:
 
 
 def _id(row: Row, extra: Row, question: str, source: str) -> str:
-    """Return the row's id, or else one made of set, split and index, or else a digest of the question."""
+    """Return the id of a row, else an id made from set, split and index, else a digest of the question."""
     given = next((row[name] for name in ("id", "qid") if row.get(name) not in (None, "")), None)
     if given is not None:
         return _qualified_id(str(given), source)
@@ -104,7 +104,7 @@ def _id(row: Row, extra: Row, question: str, source: str) -> str:
 
 
 def _question(row: Row, extra: Row, prompt: str) -> str:
-    """Return the question of a row, which some files hold only in the prompt, after the last "Question:"."""
+    """Return the question of a row, from its column or else from the prompt after the last "Question:"."""
     for place in (row, extra):
         if place.get("question"):
             return _text(place, "question")
@@ -141,7 +141,7 @@ def _text_or_texts(row: Row, name: str) -> tuple[str, ...]:
 
 
 def _answers(given: tuple[str, ...], row: Row, name: str) -> tuple[str, ...]:
-    """Return the non-blank answers; a blank answer would make an empty answer correct."""
+    """Return the non-blank answers; raise ValueError if there are none."""
     known = tuple(answer for answer in given if answer.strip())
     if not known:
         found = repr(row[name]) if name in row else "missing"
@@ -177,14 +177,14 @@ def _is_message(value: object) -> bool:
 
 
 # A kept row refers to the fields of its question as {"$": "prompt"} and so on, so that each is stored and edited once.
-# Numbers that JSON lacks are {"$": "NaN"}, {"$": "Infinity"} and {"$": "-Infinity"}; an object of the row that looks
-# like one of these has its value wrapped in a list.
+# Non-finite numbers are {"$": "NaN"}, {"$": "Infinity"} and {"$": "-Infinity"}; an object of the row that looks like
+# one of these has its value wrapped in a list.
 MARK = "$"
 NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def fold_row(row: Row, question: Question) -> Row:
-    """Return a row to store, with the fields of its question replaced by references."""
+    """Return the row to store, with the fields of its question replaced by references."""
     fields = [(value, {MARK: name}) for name, value in _question_fields(question).items() if value is not None]
 
     def fold(value: Any) -> Any:
@@ -213,7 +213,7 @@ def unfold_row(row: Row, question: Question) -> Row:
 
 
 def mark_numbers(value: Any) -> Any:
-    """Replace numbers that JSON lacks, at any depth."""
+    """Replace NaN and infinities with markers, at any depth."""
     return _convert(value, _mark_number)
 
 

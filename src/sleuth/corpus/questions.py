@@ -17,8 +17,8 @@ CORPUS, TRAIN, TEST = "corpus.jsonl", "questions.train.jsonl", "questions.test.j
 EXPECTED = '{"id": "q1", "question": "Who ...?", "golden_answers": ["..."]}'
 COLUMNS = "data_source, prompt and reward_model, as Search-R1 has them, or id, question and golden_answers"
 FIELDS = tuple(field.name for field in fields(Question))
-METADATA = "metadata"  # of FlashRAG; it holds whole passages and is dropped
-ORIGIN = "row"  # key of the Search-R1 row that a question was made of
+METADATA = "metadata"  # FlashRAG column with whole passages; dropped
+ORIGIN = "row"  # key of the Search-R1 row from which a question was read
 GENERIC_NAMES = frozenset({"train", "dev", "test", "val", "validation"})
 
 
@@ -66,10 +66,11 @@ def encode_line(question: Question, extra: Mapping[str, Any] | None = None) -> s
 
 
 def read_rows(path: Path) -> Iterator[QuestionRow]:
-    """Yield the rows of a JSONL (plain or .gz) or Parquet file; raise InputError for the first bad row. A repeated id
-    is an error in Sleuth's format; in other formats it gets a suffix.
+    """Yield the rows of a JSONL (plain or .gz) or Parquet file; raise InputError for the first bad row.
+
+    A repeated id is an error in Sleuth's format; in other formats it gets a suffix.
     """
-    # The name of the set, for rows that do not give it: that of the file, or of its folder if the file is train, ...
+    # Set name for rows that have none: the file name, or the folder name if the file is named train, test, ...
     name, parent = path.name.partition(".")[0], path.absolute().parent.name
     source = parent if name in GENERIC_NAMES and parent else name
     seen: set[str] = set()

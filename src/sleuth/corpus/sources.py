@@ -25,7 +25,7 @@ from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
 
 CORPUS = "corpus.jsonl"
-ORIGIN = "source.json"  # fingerprint of the source of corpus.jsonl, so that an interrupted build does not repeat it
+ORIGIN = "source.json"  # fingerprint of the source of corpus.jsonl, so that a resumed build can reuse it
 EXPECTED = (
     f"JSONL (.jsonl, .jsonl.gz, pieces named part_*), Parquet (.parquet), or documents ({', '.join(READERS)}), "
     "as a file, a folder or a pattern such as 'wiki/*.jsonl'"
@@ -33,7 +33,7 @@ EXPECTED = (
 PARQUET_COLUMNS = 'the columns "id" and "contents", or "id", "title" and "text"'
 PIECE = "part_"
 KINDS = {".jsonl": "rows", ".gz": "rows", ".parquet": "tables", **dict.fromkeys(READERS, "documents")}
-REPORT_EVERY = 1024  # Parquet rows
+REPORT_EVERY = 1024  # Parquet rows between progress reports
 # Hashes of ids and contents, so that merging needs 24 bytes of memory per passage.
 HASHES = np.dtype([("high", "<u8"), ("low", "<u8"), ("contents", "<u8")])
 
@@ -47,9 +47,9 @@ class CorpusFile:
 
 
 def plain_corpus(source: Path, folder: Path, progress: Progress = silent, words: int = WORDS) -> CorpusFile:
-    """Return the corpus of a source: an uncompressed JSONL file itself, anything else converted into `folder`.
+    """Return the corpus of a source: an uncompressed JSONL file as it is, any other source converted into `folder`.
 
-    Documents are cut into passages of `words` words. A corpus that was already made from the same files is reused.
+    Documents are cut into passages of `words` words. A corpus already made from the same files is reused.
     """
     files = files_of(source)
     kind = _kind(source, files)
@@ -109,7 +109,7 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def _require_inside(folder: Path, paths: Iterable[Path]) -> list[Path]:
-    """Return the paths; raise InputError for a link out of the folder, because contents may be served."""
+    """Return the paths; raise InputError for a link to a file outside of the folder, whose contents could be served."""
     found = list(paths)
     root = folder.resolve()
     # Files of the Hub's cache are links to a sibling of their snapshot folder.
@@ -184,13 +184,13 @@ def _write(kind: str, source: Path, files: list[Path], corpus: Path, progress: P
 def _document_lines(
     files: Sequence[Path], base: Path, skipped: list[str], progress: Progress, words: int
 ) -> Iterator[bytes]:
-    """Yield the passages of all documents as lines; unreadable ones are added to `skipped`."""
+    """Yield the passages of all documents as lines; unreadable documents are added to `skipped`."""
     others = Counter(path.suffix or "no suffix" for path in files if _file_kind(path) != "documents")
     skipped.extend(f"{count} {suffix}: not a supported kind of document" for suffix, count in sorted(others.items()))
     files = [path for path in files if _file_kind(path) == "documents"]
     for done, path in enumerate(files):
         progress("reading documents", done, len(files))
-        # Bytes of a name that are not UTF-8 are escaped.
+        # Escape bytes of a file name that are not valid UTF-8.
         name = os.fsencode(path.relative_to(base).as_posix()).decode("utf-8", "backslashreplace")
         try:
             document = read_document(path, name)
@@ -228,7 +228,7 @@ def _parquet_lines(files: Sequence[Path], progress: Progress) -> Iterator[bytes]
 
 
 def _parquet_line(row: dict[str, Any]) -> bytes:
-    """Encode a row as a line; contents are made of title and text if missing, and NaN becomes null."""
+    """Encode a row as a line; missing contents are made from title and text, and NaN becomes null."""
     name = row.pop("id")
     if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
         raise ValueError(f'"id" is {name!r}')
@@ -248,7 +248,7 @@ def _parquet_line(row: dict[str, Any]) -> bytes:
 
 
 def _merge(files: Sequence[Path], out: Path, progress: Progress) -> None:
-    """Merge JSONL files, keeping the first row of each id; raise InputError if rows with one id differ."""
+    """Merge JSONL files, keeping the first row of each id; raise InputError if rows with the same id differ."""
     hashes = bytearray()
     ends: list[int] = []
     sizes = [path.stat().st_size for path in files]

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 STARTUP_TIMEOUT = 10.0  # seconds for a server to become ready
 CONTRACT = Contract(("queries", "k"), "one list of rows per query", is_async=None)
-UNLIMITED = 1 << 40  # our own episodes wait for their searches, so none is rejected
+UNLIMITED = 1 << 40  # no limit: episodes in this process wait for their searches, so none may be rejected
 
 
 def open_retriever(config: RetrievalConfig, folder: Path, recording: Path) -> Retriever:
-    """Open the retriever of a run: `folder` is its local index, `recording` the file that searches are written to."""
+    """Open the retriever of a run, with its local index in `folder`; searches are recorded to the file `recording`."""
     identity = backend_identity(config.index if config.index and not config.local else str(folder))
     if config.replay is not None:
         return ReplayRetriever(Path(config.replay), identity)
@@ -62,7 +62,7 @@ def require_ready(name: str | None, service: ServiceConfig | None = None, timeou
         # Other implementations have no /readyz, so try a search.
         (outcome,) = asyncio.run(_open_server(name, service).search(["ready"], 1))
         if isinstance(outcome, SearchUnavailable):
-            raise InputError(f"the search server {name} does not answer ({outcome.cause}); start it or use another")
+            raise InputError(f"the search server {name} does not answer ({outcome.cause}); start it or use another one")
 
 
 def backend_identity(name: str) -> str | None:
@@ -105,7 +105,7 @@ OPENERS: dict[Backend, Callable[[str, ServiceConfig], Retriever]] = {
 
 
 class FilePages:
-    """Pages of a JSONL file."""
+    """Pages read from a JSONL file."""
 
     def __init__(self, path: Path) -> None:
         self._store = PageStore(path)
@@ -116,7 +116,7 @@ class FilePages:
 
 
 def open_pages(config: RetrievalConfig) -> Pages:
-    """Open the pages of a run: a local file, or the server it searches."""
+    """Open the pages of a run, from a local file or from the run's search server."""
     if config.pages is not None:
         return FilePages(Path(config.pages))
     if backend_of(config.index) != "server" or config.index is None:
@@ -153,9 +153,9 @@ class FunctionRetriever:
                     answer = await self._function(list(queries), k)
                 else:
                     answer = await in_daemon_thread(lambda: self._function(list(queries), k))
-                # Callable objects and wrappers do not reveal beforehand that they are async.
+                # For callable objects and wrappers, only the return value shows that they are async.
                 answer = await answer if inspect.isawaitable(answer) else answer
-        except Exception as error:  # user code may raise anything, which concerns these queries only
+        except Exception as error:  # user code may raise anything; only these queries fail
             late = isinstance(error, TimeoutError) and limit.expired()
             timeout = f"{self._name!r} did not return within {self._deadline:g} s"
             cause = timeout if late else describe_exception(self._name, error)
@@ -176,7 +176,7 @@ class FunctionRetriever:
 async def in_daemon_thread(call: Callable[[], Any]) -> Any:
     """Run a function in a thread that does not keep the process alive if it never returns."""
     outcome: Future[Any] = Future()
-    outcome.set_running_or_notify_cancel()  # a cancelled caller does not cancel it; a late result is dropped
+    outcome.set_running_or_notify_cancel()  # cancelling the caller does not stop the thread; its late result is dropped
 
     def run() -> None:
         try:

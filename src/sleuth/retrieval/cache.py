@@ -1,4 +1,4 @@
-"""An LRU cache in front of a retriever; concurrent identical queries share one request."""
+"""LRU cache for a retriever; concurrent identical queries share one request."""
 
 import asyncio
 from collections import OrderedDict
@@ -11,12 +11,12 @@ from sleuth.retrieval.retriever import Retriever, SearchOutcome
 
 Key = tuple[str, int]
 
-JOINABLE = 64  # queries of a request that a smaller one may join instead of sending its own
+JOINABLE = 64  # largest request, in queries, that smaller requests may join instead of sending their own
 
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Queries answered from the cache (`hits`), by a request in flight (`joined`), and sent (`misses`)."""
+    """Number of queries answered from the cache (`hits`), by an in-flight request (`joined`), or sent (`misses`)."""
 
     hits: int = 0
     joined: int = 0
@@ -25,7 +25,7 @@ class CacheCounts:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A request to the retriever, and the number of callers that wait for it."""
+    """A request to the retriever, and the number of callers waiting for it."""
 
     keys: list[Key]
     task: asyncio.Task[dict[Key, SearchOutcome]]
@@ -33,7 +33,7 @@ class Request:
 
 
 class CachedRetriever:
-    """Caches the `capacity` most recently used searches; failures are not cached."""
+    """Retriever that caches its `capacity` most recently used searches; failures are not cached."""
 
     def __init__(self, retriever: Retriever, capacity: int) -> None:
         if capacity < 1:
@@ -56,8 +56,8 @@ class CachedRetriever:
         return [outcome if isinstance(outcome := outcomes[key], SearchUnavailable) else [*outcome] for key in keys]
 
     def _requests(self, keys: list[Key], k: int) -> set[Request]:
-        """The requests that answer these keys: those in flight, and one new request for the rest."""
-        # A request of another event loop may never finish, and one of thousands of queries finishes with its last.
+        """Return the requests that answer these keys: in-flight requests, and one new request for the rest."""
+        # Not joined: requests of another event loop, which may never finish, and requests of thousands of queries.
         loop, limit = asyncio.get_running_loop(), max(JOINABLE, len(keys))
         joined = {
             key: request
@@ -86,7 +86,7 @@ class CachedRetriever:
         return outcomes
 
     async def _wait(self, requests: set[Request]) -> None:
-        """Wait for requests; cancel requests that no caller waits for any more."""
+        """Wait for requests; if cancelled, also cancel the requests that no other caller waits for."""
         for request in requests:
             request.waiting += 1
         try:
@@ -101,5 +101,5 @@ class CachedRetriever:
 
     def _forget(self, request: Request) -> None:
         for key in request.keys:
-            if self._in_flight.get(key) is request:  # not a later request of another event loop
+            if self._in_flight.get(key) is request:  # only if it is this request, not a later one of another event loop
                 del self._in_flight[key]

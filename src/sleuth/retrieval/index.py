@@ -1,4 +1,4 @@
-"""Index folders: built from documents or imported from FAISS, and opened for search, with hybrid and reranking."""
+"""Index folders: build from documents, import from FAISS, and search, including hybrid search and reranking."""
 
 import asyncio
 import math
@@ -36,7 +36,7 @@ RRF_CONSTANT = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
 
 
 def plan_index(config: RetrievalConfig) -> IndexPlan:
-    """The index that a run builds from its corpus."""
+    """Return the plan of the index that a run builds from its corpus."""
     bm25 = BM25Settings(k1=config.k1, b=config.b, stemmer=config.stemmer)
     encoder = encoder_settings(config.encoder) if "encoder" in INDEX_KINDS[config.kind] else None
     return IndexPlan.of(config.kind, bm25, encoder)
@@ -54,7 +54,7 @@ def build(
     """Index `source` into the new folder `out`, which appears when complete; an interrupted build resumes."""
     plan = plan or IndexPlan.of("bm25")
     require_new(out)
-    # Analyzer and encoder are created first: a wrong name must fail before hours of other work.
+    # Create analyzer and encoder first: a wrong name must fail before hours of other work.
     encoder = None
     if plan.encoder is not None:
         from sleuth.retrieval.dense.encoder import Encoder
@@ -84,7 +84,7 @@ def build(
             dimensions=encoder.dimensions if encoder else None,
             libraries=manifest.library_versions(),
         )
-        # An HNSW graph contains the vectors. IVF-PQ compresses them, and its candidates are rescored with these.
+        # HNSW stores the vectors itself. IVF-PQ compresses them, so its candidates are rescored with the vectors file.
         redundant = [vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []
         return staging.finish(built, folder, *redundant)
 
@@ -164,7 +164,7 @@ def load(
 
 
 def open_passages(folder: Path, *, verify: bool = False) -> PassageStore:
-    """Open the passages of an index folder after checking its files; see `load` for `verify`."""
+    """Open the passages of an index folder after checking its files; `verify` is as in `load`."""
     described = manifest.read(folder)
     manifest.verify_files(folder, described, full=verify)
     return PassageStore(manifest.verified_corpus(folder, described.corpus, full=verify), folder)
@@ -197,8 +197,8 @@ def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device
 class Hybrid:
     """Reciprocal rank fusion: a row at position p of a ranking scores 1 / (constant + p), summed over the rankings.
 
-    Each ranking contributes its first `depth` rows, or `k` if larger. Up to that depth, a smaller `k` is a prefix of a
-    larger one. `id_order` breaks ties.
+    Each ranking contributes its first `depth` rows, or `k` if larger. Up to that depth, the result for a smaller
+    `k` is a prefix of that for a larger one. `id_order` breaks ties.
     """
 
     def __init__(

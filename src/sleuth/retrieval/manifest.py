@@ -31,7 +31,7 @@ KEY_ORDER = (
 
 
 class FileStamp(Section):
-    """A file identified by its size and the hash of both ends, which is cheap to check."""
+    """A file identified by its size and the hash of its first and last megabyte, which are cheap to check."""
 
     path: str
     bytes: int
@@ -47,7 +47,7 @@ class FileStamp(Section):
 
 
 class FileDigest(FileStamp):
-    """A file identified by the hash of its whole content as well."""
+    """A file identified by the hash of its whole content in addition."""
 
     sha256: str
 
@@ -72,7 +72,7 @@ class Manifest(IndexPlan):
 
 
 def read(folder: Path) -> Manifest:
-    """Read the manifest of an index folder; raise InputError if it is missing, damaged or of another format."""
+    """Read the manifest of an index folder; raise InputError if it is missing, damaged or in another format."""
     path = folder / NAME
     if not path.is_file():
         reason = ": it is a file" if folder.is_file() else f": it contains no {NAME}"
@@ -95,7 +95,7 @@ def read(folder: Path) -> Manifest:
         return Manifest.model_validate_json(json.dumps(content))
     except (OSError, ValueError, RecursionError) as error:
         reason = str(error)
-        if isinstance(error, ValidationError):  # whose text is a paragraph
+        if isinstance(error, ValidationError):  # the text of a pydantic error is a paragraph
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc'])) or NAME}: {first['msg']}"
         raise InputError(f"{path} is damaged ({reason}); build the index again") from error
@@ -110,7 +110,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def library_versions() -> dict[str, str]:
-    """The installed versions of the libraries that affect an index."""
+    """Return the installed versions of the libraries that affect an index."""
     versions = {"sleuth": __version__}
     for name in LIBRARIES:
         try:
@@ -168,7 +168,7 @@ def verified_file(folder: Path, stamp: FileStamp, noun: str) -> Path:
 
 
 def relative_path(file: Path, folder: Path) -> str:
-    """The path stored for a file: relative if file and index folder share a parent and can move together."""
+    """Return the path to store for a file: relative if the file and the index folder share a parent."""
     place, home = file.resolve(), folder.resolve()
     return os.path.relpath(place, home) if place.is_relative_to(home.parent) else str(place)
 

@@ -18,7 +18,7 @@ from sleuth.runs.lock import acquire
 Row = dict[str, Any]
 
 FORMAT, KIND = 1, "searches"
-# A row as written. Only query and k are parsed when a recording is opened; the rest, most of it, when it is needed.
+# A row as written. Opening a recording parses only query and k; the rest, which is most of it, is parsed on demand.
 ROW = re.compile(
     rb"""\{"query":("(?:[ !#-\[\]-~]++|\\["\\bfnrt]|\\u[0-9a-f]{4})*+"),"k":(\d{1,18}),"(?:hits":\[|unavailable":")"""
 )
@@ -27,8 +27,8 @@ ROW = re.compile(
 class RecordingRetriever:
     """Appends the outcomes of a retriever to a file; `index` identifies what is searched.
 
-    An outcome equal to the last one of the same query and k is not repeated. Rows are in the file when a search
-    returns. A last line truncated by a kill is dropped when recording continues.
+    An outcome equal to the previous one for the same query and k is not written again. Rows are in the file when a
+    search returns. A last line truncated by a kill is dropped when recording continues.
     """
 
     def __init__(self, retriever: Retriever, path: Path, index: str) -> None:
@@ -87,7 +87,7 @@ class RecordingRetriever:
         os.ftruncate(self._file, self._size)
 
     def _append(self, lines: bytes) -> None:
-        """Write all lines or none: a partial line would make later ones unreadable."""
+        """Append all lines or none: a partial line would make later lines unreadable."""
         try:
             left = memoryview(lines)
             while left:
@@ -99,7 +99,7 @@ class RecordingRetriever:
 
 
 class ReplayRetriever:
-    """Answers from a recording only; a search that is not in it raises ReplayMiss.
+    """Retriever that answers from a recording only; a search that was not recorded raises ReplayMiss.
 
     Outcomes that changed over time are returned in recorded order; the last one repeats. Only file positions are kept
     in memory.
@@ -155,7 +155,7 @@ def _read_header(path: Path, file: BinaryIO, index: str | None) -> int:
 
 
 def _rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
-    """Position, line and key of the remaining rows; a truncated last line is skipped."""
+    """Yield the position, line and key of each remaining row; a truncated last line is skipped."""
     start = file.tell()
     for number, line in enumerate(file, 2):
         if line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""The interfaces of search: Retriever, Pages and Ranker."""
+"""Search interfaces: Retriever, Pages and Ranker."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -32,7 +32,7 @@ class Pages(Protocol):
     """Opens pages by URL."""
 
     async def access(self, urls: Sequence[str]) -> list[Passage | SearchUnavailable | None]:
-        """Return one entry per URL, in order: the page with the URL as id, or None if it does not exist.
+        """Return one entry per URL, in order: the page with the URL as id, or None if the page does not exist.
 
         A URL that could not be looked up returns SearchUnavailable.
         """
@@ -43,5 +43,5 @@ class Ranker(Protocol):
     """Ranks the rows of one index. Not thread-safe."""
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranking]:
-        """Return the best `k` rows of each query, ties by passage id; a blank query has none."""
+        """Return the best `k` rows for each query, ties by passage id; a blank query returns no rows."""
         ...

@@ -1,4 +1,4 @@
-"""Building an index folder: a staging folder that survives interruption, and the steps every index shares."""
+"""Index folder builds: a staging folder that survives interruption, and the steps shared by all index types."""
 
 import errno
 import hashlib
@@ -28,8 +28,8 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = False) -> Iterator[Path]:
     """Yield a staging folder that is renamed to `out` on success; an interrupted build with the same `spec` resumes.
 
-    `spec` is everything that determines the result. The staging folder of another spec is left alone, as it may hold
-    hours of work. A user error removes the staging folder unless `keep_on_error`.
+    `spec` is everything that determines the result. If the staging folder belongs to another spec, raises
+    InputError. A user error removes the staging folder unless `keep_on_error`.
     """
     require_new(out)
     folder = out.with_name(f".building-{out.name}")
@@ -41,11 +41,11 @@ def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = F
             yield folder
         except UserError as error:
             cause = error.__cause__
-            disk_full = isinstance(cause, OSError) and cause.errno in DISK_FULL  # not an error of the input
+            disk_full = isinstance(cause, OSError) and cause.errno in DISK_FULL  # not caused by the input
             if not keep_on_error and not disk_full:
                 shutil.rmtree(folder)
             raise
-        # Sync before removing the spec: without it the contents would be discarded.
+        # Sync before removing the spec: contents without a spec would be discarded.
         sync_tree(folder)
         (folder / SPEC).unlink()
         (folder / LOCK).unlink()
@@ -54,7 +54,7 @@ def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = F
 
 @contextmanager
 def _created(folder: Path) -> Iterator[None]:
-    """Create the folder; on removal, also remove the empty parents that were created for it."""
+    """Create a folder; if it is gone at exit, also remove the empty parents that were created for it."""
     missing = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def _write_spec(folder: Path, spec: Mapping[str, Any]) -> None:
 
 
 def source_fingerprint(source: Path) -> str:
-    """Hash the names, sizes and modification times of the source files; reading a large source takes minutes."""
+    """Hash the names, sizes and modification times of the source files, without reading their contents."""
     seen = [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources.files_of(source)]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
@@ -118,7 +118,7 @@ def prepare_corpus(source: Path, folder: Path, progress: Progress) -> PlainCorpu
 
 
 def corpus_stamp(corpus: PlainCorpus, folder: Path, out: Path) -> FileDigest:
-    """The corpus entry of the manifest; raises InputError if the corpus changed during the build."""
+    """Return the corpus entry of the manifest; raise InputError if the corpus changed during the build."""
     file, found = corpus.path, corpus.survey
     if file.stat().st_size != found.bytes:
         raise InputError(f"the corpus {file} changed while it was indexed; run the command again")

@@ -84,19 +84,19 @@ class AccessAnswer(BaseModel):
 
 
 def passage_row(passage: Passage) -> Row:
-    """A passage as its row of the corpus."""
+    """Return a passage as a corpus row."""
     return {"id": passage.id, "contents": passage.contents, **passage.extra}
 
 
 def scored_row(hit: Hit) -> Row:
-    """A hit with its score."""
+    """Return a hit as a corpus row with its score."""
     return {"document": passage_row(hit.passage), "score": hit.score}
 
 
 def parse_hits(items: object) -> list[Hit]:
-    """Hits of one query in any of the known response formats; raises ValueError for anything else.
+    """Parse the hits of one query in any known response format; raise ValueError for any other format.
 
-    Hits without a score are taken as ordered, and score the reciprocal of their rank.
+    Hits without scores are assumed to be ordered; each scores the reciprocal of its rank.
     """
     if not isinstance(items, list):
         raise ValueError(f"the hits of a query are of type {type(items).__name__}, expected a list")
@@ -132,5 +132,5 @@ def _parse_passage(row: object) -> Passage:
 
 
 def _content_id(contents: str) -> str:
-    """An id for a document without one, derived from its text."""
+    """Derive an id from the text of a document that has none."""
     return hashlib.sha256(contents.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from sleuth.errors import InputError
 
-PRIVATE = 0o700  # mode of folders that hold documents, questions and settings
+PRIVATE = 0o700  # mode of folders with documents, questions and settings
 TEMPORARY = ".tmp-"  # separates the owner from the final name
 ASIDE = "old-"  # prefix of a folder moved aside while its replacement is renamed
 OWNER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{6}")  # host, process id, random suffix
@@ -32,7 +32,7 @@ REMEDIES = {
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary sibling that is renamed to `path` on success and removed on failure.
 
-    An existing `path` is replaced. If another process creates `path` meanwhile, raise InputError and keep its version.
+    Replaces an existing `path`. Raises InputError if another process creates `path` meanwhile, and keeps its version.
     """
     temporary = temporary_path(path)
     replaces = os.path.lexists(path)
@@ -66,7 +66,7 @@ def _replace(source: Path, target: Path) -> None:
         target.rename(old)
     source.replace(target)
     remove(old)
-    # Not before: a folder left aside by a process killed between the two renames was the last copy.
+    # Only now: if a process was killed between the two renames, the folder moved aside is the last copy.
     _remove_abandoned(aside)
 
 
@@ -85,7 +85,7 @@ def _rename_new(source: Path, target: Path) -> None:
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Convert a failure to write `path` into a one-line InputError with its remedy."""
+    """Convert a failure to write `path` into a one-line InputError with a remedy."""
     try:
         yield
     except Exception as error:
@@ -99,7 +99,7 @@ def _remedy(error: Exception, path: Path) -> str | None:
     """Return the remedy for a failed write of `path`; None if the error has another cause."""
     code = error.errno if isinstance(error, OSError) else None
     if code is None:
-        # torch and numpy give no error number for a full disk; safetensors puts the number into its message.
+        # torch and numpy set no errno for a full disk; safetensors puts the number into its message.
         full = isinstance(error, RuntimeError | OSError) and shutil.disk_usage(path.parent).free < 1 << 16
         known = (number for number in REMEDIES if f"(os error {number})" in str(error))
         code = errno.ENOSPC if full else next(known, None)
@@ -142,7 +142,7 @@ def temporary_path(final: Path) -> Path:
 def remove_leftovers(folder: Path) -> None:
     """Remove temporaries of interrupted processes from a folder that only this process writes to.
 
-    A folder that was moved aside for a replacement that never came gets its name back: it is the last copy.
+    A folder that was moved aside but never replaced is renamed back, because it is the last copy.
     """
     for path in sorted(folder.iterdir()):
         owner, temporary, name = path.name.partition(TEMPORARY)
@@ -172,12 +172,12 @@ def remove(path: Path) -> None:
 
 
 def remove_atomically(path: Path) -> None:
-    """Rename a folder to a temporary name, which an interrupted removal leaves behind, and remove it."""
+    """Remove a folder after renaming it, so that an interrupted removal leaves no partial folder under `path`."""
     remove(path.rename(path.with_name(f"{TEMPORARY}{path.name}")))
 
 
 def _host() -> str:
-    """Identify this host: process ids are meaningless on other hosts that share the folder."""
+    """Return a name for this host: process ids are meaningless on other hosts that share the folder."""
     return f"{crc32(node().encode()):08x}"
 
 
@@ -186,6 +186,6 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it belongs to another user
+    except PermissionError:  # the process exists, but belongs to another user
         return True
     return True

@@ -1,4 +1,4 @@
-"""Checksums of files, folders, checkpoints and the code, and manifests sealed with their own hash."""
+"""Checksums of files, folders, checkpoints and source code, and manifests sealed with their own hash."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ CHECKSUMS = f"{TRAINER}/checksums.json"
 
 
 def fingerprint(path: Path) -> str:
-    """Return the SHA-256 of a file, or of a folder by the names and contents of its files."""
+    """Return the SHA-256 of a file, or of the names and contents of all files in a folder."""
     if not path.exists():
         raise InputError(f"{path} does not exist; give a file or a folder")
     if path.is_file():
@@ -37,7 +37,7 @@ def code_hash() -> str:
 
 
 def folder_stamp(folder: Path) -> str:
-    """Hash the names, sizes and times of a folder's files, without reading them (weights may take minutes)."""
+    """Hash the names, sizes and modification times of a folder's files, without reading their contents."""
     files = ((path, path.stat()) for path in sorted(folder.iterdir()) if path.is_file())
     return _hash_json([(path.name, status.st_size, status.st_mtime_ns) for path, status in files])
 
@@ -60,7 +60,7 @@ def file_sha256(path: Path) -> str:
 
 
 def files_sha256(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return the SHA-256 of files by their path in a folder, reading several in parallel."""
+    """Return the SHA-256 of each file by its path in a folder, reading several files in parallel."""
     wanted = list(names)
     # hashlib releases the GIL.
     with ThreadPoolExecutor(max(1, min(8, os.cpu_count() or 1))) as pool:
@@ -73,13 +73,13 @@ def list_files(folder: Path) -> list[str]:
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """Encode a JSON document whose last entry is the hash of its other bytes."""
+    """Encode a JSON document with a hash of the rest of the document as its last entry."""
     blank = encode_json({**content, SEAL: ""})
     return encode_json({**content, SEAL: hashlib.sha256(blank).hexdigest()})
 
 
 def unseal(path: Path, written: bytes) -> Row:
-    """Return the content of a sealed document without its seal; raise InputError if it was changed."""
+    """Return the content of a sealed document without its seal; raise InputError if the document was changed."""
     content = parse_object(written, str(path))
     found = str(content.pop(SEAL, ""))
     if not found or hashlib.sha256(written.replace(found.encode(), b"")).hexdigest() != found:
@@ -90,7 +90,7 @@ def unseal(path: Path, written: bytes) -> Row:
 def verify_checkpoint(folder: Path, *, resuming: bool = False) -> bool:
     """Raise InputError if files of a checkpoint are missing or changed; trainer state is checked if `resuming`.
 
-    Return False if there are no checksums: a plain model folder, or a checkpoint of format 1.
+    Returns False if there are no checksums, as in a plain model folder or a checkpoint of format 1.
     """
     path = folder / CHECKSUMS
     if not path.is_file():
@@ -99,7 +99,7 @@ def verify_checkpoint(folder: Path, *, resuming: bool = False) -> bool:
     version = parse_object(written, str(path)).get("format")
     if isinstance(version, int) and version > CHECKPOINT_FORMAT:
         raise InputError(
-            f"{path} has checkpoint format {version}, and this version of Sleuth reads up to {CHECKPOINT_FORMAT}; "
+            f"{path} has checkpoint format {version}, but this version of Sleuth reads up to {CHECKPOINT_FORMAT}; "
             "update Sleuth"
         )
     known: dict[str, str] = unseal(path, written)["files"]

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first signal stops the work where it can be resumed, the second exits at once."""
+"""Handling of SIGINT and SIGTERM: the first signal stops work at a resumable point, the second exits at once."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from sleuth.errors import Interrupted
 
 Result = TypeVar("Result")
 
-LAUNCHED = "SLEUTH_LAUNCHED"  # environment variable of the ranks that `sleuth train --nproc` starts
+LAUNCHED = "SLEUTH_LAUNCHED"  # environment variable set for the ranks that `sleuth train --nproc` starts
 SHOW_CURSOR = b"\x1b[?25h"
 NOTICE = b"\nsleuth: stopping at the next point that can be resumed; press Ctrl-C again to exit at once\n"
 
@@ -35,7 +35,7 @@ class Interruption:
     def handle_signals(self) -> Iterator[None]:
         """Handle signals inside the context; signals that the process ignores stay ignored."""
         if LAUNCHED in os.environ:
-            # The launcher ends the remaining ranks by SIGTERM when one has failed: they can no longer save.
+            # When a rank fails, the launcher sends SIGTERM to the others, which can no longer save.
             numbers = [signal.SIGINT]
         else:
             both = (signal.SIGINT, signal.SIGTERM)
@@ -50,7 +50,7 @@ class Interruption:
 
     @contextmanager
     def defer(self) -> Iterator[None]:
-        """Only record the first signal; the enclosed work checks for it where it can stop."""
+        """Inside the context, only record the first signal; the work calls `raise_if_interrupted` where it can stop."""
         before, self._deferred = self._deferred, True
         try:
             yield
@@ -58,7 +58,7 @@ class Interruption:
             self._deferred = before
 
     async def cancel_on_signal(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await `work`, and cancel it on the first signal."""
+        """Await `work`; the first signal cancels it."""
         if self.signal is not None:
             work.close()
             raise asyncio.CancelledError

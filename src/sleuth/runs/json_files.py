@@ -15,17 +15,17 @@ Row = dict[str, Any]
 
 
 def read_json(path: Path) -> Row:
-    """Read a file that holds one JSON object."""
+    """Read a file that contains one JSON object."""
     return parse_object(require_file(path).read_bytes(), str(path))
 
 
 def encode_json(content: Mapping[str, Any]) -> bytes:
-    """Encode a JSON document, indented for people."""
+    """Encode a JSON document with indentation."""
     return json.dumps(content, allow_nan=False, indent=2).encode() + b"\n"
 
 
 def parse_object(text: bytes, place: str) -> Row:
-    """Parse a JSON object; error messages name `place`."""
+    """Parse a JSON object; raise InputError with the location `place` if the text is anything else."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -43,7 +43,7 @@ def require_file(path: Path) -> Path:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Atomically write JSONL and its offsets file, the offsets first."""
+    """Atomically write a JSONL file, after its offsets file."""
     starts = array("Q")
     with atomic_write(path) as rows_path, atomic_write(_offsets(path)) as offsets_path:
         with rows_path.open("wb") as file:
@@ -64,7 +64,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def read_row(path: Path, n: int) -> Row:
-    """Read row `n`, counted from zero, by its offset."""
+    """Read row `n`, counted from zero, using the offsets file."""
     with require_file(_offsets(path)).open("rb") as file:
         rows = file.seek(0, os.SEEK_END) // 8
         if not 0 <= n < rows:
@@ -91,7 +91,7 @@ def rewrite_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _offsets(path: Path) -> Path:
-    """Return the path of the row offsets, an array of little-endian uint64."""
+    """Return the path of the offsets file, an array of little-endian uint64."""
     return path.with_suffix(".offsets")
 
 

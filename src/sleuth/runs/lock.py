@@ -1,4 +1,4 @@
-"""Exclusive file locks between processes; the operating system releases them when a process ends, even after a kill."""
+"""Exclusive file locks between processes, released by the operating system when a process ends, even if killed."""
 
 import fcntl
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from sleuth.errors import InputError
 
 
 def acquire(file: IO[bytes] | int, busy: str) -> None:
-    """Lock an open file until it is closed; raise InputError with the message `busy` if another process holds it."""
+    """Lock an open file until it is closed; raise InputError(busy) if another process holds the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -19,7 +19,7 @@ def acquire(file: IO[bytes] | int, busy: str) -> None:
 
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold the lock file `path`; raise InputError if another process holds it or it cannot be written."""
+    """Hold the lock file `path`; raise InputError if another process holds the lock or the file cannot be written."""
     try:
         file = path.open("wb")
     except OSError as error:

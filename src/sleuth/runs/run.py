@@ -35,7 +35,7 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, manifest: Mapping[str, Any]) -> "Run":
-        """Create a new folder with its manifest; raise InputError if the path exists."""
+        """Create a run folder with its manifest; raise InputError if the path exists."""
         if path.exists():
             raise InputError(
                 f"{path} already exists and was not changed; choose another folder, "
@@ -49,7 +49,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> "Run":
-        """Open an existing run folder; raise InputError if it is not a run folder or has another format."""
+        """Open an existing run folder; raise InputError if the path is not a run folder or has another format."""
         if not (path / "manifest.json").is_file():
             raise InputError(f"{path} is not a run folder: it has no manifest.json; give the folder of a run")
         run = cls(path)
@@ -61,7 +61,7 @@ class Run:
             )
         if manifest.get("format") != FORMAT:
             found = manifest.get("format")
-            raise InputError(f"{path} has run format {found!r}, and this version of Sleuth reads format {FORMAT}")
+            raise InputError(f"{path} has run format {found!r}, but this version of Sleuth reads format {FORMAT}")
         return run
 
     @contextmanager
@@ -93,7 +93,7 @@ class Run:
         self.write_json("manifest.json", {**manifest, "parts": [*kept, {"step": step, **versions}]})
 
     def current_versions(self) -> Row:
-        """Return the software versions of the newest steps, with the `step` they were first used at."""
+        """Return the software versions of the newest steps, with the `step` at which they were first used."""
         return _parts(self.manifest())[-1]
 
     def append_metrics(self, step: int, values: Mapping[str, Any]) -> None:
@@ -138,12 +138,12 @@ class Run:
         return self.path / "trajectories" / f"step-{step}.jsonl"
 
     def write_trajectories(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Write the trajectories of a step, given as rows by `trajectory_row`, with their offsets."""
+        """Write the trajectories of a step (rows from `trajectory_row`) and their offsets."""
         write_rows(self.trajectories(step), rows)
         return self.trajectories(step)
 
     def write_token_log(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Write advantage, weight and ratios of the tokens of a step, one row per trajectory."""
+        """Write the advantages, weights and ratios of the tokens of a step, one row per trajectory."""
         path = self.path / "trajectories" / f"step-{step}.learned.jsonl"
         write_rows(path, rows)
         return path
@@ -152,7 +152,7 @@ class Run:
         """Remove metrics, trajectories and events after a step; keep checkpoints and rollback events."""
         versions = self.current_versions()
         if versions.pop("step") > max(step, 0):
-            # After a rollback the newest versions produce the steps from here on.
+            # After a rollback, the newest versions produce the following steps.
             self.record_versions(max(step, 0), versions)
         rewrite_rows(self.path / "metrics.jsonl", [row for row in self.metrics() if row["step"] <= step])
         if (self.path / "events.jsonl").exists():
@@ -176,7 +176,7 @@ class Run:
         return max(self.checkpoints(), key=step_of, default=None)
 
     def best(self) -> Path | None:
-        """Return the checkpoint with the highest held-out score, or None if none was scored or it was removed."""
+        """Return the checkpoint with the highest held-out score; None if there is no score or the best was removed."""
         best = self._best()
         folder = None if best is None else self.checkpoint(best[0])
         return folder if folder is not None and folder.is_dir() else None
@@ -203,12 +203,12 @@ class Run:
                 remove_atomically(path)
 
     def remove_checkpoints_after(self, step: int) -> None:
-        """Remove later checkpoints, newest first, so that an interrupted rollback can be repeated."""
+        """Remove the checkpoints after a step, newest first, so that an interrupted rollback can be repeated."""
         for path in reversed(self.checkpoints()):
             if step_of(path) > step:
                 remove_atomically(path)
         if self.best() is None:
-            # A new checkpoint of the same step will have other weights.
+            # A new checkpoint of the same step will have different weights.
             (self.path / BEST).unlink(missing_ok=True)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> Path:
@@ -218,7 +218,7 @@ class Run:
         return self.path / name
 
     def read_json(self, name: str) -> Row | None:
-        """Read a JSON document of the run folder; None if it does not exist."""
+        """Read a JSON document of the run folder; None if the file does not exist."""
         path = self.path / name
         return read_json(path) if path.exists() else None
 
@@ -227,7 +227,7 @@ class Run:
         return self.read_json("summary.json")
 
     def remove_summary(self) -> None:
-        """Mark the run as not finished."""
+        """Remove the summary, which marks the run as not finished."""
         (self.path / "summary.json").unlink(missing_ok=True)
 
     def write_summary(self, content: Mapping[str, Any]) -> Path:
@@ -235,7 +235,7 @@ class Run:
 
 
 def _parts(manifest: Row) -> list[Row]:
-    """Return the software versions by the step of their first use; old manifests record only the initial versions."""
+    """Return the software versions with the step of their first use; old manifests have only the initial versions."""
     first: Row = {name: manifest[name] for name in ("code", "torch", "transformers") if name in manifest}
     parts = manifest.get("parts") or [{"step": 0, **first}]
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):

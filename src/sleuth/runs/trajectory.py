@@ -1,4 +1,4 @@
-"""Trajectories as JSON rows: how they are written, and the schema by which they are read back."""
+"""Trajectories as JSON rows: conversion for writing, and schemas for reading."""
 
 from collections.abc import Mapping
 from reprlib import repr as shorten
@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from sleuth.records import Answer, Hit, Malformed, Question, Score, StopReason, ToolCall, Trajectory, Turn, run_lengths
 from sleuth.runs.json_files import Row
 
-FORMAT = 1  # of run folders and of the trajectories in them
+FORMAT = 1  # format version of run folders and of the trajectories in them
 TITLE_LENGTH = 200  # characters kept of a passage title; a passage without a title uses the start of its text
 
 
@@ -66,13 +66,13 @@ def _turn_row(turn: Turn, question: Question) -> Row:
 
 
 def _hit_row(hit: Hit, question: Question) -> Row:
-    """Convert a hit; `gold` is left out if the question does not name its supporting passages."""
+    """Convert a hit; `gold` is omitted if the question does not name its supporting passages."""
     gold: Row = {"gold": hit.passage.id in question.supporting_ids} if question.supporting_ids else {}
     return {"id": hit.passage.id, "title": hit.passage.title[:TITLE_LENGTH], "score": hit.score, **gold}
 
 
 def unsupported_version(row: Mapping[str, Any]) -> str | None:
-    """Explain why a row of a newer format cannot be read; None if it can. Rows without a version have format 1."""
+    """Return an error message for a row in a newer format, else None; rows without a version have format 1."""
     version = row.get("version", 1)
     if isinstance(version, int) and version > FORMAT:
         return f"it has trajectory format {version}, and this version of Sleuth reads up to {FORMAT}; update Sleuth"
@@ -89,11 +89,11 @@ Span = Annotated[tuple[Annotated[str, Field(strict=True)], Annotated[Count, Fiel
 
 
 class InvalidRow(ValueError):
-    """A row that is not a trajectory; the message describes the problem with "it"."""
+    """Raised if a row is not a trajectory; the message refers to the row as "it"."""
 
 
 class RowSchema(BaseModel):
-    """Base of the schemas below; fields they do not declare may hold anything."""
+    """Base class of the row schemas; undeclared fields may have any value."""
 
     model_config = ConfigDict(strict=True)
 
@@ -173,7 +173,7 @@ def validate_row(schema: type[Schema], row: object) -> Schema:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Describe the first validation problem in one line, with the row as "it"."""
+    """Describe the first validation error in one line, referring to the row as "it"."""
     problem = error.errors(include_url=False, include_context=False)[0]
     place = ".".join(map(str, problem["loc"]))
     match problem["type"]:

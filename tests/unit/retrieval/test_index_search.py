@@ -268,7 +268,7 @@ def test_scorer_receives_depth_or_k_rows(model: Path, reranked_store: PassageSto
 def test_non_cross_encoder_is_rejected(small_model: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match=r"minilm .*BertModel"):
         load_cross_encoder("minilm", "cpu")
-    with pytest.raises(InputError, match="2 numbers per pair, expected 1"):
+    with pytest.raises(InputError, match=r"\b2\b.*expected 1\b"):
         load_cross_encoder(str(small_model(labels=2)), "cpu")
 
 

@@ -46,7 +46,7 @@ def test_open_refuses_other_folders(tmp_path: Path) -> None:
 
 def test_open_refuses_another_format(run: Run) -> None:
     run.write_json("manifest.json", {"format": 99, "kind": "run"})
-    with pytest.raises(InputError, match="has run format 99, and this version of Sleuth reads format 1"):
+    with pytest.raises(InputError, match=r"format 99\b.*format 1\b"):
         Run.open(run.path)
 
 

@@ -1,4 +1,4 @@
-"""Merging question sets: repeated, tested and unanswerable questions are dropped and counted."""
+"""Merging of question sets: repeated, test and unanswerable questions are dropped and counted."""
 
 import re
 import unicodedata
@@ -12,7 +12,7 @@ from sleuth.corpus.questions import QuestionRow, unused_id
 from sleuth.errors import InputError
 
 PUNCTUATION = re.compile(r"[^\w\s]|_")
-MEANINGFUL = frozenset({"Mn", "Mc", "Me", "Sm", "Sc", "So"})  # vowel signs and tones; C++, 3 > 2, $5
+MEANINGFUL = frozenset({"Mn", "Mc", "Me", "Sm", "Sc", "So"})  # vowel signs, tones, symbols: C++, 3 > 2, $5
 
 
 class DropReason(StrEnum):
@@ -26,7 +26,7 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A dropped question, and the id of the question that it repeats."""
+    """A dropped question, the reason, and the id of the question that it repeats."""
 
     row: QuestionRow
     reason: DropReason
@@ -45,13 +45,13 @@ class MergeRules:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The questions that were kept and dropped."""
+    """The kept and the dropped questions."""
 
     rows: tuple[QuestionRow, ...]
     dropped: tuple[Dropped, ...]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Count for each set the questions read, dropped for each reason, and kept."""
+        """Count, per set, the questions read, dropped for each reason, and kept."""
         kept = Counter(row.question.data_source for row in self.rows)
         lost = Counter((each.row.question.data_source, each.reason) for each in self.dropped)
         return {
@@ -65,7 +65,7 @@ class Merged:
 
 
 def merge(rows: Iterable[QuestionRow], rules: MergeRules, tested: Mapping[str, str] | None = None) -> Merged:
-    """Merge rows, with suffixes for conflicting ids; `tested` maps keys of test questions to their ids."""
+    """Merge rows, adding suffixes to conflicting ids; `tested` maps keys of test questions to their ids."""
     given = list(rows)
     if rules.answerable and given and all(row.question.answerable is None for row in given):
         raise InputError(
@@ -89,8 +89,8 @@ def merge(rows: Iterable[QuestionRow], rules: MergeRules, tested: Mapping[str, s
 
 
 def question_key(question: str) -> str:
-    """Normalise a question, so that case, encoding of accents, punctuation and spaces do not matter."""
-    # Before Unicode normalisation as well, which joins a free-standing accent with a letter.
+    """Normalise case, accent encoding, punctuation and spaces of a question, for detecting duplicates."""
+    # Also before Unicode normalisation, which would combine a free-standing accent with a letter.
     words = _strip_punctuation(unicodedata.normalize("NFKC", _strip_punctuation(question)).casefold()).split()
     return " ".join(words) or question.strip()
 

@@ -1,4 +1,4 @@
-"""Prepared question folders: JSONL, the same as Parquet for Search-R1 and verl, dropped questions, and a manifest."""
+"""Prepared question folders: questions as JSONL, and as Parquet for Search-R1 and verl; drops and a manifest."""
 
 import json
 from collections import Counter
@@ -28,7 +28,7 @@ MakePrompt = Callable[[Question], Sequence[dict[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class QuestionSource:
-    """A questions file, with the name that the user gave it."""
+    """A question file, and the name under which the user gave it."""
 
     name: str
     path: Path
@@ -52,7 +52,7 @@ def prepare(
     rules: MergeRules | None = None,
     split: str = "train",
 ) -> dict[str, Any]:
-    """Write a new folder atomically and return its manifest; `make_prompt` serves rows without a prompt."""
+    """Write a new folder atomically and return its manifest; `make_prompt` creates the prompts of rows without one."""
     rules = rules or MergeRules()
     require_new(out)
     tested = {question_key(row.question.question): row.question.id for source in tests for row in source.read()}

@@ -1,4 +1,4 @@
-"""Public question sets, corpora and indexes: a catalogue by name, and their download into the data folder."""
+"""Public question sets, corpora and indexes: a catalogue by name, and download into the data folder."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ class QuestionSet:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Files of a data set on the Hub, by pattern; `joined` is the file that pieces are concatenated into."""
+    """Files of a data set on the Hub, as patterns; `joined` is the file into which pieces are concatenated."""
 
     repo: str
     patterns: tuple[str, ...]
@@ -44,7 +44,7 @@ class Collection:
 
 
 def _flashrag(name: str, *parts: str) -> QuestionSet:
-    """Describe a FlashRAG set; dev is the test part if the test answers are not public."""
+    """Describe a FlashRAG set; the test part is dev if the test answers are not public."""
     test_part = "test" if "test" in parts else "dev"
     return QuestionSet(FLASHRAG, {part: f"{name}/{part}.jsonl" for part in parts}, test_part)
 
@@ -100,7 +100,7 @@ def question_file(name: str, split: str, folder: Path = FOLDER, progress: Progre
 
 
 def download(wanted: Collection, folder: Path = FOLDER, progress: Progress = silent) -> list[Path]:
-    """Return the files of a collection in the data folder, below its repository name; download what is missing.
+    """Return the files of a collection, in a subfolder named after its repository; download missing files.
 
     The Hub is not contacted if all files are present. Complete sets of pieces are joined.
     """
@@ -118,7 +118,7 @@ def download(wanted: Collection, folder: Path = FOLDER, progress: Progress = sil
 
 @dataclass(frozen=True, slots=True)
 class _Download:
-    """A file to write, and the files on the Hub that it consists of."""
+    """A file to write, and the Hub files to concatenate into it."""
 
     target: Path
     pieces: tuple[hub.HubFile, ...]
@@ -181,7 +181,7 @@ def _find_present(wanted: Collection, folder: Path, progress: Progress) -> list[
 
 
 def _join(pieces: Sequence[Path], target: Path, progress: Progress) -> Path:
-    """Concatenate pieces that the user put into the data folder; they are kept."""
+    """Concatenate pieces that the user put into the data folder, keeping the pieces."""
     size = sum(piece.stat().st_size for piece in pieces)
     needed = size - (_partial(target).stat().st_size if _partial(target).exists() else 0)
     free = shutil.disk_usage(target.parent).free
@@ -203,13 +203,13 @@ def _join(pieces: Sequence[Path], target: Path, progress: Progress) -> Path:
 
 
 def _plan(wanted: Collection, folder: Path, files: Sequence[hub.HubFile]) -> list[_Download]:
-    """Match the files of the Hub with a collection; raise InputError if a pattern matches none."""
+    """Match files on the Hub with the patterns of a collection; raise InputError if a pattern matches none."""
     home = folder / wanted.repo
     matches = {name: [file for file in files if _is_match(file.path, name)] for name in wanted.patterns}
     if absent := next((name for name, found in matches.items() if not found), None):
         listed = ", ".join(file.path for file in files[:5]) or "nothing"
         more = f" and {len(files) - 5} more" if len(files) > 5 else ""
-        raise InputError(f"{wanted.repo} has no file {absent} (any more); it has {listed}{more}")
+        raise InputError(f"{wanted.repo} no longer has a file {absent}; it has {listed}{more}")
     chosen = [file for file in files if any(file in found for found in matches.values())]
     if wanted.joined is None:
         return [_Download(home / file.path, (file,)) for file in chosen]
@@ -218,7 +218,7 @@ def _plan(wanted: Collection, folder: Path, files: Sequence[hub.HubFile]) -> lis
 
 
 def _is_match(path: str, pattern: str) -> bool:
-    # A path outside of the folder is refused, whatever the server says.
+    # Refuse a path outside of the folder: the server's file names are not trusted.
     inside = ".." not in Path(path).parts and not Path(path).is_absolute()
     return inside and path not in IGNORED and fnmatchcase(path, pattern)
 

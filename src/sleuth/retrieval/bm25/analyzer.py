@@ -1,4 +1,4 @@
-"""Text analysis: from a text to the terms of a lexical index."""
+"""Text analysis: converts a text to the terms of a lexical index."""
 
 import difflib
 import re
@@ -26,7 +26,7 @@ _MARKS = "".join(
     if unicodedata.category(chr(code)) in ("Mn", "Mc") and not 0xFE00 <= code <= 0xFE0F
 )
 WORD = re.compile(rf"\w[\w{_MARKS}]*")
-# Han, kana and Hangul do not separate words by spaces: character bigrams are used as terms.
+# Han, kana and Hangul do not separate words with spaces: character bigrams are used as terms.
 _UNSPACED = (
     r"\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     r"\uac00-\ud7a3\uf900-\ufaff\U00020000-\U000323af"
@@ -57,7 +57,7 @@ class Analyzer:
         """Split a text into lower-case runs of letters and digits, stop words included."""
         if text.isascii():
             return text.lower().translate(ASCII_SEPARATORS).split()
-        # The lower case of İ is i with a combining dot, which nobody writes.
+        # Python lower-cases İ to i with a combining dot, which no text contains.
         text = unicodedata.normalize("NFKC", text).lower().replace("i\u0307", "i")
         if UNSPACED.search(text) is None:
             return WORD.findall(text)
@@ -76,11 +76,11 @@ class Analyzer:
         return token not in self._stopwords
 
     def term(self, token: str) -> str | None:
-        """The term of a token; None for a token that is not indexed."""
+        """Return the term of a token, or None if the token is not indexed."""
         return self.stem([token])[0] if self.is_word(token) else None
 
     def stem(self, words: list[str]) -> list[str]:
-        """The term of each word."""
+        """Return the term of each word."""
         if self.stemmer == NO_STEMMER:
             return words
         # Stemmers are not thread-safe. Their own cache is off because the callers cache terms.

@@ -1,4 +1,4 @@
-"""Building a BM25 index: blocks of the corpus are inverted in parallel and merged in bounded memory."""
+"""BM25 index build: inverts blocks of the corpus in parallel and merges them in bounded memory."""
 
 import json
 import os
@@ -45,7 +45,7 @@ INDEXING, MERGING = "indexing words", "merging the index"
 # A block is a share of the corpus within these bounds: small enough to fit in memory and balance the workers, large
 # enough to keep their number low.
 MIN_BLOCK, MAX_BLOCK, SHARES = 1 << 21, 1 << 25, 32
-# Starting a process takes a quarter of a second, in which this one indexes a block or two.
+# Starting a process takes a quarter of a second; this process indexes a block or two in that time.
 BLOCKS_PER_WORKER = 2
 MERGED_POSTINGS = 1 << 24
 
@@ -127,7 +127,7 @@ class Blocks:
         invert(self._texts(number), self.term_numbers).write(self.path(number))
 
     def is_finished(self, number: int) -> bool:
-        """Whether an earlier build left an intact block."""
+        """Whether an earlier build left an intact file for this block."""
         try:
             return bool(Postings.read(self.path(number), verify=True).lengths.size)
         except InputError:
@@ -163,7 +163,7 @@ def _take(pending: queue.SimpleQueue[int]) -> Iterator[int]:
 
 @contextmanager
 def _worker_processes(blocks: Blocks, offsets: Path, count: int, pending: queue.SimpleQueue[int]) -> Iterator[None]:
-    """Run workers during the body. They are new interpreters: forking a process with threads may deadlock."""
+    """Run workers inside the context, as new interpreters because forking a process with threads may deadlock."""
     if count < 1:
         yield
         return
@@ -180,10 +180,10 @@ def _worker_processes(blocks: Blocks, offsets: Path, count: int, pending: queue.
 
 
 def _feed(arguments: list[str], pending: queue.SimpleQueue[int]) -> None:
-    """Send blocks to a worker until none are left; the worker exits with its stdin, so it never outlives us."""
+    """Send blocks to a worker until none are left; the worker exits when its stdin closes."""
     command, pipe = [sys.executable, "-m", __name__, *arguments], subprocess.PIPE
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    # In a separate process group Ctrl-C does not reach the worker, which would print a traceback and lose its block.
+    # A separate process group keeps Ctrl-C from the worker, which would print a traceback and lose its block.
     with subprocess.Popen(  # noqa: S603
         command, bufsize=0, stdin=pipe, stdout=pipe, env=environment, process_group=0
     ) as worker:
@@ -227,7 +227,7 @@ def _merge(blocks: Blocks, out: Path, settings: BM25Settings, progress: Progress
 @dataclass(frozen=True, slots=True)
 class _Merge:
     terms: dict[str, int]  # in order of first occurrence: the same corpus gives the same numbers
-    numbers: list[NDArray[np.int32]]  # of the terms of each block
+    numbers: list[NDArray[np.int32]]  # term numbers of each block
     document_counts: NDArray[np.int64]  # rows per term
     norms: NDArray[np.float64]  # k1 (1 - b + b length / mean length) per row
 
@@ -250,7 +250,7 @@ class _Merge:
         return cls(terms, numbers, document_counts, norms)
 
     def write_scores(self, blocks: Blocks, starts: NDArray[np.int64], out: Path, progress: Progress) -> None:
-        """Write rows, scores and maxima, one span of terms at a time; blocks are in row order."""
+        """Write rows, scores and maxima, one range of terms at a time; `blocks` must be in row order."""
         total = int(starts[-1])
         idf = np.log(1 + (len(self.norms) - self.document_counts + 0.5) / (self.document_counts + 0.5))
         maxima = np.empty(len(self.document_counts), np.float32)
@@ -281,7 +281,7 @@ class _Merge:
 def _place(
     postings: Postings, inside: NDArray[np.intp], next_free: NDArray[np.int64], numbers: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Target positions, rows and frequencies of some terms of a block; advances `next_free` past the positions."""
+    """Return target positions, rows and frequencies for the selected terms of a block; advances `next_free`."""
     counts = postings.counts.astype(np.int64)
     begins, sizes = (np.cumsum(counts) - counts)[inside], counts[inside]
     ahead = np.cumsum(sizes) - sizes
@@ -301,7 +301,7 @@ def _append(path: Path, values: NDArray[Any], start: int, total: int) -> None:
         values.tofile(file)
 
 
-if __name__ == "__main__":  # a worker: inverts the blocks whose numbers arrive on stdin, and acknowledges each
+if __name__ == "__main__":  # worker: inverts each block whose number it reads from stdin, then prints the number
     try:
         *paths, stemmer_name = sys.argv[1:]
         corpus_path, offsets_path, folder_path = map(Path, paths)

@@ -1,4 +1,4 @@
-"""The inverted index: postings per block during the build, postings with BM25 scores, and the vocabulary."""
+"""Inverted index: per-block postings used by the build, postings with BM25 scores, and the vocabulary."""
 
 import zlib
 from array import array
@@ -15,13 +15,14 @@ from sleuth.retrieval.bm25.analyzer import Analyzer
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
 
-# File names of bm25s, which can open the folder as well.
+# File names as in bm25s, which can also open the folder.
 SCORES = "data.csc.index.npy"
 ROWS = "indices.csc.index.npy"
 STARTS = "indptr.csc.index.npy"
 TERMS = "vocab.index.json"
 PARAMETERS = "params.index.json"
-# Our own files. The vocabulary is a hash table with chaining: the terms of a bucket are adjacent in the text array.
+# Files that bm25s does not have. The vocabulary is a hash table with chaining: the terms of a bucket are adjacent in
+# the text array.
 MAXIMA = "maxima.npy"
 BUCKETS = "terms.buckets.npy"
 BORDERS = "terms.borders.npy"
@@ -50,7 +51,7 @@ class InvertedIndex:
 
     @classmethod
     def open(cls, folder: Path, passages: int) -> "InvertedIndex":
-        """Open the arrays of a folder; raise InputError if they are damaged or of another corpus."""
+        """Open the arrays of a folder; raise InputError if they are damaged or belong to another corpus."""
         try:
             indexed = read_json(folder / PARAMETERS).get("num_docs")
         except InputError as error:
@@ -86,7 +87,7 @@ class Postings:
     lengths: Numbers  # words per row
 
     def write(self, path: Path) -> None:
-        """Write all parts as one array, atomically."""
+        """Write all fields as one array, atomically."""
         text = "\n".join(self.terms).encode()
         letters = np.frombuffer(text.ljust(-(-len(text) // 4) * 4, b"\n"), np.uint32)
         parts = (self.lengths, self.counts, self.rows, self.frequencies, letters)
@@ -108,7 +109,7 @@ class Postings:
 
 
 class TermNumbers(dict[str, int]):
-    """Cache of term numbers by token, kept across blocks because words repeat."""
+    """Cache of term numbers by token, shared by all blocks."""
 
     def __init__(self, analyzer: Analyzer) -> None:
         super().__init__()
@@ -135,7 +136,7 @@ class TermNumbers(dict[str, int]):
 
 
 def invert(texts: Iterable[str], term_numbers: TermNumbers) -> Postings:
-    """Compute the postings of texts, one row each."""
+    """Compute the postings of texts, with one row per text."""
     if len(term_numbers) > CACHE_SIZE:
         term_numbers.clear()
     numbers, counts = term_numbers.encode(texts)
@@ -170,7 +171,7 @@ def _count(numbers: NDArray[np.int32], rows: Numbers, terms: int) -> tuple[Numbe
 
 
 class Vocabulary:
-    """Term numbers looked up on disk: opening is instant, regardless of the number of terms."""
+    """Term numbers, looked up in a memory-mapped hash table."""
 
     def __init__(self, folder: Path, size: int) -> None:
         borders = open_array(folder / BORDERS, size + 1)
@@ -182,7 +183,7 @@ class Vocabulary:
             raise InputError(f"the table {folder / BUCKETS} does not have {size} terms; build the index again")
 
     def number(self, term: str) -> int | None:
-        """The number of a term; None if the corpus does not contain it."""
+        """Return the number of a term, or None if the corpus does not contain the term."""
         sought = term.encode()
         bucket = zlib.crc32(sought) & (len(self._buckets) - 2)
         for entry in range(self._buckets[bucket], self._buckets[bucket + 1]):
@@ -205,5 +206,5 @@ def write_vocabulary(terms: Sequence[str], folder: Path) -> None:
 
 
 def _bucket_count(terms: int) -> int:
-    """The smallest power of two that is at least the number of terms."""
+    """Return the smallest power of two that is at least `terms`."""
     return 1 << max(terms - 1, 1).bit_length()

@@ -107,7 +107,7 @@ class MaxScore:
             raise
 
     def _top(self, terms: list[QueryTerm], k: int) -> tuple[Rows, Sums]:
-        # The most that the terms from each one on can add; the last entry is 0.
+        # Entry i is the most that terms i and later can add; the last entry is 0.
         remaining = [*accumulate((term.maximum for term in reversed(terms)), initial=0.0)][::-1]
         rows, sums = np.empty(0, np.intp), np.empty(0, np.float64)
         # Inexact sums cannot be compared with bounds: accumulate all postings instead.
@@ -122,7 +122,7 @@ class MaxScore:
         return self._complete(*candidates, terms[done:], remaining[done:], bound)
 
     def _accumulate(self, rows: Rows, sums: Sums, terms: list[QueryTerm]) -> tuple[Rows, Sums]:
-        """Add the postings of terms; a row that occurs again has a zero at the later positions."""
+        """Accumulate the postings of terms; a repeated row has its sum at its first position and zeros after."""
         new = np.concatenate([self._rows[term.start : term.end] for term in terms], dtype=np.intp)
         gains = np.concatenate([self._weighted_scores(term) for term in terms], dtype=np.float64)
         borders = list(accumulate((term.end - term.start for term in terms), initial=0))
@@ -143,7 +143,7 @@ class MaxScore:
         return scores if term.frequency == 1 else scores * np.float64(term.frequency)
 
     def _lower_bound(self, rows: Rows, sums: Sums, others: list[QueryTerm], k: int) -> float:
-        """A score that at least `k` rows reach: the k-th best complete score of the current leaders."""
+        """Return a score that at least `k` rows reach: the k-th best complete score of the current leaders."""
         bound = _kth_best(sums, k)
         if not others or bound == 0:
             return bound
@@ -174,17 +174,17 @@ class MaxScore:
         return rows, sums
 
     def _look_up(self, rows: Rows, sums: Sums, term: QueryTerm) -> Sums:
-        """Add a term by binary search for the rows in its postings."""
+        """Add the scores of a term, found by binary search for the rows in its postings."""
         holders = self._rows[term.start : term.end]
         found = holders.searchsorted(rows.astype(np.int32))
-        # Positions past the end are clipped to the last posting, which is another row.
+        # Positions past the end are clipped to the last posting, whose row does not match.
         held = holders.take(found, mode="clip") == rows
         scores = self._scores[term.start : term.end].take(found, mode="clip")
         gains: Sums = scores * (held * np.float64(term.frequency))
         return sums + gains
 
     def _add_one_by_one(self, rows: Rows, sums: Sums, terms: list[QueryTerm]) -> list[float]:
-        """Add terms to a few rows without arrays, which would be slower."""
+        """Add the scores of terms to a few rows in pure Python, which is faster than numpy for so few."""
         scores: list[float] = sums.tolist()
         for place, row in enumerate(rows.tolist()):
             for _, start, end, frequency in terms:
@@ -195,7 +195,7 @@ class MaxScore:
 
 
 def _next_stop(terms: list[QueryTerm], remaining: list[float], first: int, goal: float) -> int:
-    """The end of the next terms to accumulate (at least one): the terms after it cannot reach the goal."""
+    """Return the end of the next range of terms to accumulate; the terms after it cannot reach the goal."""
     size = 0
     for done in range(first, len(terms)):
         size += terms[done].end - terms[done].start
@@ -205,13 +205,13 @@ def _next_stop(terms: list[QueryTerm], remaining: list[float], first: int, goal:
 
 
 def _at_least(rows: Rows, sums: Sums, minimum: float) -> tuple[Rows, Sums]:
-    """Rows whose sum is non-zero and at least `minimum`."""
+    """Return the rows whose sum is non-zero and at least `minimum`."""
     kept = (sums >= minimum if minimum > 0 else sums > 0).nonzero()[0]
     return (rows, sums) if len(kept) == len(rows) else (rows[kept], sums[kept])
 
 
 def _kth_best(sums: Sums, k: int) -> float:
-    """The k-th highest sum, or a cheaper lower bound that `k` sums reach; 0 if there are fewer than `k`."""
+    """Return the k-th highest sum or a cheaper lower bound on it; 0 if there are fewer than `k` sums."""
     if len(sums) < k:
         return 0.0
     if len(sums) > 8 * COLUMNS and 2 * k <= COLUMNS:

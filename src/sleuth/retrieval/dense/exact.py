@@ -21,7 +21,7 @@ WIDEN = 8
 BLOCK = 1 << 15  # rows multiplied at once on a CPU
 RESIDENT = 1 << 29  # bytes of rows kept in fp32 on a CPU, for speed
 BATCH = 512  # queries at once
-ERROR = 1e-5  # of the fast pass, for unit vectors; measured below 1e-6
+ERROR = 1e-5  # error of the fast pass for unit vectors; measured below 1e-6
 RESERVED = 1 << 30  # bytes of GPU memory that a search may need besides the rows
 COLUMNS = 8  # columns are padded to a multiple on a GPU: rows must be aligned to 16 bytes
 
@@ -31,7 +31,7 @@ Encode = Callable[[list[str]], NDArray[np.float32]]
 
 
 class Dense:
-    """Ranker over encoded passages; every non-blank query finds `k` rows."""
+    """Ranker over encoded passages; every non-blank query returns `k` rows."""
 
     def __init__(self, index: "ExactIndex", encode: Encode) -> None:
         self._index, self._encode = index, encode
@@ -74,7 +74,7 @@ class ExactIndex:
 
 
 def devices(wanted: str | None) -> list[str]:
-    """The devices of a setting: auto, cpu, cuda (all GPUs) or a list such as cuda:0,cuda:1."""
+    """Return the devices of a setting: auto, cpu, cuda (all GPUs) or a list such as cuda:0,cuda:1."""
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     if wanted in (None, "auto"):
         return gpus or ["cpu"]
@@ -85,7 +85,7 @@ def devices(wanted: str | None) -> list[str]:
 
 
 def devices_for(wanted: str, size: int) -> list[str]:
-    """The devices of a setting that can hold `size` bytes of rows; auto falls back to the CPU."""
+    """Return the devices of a setting; auto falls back to the CPU if the GPUs cannot hold `size` bytes of rows."""
     chosen = devices(wanted)
     gpus = [device for device in chosen if device != "cpu"]
     free = sum(max(0, torch.cuda.mem_get_info(device)[0] - RESERVED) for device in gpus)
@@ -199,7 +199,7 @@ def nearest(shard: Shard, queries: NDArray[np.float32], k: int, max_norm: float 
 def _attempt(
     shard: Shard, queries: torch.Tensor, k: int, width: int, margin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The best `k` candidates, and the queries for which no other row can be among them."""
+    """Return the best `k` candidates, and whether each query's candidates are certain to be its best rows."""
     found = shard.candidates(queries, width)
     # One integer key for score and id. Read as an integer, a float sorts correctly once the bits of negatives are
     # flipped; of equal scores the earlier id has the higher key.

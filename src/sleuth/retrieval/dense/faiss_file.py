@@ -1,4 +1,4 @@
-"""Published FAISS indexes, in one file or in the `part_*` pieces of one, which are read without joining them."""
+"""Published FAISS indexes: a single file, or `part_*` pieces that are read without being joined."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ UNFINISHED = "importing."
 BLOCK = 1 << 25
 EDGE = 1 << 20
 PIECE = re.compile(r"part_[A-Za-z0-9]+")
-UNIT_TOLERANCE = 1e-2  # deviation from norm 1 left by half precision and careless normalisation
+UNIT_TOLERANCE = 1e-2  # tolerated deviation from norm 1, from half precision and imprecise normalisation
 
 Kind = Literal["flat", "hnsw", "other"]
 Metric = Literal["inner product", "l2"]
@@ -60,7 +60,7 @@ class JoinedFiles:
         return f"{first} and {len(others)} more" if others else str(first)
 
     def read(self, start: int, size: int) -> bytes:
-        """Read exactly `size` bytes from `start`; raises InputError if there are fewer."""
+        """Read exactly `size` bytes from `start`; raise InputError if there are fewer."""
         self.require_size(start + size, or_more=True)
         parts = []
         while size:
@@ -109,7 +109,7 @@ class FaissFile:
 
 
 def pieces(path: Path) -> list[Path]:
-    """The files of an index in order: a single file, or the `part_*` pieces of a folder, any of which names all."""
+    """List the files of an index in order; `path` is a file, a folder of `part_*` pieces, or one of the pieces."""
     if not path.exists():
         raise InputError(f"{path} does not exist; give a FAISS file, or the folder of its part_* pieces")
     if path.is_file() and not PIECE.fullmatch(path.name):
@@ -123,7 +123,7 @@ def pieces(path: Path) -> list[Path]:
 
 
 def describe(files: Sequence[Path]) -> FaissFile:
-    """Read the header of an index; raise InputError if it is not an index, truncated or not searchable."""
+    """Read the header of an index; raise InputError if the file is not an index, is truncated, or is not searchable."""
     joined = JoinedFiles(files)
     if joined.read(0, 4) in (b"IxMp", b"IxM2"):  # id maps
         described = _read_header(joined, HEADER.size)
@@ -147,7 +147,7 @@ def describe(files: Sequence[Path]) -> FaissFile:
 
 
 def plain_vectors(described: FaissFile, rows: Sequence[int]) -> list[NDArray[np.float32]]:
-    """Read some vectors; empty if the index does not store them uncompressed."""
+    """Read the vectors of `rows`; empty if the index does not store vectors uncompressed."""
     joined, size = JoinedFiles(described.files), 4 * described.dimensions
     wanted = rows if described.start else ()
     return [np.frombuffer(joined.read(described.start + size * row, size), "<f4") for row in wanted]
@@ -156,8 +156,8 @@ def plain_vectors(described: FaissFile, rows: Sequence[int]) -> list[NDArray[np.
 def import_flat(files: Sequence[Path], out: Path, progress: Progress = silent) -> FaissFile:
     """Write the vectors of a flat index to `out`/vectors.npy in half precision; an interrupted import resumes.
 
-    Raises InputError for non-finite vectors, and for vectors of an L2 index without unit length, which the inner
-    product would rank differently.
+    Raises InputError for non-finite vectors, and for an L2 index whose vectors do not have unit length: the inner
+    product would rank them differently.
     """
     described = describe(files)
     if described.kind != "flat":
@@ -191,7 +191,7 @@ def open_index(files: Sequence[Path]) -> Any:
 
 
 def edges(files: Sequence[Path]) -> str:
-    """Hash the size and both ends of every file."""
+    """Hash the size, the start and the end of every file."""
     digest = hashlib.sha256()
     for file in files:
         joined = JoinedFiles([file])

@@ -1,4 +1,4 @@
-"""Triton kernels of exact dense search: the maximum of each group of rows, and the scores of selected groups.
+"""Triton kernels for exact dense search: the maximum of each group of rows, and the scores of selected groups.
 
 The scores of all rows are never stored: each group of rows yields one number per query, and only groups that may
 contain one of the best rows are scored again.
@@ -38,7 +38,7 @@ LARGE = Tile(128, 128, 4, 3, persistent=True)
 
 
 def tile_for(queries: int) -> Tile:
-    """The configuration for a batch: small batches are bound by memory, large ones by arithmetic."""
+    """Return the configuration for a batch size: small batches are memory-bound, large ones compute-bound."""
     return next((tile for limit, tile in TILES if queries <= limit), LARGE)
 
 
@@ -87,7 +87,7 @@ def _scores(
 
 
 def group_maxima(vectors: torch.Tensor, queries: torch.Tensor, tile: Tile | None = None) -> torch.Tensor:
-    """The highest inner product per group of rows, of shape (queries, groups), in fp32."""
+    """Return the highest inner product per group of rows, of shape (queries, groups), in fp32."""
     (rows, dimensions), count = vectors.shape, len(queries)
     tile = tile or tile_for(count)
     groups = triton.cdiv(rows, GROUP)
@@ -106,7 +106,7 @@ def group_maxima(vectors: torch.Tensor, queries: torch.Tensor, tile: Tile | None
 
 
 def group_scores(vectors: torch.Tensor, queries: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """The inner products of each query with the rows of its chosen groups, of shape (queries, chosen * GROUP)."""
+    """Return the inner products of each query with its chosen groups of rows, of shape (queries, chosen * GROUP)."""
     (rows, dimensions), (count, width) = vectors.shape, chosen.shape
     scores = torch.empty(count, width * GROUP, dtype=torch.float32, device=vectors.device)
     _scores[(count, width)](

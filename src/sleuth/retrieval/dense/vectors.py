@@ -24,7 +24,7 @@ BLOCK = 4096
 PROBES = 16
 SAMPLE = 5
 ROUNDING = 1e-6
-MIN_COSINE = 0.95  # other truncation or prefix: above; other model, pooling or corpus: far below
+MIN_COSINE = 0.95  # a different truncation or prefix scores above, a different model, pooling or corpus far below
 
 
 def build(
@@ -77,7 +77,7 @@ def open_vectors(folder: Path, passages: int, dimensions: int) -> NDArray[np.flo
 def require_same_encoder(
     encoder: "Encoder", stored: Sequence[tuple[str, NDArray[np.floating[Any]]]], name: str | Path
 ) -> float:
-    """Raise InputError if `encoder` did not produce the vectors of `name`, given as pairs of passage and vector.
+    """Raise InputError if `encoder` did not produce the (passage, vector) pairs in `stored`; errors call them `name`.
 
     Returns the mean cosine: above 0.999 with the same settings, about 0.99 with another prefix or truncation.
     """
@@ -104,7 +104,7 @@ def require_same_encoder(
 
 
 def _finished_rows(out: Path, spec: dict[str, Any]) -> int:
-    """The number of passages that an interrupted build with the same spec has encoded."""
+    """Return the number of passages that an interrupted build with the same spec has encoded."""
     journal = out / JOURNAL
     lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
     entries = [json.loads(line) for line in lines if line.endswith(b"\n")]
@@ -125,7 +125,7 @@ def _append(journal: Path, mode: str, entry: Any) -> None:
 def _encode(
     texts: BinaryIO, spans: NDArray[np.uint64], first: int, total: int, encoder: "Encoder", progress: Progress
 ) -> NDArray[np.float16]:
-    """Encode the passages between the offsets `spans`; `first` is the row number of the first passage."""
+    """Encode the passages at the byte ranges between `spans`; `first` is the row number of the first passage."""
     texts.seek(int(spans[0]))
     try:
         contents = [parse(texts.read(size)).contents for size in np.diff(spans).tolist()]

@@ -1,4 +1,4 @@
-"""Dynamic batching: queries of concurrent requests are searched together while the next batch collects."""
+"""Dynamic batching: queries of concurrent requests are searched together, and new ones collect for the next batch."""
 
 import asyncio
 from collections import OrderedDict
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from sleuth.errors import SearchUnavailable, SleuthError
 from sleuth.retrieval.retriever import Retriever, SearchOutcome
 
-Observer = Callable[[int, float], None]  # called with the size and the seconds of every batch
+Observer = Callable[[int, float], None]  # called with the queries and the seconds of every batch
 
 SMOOTHING = 0.2  # weight of the last batch in the running mean of seconds per query
-SHARE_SECONDS = 0.05  # search time that one request may take up in a batch
-MIN_SHARE = 8  # queries of one request in a batch, however slow they are
-FIRST_SHARE = 32  # queries of one request in a batch before the search time is known
+SHARE_SECONDS = 0.05  # seconds of search time that one request may use in a batch
+MIN_SHARE = 8  # queries of one request allowed in a batch however slow they are
+FIRST_SHARE = 32  # queries of one request allowed in a batch until the search time is known
 
 
 class Overloaded(SleuthError):
@@ -70,14 +70,14 @@ class BatchingRetriever:
         if worker is not None and worker.get_loop() is not asyncio.get_running_loop():
             if worker.get_loop().is_running():
                 raise RuntimeError("a BatchingRetriever is used in two event loops at once; create one for each")
-            self._queue = _Queue()  # that of a loop that has ended is discarded
+            self._queue = _Queue()  # the queue of a finished event loop is discarded
         queue = self._queue
         request = _Request(tuple(queries), k)
         if queue.queries:
             queued = queue.queries + len(request.queries) - self._waiting
             characters = queue.characters + request.characters - self._characters
             if queued > 0 or characters > 0:
-                excess = characters * queue.queries / max(1, queue.characters)  # in queries of average length
+                excess = characters * queue.queries / max(1, queue.characters)  # in average queries
                 raise Overloaded(queue.queries, max(queued, excess) * self._seconds_per_query)
         queue.add(request)
         if queue.worker is None:
@@ -131,7 +131,7 @@ class BatchingRetriever:
             self._observer(count, seconds)
 
     async def _search_all(self, queries: list[str], k: int) -> list[SearchOutcome]:
-        """Results of the retriever; any exception makes all of the queries unavailable."""
+        """Search with the retriever; any exception makes all queries of the batch unavailable."""
         try:
             answers = await self._retriever.search(queries, k)
             if len(answers) == len(queries):
@@ -149,7 +149,7 @@ class BatchingRetriever:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """Queries of one caller: the number already in batches, and the results so far by position."""
+    """The queries of one caller, how many of them are already in batches, and the results so far by position."""
 
     queries: tuple[str, ...]
     k: int
@@ -174,7 +174,7 @@ class _Request:
 
 
 class _Part(NamedTuple):
-    """The queries of a request, from position `start`, that are in one batch."""
+    """The part of a request that is in one batch: its queries from position `start`."""
 
     request: _Request
     start: int
@@ -183,11 +183,11 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """The unfinished requests of one event loop, in the order of their turns."""
+    """The unfinished requests of one event loop, in the order they are served."""
 
     requests: OrderedDict[_Request, None] = field(default_factory=OrderedDict)
     queries: int = 0
-    characters: int = 0  # of whole requests: all their queries stay in memory until the request is answered
+    characters: int = 0  # counts whole requests: all their queries stay in memory until the request is answered
     worker: asyncio.Task[None] | None = None
 
     def add(self, request: _Request) -> None:
@@ -202,7 +202,7 @@ class _Queue:
             self.characters -= request.characters
 
     def take(self, size: int, share: int) -> list[_Part]:
-        """The next batch: up to `share` queries of each request that has the same k as the first request."""
+        """Take the next batch: up to `share` queries of each request with the same k as the first request."""
         parts: list[_Part] = []
         for request in list(self.requests):
             if parts and request.k != parts[0].request.k:

@@ -1,4 +1,4 @@
-"""Client of retrieval servers that use the Search-R1 API: search, pages by URL, and the identity of the index."""
+"""Client for retrieval servers with the Search-R1 API: search, pages by URL, and the identity of the index."""
 
 import asyncio
 import json
@@ -20,10 +20,10 @@ UNREACHABLE = ("no connection", "broken connection", "time-out", "deadline")
 
 
 class SearchClient:
-    """Retriever and Pages of a server: `batch` queries per request, and /access next to its /retrieve.
+    """Retriever and Pages over a server's /retrieve and /access, with `batch` queries per request.
 
-    Every query has hits or a SearchUnavailable within `deadline` seconds. An attempt times out after `timeout` seconds
-    (default: half the deadline) and is retried until the deadline.
+    Every query returns hits or SearchUnavailable within `deadline` seconds. An attempt times out after `timeout`
+    seconds (default: half the deadline) and is retried until the deadline.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SearchClient:
         return [*result]
 
     async def identity(self) -> dict[str, Any] | RequestFailure | None:
-        """Name, kind and size of the index at /readyz; None if the server has no such path."""
+        """Return name, kind and size of the index from /readyz; None if the server has no such path."""
         return await self._service.request(lambda client: client.get(self._sibling("readyz")), _parse_identity)
 
     async def _search_batch(self, queries: list[str], k: int, ends: float) -> list[SearchOutcome]:
@@ -100,7 +100,7 @@ class SearchClient:
 def served_index(
     url: str, token: str | None = None, proxy: str | None = None, *, patience: float
 ) -> dict[str, Any] | None:
-    """Name, kind and size of the index that a server reports at /readyz; None if it has no such path.
+    """Return name, kind and size of a server's index from /readyz; None if the server has no such path.
 
     Raises InputError if the server does not answer within `patience` seconds.
     """

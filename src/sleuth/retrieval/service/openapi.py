@@ -1,4 +1,4 @@
-"""Description of the HTTP API: the OpenAPI of every path, and the /docs page rendered from it without scripts."""
+"""HTTP API documentation: the OpenAPI schema of every path, and a /docs page rendered without scripts."""
 
 import base64
 import hashlib
@@ -98,8 +98,8 @@ class Ready(BaseModel):
 
 
 def describe_retrieve(limits: Limits, k: int, candidates: int) -> Operation:
-    """Route arguments of /retrieve with `k` hits and `candidates` to rerank by default."""
-    # No schema default for the last two: a client that sent it would select the rerank variant.
+    """Return the route arguments of /retrieve; `k` hits and `candidates` to rerank are its defaults."""
+    # The last two have no schema default: a client that sent the default would select the rerank variant.
     fields: dict[str, Operation] = {
         "queries": {"description": "Queries; the response has one list of hits for each."},
         "topk": {"description": "Hits per query; null and 0 mean the default.", "default": k},
@@ -115,7 +115,7 @@ def describe_retrieve(limits: Limits, k: int, candidates: int) -> Operation:
 
 
 def describe_access(limits: Limits) -> Operation:
-    """Route arguments of /access."""
+    """Return the route arguments of /access."""
     fields = {"urls": {"description": "URLs of pages."}}
     return {
         "description": ACCESS,
@@ -127,7 +127,7 @@ def describe_access(limits: Limits) -> Operation:
 
 
 def _describe_body(model: type[BaseModel], fields: dict[str, Operation], limits: Limits, most: int) -> Operation:
-    """Schema of a body; explicit, because the handlers parse bodies themselves."""
+    """Return the schema of a request body, which FastAPI cannot infer because the handlers parse bodies."""
     schema = model.model_json_schema()
     for name, field in schema["properties"].items():
         field.update(fields[name])
@@ -172,12 +172,12 @@ class DocsPage:
     needs_token: bool
 
     async def respond(self, request: Request) -> Response:
-        """The page, with curl commands for the address it was requested at."""
+        """Return the page, with curl commands for the address of the request."""
         page = self.render(request.app.openapi(), str(request.base_url).rstrip("/"))
         return HTMLResponse(page, headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
     def render(self, openapi: dict[str, Any], address: str) -> Html:
-        """HTML of an OpenAPI document."""
+        """Render an OpenAPI document as HTML."""
         operations = [
             Section(f"{method.upper()} {path}", *self._operation(operation, address + path))
             for path, methods in openapi["paths"].items()

@@ -40,14 +40,14 @@ ROWS_PER_STEP = 512  # rows encoded (about a millisecond) before other requests 
 
 
 class PageLookup(Protocol):
-    """Whole pages by URL, None for an unknown one; called from several threads."""
+    """Looks up whole pages by URL, None if unknown; called from several threads."""
 
     def get(self, url: str) -> Row | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The index that a server reports at /readyz."""
+    """Description of the index that a server reports at /readyz."""
 
     index: str
     kind: str
@@ -85,10 +85,10 @@ def application(
     cache: int = 0,
     names: Collection[str] = (),
 ) -> FastAPI:
-    """Serve a retriever: `k` hits per query by default, and the results of the last `cache` searches cached.
+    """Build the app that serves a retriever, with `k` hits per query by default and a cache of `cache` searches.
 
-    Queries of concurrent requests are batched. `names` are accepted as Host besides localhost and IP addresses; with
-    a token any name is.
+    Queries of concurrent requests are batched. The Host header may be localhost, an IP address or one of `names`;
+    with a token, any name is accepted.
     """
     metrics = RetrievalMetrics()
     batching = BatchingRetriever(
@@ -102,7 +102,7 @@ def application(
     metrics.add_gauge("sleuth_queued_queries", "Queries waiting for a batch.", lambda: batching.queued)
     retriever = batching
     if cache:
-        # In front of the queue, so that cached results never wait.
+        # The cache comes before the queue, so cached results never wait.
         retriever = cached = CachedRetriever(batching, cache)
         metrics.add_gauge("sleuth_cached_queries", "Queries answered from the cache.", lambda: cached.counts.hits)
     api = _Api(retriever, metrics, facts, k, limits, pages)
@@ -193,7 +193,7 @@ class _Api:
         )
 
     async def _search(self, params: RetrieveRequest) -> bytes:
-        """The encoded hits of all queries; one failed query fails the request."""
+        """Return the encoded hits of all queries; one failed query fails the request."""
         queries, scored, limits = params.queries, params.return_scores, self.limits
         if params.reranks:
             k, name = params.topk_rerank or self.k, "topk_retrieval"

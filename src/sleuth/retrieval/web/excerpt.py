@@ -14,7 +14,7 @@ MIN_COVERAGE = 0.4  # share of the snippet's words that a window must contain to
 
 
 def excerpt(text: str, snippet: str, words: int = 300) -> str:
-    """At most `words` words of the text around the origin of the snippet; the snippet itself if it is not found.
+    """Return at most `words` words of the text around the snippet, or the snippet itself if the text lacks it.
 
     The excerpt is contiguous, and starts and ends at a paragraph or else a sentence boundary if possible.
     """
@@ -34,12 +34,12 @@ def excerpt(text: str, snippet: str, words: int = 300) -> str:
 
 
 def plain(snippet: str) -> str:
-    """A snippet without highlighting tags and entities."""
+    """Remove highlighting tags and entities from a snippet."""
     return unescape(TAG.sub("", snippet))
 
 
 def _find_origin(page: list[str], snippet: list[str], words: int) -> tuple[int, int] | None:
-    """The window of the page that best covers the snippet; rare words weigh more.
+    """Return the window of the page that best covers the snippet; rare words weigh more.
 
     Pairs of adjacent words count like words, so that a window in the snippet's own order wins.
     """
@@ -59,7 +59,7 @@ def _find_origin(page: list[str], snippet: list[str], words: int) -> tuple[int, 
 
 
 def _best_end(page: list[str], weights: dict[object, float], width: int) -> int:
-    """The end of the first window with the highest total weight; repeated words in a window count once."""
+    """Return the end of the first window with the highest total weight; repeated words in a window count once."""
     counts: Counter[object] = Counter()
     weight = best_weight = 0.0
     best = 0
@@ -80,7 +80,7 @@ def _best_end(page: list[str], weights: dict[object, float], width: int) -> int:
 
 
 def _start(text: str, earliest: int, latest: int) -> int:
-    """The start of the first paragraph in the range, or else of the first sentence, or else of the range."""
+    """Return the start of the first paragraph in the range, or else of the first sentence, or else of the range."""
     if earliest == 0 or text[earliest - 1] == "\n":
         return earliest
     newline = text.find("\n", earliest, latest)
@@ -94,7 +94,7 @@ def _start(text: str, earliest: int, latest: int) -> int:
 
 
 def _end(text: str, earliest: int, latest: int) -> int:
-    """The end of the last paragraph in the range, or else of the last sentence, or else of the range."""
+    """Return the end of the last paragraph in the range, or else of the last sentence, or else of the range."""
     marks = MARKS_AFTER.match(text, latest, latest + 8)
     latest = marks.end() if marks else latest
     if latest == len(text) or text[latest] == "\n":

@@ -1,4 +1,4 @@
-"""Fetching of web pages, protected against server-side request forgery: only public addresses are connected to."""
+"""Web page fetching, protected against server-side request forgery: connects to public addresses only."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ HEADERS = {
     "Connection": "close",
 }
 
-# IANA's special-purpose registries, where `is_global` is missing entries or changed between Python versions.
+# Entries of IANA's special-purpose registries that `is_global` lacks, or treats differently between Python versions.
 RESERVED_V4 = tuple(
     map(IPv4Network, ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15", "224.0.0.0/3"))
 )
@@ -51,12 +51,12 @@ class Page:
 
     @property
     def text(self) -> str:
-        """The decoded content, by its byte order mark or its declared encoding."""
+        """Decode the content by its byte order mark or declared encoding."""
         return decode_html(self.content, self.charset) if self.markup else decode(self.content, self.charset)
 
 
 class FetchRefused(SleuthError):
-    """A page that is not fetched because of its address, type or size; returned as a value."""
+    """A page that may not be fetched because of its address, type or size; returned as a value."""
 
 
 class FetchFailed(SleuthError):
@@ -64,7 +64,7 @@ class FetchFailed(SleuthError):
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """Addresses of a host by the operating system, which also reads 0x7f.1 and 2130706433 as addresses."""
+    """Resolve a host with the operating system, which also accepts 0x7f.1 and 2130706433 as addresses."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -85,8 +85,8 @@ class Fetcher:
     """Fetches pages from permitted addresses, within a deadline and a size limit that holds after decompression.
 
     A host is resolved once per request, all of its addresses must be permitted, and the connection goes to one of
-    them, so that DNS rebinding has no effect. Redirects are checked likewise. Behind a proxy the host is checked by
-    our own resolution, but the proxy resolves it again and has to enforce its own rules.
+    them, so that DNS rebinding has no effect. Redirects are checked in the same way. With a proxy, the host is
+    resolved and checked here, but the proxy resolves it again and must enforce its own rules.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Fetcher:
             return FetchFailed(str(error) or type(error).__name__)
 
     async def _open(self, client: httpx.AsyncClient, url: httpx.URL) -> httpx.Response:
-        """The response of the first permitted address that accepts a connection, IPv4 first."""
+        """Return the response of the first permitted address that accepts a connection, IPv4 first."""
         port = url.port or (443 if url.scheme == "https" else 80)
         if url.scheme not in ("http", "https"):
             raise FetchRefused(f"the scheme is {url.scheme!r}, expected http or https")
@@ -170,7 +170,7 @@ class Fetcher:
             received += len(chunk)
             body += chunk if decompressor is None else decompressor.decompress(chunk, self._limit + 1 - len(body))
             if max(received, len(body)) > self._limit:
-                raise FetchRefused(f"larger than {self._limit} bytes")
+                raise FetchRefused(f"the page is larger than {self._limit} bytes")
         if decompressor is not None and body and not decompressor.eof:
             raise FetchFailed("the compressed content is incomplete")
         return Page(str(url), bytes(body), media_type in HTML_TYPES, header.get_content_charset() or "")
@@ -179,7 +179,7 @@ class Fetcher:
 async def _send(
     client: httpx.AsyncClient, url: httpx.URL, address: Address | None = None, connect_seconds: float | None = None
 ) -> httpx.Response:
-    """Request a URL, optionally at a given address; the Host header and TLS still use the host of the URL."""
+    """Request a URL, optionally from a given address; the Host header and TLS still use the host of the URL."""
     request = client.build_request("GET", url if address is None else url.copy_with(host=str(address)))
     request.headers["Host"] = url.netloc.decode("ascii")
     request.extensions["sni_hostname"] = url.raw_host.decode("ascii")

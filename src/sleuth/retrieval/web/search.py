@@ -1,4 +1,4 @@
-"""Web search as a Retriever: the APIs of the providers, and hits with snippets or the text of pages around them."""
+"""Web search as a Retriever: provider APIs, and hits with snippets or the page text around the snippets."""
 
 import asyncio
 import json
@@ -24,9 +24,9 @@ from sleuth.retrieval.web.fetch import Fetcher, FetchFailed, FetchRefused, Page
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})?")
 COUNTRY = re.compile(r"[A-Za-z]{2}")
-# Messages of an exhausted quota, which retries cannot fix; limits per minute are retried.
+# Error messages for an exhausted quota, which retries cannot fix; rate limits per minute are retried.
 QUOTA_MESSAGE = re.compile(r"run out|not enough credits|per day|daily limit|monthly", re.IGNORECASE)
-MIN_RESULTS = 10  # requested per search: fewer cost the same, and duplicates are removed
+MIN_RESULTS = 10  # results requested per search: fewer cost the same, and duplicates are removed
 MAX_WORDS, MAX_CHARACTERS = 50, 400  # Brave rejects longer queries; Google ignores words after the 32nd
 LINK = re.compile(r"https?://", re.IGNORECASE)
 PAGE_CONNECTIONS = 64
@@ -37,7 +37,7 @@ PAGE_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class WebQuery:
-    """A query with the number of results; `language` and `country` are codes like de and at."""
+    """A query and the number of results to return; `language` and `country` are codes such as de and at."""
 
     query: str
     count: int
@@ -64,14 +64,14 @@ class Provider:
     key_params: Mapping[str, str] = field(default_factory=dict)
 
     def request_fields(self, search: WebQuery) -> dict[str, str | int]:
-        """Fields of a request, within the limits of the provider."""
+        """Return the fields of a request, within the limits of the provider."""
         query = " ".join(clean(search.query).split()[:MAX_WORDS])[:MAX_CHARACTERS]
         count = min(self.max_results, max(search.count, MIN_RESULTS))
         fields = self.fields(replace(search, query=query, count=count))
         return {name: value for name, value in fields.items() if value is not None}
 
     def parse(self, answer: object) -> list[WebResult]:
-        """Results without duplicate URLs, best first; raises ValueError if the response has another format."""
+        """Return results without duplicate URLs, best first; raise ValueError if the response has another format."""
         if not isinstance(answer, dict):
             raise ValueError(f"the response is of type {type(answer).__name__}, expected an object")
         unique: dict[str, WebResult] = {}
@@ -99,11 +99,11 @@ class Keys(Secrets):
 
     @property
     def variables(self) -> str:
-        """The environment variables of the keys, for error messages."""
+        """Names of the environment variables that hold the keys, for error messages."""
         return " and ".join(self._values)
 
     def add_to(self, request: httpx.Request) -> httpx.Request:
-        """A copy of the request with the keys."""
+        """Return a copy of the request with the keys."""
         return httpx.Request(
             request.method,
             request.url.copy_merge_params(self._params) if self._params else request.url,
@@ -138,7 +138,7 @@ def _brave_fields(search: WebQuery) -> dict[str, str | int | None]:
 
 
 def _serper_results(answer: dict[str, Any]) -> list[WebResult]:
-    """Organic results, preceded by the answer box if it quotes a page."""
+    """Return the organic results, preceded by the answer box if it quotes a page."""
     box = answer.get("answerBox")
     quoted = {"snippet": box.get("answer"), **box} if isinstance(box, dict) else {}
     boxed = [quoted] if _text(quoted.get("snippet")) else []
@@ -146,7 +146,7 @@ def _serper_results(answer: dict[str, Any]) -> list[WebResult]:
 
 
 def _serpapi_results(answer: dict[str, Any]) -> list[WebResult]:
-    """Organic results; a search without results succeeds with an "error"."""
+    """Return the organic results; SerpApi reports no results as an "error" with status Success."""
     metadata = answer.get("search_metadata")
     succeeded = isinstance(metadata, dict) and metadata.get("status") == "Success"
     if "error" in answer and not succeeded:
@@ -155,7 +155,7 @@ def _serpapi_results(answer: dict[str, Any]) -> list[WebResult]:
 
 
 def _brave_results(answer: dict[str, Any]) -> list[WebResult]:
-    """Web results; the whole section is missing if there are none."""
+    """Return the web results; Brave omits the section if there are none."""
     web = answer.get("web")
     rows = _rows(web, "results", "results") if isinstance(web, dict) else _rows(answer, "web", "query")
     texts = ("title", "description")
@@ -163,7 +163,7 @@ def _brave_results(answer: dict[str, Any]) -> list[WebResult]:
 
 
 def _rows(answer: dict[str, Any], name: str, proof: str) -> list[dict[str, Any]]:
-    """The rows under a name; they may be missing only if the response has the `proof` field."""
+    """Return the list `name` of a response; it may be missing only if the response has the field `proof`."""
     rows = answer.get(name)
     if rows is None and proof in answer:
         return []
@@ -173,7 +173,7 @@ def _rows(answer: dict[str, Any], name: str, proof: str) -> list[dict[str, Any]]
 
 
 def _results(rows: list[dict[str, Any]]) -> list[WebResult]:
-    """Rows that link to a web page."""
+    """Return the rows that link to a web page."""
 
     def first(row: dict[str, Any], *names: str) -> str:
         return next(filter(None, (_text(row.get(name)) for name in names)), "")
@@ -185,7 +185,7 @@ def _results(rows: list[dict[str, Any]]) -> list[WebResult]:
 
 
 def _text(value: object) -> str:
-    """A string on one line; "" for any other value."""
+    """Return a string on one line; "" for a value of another type."""
     return " ".join(clean(value).split()) if isinstance(value, str) else ""
 
 
@@ -226,7 +226,7 @@ PROVIDERS: dict[str, Provider] = {
 
 
 class WebSearch:
-    """Retriever over a web search provider; every query has hits or a SearchUnavailable within `deadline` seconds.
+    """Retriever over a web search provider; every query returns hits or SearchUnavailable within `deadline` seconds.
 
     With `pages`, a hit has the page's text around the snippet, or the snippet if the page is not available in time.
     """
@@ -320,7 +320,7 @@ class PageReader:
         self._threads = ThreadPoolExecutor(PAGE_THREADS, "page")
 
     async def read(self, result: WebResult, query: str, ends: float) -> str:
-        """The text of the page around the snippet, or the snippet if it is not available before `ends`."""
+        """Return the page text around the snippet, or the snippet if the page is not available before `ends`."""
         try:
             async with asyncio.timeout_at(ends), self._slots.current():
                 match await self._fetcher.fetch(result.url):
@@ -339,7 +339,7 @@ class PageReader:
 
 
 def relevant_text(page: Page, snippet: str, query: str) -> str:
-    """The part of a page around the snippet, or around the query if there is no snippet."""
+    """Return the part of a page around the snippet, or around the query if there is no snippet."""
     visible = page_text(page.text, page.url)[1] if page.markup else page.text
     if snippet:
         return excerpt(visible, snippet)

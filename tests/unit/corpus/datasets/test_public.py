@@ -152,9 +152,7 @@ def test_disk_space_is_checked_first(hub: Any, tmp_path: Path) -> None:
 
 def test_answers_of_the_hub(hub: Any, tmp_path: Path) -> None:
     hub.files = {"one.bin": b"1", "two.bin": b"2", "../../outside.bin": b"3"}
-    with pytest.raises(
-        InputError, match=r"has no file three\.bin \(any more\); it has \.\./\.\./outside\.bin, one\.bin"
-    ):
+    with pytest.raises(InputError, match=r"three\.bin.*\.\./\.\./outside\.bin, one\.bin"):
         download(tmp_path, "three.bin")
     download(tmp_path / "folder", "*.bin")
     assert not list(tmp_path.rglob("outside*"))

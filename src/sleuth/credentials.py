@@ -16,7 +16,7 @@ _SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "auth", "signat
 
 
 class Secrets:
-    """Secret values by the name that replaces them in text."""
+    """Secret values, keyed by the name that replaces them in text."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -25,7 +25,7 @@ class Secrets:
         return f"{type(self).__name__}({', '.join(self._values)})"
 
     def redact(self, text: str) -> str:
-        """Replace every secret in a text, also where it is escaped as JSON or as part of a URL."""
+        """Replace every secret in a text, including its JSON-escaped and URL-encoded forms."""
         for name, value in self._values.items():
             for form in (value, json.dumps(value)[1:-1], quote(value, safe=""), quote_plus(value)):
                 text = text.replace(form, f"[{name}]")
@@ -33,7 +33,7 @@ class Secrets:
 
 
 def token_from_env(variable: str | None) -> str | None:
-    """The bearer token in an environment variable; None without a variable, ConfigError if it is empty."""
+    """Return the bearer token in an environment variable, if one is named; raises ConfigError if it is empty."""
     if variable is None:
         return None
     token = os.environ.get(variable, "").strip()
@@ -43,7 +43,7 @@ def token_from_env(variable: str | None) -> str | None:
 
 
 def authorization_header(token: str | None, source: str = "the token") -> dict[str, str]:
-    """The bearer authorization header of a token, empty without a token; `source` names the token in errors."""
+    """Return the authorization header of a bearer token, if any; `source` names the token in errors."""
     if token is None:
         return {}
     if not (token and token.isascii() and token.isprintable()) or " " in token:

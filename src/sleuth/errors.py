@@ -17,7 +17,7 @@ SystemExit
 
 
 class SleuthError(Exception):
-    """Base class of all exceptions below."""
+    """Base class of Sleuth's exceptions."""
 
 
 class UserError(SleuthError):
@@ -67,13 +67,13 @@ class EngineFailure(SleuthError):
 
 
 class TrainingStopped(SleuthError):
-    """A guard stopped the run; the message says which and why."""
+    """A guard stopped the run; the message names the guard and the reason."""
 
 
 class Interrupted(SystemExit):
-    """A signal asked the process to stop: exit code 128 + its number.
+    """A signal asked the process to stop: exit code 128 + signal number.
 
-    Not a KeyboardInterrupt, which typer would turn into exit code 130 for SIGTERM, too.
+    Not a KeyboardInterrupt, which typer would turn into exit code 130 even for SIGTERM.
     """
 
     def __init__(self, signal: int) -> None:

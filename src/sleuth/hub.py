@@ -80,7 +80,7 @@ def cached_model(model: str) -> Path | None:
 
 
 def download_model(model: str, patterns: Sequence[str], alternative: str, *, ignore: Sequence[str] = ()) -> Path:
-    """Download the files of a model that match the patterns; the error recommends `alternative`."""
+    """Download the files of a model that match the patterns; errors recommend `alternative`."""
     from huggingface_hub import snapshot_download
 
     with _explain_hub_errors(f"the model {model!r}, which is not a local folder,", alternative):
@@ -95,7 +95,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def list_dataset(repo: str, alternative: str) -> list[HubFile]:
-    """List the files of a data set with their sizes and checksums; the error recommends `alternative`."""
+    """List the files of a data set with their sizes and checksums; errors recommend `alternative`."""
     from huggingface_hub import HfApi
 
     with _explain_hub_errors(f"the data set {repo}", alternative):
@@ -109,7 +109,7 @@ def list_dataset(repo: str, alternative: str) -> list[HubFile]:
 
 
 def download_file(repo: str, file: HubFile, output: BinaryIO, start: int, report: Report, alternative: str) -> None:
-    """Write a file of a data set into `output` at offset `start`, resuming after the content that is there.
+    """Write a file of a data set into `output` at offset `start`, resuming after any content already there.
 
     Content with a wrong checksum is downloaded once more; a second mismatch raises InputError.
     """
@@ -127,7 +127,7 @@ def download_file(repo: str, file: HubFile, output: BinaryIO, start: int, report
             report("downloading", done)
 
     url = hf_hub_url(repo, file.path, repo_type="dataset")
-    # A compressed answer cannot be resumed.
+    # A compressed response cannot be resumed.
     headers = {**build_hf_headers(library_name="sleuth"), "accept-encoding": "identity"}
     for _ in range(2):
         done = min(max(output.seek(0, os.SEEK_END) - start, 0), file.size)

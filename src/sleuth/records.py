@@ -165,7 +165,7 @@ class Trajectory:
         return self.calls("search")
 
     def calls(self, tool: str) -> int:
-        """Number of calls of a tool that returned a result."""
+        """Return the number of calls of a tool that returned a result."""
         returned = (turn for turn in self.turns if turn.outcome in (Outcome.FOUND, Outcome.RETURNED))
         return sum(isinstance(turn.action, ToolCall) and turn.action.name == tool for turn in returned)
 
@@ -204,5 +204,5 @@ class Estimate:
 
 
 def run_lengths(sampled: Sequence[bool]) -> list[tuple[str, int]]:
-    """The origin of each token as runs: [("given", 12), ("sampled", 5), ...]."""
+    """Encode the origin of each token as runs: [("given", 12), ("sampled", 5), ...]."""
     return [("sampled" if key else "given", len(list(run))) for key, run in groupby(sampled)]

@@ -37,7 +37,7 @@ def _render_cached(tokens: Tokens, conversation: str, generation_prompt: bool) -
 
 
 def render(messages: Messages, tokens: Tokens, functions: Functions = (), *, generation_prompt: bool) -> str:
-    """Render messages through the chat template as text."""
+    """Render messages as text with the chat template."""
     text = tokens.tokenizer.apply_chat_template(
         [dict(message) for message in messages],
         tools=[dict(function) for function in functions] or None,
@@ -62,15 +62,15 @@ def is_json_string(before: str, after: str) -> bool:
 
 
 def turn_frame(role: str, tokens: Tokens, functions: Functions) -> Observation:
-    """The empty observation of a role: the template text between two turns of the model, around the content.
+    """Return the template text around a `role` message between two model turns, as an observation without a body.
 
-    Only this suffix is appended later: earlier tokens stay as they are, even if the template would rewrite them. Raises
-    ConfigError if the frame depends on the position of the turn.
+    Only this text is appended later: earlier tokens stay unchanged, even if the template would render them differently.
+    Raises ConfigError if the text depends on the position of the turn.
     """
     turns = [{"role": name} for name in ("user", "assistant", role, "assistant", role)]
     once, twice = (_text_between(turns[:count], tokens, functions) for count in (3, 5))
     opening, closing = once[-2:]
-    # A later turn may rewrite the text before its own placeholder, but not the text after the model's words.
+    # Appending turns may change the text before an assistant message, but not the text after it.
     if twice[-2:] != [opening, closing] or twice[1] != opening:
         raise ConfigError(
             f"the chat template renders {role} messages differently from turn to turn, so they cannot be appended to "

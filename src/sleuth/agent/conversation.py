@@ -13,7 +13,7 @@ from sleuth.engines.base import Completion, Engine, Finish, Sampling, Session
 from sleuth.model.tokens import BROKEN, Tokens
 from sleuth.records import Action
 
-OnText = Callable[[str], None]  # receives the text of a conversation as it grows
+OnText = Callable[[str], None]  # called with each new piece of the conversation's text
 
 
 class ModelTurn(NamedTuple):
@@ -33,7 +33,7 @@ class Shown(NamedTuple):
 
 
 class Conversation(Protocol):
-    """A conversation of prompts, generations and observations; the ledger stays empty for models behind an API."""
+    """A conversation of prompts, generations and observations; the ledger stays empty for a chat-completions server."""
 
     @property
     def ledger(self) -> Ledger: ...
@@ -42,16 +42,16 @@ class Conversation(Protocol):
     def room(self) -> int: ...  # the number of tokens that can still be added
 
     def begin(self, messages: Sequence[dict[str, str]], functions: Functions = ()) -> None:
-        """Add the prompt, which declares these functions to the model."""
+        """Add the prompt and declare these functions to the model."""
 
     async def generate(self, sampling: Sampling) -> ModelTurn:
-        """Sample the model's next turn; raise EngineFailure if that is impossible."""
+        """Sample the model's next turn; raises EngineFailure if generation fails."""
 
     def observe(self, observation: Observation, limit: int) -> Shown:
         """Add an observation of at most `limit` tokens."""
 
     def count(self, messages: Sequence[dict[str, str]]) -> int:
-        """The number of tokens of a prompt."""
+        """Count the tokens of a prompt."""
 
     def truncate(self, text: str, limit: int) -> str:
         """Cut a text to at most `limit` tokens."""
@@ -59,7 +59,7 @@ class Conversation(Protocol):
 
 @dataclass(slots=True)
 class TokenConversation:
-    """A conversation with an engine, token by token: sampled tokens are never decoded and encoded again."""
+    """A conversation with an engine, token by token: sampled tokens are never decoded and re-encoded."""
 
     engine: Engine
     tokens: Tokens
@@ -110,7 +110,7 @@ class TokenConversation:
 
 @dataclass(slots=True)
 class TextStream:
-    """Streams the text of one turn; a character split over several tokens is sent when it is complete."""
+    """Streams the text of one turn; a character split across several tokens is sent once it is complete."""
 
     tokens: Tokens
     on_text: OnText
@@ -118,7 +118,8 @@ class TextStream:
     _sent: int = 0
 
     def add(self, ids: Sequence[int]) -> None:
-        """Add tokens; all tokens are decoded together, because some decoders insert spaces between them."""
+        """Add tokens and send the text they complete."""
+        # Decoded all together, because some decoders insert spaces between tokens.
         self._ids.extend(ids)
         text = self.tokens.decode(self._ids)
         if not text.endswith(BROKEN) and len(text) != self._sent:
@@ -127,9 +128,9 @@ class TextStream:
 
 
 def trim_at_stop(completion: Completion, stops: Sequence[str], tokens: Tokens) -> tuple[Completion, str]:
-    """Cut tokens and text at the end of the first stop string.
+    """Cut a completion and its text after the first stop string.
 
-    Tokens after it, if an engine returns any, are dropped: they are neither shown nor trained.
+    Any tokens that the engine returned after the stop string are dropped: they are neither shown nor trained on.
     """
     text = tokens.decode(completion.ids)
     end = end_of_first_stop(text, stops)
@@ -148,5 +149,5 @@ def trim_at_stop(completion: Completion, stops: Sequence[str], tokens: Tokens) -
 
 
 def end_of_first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """The end of the first stop string in a text; None if there is none."""
+    """Return the end position of the first stop string in a text, or None if there is no stop string."""
     return min((text.index(stop) + len(stop) for stop in stops if stop in text), default=None)

@@ -23,7 +23,7 @@ from sleuth.records import Action, Answer, Malformed, Outcome, Question, StopRea
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An episode to run; temperature 0 is greedy; `top_p` 1 and `top_k` 0 disable truncation."""
+    """An episode to run; temperature 0 means greedy decoding, `top_p` 1 and `top_k` 0 disable truncation."""
 
     question: Question
     group: int = 0
@@ -35,14 +35,14 @@ class Task:
     top_k: int = 0
 
     def turn_seed(self, turn: int) -> int:
-        """Seed of a turn: distinct for each turn of each sample, and the same in every process."""
+        """Return the sampling seed of a turn: distinct for each turn of each sample, identical in every process."""
         name = f"{self.seed}/{self.step}/{self.group}/{self.question.id}/{self.sample}/{turn}"
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
     def trajectory(
         self, stop: StopReason, turns: Sequence[Turn] = (), failure: str | None = None, ledger: Ledger | None = None
     ) -> Trajectory:
-        """The finished episode; without a ledger it has no tokens."""
+        """Build the trajectory of the finished episode; without a ledger, it has no tokens."""
         ledger = ledger or Ledger()
         return Trajectory(
             question=self.question,
@@ -60,14 +60,14 @@ class Task:
 
 
 class Runner(TypingProtocol):
-    """Anything that runs tasks."""
+    """Interface for running tasks."""
 
     async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
-        """Run an episode to its end; it is unusable if something other than the model failed."""
+        """Run an episode to its end; the trajectory is unusable if anything other than the model failed."""
 
 
 class ConfiguredRunner(Runner, TypingProtocol):
-    """A runner with a protocol, tools and settings: an agent with an engine, or with a server."""
+    """A runner with a protocol, tools and settings; its model runs in an engine or on a server."""
 
     @property
     def protocol(self) -> Protocol: ...
@@ -77,12 +77,12 @@ class ConfiguredRunner(Runner, TypingProtocol):
     def config(self) -> AgentConfig: ...
 
 
-# A method of the package; `methods.UserMethod` adapts the signature of an imported function to it.
+# Signature of the built-in methods; `methods.UserMethod` adapts imported functions to it.
 Method = Callable[[ConfiguredRunner, Task, Conversation], Awaitable[Trajectory]]
 
 
 async def multi_turn(agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
-    """The method `search`: turns of reasoning and tool calls, with observations, until the model answers."""
+    """The method `search`: alternate model turns and observations until the model answers."""
     conversation.begin(prompts.messages(task.question, agent.config.template, agent.protocol), agent.protocol.functions)
     return await Episode(agent, task, conversation, agent.config.max_turns).run()
 
@@ -99,7 +99,7 @@ class Agent:
     method: Method = multi_turn
 
     def __post_init__(self) -> None:
-        prompts.load_template(self.config.template)  # an unknown name is an error here, not in the middle of a batch
+        prompts.load_template(self.config.template)  # fail on an unknown name now, not in the middle of a batch
 
     async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
         try:
@@ -125,7 +125,7 @@ class Episode:
     failure: str | None = None
 
     async def run(self) -> Trajectory:
-        """Continue a conversation that has its prompt."""
+        """Run the episode in a conversation that already contains the prompt."""
         stop = None
         while stop is None:
             stop = await self._step()
@@ -209,7 +209,7 @@ class Episode:
 async def run_batch(
     agent: Runner, tasks: Sequence[Task], concurrent: int, done: Callable[[Trajectory], None] | None = None
 ) -> list[Trajectory]:
-    """Run at most `concurrent` episodes at a time; they start, and are returned, in the given order."""
+    """Run tasks in order, at most `concurrent` at a time, and return their trajectories in the same order."""
     pending = iter(enumerate(tasks))
     finished: dict[int, Trajectory] = {}
 
@@ -224,5 +224,5 @@ async def run_batch(
             for _ in range(min(concurrent, len(tasks))):
                 group.create_task(worker())
     except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from errors  # the first, which cancelled the others, is the one callers catch
+        raise errors.exceptions[0] from errors  # callers catch the first exception, which cancelled the other tasks
     return [finished[order] for order in range(len(tasks))]

@@ -1,4 +1,4 @@
-"""The protocol of JSON function calls through the chat template, which Qwen, Hermes and Llama 3 are trained on."""
+"""The protocol for JSON function calls in the chat template's format, as Qwen, Hermes and Llama 3 write them."""
 
 import json
 import re
@@ -20,11 +20,11 @@ INSTRUCTION = (
     "between <answer> and </answer>, for example <answer> Lisbon </answer>."
 )
 HINTS = {"search": "call the function search with one query or several", "access": "read a page with access"}
-GRAMMAR_TAGS = ("think", "answer", "tool_call", "tool_response", "tools")  # no document may write these
+GRAMMAR_TAGS = ("think", "answer", "tool_call", "tool_response", "tools")  # rewritten wherever a document contains them
 
 
 class ParsedTurn(NamedTuple):
-    """The content of a turn's action and the text around it; if it is malformed, the content is the reason."""
+    """The content of a turn's action and the text around it; the content of a malformed action is the reason."""
 
     kind: Literal["call", "answer", "neither"]
     content: str
@@ -89,7 +89,7 @@ class Bare:
 
 
 class FunctionCalls:
-    """Calls are JSON, observations are tool messages, and an answer is in <answer> tags of a turn without a call.
+    """Protocol of JSON calls and tool messages; a turn without a call answers in <answer> tags.
 
     Generation stops after the first call of a turn. The chat template determines the format of calls.
     """
@@ -169,7 +169,7 @@ class FunctionCalls:
 
 
 class RemoteFunctionCalls(FunctionCalls):
-    """Function calls of a chat-completions server, which parses the model's format itself; observations are text."""
+    """Function calls that a chat-completions server has already parsed; observations are plain text."""
 
     def __init__(self, tools: Sequence[Tool] = (SEARCH,)) -> None:
         frame = Observation("", "", "")
@@ -200,7 +200,7 @@ def _list_documents(hits: Sequence[Hit]) -> str:
 
 
 def _detect_format(tokens: Tokens, functions: Functions) -> CallFormat:
-    """Render a call with the chat template, and find the format that parses it."""
+    """Render a call with the chat template and return the format that parses it."""
     if tokens.tokenizer.chat_template is None:
         raise ConfigError(f"agent.protocol = tools needs a chat template, and the model has none; {REMEDY}")
     question = {"role": "user", "content": GAP}

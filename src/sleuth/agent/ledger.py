@@ -12,7 +12,7 @@ class Ledger:
 
     ids: tuple[int, ...] = ()
     origin: tuple[bool, ...] = ()  # True for exactly the sampled tokens
-    logprobs: tuple[float, ...] = ()  # of the sampled tokens, like `versions`
+    logprobs: tuple[float, ...] = ()  # one per sampled token, like `versions`
     versions: tuple[int, ...] = ()
 
     def __len__(self) -> int:

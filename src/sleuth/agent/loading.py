@@ -1,4 +1,4 @@
-"""Loading of agents: from a run folder, a model or an endpoint."""
+"""Load agents from a run folder, a model or an endpoint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ def build_agent(
 
 
 def build_toolbox(config: Config, index: Path, recording: Path, tools: Sequence[Tool] | None = None) -> Toolbox:
-    """The tools of the agent; searches are written to `recording` if `retrieval.record` is set."""
+    """Build the agent's tools; searches are written to `recording` if `retrieval.record` is set."""
     searches = config.agent.method not in UNSEARCHED
     retriever = open_retriever(config.retrieval, index, recording) if searches else NullRetriever()
     opens_pages = "access" in config.agent.tools or config.retrieval.pages is not None
@@ -50,14 +50,14 @@ def build_toolbox(config: Config, index: Path, recording: Path, tools: Sequence[
 
 
 def require_search(config: Config) -> None:
-    """Raise InputError if the search server does not answer; cheaper than loading a model first."""
+    """Raise InputError if the search server does not respond; call this before loading a model."""
     if config.agent.method not in UNSEARCHED and config.retrieval.replay is None:
         require_ready(config.retrieval.index, config.retrieval.service)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSources:
-    """Paths of the corpus, the question files and the index of a run; a user's own index needs no corpus."""
+    """Paths of the corpus, the question files and the index of a run; `corpus` is None if the run has none."""
 
     corpus: Path | None
     train: tuple[Path, ...]
@@ -86,7 +86,7 @@ def latest_checkpoint(run: Run) -> Path:
 
 
 def load_run_agent(run: Run, before: bool = False) -> Agent:
-    """The agent of a run in the embedded engine, with the newest or the initial weights."""
+    """Load the agent of a run into the embedded engine, with the newest or the initial weights."""
     spec = _run_spec(run, AgentOptions(before=before), None)
     engine = spec.config.engine
     if engine.is_server:  # the servers that the run was trained with may be gone
@@ -95,7 +95,7 @@ def load_run_agent(run: Run, before: bool = False) -> Agent:
 
 
 def load_model_agent(model: str, questions: Path, index: str | None, settings: Sequence[str]) -> tuple[Agent, Config]:
-    """The agent of an untrained model with an index, and its config."""
+    """Load an agent from an untrained model and an index; return the agent and its config."""
     require_effective(settings, ("agent.", "engine.", "retrieval.", "reward."))
     spec = _model_spec(model, AgentOptions(tuple(settings), index), questions)
     return spec.load(), spec.config
@@ -103,7 +103,7 @@ def load_model_agent(model: str, questions: Path, index: str | None, settings: S
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """Command-line options for an agent: settings, another index, a method, the policy before training."""
+    """Command-line options for an agent; `before` selects the policy from before training."""
 
     settings: tuple[str, ...] = ()
     index: str | None = None
@@ -123,7 +123,7 @@ class AgentOptions:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """A local agent before its weights are loaded; `questions` and `training` are the question files of a run."""
+    """A local agent whose weights are not loaded yet; `questions` and `training` are the question files of a run."""
 
     name: str
     config: Config
@@ -147,14 +147,14 @@ class AgentSpec:
         return self.config.concurrency
 
     def load(self, shots: Sequence[Question] = (), *, lockstep: bool | None = None) -> Agent:
-        """Load the weights; `shots` are examples for the prompt, `lockstep` overrides the settings."""
+        """Load the weights and build the agent; `shots` are prompt examples, `lockstep` overrides its setting."""
         method = methods.make_method(self.config.agent, shots)
         require_search(self.config)
         engine, tokens = load_engine(self.config, self.weights, lockstep=lockstep)
         return replace(build_agent(self.config, engine, tokens, self.index, self.recording), method=method)
 
     def stamp(self) -> Mapping[str, Any]:
-        """Everything that answers depend on except the questions."""
+        """Return everything that the answers depend on, except the questions."""
         device, name = select_device(), self.config.agent.protocol
         tokens = None if name in ("tags", "rlinf") else Tokens.load(self.weights)
         grammar = protocol.make_protocol(name, tokens, load_tools(self.config.agent))
@@ -168,7 +168,7 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True)
 class RemoteAgentSpec:
-    """An agent whose model is behind an endpoint; `served` is the server's description of the model."""
+    """An agent whose model runs on a server; `served` is the server's description of the model."""
 
     name: str
     config: Config
@@ -189,14 +189,14 @@ class RemoteAgentSpec:
         return RemoteAgent.of(self.endpoint, tools, self.config.agent, shots)
 
     def stamp(self) -> Mapping[str, Any]:
-        """Everything that answers depend on except the questions, as reported by the server."""
+        """Return everything that the answers depend on, except the questions, as reported by the server."""
         model = {"url": redact(self.endpoint.base), "name": self.endpoint.model, "served": self.served}
         grammar = make_message_protocol(self.config.agent.protocol, load_tools(self.config.agent))
         return {"model": model, **stamp_settings(self.config, self.index, grammar)}
 
 
 def describe_agent(name: str, options: AgentOptions, questions: Path | None) -> AgentSpec:
-    """The agent of a run folder, or of a model by folder or hub name."""
+    """Describe the agent of a run folder, a model folder or a hub name, without loading its weights."""
     require_effective(options.settings, ("agent.", "engine.", "retrieval.", "model.dtype"))
     folder = Path(name)
     if (folder / "manifest.json").is_file():
@@ -209,7 +209,7 @@ def describe_agent(name: str, options: AgentOptions, questions: Path | None) -> 
 
 
 def describe_remote_agent(endpoint: Endpoint, options: AgentOptions, questions: Path | None) -> RemoteAgentSpec:
-    """The agent of a served model; raises InputError if the server does not answer or does not serve it."""
+    """Describe the agent of a served model; raises InputError if the server does not respond or lacks the model."""
     require_effective(options.settings, ("agent.", "retrieval.", "engine.slots"))
     if options.before:
         raise ConfigError("--before has no effect with a server address; remove it")
@@ -225,10 +225,10 @@ def describe_remote_agent(endpoint: Endpoint, options: AgentOptions, questions: 
 
 
 def require_effective(settings: Sequence[str], prefixes: tuple[str, ...]) -> None:
-    """Raise ConfigError for settings outside these groups, because they would have no effect."""
+    """Raise ConfigError for settings outside these groups, which would have no effect."""
     for setting in settings:
         if not setting.strip().startswith(prefixes):
-            raise ConfigError(f"--set {setting} has no effect here; only settings of {', '.join(prefixes)} have one")
+            raise ConfigError(f"--set {setting} has no effect here; only settings of {', '.join(prefixes)} do")
 
 
 def _run_spec(run: Run, options: AgentOptions, questions: Path | None) -> AgentSpec:
@@ -262,7 +262,7 @@ def _model_spec(name: str, options: AgentOptions, questions: Path | None) -> Age
 
 
 def _external_tree(name: str, kind: str, options: AgentOptions, questions: Path | None) -> dict[str, Any]:
-    """The data and retrieval settings of a model without a run."""
+    """Return the data and retrieval settings for a model that has no run."""
     if questions is None:
         raise InputError(f"{name} is {kind} without questions; name a question file with --suite")
     if options.index is None and options.chosen_method not in UNSEARCHED:
@@ -287,7 +287,7 @@ def _without_training_servers(config: Config, options: AgentOptions) -> Config:
 
 
 def _apply_options(config: Config, options: AgentOptions, index: str, questions: Sequence[Path]) -> Config:
-    """Merge a run's settings with the command's; the run's index is reused."""
+    """Apply the command-line options to a run's settings; the run's index is reused."""
     tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
     tree.pop("world", None)
     paths = [str(path) for path in questions]

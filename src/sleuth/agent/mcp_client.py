@@ -21,10 +21,10 @@ CONNECT_SECONDS = 10.0
 
 
 def server_tools(url: str) -> list[Tool]:
-    """The tools that a server lists; raises InputError if it does not answer."""
+    """List the tools of a server; raises InputError if the server does not respond."""
     try:
         declarations = asyncio.run(asyncio.wait_for(_list_tools(url), CONNECT_SECONDS))
-    except Exception as error:  # the SDK raises groups of its own and its transport's errors
+    except Exception as error:  # the SDK raises exception groups of its own and its transport's errors
         raise InputError(
             f"agent.tools: no MCP server answers at {url} ({_cause(error)}); start it, or correct the address"
         ) from error
@@ -62,7 +62,7 @@ def _tool(url: str, declaration: Declaration) -> Tool:
 
 
 async def _run(url: str, name: str, _toolbox: Toolbox, arguments: Mapping[str, Any]) -> str:
-    try:  # with a new session per call: servers behind load balancers keep none
+    try:  # a new session per call: servers behind load balancers keep no sessions
         async with Client(url) as client:
             result = await client.call_tool(name, dict(arguments))
     except Exception as error:
@@ -74,7 +74,7 @@ async def _run(url: str, name: str, _toolbox: Toolbox, arguments: Mapping[str, A
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost cause of an exception group, in one line."""
+    """Describe the innermost cause of an exception group in one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

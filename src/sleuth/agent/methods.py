@@ -19,7 +19,7 @@ from sleuth.records import Answer, Hit, Malformed, Outcome, Question, StopReason
 
 @dataclass(frozen=True, slots=True)
 class OneTurn:
-    """Answers in one turn; `rag` first retrieves passages for the question. `shots` are examples in the prompt.
+    """Answers in one turn, after a search for the question if `retrieves` is set; `shots` are examples in the prompt.
 
     Retrieved passages are recorded as the hits of the turn, even if they did not fit into the prompt. They do not count
     as a search by the model.
@@ -68,7 +68,7 @@ class OneTurn:
         return prompts.fill(question, template, protocol, documents, examples)
 
     def _fit(self, question: Question, documents: str, agent: ConfiguredRunner, conversation: Conversation) -> str:
-        """Cut the documents to the observation budget, and further if the prompt would leave too little for a turn."""
+        """Cut the documents to the observation budget, or further if too few tokens would remain for a turn."""
         if not self.retrieves:
             return ""
         config = agent.config
@@ -76,7 +76,7 @@ class OneTurn:
         if conversation.count(self.messages(question, shown, agent)) + config.turn_tokens <= config.context_tokens:
             return shown
         room = config.context_tokens - conversation.count(self.messages(question, "", agent))
-        # If there is no room for a whole turn, half of the room is for the answer.
+        # If a whole turn does not fit, half of the remaining tokens are reserved for the answer.
         return conversation.truncate(
             documents, min(config.observation_tokens, max(room - config.turn_tokens, room // 2, 0))
         )
@@ -88,9 +88,10 @@ def describe(hits: Sequence[Hit], protocol: Protocol) -> str:
 
 
 def _accept_plain_answer(trajectory: Trajectory) -> Trajectory:
-    """Accept a reply without answer tags as the answer, because not every model was trained to use them.
+    """Accept a reply without answer tags as the answer.
 
-    A truncated thought is not accepted: it may mention a candidate that it goes on to reject.
+    Not every model is trained to use the tags. A truncated thought is not accepted: it may mention a candidate that the
+    model would go on to reject.
     """
     last = trajectory.turns[-1] if trajectory.turns else None
     if last is None or trajectory.stop is not StopReason.OUT_OF_TURNS or not isinstance(last.action, Malformed):
@@ -103,7 +104,7 @@ def _accept_plain_answer(trajectory: Trajectory) -> Trajectory:
 
 
 def _is_well_formed(turn: Turn, template: str, protocol: Protocol) -> bool:
-    """Whether a turn has the format that its prompt requires; without <think> in the prompt, only the answer."""
+    """Whether a turn has the format that its prompt requires: only an answer if the prompt does not ask for <think>."""
     if prompts.THOUGHT in prompts.load_template(template):
         return turn.formed
     if not isinstance(turn.action, Answer):
@@ -125,20 +126,20 @@ METHODS: dict[str, Method] = {
     "cot": OneTurn(),
     "rag": OneTurn(retrieves=True),
 }
-# The tag that shows which grammar a prompt explains, and the protocol of that grammar.
+# The tag that identifies the grammar described in a prompt, and the protocol of that grammar.
 GRAMMARS = {"<search>": "tags", "<tool_call>": "tools"}
 CONTRACT = Contract(("agent", "task", "session", "on_text"), "a Trajectory", is_async=True)
 
 
 def find_method(name: str) -> Method:
-    """A built-in method, or the user's `async (agent, task, session, on_text)` function named by `import:`."""
+    """Return a built-in method, or import the user's function `async (agent, task, session, on_text)`."""
     if name.startswith(IMPORT):
         return UserMethod(name, import_function(name, CONTRACT))
     return resolve("agent.method", name, METHODS, CONTRACT)
 
 
 def make_method(config: AgentConfig, shots: Sequence[Question] = ()) -> Method:
-    """The configured method with its examples; raises ConfigError if the prompt or the examples do not fit it."""
+    """Build the configured method; raises ConfigError if the prompt or the examples do not fit it."""
     method = find_method(config.method)
     if isinstance(method, OneTurn):
         method = replace(method, shots=tuple(shots))
@@ -195,7 +196,7 @@ def _problem(result: object, task: Task) -> str | None:
 
 
 def require_prompts(agent: ConfiguredRunner, questions: Iterable[Question]) -> None:
-    """Raise ConfigError if the method uses the prompts of the questions, and a prompt is for another protocol."""
+    """Raise ConfigError if the method uses the questions' own prompts and one is written for another protocol."""
     if agent.config.method != "search":
         return
     call = agent.protocol.write(ToolCall.search("Oslo"))
@@ -210,7 +211,7 @@ def require_prompts(agent: ConfiguredRunner, questions: Iterable[Question]) -> N
 
 
 def describe_overlong(agent: Agent, questions: Sequence[Question], what: str) -> str | None:
-    """A warning about prompts that fill the context, or None; raises ConfigError if all of them do."""
+    """Return a warning if some prompts fill the context, else None; raises ConfigError if all prompts do."""
     if not isinstance(agent.method, OneTurn) and agent.method is not multi_turn:
         return None  # a user's method writes its own prompts
     limit = agent.config.context_tokens
@@ -240,7 +241,7 @@ def count_prompt_tokens(agent: Agent, question: Question) -> int:
 
 
 def draw_shots(questions: Sequence[Question], count: int, seed: int) -> tuple[Question, ...]:
-    """Draw example questions by seed; with the same seed, fewer examples are a prefix of more."""
+    """Draw example questions at random; with the same seed, a smaller draw is a prefix of a larger draw."""
     if count > len(questions):
         raise ConfigError(f"--shots is {count}, but there are only {len(questions)} questions to draw from; lower it")
     order = list(questions)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from sleuth.model.tokens import BROKEN, Tokens
 
-MAX_CHARACTERS = 1_000_000  # longer texts are cut before sanitizing; no context holds more
+MAX_CHARACTERS = 1_000_000  # longer texts are cut before sanitizing; no context is this long
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Opening, body and closing; only the body is ever cut.
+    """Text shown to the model: opening, body and closing; only the body is ever cut.
 
-    A `trusted` frame is the chat template's own text: it may contain special tokens, and its opening first ends the
-    model's turn. `quoted` marks a template that writes the body as a JSON string.
+    A `trusted` frame is the chat template's own text: it may contain special tokens, and its opening starts with
+    the end of the model's turn. `quoted` marks a template that writes the body as a JSON string.
     """
 
     opening: str
@@ -35,14 +35,14 @@ class Observation:
         return json.dumps(self.body, ensure_ascii=False)[1:-1] if self.quoted else self.body
 
     def ids(self, tokens: Tokens, limit: int) -> list[int] | None:
-        """At most `limit` tokens; None if no token of the body fits."""
+        """Return at most `limit` token ids, or None if no token of the body fits."""
         fitted = self.fit(tokens, limit)
         return None if fitted is None else fitted[0]
 
     def fit(self, tokens: Tokens, limit: int, *, turn_ended: bool = False) -> tuple[list[int], str | None] | None:
-        """At most `limit` tokens, and the remaining body if it was cut; None if nothing of the body fits.
+        """Return at most `limit` token ids, and the kept part of a cut body; None if no token of the body fits.
 
-        With `turn_ended` the model sampled its own end-of-turn token, which is not repeated.
+        With `turn_ended`, the end-of-turn token is not repeated, because the model has sampled it.
         """
         if not self.trusted:
             whole = tokens.encode(self.text)
@@ -59,7 +59,7 @@ class Observation:
         return ids, None if len(body) <= room else self._unescape(tokens.decode(body[:room]))
 
     def _unescape(self, prefix: str) -> str:
-        """The part of the body that corresponds to a prefix of its escaped form."""
+        """Return the part of the body that corresponds to a prefix of its escaped form."""
         prefix = prefix.rstrip(BROKEN)
         if not self.quoted:
             return prefix
@@ -75,10 +75,10 @@ class Observation:
 
 
 def sanitizer(tags: Sequence[str], tokens: Tokens | None) -> Callable[[str], str]:
-    """A function that rewrites grammar tags and special tokens in untrusted text with round brackets.
+    """Return a function that rewrites grammar tags and special tokens in untrusted text with round brackets.
 
-    It covers tags of these names, markers such as <|im_start|>, and every bracketed token that the tokenizer added:
-    the tokenizer reads these as special tokens even in plain text.
+    It covers tags with these names, markers such as <|im_start|>, and every bracketed token added to the tokenizer,
+    which would encode them as special tokens even in plain text.
     """
     added = [
         re.escape(token.content)

@@ -1,4 +1,4 @@
-"""Prompts: build the initial ids of an episode from a question and a template."""
+"""Prompts: build the initial token ids of an episode from a question and a template."""
 
 import re
 import tomllib
@@ -18,7 +18,7 @@ _PLACEHOLDER = re.compile(r"\{(instruction|question|form|documents|examples)\}")
 
 
 def render(question: Question, template: str, protocol: Protocol, tokens: Tokens) -> list[int]:
-    """The ids of the prompt: the question's own prompt if it has one, else the template."""
+    """Return the token ids of the question's own prompt, or of the template if the question has none."""
     return encode(messages(question, template, protocol), tokens, protocol.functions)
 
 
@@ -29,7 +29,7 @@ def messages(question: Question, template: str, protocol: Protocol) -> tuple[dic
 def fill(
     question: Question, template: str, protocol: Protocol, documents: str = "", examples: str = ""
 ) -> tuple[dict[str, str], ...]:
-    """The template filled in; the question's own prompt is ignored."""
+    """Fill in the template, ignoring the question's own prompt."""
     contents = {
         "instruction": protocol.instruction,
         "question": with_question_mark(question),
@@ -56,7 +56,7 @@ def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequen
 
 
 def load_template(template: str) -> str:
-    """The text of a shipped template, or of NAME in the user's file, given as FILE.toml:NAME."""
+    """Return the text of a shipped template, or of a user's template given as FILE.toml:NAME."""
     file, colon, name = template.rpartition(":")
     known = templates(Path(file) if colon else SHIPPED)
     if name not in known:

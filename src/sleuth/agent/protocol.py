@@ -61,7 +61,7 @@ class Protocol(TypingProtocol):
         """The observation after a malformed turn."""
 
     def to_messages(self, turns: Sequence[str], observations: Sequence[Observation]) -> list[dict[str, str]]:
-        """An episode as training messages: its turns, and the observation after each but the last."""
+        """Convert an episode to training messages: its turns, with an observation after each turn but the last."""
 
 
 PROTOCOLS: dict[str, Callable[[Tokens | None, Sequence[Tool]], Protocol]] = {
@@ -72,7 +72,7 @@ PROTOCOLS: dict[str, Callable[[Tokens | None, Sequence[Tool]], Protocol]] = {
 
 
 def make_protocol(name: str, tokens: Tokens | None = None, tools: Sequence[Tool] = (SEARCH,)) -> Protocol:
-    """The protocol for a tokenizer and tools; a user's function takes the tokens and, optionally, the tools."""
+    """Build the protocol for a tokenizer and tools; a user's function takes the tokens and, optionally, the tools."""
     factory = resolve("agent.protocol", name, PROTOCOLS, CONTRACT)
     if not name.startswith(IMPORT):
         return factory(tokens, tools)
@@ -89,7 +89,7 @@ def make_protocol(name: str, tokens: Tokens | None = None, tools: Sequence[Tool]
 
 
 class UserProtocol:
-    """An imported protocol; raises FunctionFailed if it raises or returns a value of the wrong type."""
+    """Wraps an imported protocol; raises FunctionFailed if a method raises or returns a value of the wrong type."""
 
     def __init__(self, name: str, inner: Any) -> None:
         self.name, self.inner = name, inner

@@ -1,4 +1,4 @@
-"""An agent whose model is a chat-completions server: messages instead of tokens, for evaluation and `ask`."""
+"""An agent whose model runs on a chat-completions server, without access to tokens; for evaluation and `ask`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from sleuth.engines.remote import Endpoint, FunctionCall, Message, Reply, comple
 from sleuth.errors import ConfigError
 from sleuth.records import Question, ToolCall, Trajectory
 
-CHARACTERS_PER_TOKEN = 4  # an estimate, where the server does not count tokens
+CHARACTERS_PER_TOKEN = 4  # an estimate, used if the server does not count tokens
 PROTOCOLS: dict[str, Callable[[Sequence[Tool]], Protocol]] = {
     "tags": Tags,
     "rlinf": RLinfTags,
@@ -31,7 +31,7 @@ PROTOCOLS: dict[str, Callable[[Sequence[Tool]], Protocol]] = {
 
 
 def make_message_protocol(name: str, tools: Sequence[Tool] = (SEARCH,)) -> Protocol:
-    """A built-in protocol for messages; raises ConfigError for a user's protocol, which works on tokens."""
+    """Build a protocol for messages; raises ConfigError for a user's protocol, which works on tokens."""
     if name not in PROTOCOLS:
         raise ConfigError(
             f"agent.protocol is {name!r}, which cannot be used with a server; expected {', '.join(PROTOCOLS)}"
@@ -53,7 +53,7 @@ class RemoteAgent:
     def of(
         cls, endpoint: Endpoint, tools: Toolbox, config: AgentConfig, shots: Sequence[Question] = ()
     ) -> "RemoteAgent":
-        """The configured agent; raises ConfigError for a user's method, which works on tokens."""
+        """Build the configured agent; raises ConfigError for a user's method, which works on tokens."""
         prompts.load_template(config.template)
         method = methods.make_method(config, shots)
         if isinstance(method, methods.UserMethod):
@@ -99,7 +99,7 @@ class MessageConversation:
         if reply.call is not None:
             words = f"{words}\n{_write_call(reply.call)}".lstrip("\n")
         action = self.protocol.parse(words)
-        # Some servers return the thoughts apart: they are part of the text, but no action is read from them.
+        # Some servers return the reasoning separately: it is part of the text, but no action is parsed from it.
         thoughts = reply.reasoning.strip() if "<think>" not in words else ""
         text = f"<think>{thoughts}</think>\n{words}" if thoughts else words
         judged = f"<think></think>{words}" if thoughts else words
@@ -140,7 +140,7 @@ class MessageConversation:
 
 
 def restore_stop(reply: Reply, stops: Sequence[str]) -> str:
-    """The reply up to and including the first stop string, which servers omit or generate past."""
+    """Return the reply up to and including the first stop string, even if the server omitted it or generated more."""
     words = reply.content
     end = end_of_first_stop(words, stops)
     if end is not None:
@@ -151,7 +151,7 @@ def restore_stop(reply: Reply, stops: Sequence[str]) -> str:
         return words + reply.stop
     if reply.stop:
         return words
-    # The server does not say which stop it was: the one that closes the tag opened last.
+    # The server does not report which stop string applied: assume the one that closes the last open tag.
     opened = {words.rfind(stop.replace("</", "<", 1)): stop for stop in stops}
     return words + (opened[max(opened)] if opened and max(opened) >= 0 else "")
 

@@ -17,16 +17,16 @@ from sleuth.credentials import token_from_env
 from sleuth.retrieval.backends import STARTUP_TIMEOUT, backend_identity
 from sleuth.runs.checksums import fingerprint
 
-EXCLUDED = ("protocol", "method", "prompt", "concurrency")  # with separate entries in a stamp, or without effect
+EXCLUDED = ("protocol", "method", "prompt", "concurrency")  # stamped separately, or without effect on answers
 NEWER = ("tools", "tool_limits", "turns")  # settings that older evaluations do not have
 
 
 def stamp_settings(config: Config, index: Path, protocol: Protocol) -> dict[str, Any]:
-    """Stamp of the method, protocol, prompt, limits, search and imported functions; files are hashed."""
+    """Stamp the method, protocol, prompt, limits, search and imported functions; files are hashed."""
     agent = config.agent
     grammar = digest(repr((protocol.instruction, protocol.functions, protocol.stops)))
     file, colon, prompt = agent.template.rpartition(":")
-    # Newer settings only if set, so that older evaluations stay comparable.
+    # Newer settings are included only if set, so that older evaluations stay comparable.
     limits = {
         name: value
         for name, value in agent.model_dump().items()
@@ -46,7 +46,7 @@ def stamp_settings(config: Config, index: Path, protocol: Protocol) -> dict[str,
 
 
 def stamp_weights(folder: Path) -> str:
-    """Hash of a model folder, excluding the trainer's state."""
+    """Hash a model folder, excluding the trainer's state."""
     return digest(repr({file.name: fingerprint(file) for file in sorted(folder.iterdir()) if file.is_file()}))
 
 
@@ -55,7 +55,7 @@ def digest(text: str) -> str:
 
 
 def _stamp_imports(config: Config) -> Mapping[str, str | None] | None:
-    """Hashes of the modules of imported functions; None if the source is not available."""
+    """Hash the modules of imported functions; a hash is None if the source is not available."""
     agent, retrieval = config.agent, config.retrieval
     settings = {"method": agent.method, "protocol": agent.protocol, **{tool: tool for tool in agent.tools}}
     if agent.method not in UNSEARCHED and retrieval.replay is None:

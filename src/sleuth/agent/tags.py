@@ -15,7 +15,7 @@ RESERVED = ("think", "information", "answer")
 
 
 def _patterns(names: Sequence[str]) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Patterns for the end of a turn, for any tag of the grammar, and for lookalike tags in documents."""
+    """Compile patterns for the end of a turn, for any tag of the grammar, and for lookalike tags in documents."""
     tags = "|".join(map(re.escape, dict.fromkeys(("think", "search", "information", "answer", *names))))
     return (
         re.compile(rf"</({'|'.join(map(re.escape, (*names, 'answer')))})>"),
@@ -25,10 +25,10 @@ def _patterns(names: Sequence[str]) -> tuple[re.Pattern[str], re.Pattern[str], r
 
 
 class Tags:
-    """A turn reasons, then calls a tool or answers; the observation follows in the same assistant message.
+    """Each turn reasons, then calls a tool or answers; the observation follows in the same assistant message.
 
-    `<search> query </search>` calls search. Any other tool has a tag of its name, which encloses the arguments as a
-    JSON object; for a tool with a single parameter, the bare value is enough.
+    `<search> query </search>` calls search. Any other tool is called with a tag of the same name around a JSON object
+    of arguments; for a tool with a single parameter, the bare value is enough.
     """
 
     stops: tuple[str, ...] = ("</search>", "</answer>")
@@ -127,7 +127,7 @@ class Tags:
         return Observation(self._opening, body, self._closing)
 
     def _sanitize(self, text: str) -> str:
-        """Rewrite the grammar's tags with round brackets, so that a document cannot act as the model."""
+        """Rewrite the grammar's tags with round brackets, so that a document cannot imitate the model."""
         text = text[:MAX_CHARACTERS]
         return self._loose_tag.sub(r"(\1\2)", text) if "<" in text else text
 
@@ -154,7 +154,7 @@ class RLinfTags(Tags):
 
 
 def _read_arguments(content: str, tool: Tool) -> dict[str, Any]:
-    """The arguments inside a tool's tag: a JSON object, or the value of its only parameter."""
+    """Parse the arguments inside a tool's tag: a JSON object, or the value of the tool's only parameter."""
     parameter = tool.only_parameter
     try:
         value = json.loads(content)

@@ -1,4 +1,4 @@
-"""The tools of an agent: built-in ones, Python functions, MCP servers and verl's tool files, with limits and usage."""
+"""The tools of an agent: built-in tools, Python functions, MCP servers and verl tool files, with limits and usage."""
 
 import asyncio
 import inspect
@@ -38,7 +38,7 @@ class Tool:
     """A function that the model can call.
 
     `parameters` is the JSON schema of its arguments. `validate` returns the arguments to call it with, or raises a
-    ValueError whose message the model is shown. `run` raises SearchUnavailable or FunctionFailed if the call fails.
+    ValueError whose message is shown to the model. `run` raises SearchUnavailable or FunctionFailed if the call fails.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Tool:
 
     @property
     def only_parameter(self) -> str | None:
-        """The name of the parameter if there is exactly one."""
+        """Name of the tool's parameter if it has exactly one, else None."""
         names = list(self.parameters.get("properties", {}))
         return names[0] if len(names) == 1 else None
 
@@ -67,7 +67,7 @@ def _lookup_schema(name: str, description: str) -> Mapping[str, Any]:
 
 
 def _lookup_validator(tool: str, *names: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Accept a string or a list of strings, under any of the argument names that models use."""
+    """Return a validator that accepts a string or a list of strings under any of these argument names."""
 
     def validate(arguments: Mapping[str, Any]) -> dict[str, Any]:
         given = next((arguments[name] for name in names if name in arguments), None)
@@ -135,7 +135,7 @@ def validate_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool]
 
 @dataclass(slots=True)
 class Usage:
-    """Calls of a tool: how many, how many failed or run now, their summed seconds, and the seconds with any running."""
+    """Call statistics of a tool: `seconds` is the summed duration, `busy` the time with at least one call running."""
 
     calls: int = 0
     failures: int = 0
@@ -167,7 +167,7 @@ class Usage:
 class Toolbox:
     """The tools of an agent, with the retriever and the pages that `search` and `access` use.
 
-    `searches` counts the calls of both; `usage` has an entry for each of the other tools.
+    `searches` measures the calls of these two tools; `usage` has an entry for every other tool.
     """
 
     retriever: Retriever
@@ -189,7 +189,7 @@ class Toolbox:
         return any(usage.running for usage in (self.searches, *self.usage.values()))
 
     def tool(self, name: str) -> Tool | None:
-        """The tool of that name; search and access exist even if the model may not call them."""
+        """Return the tool with this name; search and access are available even if the model may not call them."""
         return next((tool for tool in self.tools if tool.name == name), TOOLS.get(name))
 
     def validate(self, call: ToolCall) -> ToolCall | Malformed:
@@ -204,7 +204,7 @@ class Toolbox:
         return result[0]
 
     async def call(self, call: ToolCall) -> ToolResult | Failure:
-        """Run a validated call; if one of several queries fails, the whole call does."""
+        """Run a validated call; if any of its queries fails, the whole call fails."""
         tool = self.tool(call.name)
         if tool is None:
             return FunctionFailed(f"there is no tool {call.name!r}; agent.tools has {', '.join(self.usage)}")
@@ -254,7 +254,7 @@ def load_tools(config: AgentConfig) -> tuple[Tool, ...]:
     names = [tool.name for tool in tools]
     for tool in tools:
         if tool.name in TOOLS and tool.run is not TOOLS[tool.name].run:
-            raise ConfigError(f"agent.tools has your own tool {tool.name!r}, the name of a built-in one; rename it")
+            raise ConfigError(f"agent.tools: your tool {tool.name!r} has the name of a built-in tool; rename it")
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"agent.tools = {config.tools} has two tools named {name!r}; rename or remove one")
@@ -265,7 +265,7 @@ def load_tools(config: AgentConfig) -> tuple[Tool, ...]:
 
 
 def function_tool(spec: str, function: Callable[..., Any]) -> Tool:
-    """A plain or async Python function as a tool; its type hints are the schema and its docstring the description."""
+    """Wrap a plain or async Python function as a tool; type hints give the schema, the docstring the description."""
     name = getattr(function, "__name__", "")
     description = inspect.getdoc(function)
     if not name.isidentifier():
@@ -305,7 +305,7 @@ def function_tool(spec: str, function: Callable[..., Any]) -> Tool:
 
 
 def _arguments_model(spec: str, function: Callable[..., Any]) -> type[BaseModel]:
-    """A pydantic model of the parameters; raises ConfigError if one has no type hint."""
+    """Build a pydantic model of the parameters; raises ConfigError if a parameter has no type hint."""
     try:
         parameters = inspect.signature(function).parameters
         hints = get_type_hints(function, include_extras=True)
@@ -330,7 +330,7 @@ def _arguments_model(spec: str, function: Callable[..., Any]) -> type[BaseModel]
 
 
 def _result_text(spec: str, result: object) -> str:
-    """A tool's result as shown to the model: text unchanged, anything else as JSON."""
+    """Convert a tool's result to the text shown to the model: strings unchanged, anything else as JSON."""
     if isinstance(result, str):
         return result
     if result is None:

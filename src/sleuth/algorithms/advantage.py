@@ -21,7 +21,7 @@ def grpo(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
 
 
 def dr_grpo(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
-    """Dr. GRPO (arXiv 2503.20783): deviation from the group mean; hard and easy questions are not amplified."""
+    """Dr. GRPO (arXiv 2503.20783): deviation from the group mean, not divided by the group's std."""
     index_N, count_G = _groups(rewards_N, groups_N)
     # Relative to the group's minimum, equal rewards give exact zeros, however their mean rounds.
     minimum_G = rewards_N.new_zeros(count_G.shape).scatter_reduce(0, index_N, rewards_N, "amin", include_self=False)
@@ -61,7 +61,7 @@ ADVANTAGES: dict[str, Advantage] = {
 
 
 def divisor(name: str, rewards_N: Tensor, groups_N: Tensor) -> Tensor:
-    """The divisor of the named estimator: 1 unless it normalises by a standard deviation."""
+    """Return the divisor of the named estimator: 1 unless the estimator divides by a standard deviation."""
     if name == "grpo":
         return _group_divisor(rewards_N, groups_N)
     if name == "reinforce_pp":
@@ -85,7 +85,7 @@ def whiten(values_T: Tensor) -> Tensor:
 
 
 def penalise_overlong(rewards_N: Tensor, lengths_N: Tensor, limit: int, buffer: int) -> Tensor:
-    """DAPO's soft overlong penalty (arXiv 2503.14476, eq. 13): 0 to 1 over the last `buffer` tokens before `limit`."""
+    """Subtract DAPO's penalty (arXiv 2503.14476, eq. 13), which grows to 1 over the `buffer` tokens before `limit`."""
     require_vectors(rewards=rewards_N, lengths=lengths_N)
     if not 0 < buffer <= limit:
         raise ValueError(f"buffer = {buffer} tokens is out of range; expected 1 to the limit of {limit}")
@@ -93,7 +93,7 @@ def penalise_overlong(rewards_N: Tensor, lengths_N: Tensor, limit: int, buffer: 
 
 
 def _groups(rewards_N: Tensor, groups_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the group index of each trajectory and the group sizes, each at least 2."""
+    """Return the group index of each trajectory and the group sizes; raises ValueError for a group of one."""
     require_vectors(rewards=rewards_N, groups=groups_N)
     key_G, index_N, count_G = index_rows(groups_N)
     if (count_G < 2).any():
@@ -103,7 +103,7 @@ def _groups(rewards_N: Tensor, groups_N: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _group_divisor(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
-    """Standard deviation of each trajectory's group, unbiased as in verl, plus epsilon."""
+    """Return the standard deviation of each trajectory's group, unbiased as in verl, plus epsilon."""
     index_N, count_G = _groups(rewards_N, groups_N)
     variance_G = row_sums(dr_grpo(rewards_N, groups_N).square(), index_N, count_G) / (count_G - 1)
     return variance_G.sqrt()[index_N] + EPSILON

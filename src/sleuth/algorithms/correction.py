@@ -1,7 +1,7 @@
-"""Off-policy correction: token weights where engine and trainer assign different probabilities.
+"""Off-policy correction: token weights for differences between the engine's and the trainer's probabilities.
 
 Suffixes: T sampled tokens, N trajectories, U units (tokens or trajectories, by level). The ratio is
-exp(old - rollout): old is the trainer's logprob before the step, rollout the engine's. Its variants:
+exp(old - rollout): old is the trainer's logprob before the step, rollout the engine's. Variants:
 - truncate per token: TIS (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training")
 - mask per trajectory: MIS (Liu et al. 2025, "When speed kills stability"); geometric: by the mean log ratio
 - mask per token with both bounds: IcePop (Ring-1T, arXiv 2510.18855)
@@ -21,7 +21,7 @@ from sleuth.algorithms.segments import bounded_exp, index_rows, require_vectors,
 Level = Literal["token", "sequence", "geometric"]
 Action = Literal["truncate", "mask", "clip"]
 
-# Metrics of no tokens: those of equal logprobs.
+# Metrics of a step without tokens: the same as for equal logprobs.
 NO_TOKENS = {"ratio_mean": 1.0, "ratio_max": 1.0, "k3": 0.0, "ess": 1.0, "dropped": 0.0}
 
 
@@ -56,7 +56,7 @@ def correct(
     reject: Rejection | None = None,
     normalise: bool = False,
 ) -> Correction:
-    """Weight each token by the ratio of its unit; `veto` drops trajectories with a token ratio below it.
+    """Weight each token by the ratio of its unit, and drop trajectories with any token ratio below `veto`.
 
     `normalise` scales the weights to mean 1 over the units of the step, before rejection and veto.
     """
@@ -90,7 +90,7 @@ def correct(
 
 
 def _effective_sample_fraction(weight_U: Tensor) -> float:
-    """Kish's effective sample size, (sum w)^2 / sum w^2, divided by the number of units."""
+    """Return Kish's effective sample size, (sum w)^2 / sum w^2, divided by the number of units."""
     squares = float(weight_U.double().square().sum())
     return float(weight_U.double().sum()) ** 2 / (squares * len(weight_U)) if squares else 0.0
 

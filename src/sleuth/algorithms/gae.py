@@ -1,8 +1,8 @@
 """PPO's critic: generalised advantage estimation (arXiv 1506.02438, eq. 16) and the clipped value loss.
 
-Suffixes: N trajectories, T sampled tokens of all trajectories in order, L tokens of the longest one. Retrieved tokens
-are not among the T: the successor of the last token before an observation is the first sampled token after it, so no
-value or discount is spent on text that the policy did not write.
+Suffixes: N trajectories, T sampled tokens of all trajectories in order, L tokens of the longest. Retrieved tokens
+are not among the T: the successor of the last token before an observation is the first sampled token after it, so text
+that the policy did not write is neither valued nor discounted.
 """
 
 from itertools import pairwise
@@ -16,7 +16,7 @@ from sleuth.algorithms.segments import require_vectors
 
 @torch.no_grad()
 def gae(rewards_T: Tensor, values_T: Tensor, lengths_N: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Return the advantage and the value target of each token; `lengths_N` are the tokens per trajectory."""
+    """Return the advantage and the value target of each token; `lengths_N` is the number of tokens per trajectory."""
     require_vectors(rewards=rewards_T, values=values_T)
     require_vectors(lengths=lengths_N)
     if int(lengths_N.sum()) != len(values_T) or (lengths_N < 0).any():
@@ -38,7 +38,7 @@ def gae(rewards_T: Tensor, values_T: Tensor, lengths_N: Tensor, gamma: float, la
 
 
 def clipped_value(value_T: Tensor, old_T: Tensor, return_T: Tensor, clip: float) -> TokenLoss:
-    """PPO's value loss (described in arXiv 2005.12729): the larger squared error of the free and the clipped value."""
+    """PPO's value loss (described in arXiv 2005.12729): the larger squared error, with or without clipping."""
     require_vectors(value=value_T, old=old_T, returns=return_T)
     if not clip > 0:
         raise ValueError(f"clip = {clip:g} would freeze every value; use a number above 0")

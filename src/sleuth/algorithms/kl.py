@@ -1,7 +1,7 @@
 """KL penalty against the reference: estimators of KL(policy || reference) from sampled tokens, and its coefficient.
 
-Suffixes: N trajectories, T sampled tokens. As a loss, the expected gradient of k2 (Schulman 2020) is that of this KL,
-of k3 that of KL(reference || policy), of k1 zero: k1 belongs in the reward.
+Suffixes: N trajectories, T sampled tokens. As a loss, k2 (Schulman 2020) has the expected gradient of this KL, k3
+that of KL(reference || policy), and k1 zero, so k1 belongs in the reward.
 """
 
 import math
@@ -13,11 +13,11 @@ from sleuth.algorithms.segments import LOG_RATIO_BOUND, require_vectors
 
 Estimator = Callable[[Tensor, Tensor], Tensor]
 
-MAX_ERROR = 0.2  # of the adaptive controller: one odd batch moves the coefficient little
+MAX_ERROR = 0.2  # of the adaptive controller, so that an outlier batch changes the coefficient only slightly
 
 
 def k1(logprob_T: Tensor, reference_T: Tensor) -> Tensor:
-    """The log ratio: unbiased, of either sign."""
+    """The log ratio: unbiased, positive or negative."""
     require_vectors(logprob=logprob_T, reference=reference_T)
     return logprob_T - reference_T
 
@@ -39,7 +39,7 @@ ESTIMATORS: dict[str, Estimator] = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def subtract_penalty(rewards_N: Tensor, kl_sums_N: Tensor, coefficient: float) -> Tensor:
-    """Subtract the KL of each trajectory, summed over its sampled tokens, from its reward."""
+    """Subtract each trajectory's KL, summed over its sampled tokens and scaled by `coefficient`, from its reward."""
     require_vectors(rewards=rewards_N, kl=kl_sums_N)
     return rewards_N - coefficient * kl_sums_N.detach()
 
@@ -47,7 +47,7 @@ def subtract_penalty(rewards_N: Tensor, kl_sums_N: Tensor, coefficient: float) -
 def adapt_coefficient(coefficient: float, measured: float, target: float, horizon: int, samples: int) -> float:
     """Adaptive controller (arXiv 1909.08593): the coefficient after `samples` trajectories with KL `measured`.
 
-    It changes by at most a fifth, reached only when `samples` is at least `horizon`.
+    One call changes the coefficient by at most 20%, and by proportionally less if `samples` is below `horizon`.
     """
     if not (target > 0 and horizon > 0 and samples >= 0 and math.isfinite(measured)):
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Policy losses per sampled token, before any mean is taken.
+"""Policy losses per sampled token, before aggregation.
 
-Suffixes: T sampled tokens, of all trajectories of a pack in order; N trajectories.
+Suffixes: T sampled tokens of all trajectories in a pack, in order; N trajectories.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Clip range [1 - low, 1 + high] of the ratio; `dual` and the weight `negative` are for negative advantages."""
+    """Clip range [1 - low, 1 + high] of the ratio; `dual` and the weight `negative` apply to negative advantages."""
 
     low: float
     high: float
@@ -50,7 +50,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenLoss:
-    """The loss of each token, and metrics per token (without gradient) to average."""
+    """The loss of each token, and detached per-token metrics to be averaged."""
 
     value_T: Tensor
     metrics: dict[str, Tensor]
@@ -68,8 +68,8 @@ def clipped(sampled: Sampled, bounds: Bounds) -> TokenLoss:
 def gspo(sampled: Sampled, bounds: Bounds) -> TokenLoss:
     """GSPO (arXiv 2507.18071): the ratio of a trajectory is the geometric mean over its tokens (eq. 7).
 
-    This is the token form (eq. 13): value of the trajectory, gradient to the token's own logprob. If the tokens of a
-    trajectory share one advantage and weight, value and gradient are those of the sequence form (eq. 5).
+    This is the token form (eq. 13): the trajectory's ratio as value, with the gradient through the token's own logprob.
+    If the tokens of a trajectory share one advantage and weight, it equals the sequence form (eq. 5).
     """
     if bounds.dual is not None:
         raise ValueError(f"dual = {bounds.dual:g} has no effect in gspo; remove it")
@@ -82,7 +82,7 @@ def gspo(sampled: Sampled, bounds: Bounds) -> TokenLoss:
 
 
 def cispo(sampled: Sampled, bounds: Bounds) -> TokenLoss:
-    """CISPO (arXiv 2506.13585, eq. 4): REINFORCE weighted by the clipped ratio; no token loses its gradient."""
+    """CISPO (arXiv 2506.13585, eq. 4): REINFORCE weighted by the clipped ratio; every token keeps its gradient."""
     if bounds.dual is not None:
         raise ValueError(f"dual = {bounds.dual:g} has no effect in cispo; remove it")
     ratio_T = bounded_exp(sampled.logprob_T.detach() - sampled.old_T)
@@ -98,7 +98,7 @@ LOSSES: dict[str, PolicyLoss] = {"clipped": clipped, "gspo": gspo, "cispo": cisp
 def _surrogate(ratio_T: Tensor, advantage_T: Tensor, bounds: Bounds) -> TokenLoss:
     """The pessimistic surrogate, with DAPO's separate bounds (arXiv 2503.14476) and dual clip (arXiv 1912.09729).
 
-    Without dual clip, the loss of a token with a negative advantage that became much likelier is unbounded.
+    Without dual clip, the loss is unbounded for tokens with a negative advantage whose probability increased.
     """
     free_T = -advantage_T * ratio_T
     clamped_T = -advantage_T * bounds.clamp(ratio_T)

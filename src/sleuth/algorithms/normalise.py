@@ -12,7 +12,7 @@ Normalisation = Literal["token", "sequence", "constant"]
 
 
 def token_weights(lengths_N: Tensor, kind: Normalisation, constant: int) -> Tensor:
-    """Return the weight of every token of each trajectory, given its number of sampled tokens."""
+    """Return the weight of a token in each trajectory, given the number of sampled tokens per trajectory."""
     count = lengths_N.numel()
     match kind:
         case "token":

@@ -11,7 +11,7 @@ LOG_RATIO_BOUND = 20.0
 
 
 def require_vectors(**named: Tensor) -> None:
-    """Raise ValueError unless all are vectors of one length: a silent broadcast would corrupt every token."""
+    """Raise ValueError unless all tensors are vectors of the same length."""
     shapes = {name: tuple(tensor.shape) for name, tensor in named.items()}
     if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
         *most, last = [f"{name} {shape}" for name, shape in shapes.items()]
@@ -33,5 +33,5 @@ def row_means(values_T: Tensor, index_T: Tensor, count_N: Tensor) -> Tensor:
 
 
 def bounded_exp(log_ratio_T: Tensor) -> Tensor:
-    """exp() with the log ratio clamped, so that it stays finite."""
+    """Return exp() of the clamped log ratio, which is always finite."""
     return log_ratio_T.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()

@@ -1,1 +1,1 @@
-"""The command line: main, and one small file per command."""
+"""The command line: the entry point, and one file per command."""

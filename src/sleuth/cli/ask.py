@@ -37,7 +37,7 @@ def ask(
     timeout: Timeout = None,
     settings: Annotated[list[str] | None, Option("--set", help="With an address: a setting KEY=VALUE.")] = None,
 ) -> None:
-    """Ask an agent one question; its thoughts, searches, results and answer are streamed."""
+    """Ask an agent one question, and stream its thoughts, searches, results and answer."""
     if not question.strip():
         raise InputError("the question is empty; give some text")
     endpoint = parse_endpoint(run, served, key_env, timeout)
@@ -51,7 +51,7 @@ def ask(
             raise InputError(
                 f"{run} is a model without an index; serve it with: sleuth serve agent {run} --index INDEX"
             )
-        Run.open(Path(run))  # fails on other folders before anything heavy is loaded
+        Run.open(Path(run))  # rejects other folders before anything heavy is loaded
     from sleuth.agent.loading import AgentOptions, describe_remote_agent, load_run_agent
 
     silence_transformers()
@@ -116,7 +116,7 @@ class TranscriptPrinter:
 
 
 def summary_line(trajectory: Trajectory) -> str:
-    """The answer, or the reason why there is none."""
+    """Return the answer, or the reason why there is none."""
     searches = f"{trajectory.searches} search{'' if trajectory.searches == 1 else 'es'}"
     match trajectory.stop, trajectory.turns[-1] if trajectory.turns else None:
         case StopReason.ANSWERED, turn if turn is not None and isinstance(turn.action, Answer):

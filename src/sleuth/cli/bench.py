@@ -111,7 +111,7 @@ def train(
 ) -> None:
     """Compare our forward and backward passes with stock Hugging Face.
 
-    Exit code 1 if the memory use suggests that the logits of all tokens were materialised at once.
+    Exits with code 1 if the memory use suggests that the logits of all tokens were materialised at once.
     """
     require_new_file(json_file)
     from sleuth.bench import training
@@ -250,7 +250,7 @@ def _write_json(path: Path | None, figures: dict[str, Any]) -> None:
 
 
 def _plan(options: Mapping[str, Any], episodes: int) -> "Plan":
-    """The plan given by the options; the default number of slots depends on the device and the number of episodes."""
+    """Build a plan from the options; the default number of slots depends on the device and the number of episodes."""
     from sleuth.bench.episodes import Plan
     from sleuth.bench.measurement import default_device
 
@@ -260,7 +260,7 @@ def _plan(options: Mapping[str, Any], episodes: int) -> "Plan":
 
 
 def _parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """Arguments from NAME=JSON pairs; a value that is not JSON is a string."""
+    """Parse NAME=JSON pairs; a value that is not JSON is kept as a string."""
     settings = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -274,7 +274,7 @@ def _parse_settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _engine_report(comparisons: "list[Comparison]", sizes: Sizes, repetitions: int) -> str:
-    """vLLM's version and settings, the table, and vLLM's failures."""
+    """Format vLLM's version and settings, the table, and vLLM's failures."""
     from sleuth.bench.generation import table
 
     rows = [row for comparison in comparisons for row in comparison.rows]
@@ -292,7 +292,7 @@ def _engine_report(comparisons: "list[Comparison]", sizes: Sizes, repetitions: i
 def _corpus_and_queries(
     corpus: Path | None, questions: list[Path], passages: int, scratch: Path
 ) -> tuple[Path, list[str]]:
-    """The given corpus file and queries, or those of a generated encyclopedia."""
+    """Return the given corpus file and queries, or those of a generated encyclopedia."""
     from sleuth.corpus import sources
     from sleuth.corpus.questions import CORPUS, TEST, load
     from sleuth.synthesis.world.world import World, write_world

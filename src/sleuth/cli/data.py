@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sleuth.synthesis.cloze.generator import GeneratedQuestions
 
 EXAMPLES = 10  # generated questions that are printed
-UPDATE_EVERY = 1000  # rows: an update of the bar costs more than a row
+UPDATE_EVERY = 1000  # rows per update of the bar, which costs more than a row
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, generate and download question sets and corpora.")
 world_app = typer.Typer(no_args_is_help=True, help="Generate an encyclopedia of fictional entities with questions.")
@@ -65,7 +65,7 @@ def prepare(
     prompt: Annotated[str, Option(help="Prompt of Parquet rows without one: name or FILE.toml:NAME.")] = "instruct",
     folder: Folder = Path("data"),
 ) -> None:
-    """Write questions.jsonl, the same as Parquet for Search-R1 and verl, and dropped.jsonl."""
+    """Write questions.jsonl, the same questions as Parquet for Search-R1 and verl, and dropped.jsonl."""
     from sleuth.corpus.datasets.merge import MergeRules
     from sleuth.corpus.datasets.prepare import prepare as prepare_folder
     from sleuth.corpus.datasets.public import SETS
@@ -144,7 +144,7 @@ def make(
 
 
 def _question_source(name: str, split: Split, folder: Path, progress: StageProgress) -> "QuestionSource":
-    """A public set by name, or a file."""
+    """Return a public set by name, or a question file."""
     from sleuth.corpus.datasets import public
     from sleuth.corpus.datasets.prepare import QuestionSource
     from sleuth.corpus.datasets.public import SETS
@@ -170,7 +170,7 @@ def _report_sets(out: Path, manifest: dict[str, Any]) -> None:
 
 
 def _open_passages(source: Path, progress: StageProgress) -> "AbstractContextManager[PassageStore]":
-    """The passages of an index folder, which records its corpus, or of any other source."""
+    """Open the passages of an index folder, or of any other corpus source."""
     from sleuth.retrieval import manifest
     from sleuth.retrieval.index import open_passages
     from sleuth.synthesis.cloze.generator import open_corpus

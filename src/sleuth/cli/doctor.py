@@ -36,7 +36,7 @@ def doctor(
     dtypes = choose_dtypes(dtype, where)
     found = findings(inspect_machine(Path.cwd()))
     if not as_json:
-        # Before the engine check, where a broken driver may kill the process.
+        # Printed before the engine check, in which a broken driver may kill the process.
         print_markdown(markdown("Environment", found))
     checked: list[Finding] = []
     parities: list[Parity] = []

@@ -57,7 +57,7 @@ def evaluate(
     judge_key_env: Annotated[str, Option(help="Environment variable of the judge's API key.")] = KEY_ENV,
     rescore: Annotated[Path | None, Option(metavar="FOLDER", help="Score an existing evaluation again.")] = None,
 ) -> None:
-    """Answer every question once and score the answers, with 95% intervals. The same command resumes."""
+    """Answer every question once and score the answers, with 95% intervals. Run the same command again to resume."""
     from sleuth.evaluate.folder import EvaluationFolder
 
     figures_only = out is not None and out.suffix == ".json"
@@ -147,7 +147,7 @@ def _require_writable(out: Path) -> None:
 
 
 def _judge(url: str | None, model: str | None, key_env: str) -> "Judge | None":
-    """The judge given by the options; a malformed address fails before any question is asked."""
+    """Build the judge from the options, or return None without a judge; raises ConfigError for a malformed address."""
     if (url is None) != (model is None):
         raise ConfigError("--judge and --judge-model belong together; give both, or neither")
     if url is None or model is None:
@@ -160,7 +160,7 @@ def _judge(url: str | None, model: str | None, key_env: str) -> "Judge | None":
 
 
 def _load_examples(shots: str | None, spec: "Spec", benchmark: "Benchmark", seed: int) -> "tuple[Question, ...]":
-    """Few-shot examples; questions of the benchmark are excluded, sampled or not, in any spelling."""
+    """Load few-shot examples, excluding every question of the benchmark, sampled or not, in any spelling."""
     from sleuth.agent import methods
     from sleuth.corpus.datasets.merge import question_key
     from sleuth.corpus.questions import load
@@ -185,7 +185,7 @@ def _load_examples(shots: str | None, spec: "Spec", benchmark: "Benchmark", seed
 def _stamp(
     spec: "Spec", benchmark: "Benchmark", examples: "tuple[Question, ...]", temperature: float, seed: int
 ) -> dict[str, Any]:
-    """Stamp of everything that the results depend on."""
+    """Stamp everything that the results depend on."""
     from sleuth.evaluate.folder import hash_questions
     from sleuth.runs.checksums import code_version
 
@@ -231,7 +231,7 @@ def _answer_questions(
     seed: int,
     console: Console,
 ) -> None:
-    """Answer the missing questions; the model is not loaded if there are none."""
+    """Answer the questions without an answer; the model is loaded only if there are any."""
     from sleuth.agent import methods
     from sleuth.agent.episode import Agent
     from sleuth.evaluate.runner import evaluate_folder

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Build, import, describe and check search indexes.")
 
-MAX_SHOWN = 10  # skipped documents that are named
+MAX_SHOWN = 10  # skipped documents that are listed
 # The options of each component of an index; the encoder's setting `model` is the option --encoder.
 OPTIONS: dict[Component, tuple[str, ...]] = {
     "bm25": tuple(BM25Settings.model_fields),

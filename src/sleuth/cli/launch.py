@@ -24,11 +24,11 @@ COMMAND = "from sleuth.cli.main import main; main()"
 INTERNAL_ERROR = 1
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # set by torchrun and `launch`
 GRACE = 5.0  # seconds that other ranks wait, so that an error of the first rank takes precedence
-SAVE_SECONDS = "3600"  # time to write a checkpoint after an interrupt, unless the user sets another
+SAVE_SECONDS = "3600"  # time to write a checkpoint after an interrupt, unless the user sets the variable
 
 
 def rank() -> int:
-    """The rank of this process; 0 for a single process."""
+    """Return the rank of this process; 0 for a single process."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -52,7 +52,7 @@ def select_gpu() -> None:
 
 
 def exit_with_launcher() -> None:
-    """Exit when the launcher does, even after kill -9: it holds the other end of standard input open.
+    """Exit when the launcher exits, even after kill -9, which closes the pipe to standard input.
 
     PR_SET_PDEATHSIG would work on Linux only.
     """
@@ -78,7 +78,7 @@ def exit_with(line: str, code: int) -> NoReturn:
 
 
 def launch(processes: int, words: Sequence[str]) -> None:
-    """Run `sleuth WORDS` in several processes; the first failure ends all of them and decides the exit code."""
+    """Run `sleuth WORDS` in several processes; the first failure ends all of them and determines the exit code."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -114,9 +114,9 @@ def launch(processes: int, words: Sequence[str]) -> None:
 
 
 def _forward_signals() -> list[int]:
-    """Forward SIGINT and SIGTERM to the ranks as SIGINT, on which they save; received signals are in the list.
+    """Forward SIGINT and SIGTERM to the ranks as SIGINT, on which they save; return a live list of received signals.
 
-    After a second signal, torchrun's agent ends the ranks by SIGTERM, which they do not handle.
+    After a second signal, torchrun's agent ends the ranks with SIGTERM, which they do not handle.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
@@ -147,7 +147,7 @@ def _exit_like_first(failures: "Mapping[int, ProcessFailure]") -> NoReturn:
 
 
 def _failure_order(failure: "ProcessFailure") -> tuple[int, float]:
-    """Sort key: killed processes first, then those that lost a peer, then those that the launcher ended."""
+    """Sort key: killed processes first, then failed processes, then those that the launcher terminated."""
     data = failure.error_file_data
     at = data["at"] if isinstance(data, dict) and "at" in data else failure.timestamp
     return {-signal.SIGTERM: 2}.get(failure.exitcode, int(failure.exitcode > 0)), float(at)

@@ -67,11 +67,11 @@ AllowHost = Annotated[
 
 
 def parse_endpoint(name: str, model: str | None, key_env: str | None, timeout: float | None) -> "Endpoint | None":
-    """The endpoint of a server address; None for other names, for which the endpoint options are rejected."""
+    """Return the endpoint of a server address; for any other name, reject the endpoint options and return None."""
     from sleuth.engines.remote import DEFAULT_TIMEOUT, Endpoint, is_address
 
     if is_address(name):
-        # Without a model name, the server's list of models decides.
+        # Without a model name, the model is chosen from the server's list.
         return Endpoint(name, model or "", key_env, DEFAULT_TIMEOUT if timeout is None else timeout)
     for option, value in {"--model": model, "--key-env": key_env, "--timeout": timeout}.items():
         if value is not None:

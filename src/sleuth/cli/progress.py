@@ -53,7 +53,7 @@ class StageProgress(_Bars):
         self._stage = ""
         self._task: TaskID | None = None
         self._started = self._printed = 0.0
-        self._first = 0  # done when the stage started: a resumed stage does not start at 0
+        self._first = 0  # count at the start of the stage, which is not 0 for a resumed stage
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         if stage != self._stage:
@@ -80,7 +80,7 @@ class StageProgress(_Bars):
 
 
 class TrainingProgress(_Bars):
-    """A RunObserver: a bar per stage, and the main metrics of the newest step."""
+    """RunObserver that shows a bar per stage and the main metrics of the latest step."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -118,7 +118,7 @@ class TrainingProgress(_Bars):
 
 
 def format_metrics(metrics: Mapping[str, float]) -> str:
-    """Reward, EM, searches and speed of a step."""
+    """Format the reward, EM, searches and speed of a step."""
     speed = metrics["episode/tokens_all"] / metrics["time/step"]
     return (
         f"reward {metrics['reward/mean']:.2f}  EM {metrics['episode/em']:.2f}  "

@@ -11,7 +11,7 @@ from sleuth.cli.options import MAX_HITS, IndexDevice, SearchIndex
 from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError, SearchUnavailable, UserError
 
-TIMEOUT = 2.0  # seconds until a server must be ready: a person waits
+TIMEOUT = 2.0  # seconds to wait for a server; short, because a person is waiting
 
 
 def search(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sleuth.agent.loading import AgentSpec
     from sleuth.serve.library import Library
 
-SHUTDOWN_SECONDS = 120  # for running episodes to finish
+SHUTDOWN_SECONDS = 120  # limit for running episodes to finish
 ADDRESS = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[^:\[\]]*):)?(?P<port>\d{1,5})")
 
 app = typer.Typer(no_args_is_help=True, help="Serve an agent or a search index.")
@@ -54,8 +54,8 @@ def agent(
 ) -> None:
     """Serve an agent with the OpenAI API: POST /v1/chat/completions, streamed or not, and GET /v1/models.
 
-    The page at / asks questions in a browser; /health reports the load, /metrics Prometheus metrics. Ctrl-C and
-    SIGTERM finish running answers, then stop the server.
+    Open / in a browser to ask questions; /health reports the load, /metrics has Prometheus metrics. On Ctrl-C or
+    SIGTERM, the server finishes running answers, then stops.
     """
     token = token_from_env(token_env)
 
@@ -86,7 +86,7 @@ def agent(
 
 
 def _index_name(spec: "AgentSpec") -> str:
-    """Name of the index, without local paths."""
+    """Return the name of the index, without local paths."""
     from sleuth.config.agent import UNSEARCHED
 
     config = spec.config
@@ -154,7 +154,7 @@ def mcp(
 
 
 def _parse_address(address: str) -> tuple[str, int]:
-    """Host and port; without a host, only this machine is served."""
+    """Parse [HOST:]PORT; without a host, the server listens on this machine only."""
     match = ADDRESS.fullmatch(address)
     if match is None or int(match["port"]) > 65535:
         raise ConfigError(f"--http is {address!r}; expected a port or HOST:PORT, such as 8080 or 0.0.0.0:8080")
@@ -175,11 +175,11 @@ def retriever(
     allow_host: options.AllowHost = None,
     address_dir: Annotated[Path | None, Option(help="Folder for ip:port, for ASearcher's clients.")] = None,
 ) -> None:
-    """Serve an index over HTTP: to Sleuth, and to clients of Search-R1, verl, slime, RLinf, Agent Lightning, ASearcher.
+    """Serve an index over HTTP to Sleuth, and to clients of Search-R1, verl, slime, RLinf, Agent Lightning, ASearcher.
 
     POST /retrieve {"queries": ["..."], "topk": 3, "return_scores": true} returns passages, POST /access pages;
-    /docs documents both, /readyz describes the index, /metrics has Prometheus metrics. Ctrl-C and SIGTERM finish
-    accepted requests, then stop the server.
+    /docs documents both, /readyz describes the index, /metrics has Prometheus metrics. On Ctrl-C or SIGTERM, the
+    server finishes accepted requests, then stops.
     """
     token = token_from_env(token_env)
 

@@ -27,7 +27,7 @@ def knobs() -> None:
 
 
 def lines(group: str | None = None) -> Iterator[str]:
-    """One line per setting, in columns of fixed width, so that a new setting changes no other line."""
+    """Format one line per setting, in fixed-width columns so that a new setting changes no other line."""
     every = list(recipe.settings())
     chosen = [each for each in every if group is None or each.key == group or each.key.startswith(f"{group}.")]
     if not chosen:

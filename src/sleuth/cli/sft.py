@@ -51,7 +51,7 @@ def sft(
     seed: Annotated[int | None, Option(help=option_help("seed"))] = None,
 ) -> None:
     """Train a model on search traces, as a starting point for reinforcement learning."""
-    # First, while the only local variables are the options.
+    # Must come first, while locals() contains only the options.
     given = {key: value for key, value in locals().items() if key in SFTConfig.model_fields and value is not None}
     started = time.monotonic()
     if not traces:
@@ -85,7 +85,7 @@ def sft(
 
 
 def describe_result(result: "SFTResult", seconds: float) -> str:
-    """Updates, traces, losses and time of a training in one line."""
+    """Describe the updates, traces, losses and time of a training run in one line."""
     history = result.history
     first, last = history.updates[0], history.updates[-1]
     line = f"{last.step:,} updates on {result.trained:,} traces, loss {first.loss:.3f} -> {last.loss:.3f}"

@@ -29,7 +29,7 @@ def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
 
 
 def print_markdown(text: str) -> None:
-    """Print Markdown: rendered on a terminal, as it is to a file or pipe."""
+    """Print Markdown, rendered on a terminal and unchanged to a file or pipe."""
     console = Terminal()
     if console.is_terminal:
         console.print(Markdown(text))

@@ -107,7 +107,7 @@ def gold(
 
 
 def _tokens(model: str | None, protocol: str) -> "Tokens | None":
-    """The tokenizer of the model to train, which the protocol `tools` depends on."""
+    """Load the tokenizer of the model to train, on which the protocol `tools` depends."""
     if model is None:
         return None
     if protocol == "tags":
@@ -257,7 +257,7 @@ def sample(
 
 
 def _load_agent(source: str, questions: Path, index: str | None, settings: list[str]) -> "tuple[Agent, Config, Path]":
-    """The agent of a run or model, with its configuration and weights folder."""
+    """Load the agent of a run or model, with its configuration and weights folder."""
     from sleuth.agent.loading import latest_checkpoint, load_model_agent, load_run_agent, run_config
     from sleuth.config.recipe import resolve_policy
     from sleuth.runs.run import Run

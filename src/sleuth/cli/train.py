@@ -152,7 +152,7 @@ def print_table(console: Console, summary: Mapping[str, Any]) -> None:
 
 
 def _held_out(summary: Mapping[str, Any]) -> int | None:
-    """Number of held-out questions; runs of older versions do not record it."""
+    """Return the number of held-out questions; None for runs of older versions."""
     return cast("int | None", (summary.get("held_out") or {}).get("questions"))
 
 

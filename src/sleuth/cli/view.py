@@ -32,8 +32,8 @@ def view(
 ) -> None:
     """Show runs and evaluations in a browser: curves, token-level trajectories and comparisons, updated live.
 
-    The viewer reads only these folders and writes nothing in them. It serves this machine only, unless --host says
-    otherwise. There is no password: to view a remote machine, use ssh -L. Stop it with Ctrl-C.
+    The viewer reads only these folders and writes nothing in them. It listens on this machine only, unless --host is
+    given. There is no password: to view runs on a remote machine, use ssh -L. Stop the viewer with Ctrl-C.
     """
     shown = folders or [folder for folder in DEFAULTS if folder.is_dir()]
     if not shown:
@@ -87,5 +87,5 @@ def _api(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Api":
 
 
 def _has_display() -> bool:
-    """Whether a graphical browser can open; a text browser would take over the terminal."""
+    """Whether a graphical browser is available; a text browser would take over the terminal."""
     return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,7 +1,7 @@
-"""Functions chosen by a setting: an entry of a literal table, or a user's own as `import:package.function`.
+"""Functions selected by a setting: an entry of a literal table, or a user's function as `import:package.function`.
 
-The signature of a user's function is checked before the run. Whatever it raises later becomes one sentence that names
-the function and the line in the user's code.
+The signature of a user's function is checked before the run. An exception that it raises later is reported in one
+sentence with the function and the line in the user's code.
 """
 
 import inspect
@@ -39,7 +39,7 @@ class Contract:
         return f"{keyword} ({', '.join(self.parameters)}) that returns {self.returns}"
 
     def require(self, spec: str, function: Callable[..., Any]) -> None:
-        """Raise ConfigError if the signature does not fit."""
+        """Raise ConfigError if the function's signature does not match this contract."""
         # A plain wrapper around an async function may return its coroutine or run it: only a call can show which.
         if self.is_async is True and not is_async(function) and not is_async(inspect.unwrap(function)):
             raise ConfigError(f"{spec!r} is not async; expected {self}{_definition(function)}")
@@ -59,7 +59,7 @@ class Contract:
 
 
 def resolve(setting: str, name: str, table: Mapping[str, Entry], contract: Contract) -> Entry:
-    """Return the table's entry, or the imported function of `import:package.function`."""
+    """Return the table's entry, or import the function given as `import:package.function`."""
     if name.startswith(IMPORT):
         return cast(Entry, import_function(name, contract))
     if name in table:
@@ -72,7 +72,7 @@ def resolve(setting: str, name: str, table: Mapping[str, Entry], contract: Contr
 
 
 def import_function(spec: str, contract: Contract | None = None) -> Callable[..., Any]:
-    """Import the function of `import:package.function` and check its signature against the contract, if given."""
+    """Import the function given as `import:package.function`, and check its signature against the contract, if any."""
     module_name, _, attribute = spec.removeprefix(IMPORT).rpartition(".")
     if not spec.startswith(IMPORT) or not attribute or not all(map(str.isidentifier, module_name.split("."))):
         hint = f"; write it {spec[::-1].replace(':', '.', 1)[::-1]}" if spec.count(":") == 2 else ""
@@ -91,14 +91,14 @@ def import_function(spec: str, contract: Contract | None = None) -> Callable[...
 
 
 def source_hash(spec: str) -> str | None:
-    """SHA-256 of the file that defines the function of `import:package.function`, or None without a file."""
+    """Return the SHA-256 of the file that defines an imported function, or None if there is no file."""
     import_function(spec)
     file = sys.modules[spec.removeprefix(IMPORT).rpartition(".")[0]].__file__
     return sha256(Path(file).read_bytes()).hexdigest() if file is not None and Path(file).is_file() else None
 
 
 def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the function; an exception in a user's function becomes FunctionFailed."""
+    """Call the function; raises FunctionFailed if a user's function raises."""
     if not spec.startswith(IMPORT):
         return function(*arguments)
     try:
@@ -108,7 +108,7 @@ def call(spec: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def describe_exception(spec: str, error: BaseException) -> str:
-    """One sentence: the function, its exception, and the line in the user's code."""
+    """Describe an exception in one sentence with the function and the line in the user's code."""
     message = " ".join(str(error).split())
     message = message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]}..."
     return f"{spec!r} raised {type(error).__name__}{f': {message}' if message else ''}{_location(error)}"
@@ -124,7 +124,7 @@ def _definition(function: Callable[..., Any]) -> str:
 
 
 def _location(error: BaseException) -> str:
-    """The innermost line outside Sleuth, preferably not in a library."""
+    """Return the innermost line outside Sleuth, preferably not in a library."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -140,7 +140,7 @@ def _is_library(file: str) -> bool:
 
 def _import_module(spec: str, name: str) -> ModuleType:
     here = str(Path.cwd())
-    # A console script does not search the working directory. Last, so that it shadows no library.
+    # A console script does not search the working directory. Append it, so that it shadows no library.
     if here not in sys.path:
         sys.path.append(here)
     try:

@@ -1,4 +1,4 @@
-"""Recipes: TOML files with overrides become a Config; any problem becomes a one-line ConfigError."""
+"""Recipes: build a Config from a TOML file and overrides; raises a one-line ConfigError for any problem."""
 
 import json
 import os
@@ -68,12 +68,12 @@ def compose(tree: Tree, overrides: Sequence[str] = ()) -> Config:
 
 
 def shipped() -> list[str]:
-    """Names of the recipes in the package."""
+    """Return the names of the recipes in the package."""
     return sorted(path.stem for path in SHIPPED.glob("*.toml"))
 
 
 def settings() -> Iterator[Setting]:
-    """Every setting of the tree, in the order of declaration."""
+    """Return every setting of the tree, in declaration order."""
     return _settings(Config, "")
 
 
@@ -109,7 +109,7 @@ def with_absolute_paths(config: Config) -> Config:
 
 
 def resolved(config: Config) -> Tree:
-    """The tree with all defaults and without credentials, as saved with a run."""
+    """Return the tree with all defaults and without credentials, as saved with a run."""
     tree: Tree = redact_tree(config.model_dump(mode="json"))
     return tree
 
@@ -120,7 +120,7 @@ def restore(tree: Mapping[str, object]) -> Config:
 
 
 def amend(tree: Mapping[str, object], overrides: Sequence[str]) -> Config:
-    """The Config of a `resolved` tree with the overrides that a resumed run allows."""
+    """Restore a `resolved` tree with overrides; raises ConfigError for settings that a resumed run cannot change."""
     keys = {setting.key for setting in settings()}
     changed = _without_defaults(tree)
     masked = dict(_masked(changed))
@@ -128,7 +128,7 @@ def amend(tree: Mapping[str, object], overrides: Sequence[str]) -> Config:
         key, _, value = (part.strip() for part in override.partition("="))
         table = f"{key}."
         is_known = key in keys or any(each.startswith(table) for each in keys)
-        same_address = key in masked and redact(value) == masked[key]  # the credentials are given again
+        same_address = key in masked and redact(value) == masked[key]  # only adds the removed credentials
         if is_known and not same_address and not (key if key in keys else table).startswith(MAY_CHANGE):
             allowed = ", ".join(f"{name}*" if name.endswith(".") else name for name in MAY_CHANGE)
             raise ConfigError(f"{key} cannot change when a run is resumed; allowed: {allowed}; or start a new run")
@@ -137,7 +137,7 @@ def amend(tree: Mapping[str, object], overrides: Sequence[str]) -> Config:
 
 
 def resolve_policy(name: str) -> Path:
-    """Folder of a policy: shipped, the user's own, or downloaded from the hub."""
+    """Return the folder of a policy: shipped, local, or downloaded from the Hub."""
     _reject_address(name)
     if hub.is_hub_name(name):
         return hub.download_policy(
@@ -302,7 +302,7 @@ def _validate(tree: Tree) -> Config:
 
 
 def _unknown(key: str) -> ConfigError:
-    """An error that suggests the most similar key."""
+    """Return an error that suggests the most similar key."""
 
     def similarity(candidate: str) -> float:
         first = ".".join(candidate.split(".")[: key.count(".") + 1])
@@ -361,7 +361,7 @@ def _type_name(field: FieldInfo) -> str:
 
 
 def _option_names(option: Any) -> list[str]:
-    """Describe a type: by its name, or by its values for a Literal."""
+    """Describe a type by its name, or a Literal by its values."""
     if get_origin(option) is Literal:
         return list(map(str, get_args(option)))
     if get_origin(option) in (list, dict, tuple):

@@ -19,7 +19,7 @@ INDEX_KINDS: dict[IndexKind, tuple[Component, ...]] = {
 
 Backend = Literal["folder", "server", "web", "function"]
 WEB_PREFIX = "web:"
-# How the name of a backend begins; any other name is an index folder.
+# Prefixes of the backends' names; any other name is an index folder.
 BACKENDS: dict[str, Backend] = {"http://": "server", "https://": "server", WEB_PREFIX: "web", "import:": "function"}
 # The settings of `retrieval.service` that each backend uses.
 SERVICE_SETTINGS: dict[Backend, frozenset[str]] = {
@@ -33,7 +33,7 @@ Pooling = Literal["mean", "cls", "last"]
 
 
 def backend_of(name: str | None) -> Backend:
-    """The backend that a value of `retrieval.index` refers to; None means an index folder built by the run."""
+    """Return the backend of a `retrieval.index` value; None stands for an index folder built by the run."""
     return next((backend for prefix, backend in BACKENDS.items() if (name or "").startswith(prefix)), "folder")
 
 
@@ -88,7 +88,7 @@ class IndexPlan(Section):
         encoder: EncoderSettings | None = None,
         ann: AnnSettings | None = None,
     ) -> "IndexPlan":
-        """Plan a kind of index: defaults for missing settings; settings of unused components are dropped."""
+        """Plan an index of this kind: use defaults for missing settings, and drop settings of unused components."""
         settings = {
             "bm25": bm25 or BM25Settings(),
             "encoder": encoder or EncoderSettings(),

@@ -26,7 +26,7 @@ class Section(BaseModel):
     )
 
     def _reject_unused(self, condition: str, *names: str, table: str = "") -> None:
-        """Raise if a setting was given that has no effect under `condition`."""
+        """Raise ValueError if a setting was given that has no effect under `condition`."""
         for name in names:
             if name in self.model_fields_set:
                 raise ValueError(f"{table}{name} has no effect with {condition}; remove it")

@@ -1,4 +1,4 @@
-"""The config tree of a run: every setting, declared once; saved with the run as resolved."""
+"""The config tree of a run: every setting, declared once."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +16,7 @@ from sleuth.config.section import Section
 from sleuth.config.train import EvaluateConfig, ModelConfig, TrackConfig, TrainConfig
 from sleuth.config.verl import retrieval_settings
 
-EPISODES_PER_SLOT = 4  # if most episodes wait for a server at any time
+EPISODES_PER_SLOT = 4  # because most episodes are waiting for a server at any time
 MAX_EPISODES = 1_000_000  # per step, all held in memory
 MAX_NAME_BYTES = 200  # a run number is appended, and file systems allow 255
 
@@ -42,7 +42,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _read_tool_file(cls, tree: Any) -> Any:
-        """Search the server of a verl tool file, unless an index or a corpus is given."""
+        """Take the search server from a verl tool file, unless another source of search results is configured."""
         match tree:
             case {"world": dict()} | {"data": {"corpus": str()}} | {"retrieval": {"index": str()} | {"replay": str()}}:
                 return tree

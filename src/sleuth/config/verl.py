@@ -1,4 +1,4 @@
-"""verl's tool configuration: the search tool of a YAML file, as settings of ours."""
+"""verl's tool configuration: convert the search tool of a YAML file to retrieval settings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ EXPECTED = "expected verl's `tools: - class_name: verl.tools.search_tool.SearchT
 
 
 def read_search_tool(file: Path) -> Mapping[str, Any]:
-    """The entry of the search tool; raises InputError if the file has any other tool."""
+    """Return the entry of the search tool; raises InputError if the file has any other tool."""
     try:
         tree = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -1,1 +1,1 @@
-"""Shared by every HTTP client and server: retries, connections, limits, authentication, problem responses."""
+"""HTTP code shared by all clients and servers: retries, connections, limits, authentication, problem responses."""

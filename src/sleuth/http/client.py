@@ -29,7 +29,7 @@ Parse = Callable[[bytes], Result]
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """Why a request failed: `kind` is counted, `cause` is shown; `retry_after` is the requested wait in seconds."""
+    """Why a request failed: `kind` for metrics, `cause` for messages; `retry_after` is the requested wait (s)."""
 
     kind: str
     cause: str
@@ -77,14 +77,14 @@ class RetryPolicy:
             return RequestFailure("deadline", f"no response within the deadline of {self.deadline:g} s{last}")
 
     def pause(self, failures: int) -> float:
-        """Random wait in seconds after this many failures; does not use the seeded random generator."""
+        """Return a random wait in seconds after this many failures, without using the seeded random generator."""
         longest = min(self.longest_pause, self.first_pause * 2.0 ** min(failures - 1, 32))
         return random.SystemRandom().uniform(0.0, longest)
 
 
 @dataclass(slots=True)
 class RequestCounts:
-    """Requests sent, and how many failed or were retried by kind of failure.
+    """Number of requests sent, and of failures and retries by kind of failure.
 
     A request cancelled by the deadline or the caller is a failure of the kind "cut off".
     """
@@ -97,7 +97,7 @@ class RequestCounts:
 class ServiceClient:
     """Requests to one service with limits on concurrency and rate, a timeout per attempt, and retries until a deadline.
 
-    `connect` makes the transport of a connection. `explain` may replace a failure by a more helpful one.
+    `connect` creates the transport of a connection. `explain` may replace a failure with a more helpful one.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ServiceClient:
         self.counts = RequestCounts()
 
     async def request(self, send: Send, parse: Parse[Result], ends: float | None = None) -> Result | RequestFailure:
-        """The parsed response of the first attempt that succeeds, or the last failure without secrets."""
+        """Return the parsed response of the first successful attempt, or the last failure with secrets redacted."""
 
         async def attempt(previous: RequestFailure | None) -> Result | RequestFailure:
             async with self._connections.connection() as client:
@@ -179,7 +179,7 @@ async def receive(
 
 
 def parse_retry_after(value: str, now: datetime) -> float:
-    """Seconds of a Retry-After header, given as a number or a date; 0 if it is absent or invalid."""
+    """Return the seconds of a Retry-After header, given as a number or a date; 0 if it is absent or invalid."""
     if re.fullmatch(r"\s*\d+(\.\d+)?\s*", value, re.ASCII):
         return float(value)
     try:
@@ -190,7 +190,7 @@ def parse_retry_after(value: str, now: datetime) -> float:
 
 
 def error_message(body: bytes | str, secrets: Secrets = NO_SECRETS) -> str:
-    """The message in the body of an error response, on one line and without secrets."""
+    """Return the message in the body of an error response, on one line and without secrets."""
     try:
         message = _message(json.loads(body))
     except (ValueError, RecursionError):
@@ -219,7 +219,7 @@ def _message(value: object) -> str:
 
 
 def _one_line(text: str, secrets: Secrets) -> str:
-    """Collapse to one line and truncate; secrets are removed first, because truncation could leave part of a secret."""
+    """Redact secrets, collapse the text to one line, and only then truncate it."""
     printable = text.replace("\0", "").encode("utf-8", "replace").decode()
     line = " ".join(secrets.redact(printable).split())
     return line if len(line) <= MAX_MESSAGE else f"{line[:MAX_MESSAGE]}…"

@@ -20,9 +20,9 @@ TIMER_SLACK = 0.05
 
 
 class ConnectionPool:
-    """Up to `size` connections to one server for each event loop that uses them, each with its own httpx client.
+    """A pool of up to `size` connections to one server per event loop, each with its own httpx client.
 
-    One httpx client for all would scan all of its connections several times per request.
+    A single httpx client would scan all of its connections several times per request.
     """
 
     def __init__(self, size: int, connect: Callable[[], httpx.AsyncBaseTransport], headers: Mapping[str, str]) -> None:
@@ -31,7 +31,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[httpx.AsyncClient]:
-        """Wait for a free connection of the running loop, first come first served."""
+        """Wait for a free connection of the running loop, first come, first served."""
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
             self._pools = {each: pool for each, pool in self._pools.items() if not each.is_closed()}
@@ -59,7 +59,7 @@ class ConnectionPool:
             await keeper.aclose()
 
     async def _keep_open(self, loop: asyncio.AbstractEventLoop) -> "AsyncGenerator[_LoopPool, None]":
-        """Keep a pool open: when the loop ends, it closes its async generators, and with this one the connections."""
+        """Yield a new pool, and close its connections when the ending loop closes this async generator."""
         pool = _LoopPool(asyncio.Semaphore(self._size))
         try:
             yield pool
@@ -116,19 +116,19 @@ class RateLimiter:
 
 
 def make_transport(proxy: httpx.Proxy | None) -> httpx.AsyncHTTPTransport:
-    """A transport through the given proxy, or a direct one; proxies set in the environment are ignored."""
+    """Create a transport through the given proxy, or a direct transport; proxies in the environment are ignored."""
     limits = httpx.Limits(keepalive_expiry=IDLE_SECONDS)
     return httpx.AsyncHTTPTransport(verify=tls_context(), trust_env=False, proxy=proxy, limits=limits)
 
 
 @functools.cache
 def tls_context() -> ssl.SSLContext:
-    """TLS context with the trusted certificates (SSL_CERT_FILE if set); cached, because loading is slow."""
+    """Return a TLS context with the trusted certificates (SSL_CERT_FILE if set); cached, because loading is slow."""
     return httpx.create_ssl_context()
 
 
 def parse_proxy(url: str | None) -> httpx.Proxy | None:
-    """The proxy at a URL, if any; errors do not repeat the URL, which may contain a password."""
+    """Parse the URL of a proxy, if any; errors do not repeat the URL, which may contain a password."""
     if url is None:
         return None
     parsed = _parse_url(url, "the proxy URL", "http://127.0.0.1:3128", shown="")

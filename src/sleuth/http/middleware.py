@@ -1,4 +1,4 @@
-"""Middleware of every server: checks of Host, Origin and Content-Type, bearer tokens, Prometheus metrics.
+"""Middleware shared by all servers: checks of Host, Origin and Content-Type, bearer tokens, Prometheus metrics.
 
 DNS rebinding lets a page of another site send requests here under its own host name and read the responses. Therefore
 the Host header must be a known name or an IP address, browser requests from other origins are refused, and a body must
@@ -24,8 +24,8 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 class RequestCheck:
     """Middleware that refuses requests with an unknown Host, a foreign Origin or a body that is not JSON.
 
-    `names` are accepted as Host besides localhost and IP addresses; None accepts any, for servers behind a token.
-    Pages from `origins` are accepted too.
+    `names` are accepted as Host besides localhost and IP addresses; None accepts any Host, for servers that require a
+    token. Pages from `origins` are accepted too.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RequestCheck:
         return None
 
     def _is_own_site(self, method: str, host: str, headers: list[tuple[bytes, str]]) -> bool:
-        """False if the browser headers name another site as the origin; other programs send no such header."""
+        """Return False if the browser headers name another site as the origin; other programs send no such headers."""
         sent = {name: value.lower() for name, value in headers if name.startswith((b"sec-fetch-", b"origin"))}
         origin = sent.get(b"origin", "").partition("://")[2]
         if b"origin" in sent and origin != host.lower() and _strip_port(origin) not in self._origins:
@@ -85,7 +85,7 @@ class RequestCheck:
 
 
 class BearerAuth:
-    """Middleware that requires a bearer token on all paths but `public`."""
+    """Middleware that requires a bearer token on all paths except `public`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ServerMetrics:
         Gauge(name, meaning, registry=self.registry).set_function(value)
 
     def response(self) -> Response:
-        """All metrics in the Prometheus text format."""
+        """Return all metrics in the Prometheus text format."""
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -158,7 +158,7 @@ class MetricsMiddleware:
 
 
 def server_names(host: str, allowed: Collection[str] = ()) -> list[str]:
-    """Host names of a server bound to `host`, including this machine's names unless it is a loopback address."""
+    """Return the host names of a server bound to `host`, with this machine's names unless `host` is loopback."""
     machine = [] if host in LOOPBACK else [socket.gethostname(), socket.getfqdn()]
     return [host, *machine, *allowed]
 

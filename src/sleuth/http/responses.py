@@ -19,7 +19,7 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; re
 
 
 class HttpProblem(SleuthError):
-    """A request that is refused with this status; the message is sent to the client."""
+    """Refuses a request with this status; the message is sent to the client."""
 
     def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(detail)
@@ -40,12 +40,12 @@ def encode_json(value: object) -> bytes:
 
 
 def problem_response(problem: HttpProblem) -> Response:
-    """`{"detail": message}` with the status and headers of the problem."""
+    """Return `{"detail": message}` with the status and headers of the problem."""
     return Response(encode_json({"detail": str(problem)}), problem.status, problem.headers, media_type=JSON)
 
 
 def add_problem_handlers(app: "FastAPI", respond: Respond = problem_response, *, hint: str = "") -> None:
-    """Answer every exception with a problem; `hint` is appended to the detail of a 404."""
+    """Respond to every exception with a problem; `hint` is appended to the detail of a 404."""
 
     @app.exception_handler(HttpProblem)
     async def on_problem(_: Request, problem: HttpProblem) -> Response:

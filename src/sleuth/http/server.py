@@ -19,7 +19,7 @@ from sleuth.http.responses import encode_json
 
 KEEP_ALIVE_SECONDS = 75  # longer than a training loop pauses between two bursts of searches
 SHUTDOWN_SECONDS = 30
-CLOSE_NOTICE_SECONDS = 0.3  # in which responses on open connections carry "connection: close"
+CLOSE_NOTICE_SECONDS = 0.3  # during which responses on open connections carry "connection: close"
 MAX_HEAD_BYTES = 65_536
 LINGER_SECONDS = 1.0  # a refused connection stays open this long, so that the client can read the response
 HEAD_END = b"\r\n\r\n"
@@ -86,7 +86,7 @@ def serve(
 
 
 def reachable_host(host: str) -> str:
-    """The address at which other machines reach a server bound to `host`."""
+    """Return the address at which other machines reach a server bound to `host`."""
     if host not in WILDCARD_HOSTS:
         return host
     for family, outside in PROBES:
@@ -100,7 +100,7 @@ def reachable_host(host: str) -> str:
 
 
 def authority(host: str, port: int) -> str:
-    """Host and port of a URL at which other machines reach the server."""
+    """Return the host and port of the URL at which other machines reach the server."""
     reachable = reachable_host(host)
     return f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
 
@@ -117,7 +117,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Bytes since the parser last completed a head, a piece of body or a message; and the last three of them.
+        # Bytes since the parser last completed a head, a body chunk or a message, and the last three bytes.
         self._head_bytes, self._tail = 0, b""
         self._progressed = self._in_body = self._refused = False
         self._timer: asyncio.TimerHandle | None = None

@@ -15,22 +15,22 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-@lru_cache(8192)  # the samples of a group retrieve much the same passages
+@lru_cache(8192)  # the samples of a group retrieve mostly the same passages
 def normalise(text: str) -> str:
-    """Lower-case, without punctuation and articles, words separated by one space."""
+    """Lower-case a text, remove punctuation and articles, and collapse white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def comparable(text: str) -> str:
-    """The normalised text, or the text as written if normalisation leaves nothing.
+    """Return the normalised text, or the original text if normalisation leaves nothing.
 
-    Otherwise gold answers such as "A" or "---" would make an empty answer right.
+    Otherwise, an empty answer would match gold answers such as "A" or "---".
     """
     return normalise(text) or " ".join(text.lower().split())
 
 
 def warn_wordless(questions: Iterable[Question]) -> str | None:
-    """A warning if gold answers consist of articles and punctuation only, else None."""
+    """Return a warning if gold answers consist of articles and punctuation only, else None."""
     count = sum(not normalise(gold) for question in questions for gold in question.golden_answers)
     if not count:
         return None
@@ -39,19 +39,19 @@ def warn_wordless(questions: Iterable[Question]) -> str | None:
 
 
 def exact_match(answer: str | None, golds: Sequence[str]) -> float:
-    """1 if the normalised answer equals a normalised gold answer."""
+    """Return 1 if the normalised answer equals a normalised gold answer, else 0."""
     text = comparable(answer) if answer is not None else ""
     return float(bool(text) and any(text == comparable(gold) for gold in golds))
 
 
 def f1(answer: str | None, golds: Sequence[str]) -> float:
-    """Word F1 against the best matching gold answer."""
+    """Return the word F1 against the best matching gold answer."""
     words = comparable(answer).split() if answer is not None else []
     return max((_word_f1(words, comparable(gold).split()) for gold in golds), default=0.0)
 
 
 def cover_em(answer: str | None, golds: Sequence[str]) -> float:
-    """1 if the answer contains a gold answer as whole words."""
+    """Return 1 if the answer contains a gold answer as whole words, else 0."""
     if answer is None:
         return 0.0
     # Spaces around both restrict the match to whole words.

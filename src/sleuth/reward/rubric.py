@@ -23,7 +23,7 @@ CONTRACT = Contract(("question", "trajectory"), "a number or a Score", is_async=
 
 
 class Rubric:
-    """Scores trajectories by the reward settings."""
+    """Scores trajectories according to the reward settings."""
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
@@ -31,7 +31,7 @@ class Rubric:
         self._slots, self._rate = LoopSemaphore(config.concurrency), RateLimiter(config.rate)
 
     async def score_one(self, trajectory: Trajectory) -> tuple[Trajectory, Score | None]:
-        """Return the trajectory and its score; if the user's function fails, it is unusable and the score is None."""
+        """Return the trajectory and its score; if the user's function fails, an unusable trajectory and None."""
         if not trajectory.stop.usable:
             return trajectory, None
         try:
@@ -44,7 +44,7 @@ class Rubric:
         return list(await asyncio.gather(*map(self.score_one, trajectories)))
 
     async def score(self, question: Question, trajectory: Trajectory) -> Score:
-        """Return the reward to train on, with every part, whether or not it counts towards the total."""
+        """Return the training reward with all its parts, including those that do not count towards the total."""
         if not trajectory.stop.usable:
             raise ValueError(f"a trajectory that stopped with {trajectory.stop} is unusable and has no score")
         parts = measure(question, trajectory)
@@ -55,7 +55,7 @@ class Rubric:
         if self._config.format is not False:
             total = self._apply_format(total, trajectory, parts)
         if self._config.many_answers and count_answer_tags(trajectory) > MANY_ANSWERS:
-            total = min(total, total / 4)  # min: a negative reward must not become milder
+            total = min(total, total / 4)  # min, because a quarter of a negative reward would be a smaller penalty
         return Score(total, parts | answer.parts, answer.turns)
 
     async def _answer_score(self, question: Question, trajectory: Trajectory) -> Score:
@@ -94,12 +94,12 @@ class Rubric:
         if is_valid:
             wrong += self._config.retrieval * parts["retrieval_hit"]
         if trajectory.answer is None:
-            wrong = 0.0  # the lowest tier is for answering at all
+            wrong = 0.0  # the lowest tier still requires an answer
         return (1.0 - value) * wrong + value * right
 
 
 def measure(question: Question, trajectory: Trajectory) -> dict[str, float]:
-    """The parts that every score records."""
+    """Compute the parts that every score records."""
     answer, golds = trajectory.answer, question.golden_answers
     return {
         "em": exact_match(answer, golds),
@@ -112,7 +112,7 @@ def measure(question: Question, trajectory: Trajectory) -> dict[str, float]:
 
 
 def score_by_em(trajectory: Trajectory) -> Score | None:
-    """The default score, exact match; None for an unusable trajectory."""
+    """Score a trajectory by exact match, the default; None if it is unusable."""
     if not trajectory.stop.usable:
         return None
     parts = measure(trajectory.question, trajectory)
@@ -122,8 +122,8 @@ def score_by_em(trajectory: Trajectory) -> Score | None:
 def has_valid_format(trajectory: Trajectory) -> bool:
     """Whether every turn has its protocol's format, the last one answers, and all others are searches with results.
 
-    Read from sampled text only: documents cannot change it. With tags: think, (search, information, think)*, answer,
-    with only white space in between.
+    Only sampled text is checked, so documents cannot affect the result. The format with tags is think, (search,
+    information, think)*, answer, with only white space in between.
     """
     if not trajectory.turns:
         return False
@@ -145,7 +145,7 @@ def _shows_answer(turn: Turn, golds: Sequence[str]) -> bool:
     texts = [hit.passage.contents for hit in turn.hits]
     if turn.shown is None:
         return any(cover_em(text, golds) for text in texts)
-    # In a passage as well: the wrapping around passages has words, too.
+    # The passage must contain the answer too, because the text around the passages also consists of words.
     shown = [gold for gold in golds if cover_em(turn.shown, (gold,))]
     return any(cover_em(text, shown) for text in texts)
 

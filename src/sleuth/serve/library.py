@@ -17,7 +17,7 @@ from sleuth.retrieval.retriever import Pages, Retriever
 from sleuth.retrieval.service.client import SearchClient
 from sleuth.retrieval.web.fetch import Fetcher, Page
 
-RECENT_PASSAGES = 10_000  # search results that can be opened if the backend cannot look up ids
+RECENT_PASSAGES = 10_000  # search results kept for opening if the backend cannot look up ids
 DEADLINE = 20.0  # seconds per search; MCP clients give up after a minute
 
 Opened = Passage | SearchUnavailable | None
@@ -32,7 +32,7 @@ class Library:
     recent: "RecentPassages"
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Hit] | SearchUnavailable]:
-        """See Retriever; the results can be opened afterwards."""
+        """Search as a Retriever does, and keep the results so that they can be opened."""
         answers = await self.retriever.search(queries, k)
         for answer in answers:
             if not isinstance(answer, SearchUnavailable):
@@ -40,7 +40,7 @@ class Library:
         return answers
 
     async def open(self, name: str) -> Opened:
-        """The page or passage of an id or URL; None if it does not exist."""
+        """Return the page or passage with this id or URL; None if it does not exist."""
         failure: SearchUnavailable | None = None
         for source in self.sources:
             (opened,) = await source.access([name])
@@ -51,7 +51,7 @@ class Library:
 
 
 class RecentPassages:
-    """The most recent search results by id."""
+    """The most recent search results, accessible by id."""
 
     def __init__(self, capacity: int = RECENT_PASSAGES) -> None:
         self._capacity = capacity
@@ -69,7 +69,7 @@ class RecentPassages:
 
 
 class IndexPassages:
-    """The passages of an index folder by id."""
+    """The passages of an index folder, accessible by id."""
 
     def __init__(self, folder: Path) -> None:
         self._store = open_passages(folder)
@@ -108,7 +108,7 @@ class ResultPages:
 def open_library(
     index: str, *, pages: Path | None = None, token_env: str | None = None, device: str = "auto"
 ) -> Library:
-    """The library of an index folder, a server address, web:PROVIDER or import:package.function."""
+    """Open the library of an index folder, a server address, web:PROVIDER or import:package.function."""
     service, recent = ServiceConfig(token_env=token_env, deadline=DEADLINE), RecentPassages()
     retriever = open_backend(index, service, device)
     sources: list[Pages] = [] if pages is None else [FilePages(pages)]

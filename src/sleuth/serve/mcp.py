@@ -40,7 +40,7 @@ Queries = Annotated[str | list[str], Field(description=f"search terms: one query
 
 
 class Result(BaseModel):
-    """A passage of a query."""
+    """A passage found for a query."""
 
     query: str
     id: str
@@ -51,7 +51,7 @@ class Result(BaseModel):
 
 
 class Results(BaseModel):
-    """The passages of all queries, in query order and best first, and the reasons of failed queries."""
+    """The passages for all queries, in query order and best first, and the reason for each failed query."""
 
     results: list[Result]
     unanswered: dict[str, str] = Field(default_factory=dict)
@@ -126,7 +126,7 @@ class LibraryTools:
 
 
 def server(library: Library, name: str, k: int) -> MCPServer[Any]:
-    """The MCP server of a library; `name` describes the collection to clients."""
+    """Build the MCP server of a library; `name` describes the collection to clients."""
     built: MCPServer[Any] = MCPServer(
         "sleuth",
         title=f"Sleuth: {name}",
@@ -142,9 +142,9 @@ def server(library: Library, name: str, k: int) -> MCPServer[Any]:
 
 
 def application(library: Library, name: str, k: int, names: Sequence[str]) -> ASGIApp:
-    """A library over streamable HTTP at /mcp; requests must address the server by an IP address or one of the names.
+    """Serve a library over streamable HTTP at /mcp; the Host header must be an IP address or one of `names`.
 
-    Pages served under such a name may call it too, as MCP inspectors do.
+    Web pages served under one of these names may call the server too, as MCP inspectors do.
     """
     built = server(library, name, k)
 
@@ -168,7 +168,7 @@ def application(library: Library, name: str, k: int, names: Sequence[str]) -> AS
 
 
 def _validate(queries: Sequence[str]) -> list[str]:
-    """The queries without duplicates."""
+    """Return the queries without duplicates; raises ToolError if they are too many, empty or too long."""
     if not 0 < len(queries) <= MAX_QUERIES:
         raise ToolError(f"there are {len(queries):,} queries; pass 1 to {MAX_QUERIES}")
     for query in queries:

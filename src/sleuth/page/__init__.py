@@ -1,1 +1,1 @@
-"""Parts of self-contained HTML pages: text, tables, charts, transcripts and whole reports."""
+"""Self-contained HTML pages: text, tables, charts, transcripts and whole reports."""

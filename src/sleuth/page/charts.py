@@ -12,11 +12,11 @@ WIDTH, HEIGHT = 420, 230  # almost the width of a phone, so that labels stay rea
 LEFT, RIGHT, TOP, BOTTOM = 50, 400, 10, 190  # plot area of a line chart
 BAR_LEFT, BAR_RIGHT = 92, 372
 COLOURS = 6
-_MAX_DOTS = 24  # series with at most this many points show each as a dot
+_MAX_DOTS = 24  # series with at most this many points show a dot per point
 _MAX_TOOLTIPS = 120  # more would be narrower than a pointer
 _BAR, _GAP, _FOOT = 14, 12, 26
 _LABEL = 12  # characters that fit left of the bars
-_LARGEST = 1e100  # beyond it the arithmetic of ticks overflows
+_LARGEST = 1e100  # beyond this, the tick arithmetic overflows
 
 Numbers = Sequence[float | None]
 Point = tuple[float, float]
@@ -24,7 +24,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Numbers from `low` to `high`, drawn from coordinate `start` to `end`, with ticks at multiples of `step`."""
+    """Maps values from `low` to `high` to coordinates from `start` to `end`, with ticks at multiples of `step`."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class Axis:
         return [number * self.step for number in range(first, last + 1)]
 
     def label(self, value: float) -> str:
-        """Shortest label that differs from the neighbouring ticks: 0.25, 1,500, 20k, 3e-06."""
+        """Return the shortest label that differs from the neighbouring ticks: 0.25, 1,500, 20k, 3e-06."""
         if abs(value) < self.step / 2:
             return "0"
         if self.step < 1e-4 or abs(value) >= 1e9:
@@ -65,9 +65,9 @@ def axis(
     ticks: int = 5,
     rounded: bool = True,
 ) -> Axis:
-    """Axis that covers the values and the bounds `low` and `high`.
+    """Build an axis that covers the values and the bounds `low` and `high`.
 
-    `whole` keeps ticks on integers; without `rounded` the axis ends at the outermost values instead of ticks.
+    `whole` keeps ticks on integers; without `rounded`, the axis ends at the outermost values instead of ticks.
     """
     held = [*values, *(bound for bound in (low, high) if bound is not None)] or [0.0, 1.0]
     bottom, top = float(min(held)), float(max(held))
@@ -93,7 +93,7 @@ def drawable(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A named curve; `low` and `high` bound its band, `colour` is a colour number."""
+    """A named curve; `low` and `high` bound its shaded band, `colour` is an index into the palette."""
 
     name: str
     x: Sequence[float]
@@ -146,7 +146,7 @@ def line_chart(
     low: float | None = None,
     high: float | None = None,
 ) -> Html:
-    """Curves over common axes; without any drawable value, a note instead."""
+    """Draw curves on shared axes; returns a note if there is no drawable value."""
     levels = [rule for rule in rules if drawable(rule.value)]
     points = [point for each in series for segment in each.segments() for point in segment]
     if not points:
@@ -172,7 +172,7 @@ def line_chart(
 
 
 def smoothed(values: Numbers, window: int) -> list[float | None]:
-    """Running mean of the last `window` known values; gaps stay gaps."""
+    """Compute the running mean of the last `window` known values; missing values stay missing."""
     means: list[float | None] = []
     for end in range(1, len(values) + 1):
         known = [value for value in values[max(0, end - window) : end] if value is not None and drawable(value)]
@@ -211,7 +211,7 @@ def _rule(frame: _Frame, rule: Rule) -> Html:
 
 
 def _marker(frame: _Frame, marker: Marker, x_label: str) -> Html:
-    """Thin vertical line with a wider foot to hover over, drawn above the tooltip columns."""
+    """Draw a thin vertical line with a wider base to hover over, above the tooltip columns."""
     place = frame.x.place(marker.x)
     tip = element("title", f"{x_label} {short(marker.x)}: {marker.name}")
     return element("path", tip, d=f"M{place:g},{TOP}V{BOTTOM}m-4,0h8l-4,-7z", class_="mark-line")
@@ -231,7 +231,7 @@ def _curve(frame: _Frame, series: Series) -> Html:
 
 
 def _tooltips(frame: _Frame, series: Sequence[Series], x_label: str) -> Iterator[Html]:
-    """Invisible columns with tooltips that list all values at a position."""
+    """Yield invisible columns with tooltips that list all values at a position."""
     points = [(each.name, x, y) for each in series for segment in each.segments() for x, y in segment]
     count = min(_MAX_TOOLTIPS, len({x for _, x, _ in points}))
     columns: dict[int, list[tuple[str, float, float]]] = {}
@@ -256,7 +256,7 @@ def bar_chart(
     *,
     high: float | None = None,
 ) -> Html:
-    """Horizontal bars from zero with 95% intervals, one per name in every group; None leaves a gap."""
+    """Draw horizontal bars from zero with 95% intervals, one per name in each group; None leaves a gap."""
     known = [bar for _, bars in groups for bar in bars if bar is not None and drawable(bar.value)]
     if not known:
         return _empty(title)

@@ -21,12 +21,12 @@ _VOID = frozenset({"br", "hr", "meta"})
 
 
 def visible(text: str) -> str:
-    """Replace characters that hide or reorder text or move the cursor by U+FFFD, one for one."""
+    """Replace each character that hides or reorders text, or moves the cursor, with U+FFFD."""
     return _HIDDEN.sub("\ufffd", text)
 
 
 class Html(str):
-    """Finished markup; concatenating or formatting it gives a plain string, which is escaped again."""
+    """Safe markup; concatenating or formatting it returns a plain string, which is escaped again."""
 
     __slots__ = ()
 
@@ -61,9 +61,9 @@ _PACKAGE = files("sleuth.page")
 THEME = Html((_PACKAGE / "theme.css").read_text(encoding="utf-8"))  # colours, fonts and spacing as variables
 STYLE = Html(THEME + (_PACKAGE / "parts.css").read_text(encoding="utf-8"))  # with tables, charts, cards, transcripts
 
-# The browser enforces what escaping promises: no scripts, no connections.
+# The browser enforces what escaping is meant to ensure: no scripts, no connections.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_CONTENTS_FROM = 3  # number of sections from which a page has a table of contents
+_CONTENTS_FROM = 3  # minimum number of sections for a table of contents
 _FIGURE = re.compile(r"[+−-]?[\d.,]+(\s*[%\[].*)?|–")
 _INTERVAL = re.compile(r"([^\[]+)( \[[^\]]*\])")
 
@@ -83,7 +83,7 @@ class Section:
 
 
 def document(title: str, *parts: object, kind: str = "") -> Html:
-    """Complete HTML page; `kind` is shown above the title."""
+    """Build a complete HTML page; `kind` is shown above the title."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -108,7 +108,7 @@ def folded(summary: object, *content: object) -> Html:
 
 
 def cards(figures: Sequence[tuple[str, ...]]) -> Html:
-    """One card per figure: name, value, and lines of explanation."""
+    """Build one card per figure: its name, value, and lines of explanation."""
     return element(
         "div",
         *(
@@ -126,7 +126,7 @@ def cards(figures: Sequence[tuple[str, ...]]) -> Html:
 
 
 def table(header: Sequence[object], rows: Sequence[Sequence[object]], caption: object | None = None) -> Html:
-    """Table with row names in the first column and figures aligned to the right."""
+    """Build a table with row names in the first column and right-aligned figures."""
     for row in rows:
         if len(row) != len(header):
             raise ValueError(f"a table row has {len(row)} cells; expected {len(header)}, as in the header")
@@ -157,7 +157,7 @@ def pairs(entries: Sequence[tuple[object, object]]) -> Html:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Formatted values of nested tables under dotted names."""
+    """Yield the formatted values of nested tables under dotted names."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -176,14 +176,14 @@ def _is_figure(cell: object) -> bool:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, figures: bool = True) -> list[str]:
-    """Lines of a Markdown table, with `figures` right-aligned after the first column; cells may contain any text."""
+    """Return the lines of a Markdown table; `figures` right-aligns all but the first column. Cells are escaped."""
     rule = ("---", *["---:" if figures else "---"] * (len(header) - 1))
     cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (header, rule, *rows))
     return [f"| {' | '.join(row)} |" for row in cells]
 
 
 def read_estimate(written: Any) -> Estimate | None:
-    """Estimate from JSON; a bare number has no interval."""
+    """Read an estimate from JSON; a bare number has no interval."""
     match written:
         case {"value": float() | int() as value, "low": float() | int() as low, "high": float() | int() as high}:
             return Estimate(float(value), float(low), float(high), int(written.get("count") or 0))
@@ -194,7 +194,7 @@ def read_estimate(written: Any) -> Estimate | None:
 
 
 def interval(estimate: Estimate | None, decimals: int = 3, sign: bool = False) -> str:
-    """Format as `0.865 [0.811, 0.906]`; with `sign`, every number is signed."""
+    """Format an estimate as `0.865 [0.811, 0.906]`; with `sign`, every number is signed."""
     if estimate is None or not math.isfinite(estimate.value):
         return ABSENT
     value, low, high = (
@@ -204,7 +204,7 @@ def interval(estimate: Estimate | None, decimals: int = 3, sign: bool = False) -
 
 
 def short(value: object) -> str:
-    """Format a number of any size in a few characters; other values with str()."""
+    """Format a number of any size in a few characters; format other values with str()."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ABSENT if value is None else str(value)
     if not math.isfinite(value):
@@ -215,7 +215,7 @@ def short(value: object) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`3 min 20 s`, `2 h 05 min`, `4.1 s`."""
+    """Format a duration as `3 min 20 s`, `2 h 05 min` or `4.1 s`."""
     if seconds is None or not math.isfinite(seconds):
         return ABSENT
     if seconds < 60:

@@ -33,7 +33,7 @@ NOTE = (
 def evaluation_page(
     results: Tree, measures: Mapping[str, str], notes: Sequence[str], transcripts: Sequence[Tree]
 ) -> Html:
-    """Report as one page; `measures` maps measures to column headings."""
+    """Build the report page; `measures` maps measures to column headings."""
     known = {name: label for name, label in measures.items() if name in results}
     rows = rows_by_set(results)[: None if len(results["sets"]) > 1 else 1]
     kinds = [*results["kinds"].items(), ("all", results)] if results["kinds"] else []
@@ -58,7 +58,7 @@ def evaluation_page(
 
 
 def rows_by_set(results: Tree) -> list[tuple[str, Tree]]:
-    """One row per data set, the mean over several, and all questions."""
+    """Return a row per data set, the mean over the data sets if there are several, and a row for all questions."""
     rows = list(results["sets"].items())
     if len(rows) > 1:
         sizes = {name: results[name] for name in ("questions", "unusable")}
@@ -67,7 +67,7 @@ def rows_by_set(results: Tree) -> list[tuple[str, Tree]]:
 
 
 def _tables(rows: Sequence[tuple[str, Tree]], known: Mapping[str, str], first: str) -> Html:
-    """Two tables, answers above episodes: side by side they would not fit on a page."""
+    """Build two tables, answers above episodes; a single table would not fit on a page."""
     answers = {name: label for name, label in known.items() if name in PROPORTIONS}
     episodes = {name: label for name, label in known.items() if name not in PROPORTIONS}
     counts = ("questions", "unusable")

@@ -69,7 +69,7 @@ def _split(mean: Estimate | None) -> tuple[str, str]:
 
 
 def _tables(sets: Sets, depths: list[Any]) -> Html:
-    """Two tables, recall above hits: side by side they would not fit on a page."""
+    """Build two tables, recall above hits; a single table would not fit on a page."""
 
     def cells(measured: Tree | None) -> list[str]:
         return [interval(_at(measured, k), 2) for k in depths]

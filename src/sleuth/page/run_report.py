@@ -68,7 +68,7 @@ _TRENDS = (
     ("Malformed episodes", "episode/malformed"),
 )
 _NEGATIVE = ("policy/likelihood_right",)
-_SMOOTH_FROM = 12  # number of steps from which a running mean is drawn
+_SMOOTH_FROM = 12  # minimum number of steps to draw a running mean
 
 
 def run_page(
@@ -81,7 +81,7 @@ def run_page(
     events: Rows = (),
     parity: Tree | None = None,
 ) -> Html:
-    """Report as one page; values missing from the summary are shown as absent."""
+    """Build the report page; values missing from the summary are shown as absent."""
     ceiling = read_estimate((summary.get("ceiling") or {}).get("em"))
     ends = ((0, summary.get("em_before")), (summary.get("steps") or 0, summary.get("em_after")))
     held_out = {float(step): known for step, written in ends if (known := read_estimate(written)) is not None}
@@ -129,7 +129,7 @@ def _headline(summary: Tree) -> Html:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One kind of question before and after training; None means unknown."""
+    """Results for one kind of question before and after training; None means unknown."""
 
     kind: str
     before: Estimate | None
@@ -158,7 +158,7 @@ def _change(kind: str, match: Tree, ceiling: Any, searches: Tree) -> Change:
 
 
 def question_count(before: Estimate | None, after: Estimate | None, asked: int | None, arrow: str = "→") -> str:
-    """Number of questions in two evaluations; with losses as in `99 → 98 of 100`."""
+    """Format the number of usable questions in two evaluations, such as `99 → 98 of 100` if some were lost."""
     counts = [each.count for each in (before, after) if each is not None]
     if len(set(counts)) == 1 and asked in (None, counts[0]):
         return short(counts[0])
@@ -184,7 +184,7 @@ def loss_notes(summary: Tree) -> list[str]:
 
 
 def change_table(found: Sequence[Change]) -> Html:
-    """One row per kind with intervals; a column for the ceiling if one is known."""
+    """Build a table with one row per kind and intervals, and a column for the ceiling if known."""
     has_ceiling = any(change.ceiling for change in found)
     rows = []
     for change in found:
@@ -221,7 +221,7 @@ def change_charts(found: Sequence[Change]) -> Html:
 
 
 def guard_events(events: Rows, parity: Tree | None) -> Iterator[Html]:
-    """Table of guard events, consecutive repetitions merged, and a note on parity of engine and trainer."""
+    """Yield a table of guard events, with consecutive repeats merged, and a note on engine-trainer parity."""
     if events:
         rows: list[list[object]] = []
         for run in _merge_repeated(events):
@@ -298,7 +298,7 @@ def timing(rows: Rows) -> Iterator[Html]:
 def curves(
     rows: Rows, held_out: Mapping[float, Estimate], ceiling: Estimate | None, markers: Sequence[Marker] = ()
 ) -> Html:
-    """All charts of a run; `held_out` adds the evaluations before and after training, by step."""
+    """Draw all charts of a run; `held_out` adds the evaluations before and after training, by step."""
     charts = [exact_match(rows, held_out, ceiling, markers)]
     charts += [
         line_chart(title, trend(rows, key), markers=markers, low=None if key in _NEGATIVE else 0)
@@ -334,7 +334,7 @@ def exact_match(
 
 
 def trend(rows: Rows, key: str, name: str = "each step", colour: int = 0) -> list[Series]:
-    """Values of a metric; in a longer run also their running mean, with the values faint."""
+    """Return the values of a metric as a series; a longer run gets a running mean over faint values."""
     x, y = _column(rows, key)
     if len(x) < _SMOOTH_FROM:
         return [Series(name, x, y, colour=colour)]
@@ -344,7 +344,7 @@ def trend(rows: Rows, key: str, name: str = "each step", colour: int = 0) -> lis
 
 
 def _by_kind(rows: Rows, part: str, title: str, high: float | None = None) -> Html:
-    """Held-out curves by kind of question; empty until a curve has two points."""
+    """Draw held-out curves by kind of question; empty until a curve has two points."""
     prefix = f"evaluate/{part}_"
     keys = [key for key in _keys(rows, prefix) if key.removeprefix(prefix) not in ("low", "high")]
     kinds = {key.removeprefix(prefix): _column(rows, key) for key in keys}

@@ -1,4 +1,4 @@
-"""A trajectory as a conversation: thoughts, searches, results, the answer and its score."""
+"""Transcripts: a trajectory as a conversation with thoughts, searches, results, the answer and its score."""
 
 import json
 import re
@@ -27,7 +27,7 @@ _THOUGHT_TAG = re.compile(r"</?think>")
 
 
 def transcript(row: Row) -> Html:
-    """Foldable article for a trajectory row; all texts are escaped.
+    """Build a collapsible article for a trajectory row; all text is escaped.
 
     Optional fields beyond the trajectory format: `question`, `golden_answers` and `kind` of the row; `text`, `answer`
     and `reason` of a turn; `title` and `text` of a hit.
@@ -43,7 +43,7 @@ def transcript(row: Row) -> Html:
 
 
 def _verdict(row: Row) -> Html:
-    """The verdict: right, wrong or unusable; failed episodes are never called wrong."""
+    """Format the verdict: right, wrong or unusable; failed episodes are never called wrong."""
     if not StopReason(row["stop"]).usable:
         return element("span", "unusable", class_="mark quiet")
     score = row.get("score") or {}
@@ -85,7 +85,7 @@ def _turn(turn: Row) -> Html:
 
 
 def call_text(turn: Row) -> str:
-    """The arguments of a tool call: the bare value if there is a single string, else JSON."""
+    """Format the arguments of a tool call: the bare value if there is a single string, otherwise JSON."""
     arguments = turn.get("arguments") or {}
     values = list(arguments.values())
     return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(arguments, ensure_ascii=False)

@@ -343,7 +343,7 @@ def _row(question: Question, messages: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def _missing(question: Question, gold: Sequence[Passage], searches: Sequence[GoldSearch]) -> list[Passage]:
-    """Gold passages that no search found; for a single one, a passage of the same page with the answer counts too."""
+    """Gold passages that no search found; if there is only one, a passage of its page with the answer also counts."""
     seen, golds = _passages(searches), _distinctive_answers(question)
     if len(gold) == 1 and any(each.title == gold[0].title and cover_em(each.text, golds) for each in seen):
         return []

@@ -1,4 +1,4 @@
-"""Supervised training loop: shuffled batches, held-out evaluation, early stopping, best weights and checkpoints.
+"""Supervised fine-tuning loop: shuffled batches, held-out loss, early stopping, best weights and checkpoints.
 
 Suffixes: T scored tokens of a pack.
 """
@@ -34,14 +34,14 @@ from sleuth.train.checkpoint import Progress
 from sleuth.train.observer import RunObserver
 from sleuth.train.optimiser import Optimiser
 
-LOG_LINES = 10  # log lines per training, besides evaluations
+LOG_LINES = 10  # log lines per training run, besides evaluations
 HISTORY = "course.json"
 CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One optimiser step: loss before it, learning rate and gradient norm."""
+    """One optimiser step: the loss before it, the learning rate and the gradient norm."""
 
     step: int
     loss: float
@@ -59,7 +59,7 @@ class HeldOutLoss:
 
 @dataclass(slots=True)
 class History:
-    """Losses of a training; `kept` is the step whose weights the policy has at the end."""
+    """Losses of a training run; `kept` is the step whose weights the policy has at the end."""
 
     steps: int
     updates: list[Update] = field(default_factory=list)
@@ -71,13 +71,13 @@ class History:
         return min(self.held_out, key=lambda each: each.loss)
 
     def log_line(self) -> str:
-        """Progress with the mean loss of the latest updates."""
+        """Format the progress, with the mean loss of the latest updates."""
         latest = [each.loss for each in self.updates[-max(1, self.steps // LOG_LINES) :]]
         loss = f"loss {fmean(latest):.4f}" if latest else "before training"
         return f"step {len(self.updates):,} of {self.steps:,}: {loss}"
 
     def restore(self, step: int, saved: Mapping[str, Any]) -> None:
-        """Restore the history of an interrupted training up to a step."""
+        """Restore the history of an interrupted training run up to a step."""
         self.updates = [Update(**each) for each in saved["losses"] if each["step"] <= step]
         self.held_out = [HeldOutLoss(**each) for each in saved["held_out"] if each["step"] <= step]
 
@@ -117,7 +117,7 @@ class Learner:
 
 @torch.no_grad()
 def evaluate_loss(policy: Policy, rows: Sequence[Row], pack_tokens: int) -> float:
-    """The weighted mean loss."""
+    """Compute the weighted mean loss of the rows."""
     packs = pack(rows, pack_tokens, policy.device)
     return sum(float(_summed_loss(policy, packed)) for packed in packs) / _total_weight(rows)
 
@@ -131,7 +131,7 @@ def fit(
     on_step: Callable[[int, float], None] | None = None,
 ) -> None:
     """Train for `steps` updates, one batch each, with a short warm-up and cosine decay to zero."""
-    # The second moment averages over about fifty steps; the shipped cold start was trained with it.
+    # beta2 averages the second moment over about fifty steps; the shipped cold start was trained with this value.
     optimiser = Optimiser(policy.parameters(), learning_rate=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     learner = Learner(policy, optimiser)
     for step, rows in zip(range(steps), batches, strict=False):
@@ -152,7 +152,7 @@ def _total_weight(rows: Sequence[Row]) -> float:
 
 @dataclass(slots=True)
 class Checkpoints:
-    """Checkpoints of an unfinished training in its output folder, one every `minutes`."""
+    """Checkpoints of an unfinished training run in its output folder, saved every `minutes` minutes."""
 
     folder: Path
     minutes: float
@@ -167,7 +167,7 @@ class Checkpoints:
     ) -> None:
         """Save the state after `step` updates, and the weights of the best step."""
         run, best_path = Run(self.folder), self.best_path(best_step)
-        # Before the checkpoint, which needs them and is renamed into place last.
+        # Written before the checkpoint, which needs them and is renamed into place last.
         run.write_json(HISTORY, history)
         if best and not best_path.exists():
             with atomic_write(best_path) as path:
@@ -184,7 +184,7 @@ class Checkpoints:
         self._saved_at = time.monotonic()
 
     def restore(self, learner: Learner) -> tuple[int, Mapping[str, Any]] | None:
-        """Load the latest checkpoint; return its step and the history, or None if there is none."""
+        """Load the latest checkpoint; return its step and the saved history, or None if there is no checkpoint."""
         run = Run(self.folder)
         latest = run.latest() if (self.folder / CHECKPOINTS).is_dir() else None
         history = run.read_json(HISTORY)
@@ -201,12 +201,12 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
     def best_path(self, step: int) -> Path:
-        """The file with the weights of the best step."""
+        """Return the path of the weights file of the best step."""
         return self.folder / f"best-{step}.safetensors"
 
 
 def split_held_out(traces: Sequence[Trace], share: float, seed: int) -> tuple[list[Row], list[Row]]:
-    """Training and held-out rows; all traces of a question are on the same side."""
+    """Split traces into training and held-out rows; all traces of a question stay in the same split."""
     if not share:
         return [row(each.ids_L, each.weights_L) for each in traces], []
     questions = sorted({each.question for each in traces})
@@ -221,7 +221,7 @@ def split_held_out(traces: Sequence[Trace], share: float, seed: int) -> tuple[li
 
 
 def plan_batches(lengths: Sequence[int], settings: SFTConfig) -> list[list[int]]:
-    """The row numbers of every update; each epoch is shuffled anew."""
+    """Return the row numbers of every update; each epoch is reshuffled."""
     epochs = range(settings.epochs) if settings.steps is None else count()
     return list(
         islice((batch for epoch in epochs for batch in _epoch_batches(lengths, epoch, settings)), settings.steps)
@@ -270,7 +270,7 @@ def train(
 
 
 class _Training:
-    """State of a training: learner, history, and the best weights in host memory."""
+    """State of a training run: the learner, the history, and the best weights in host memory."""
 
     def __init__(
         self, policy: Policy, rows: Sequence[Row], held_out: Sequence[Row], settings: SFTConfig, observer: RunObserver
@@ -292,7 +292,7 @@ class _Training:
         self.learner = Learner(policy, optimiser, settings.pack_tokens, settings.gradient_clip)
 
     def resume(self, checkpoints: Checkpoints) -> bool:
-        """Resume an interrupted training, if there is one."""
+        """Resume an interrupted training run, if there is one; return whether there was."""
         found = checkpoints.restore(self.learner)
         if found is None:
             return False
@@ -330,7 +330,7 @@ class _Training:
 
 
 def _epoch_batches(lengths: Sequence[int], epoch: int, settings: SFTConfig) -> Iterator[list[int]]:
-    """The batches of one epoch, by rows or by tokens."""
+    """Yield the batches of one epoch, limited by rows or by tokens."""
     order = list(range(len(lengths)))
     random.Random(f"{settings.seed}/{epoch}").shuffle(order)
     batch: list[int] = []

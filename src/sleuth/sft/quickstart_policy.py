@@ -1,7 +1,7 @@
 """Cold start of the quickstart: a small model and tokenizer trained from scratch on demonstrations.
 
-The first phase teaches experts: copying names, chains of two hops, and drills in comparing two facts. The second phase
-adds behaviours of lower quality, mostly guesses, so that reinforcement learning can find the better ones. No
+The first phase trains an expert: copying names, two-hop chains, and drills in comparing two facts. The second phase
+adds lower-quality behaviours, mostly guesses, so that reinforcement learning has room to improve. No
 demonstration takes three hops.
 """
 
@@ -30,7 +30,7 @@ from sleuth.synthesis.world.names import name_words
 from sleuth.synthesis.world.world import World, WorldQuestion
 from sleuth.train import held_out
 
-# A tag, a word, a number or another character, each with the space before it; then white space.
+# A tag, a word, a number or another character, each with the space before it; then remaining white space.
 PIECE = r" ?</?[a-z]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s+"
 END, PAD = "<|end|>", "<|pad|>"
 Progress = Callable[[str, int, int, float], None]
@@ -38,7 +38,7 @@ Progress = Callable[[str, int, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Steps on batches of demonstrations, drawn by behaviour weights, plus comparison drills."""
+    """A training phase on demonstrations, sampled by behaviour weights, and comparison drills."""
 
     name: str
     steps: int
@@ -48,7 +48,7 @@ class Phase:
     drills: int = 32
 
 
-SHIPPED_SEED = 2  # of the seeds 0, 1 and 2 the one with the best expert; docs/quickstart.md shows all three
+SHIPPED_SEED = 2  # the seed among 0, 1 and 2 with the best expert; docs/quickstart.md shows all three
 PHASES = (
     Phase("expert", 2500, 7e-4, {"expert": 0.7, "detour": 0.3}),
     Phase("mixed", 100, 4e-4, {"guess": 0.65, "stray": 0.05, "hasty": 0.1, "expert": 0.2}),
@@ -57,7 +57,7 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Size of the model and of its training data; the defaults made the shipped weights."""
+    """Size of the model and of its training data; the shipped weights were trained with the defaults."""
 
     seed: int = SHIPPED_SEED
     width: int = 192
@@ -73,7 +73,7 @@ class Plan:
 
 
 def make_policy(plan: Plan, out: Path, progress: Progress) -> Evaluation:
-    """Write the model folder with the evaluation of the expert, its ceiling; return that evaluation."""
+    """Train and write the model folder, with the expert's evaluation as the ceiling; return that evaluation."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceilings: list[Evaluation] = []
     with atomic_write(out) as folder:
@@ -87,7 +87,7 @@ def make_policy(plan: Plan, out: Path, progress: Progress) -> Evaluation:
 def cold_start(
     plan: Plan, device: torch.device, before_last_phase: Callable[[Policy], None], progress: Progress
 ) -> Policy:
-    """Train the policy from scratch; `before_last_phase` is called with it before the last phase."""
+    """Train the policy from scratch; `before_last_phase` is called with the policy before the last phase."""
     torch.manual_seed(plan.seed)
     data = DemonstrationSet.generate(plan)
     tokens = Tokens(build_tokenizer(data.texts()))
@@ -104,7 +104,7 @@ def cold_start(
 
 
 def build_model(plan: Plan, vocabulary_size: int, device: torch.device) -> PreTrainedModel:
-    """A Llama model small enough for two CPU cores."""
+    """Build a Llama model small enough to train on two CPU cores."""
     config = LlamaConfig(
         vocab_size=vocabulary_size,
         hidden_size=plan.width,
@@ -123,13 +123,13 @@ def build_model(plan: Plan, vocabulary_size: int, device: torch.device) -> PreTr
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer with one token per word of the texts, and bytes for all else: a small model copies whole words."""
+    """Build a tokenizer with one token per word of the texts and a byte fallback for other text."""
     words = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
     splitter = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     counts = Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = [PAD, END, *letters, *sorted(counts.keys() - set(letters))]
-    # With an empty prefix any piece can continue a word, so unknown words split into known pieces and bytes.
+    # With an empty prefix, any piece can continue a word, so unknown words split into known pieces and bytes.
     model = models.WordPiece(
         vocab={piece: number for number, piece in enumerate(pieces)},
         unk_token=PAD,
@@ -144,7 +144,7 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
 @dataclass(frozen=True, slots=True)
 class DemonstrationSet:
-    """Worlds other than the quickstart's, with their questions."""
+    """Generated worlds other than the quickstart's, with their questions."""
 
     plan: Plan
     worlds: list[World]
@@ -156,7 +156,7 @@ class DemonstrationSet:
         return cls(plan, worlds, [list(world.questions("train", plan.questions)) for world in worlds])
 
     def batches(self, phase: Phase, tokens: Tokens) -> Iterator[list[Row]]:
-        """Endless batches of demonstrations and drills of a phase."""
+        """Yield endless batches of a phase's demonstrations and drills."""
         rng = random.Random(f"{self.plan.seed}/{phase.name}")
         writers = [Demonstrator(world, tokens, Tags(), "brief", self.plan.reading) for world in self.worlds]
         comparisons = [[each for each in questions if is_comparison(each)] for questions in self.questions]
@@ -174,7 +174,7 @@ class DemonstrationSet:
             yield rows
 
     def texts(self) -> Iterator[str]:
-        """Texts that contain every word that should be a single token."""
+        """Yield texts that contain every word that should be a single token."""
         protocol, rng = Tags(), random.Random(0)
         yield "".join(f" {word}" for word in name_words(self.plan.passages))
         yield "".join(f" {year}" for year in range(1800, 2000))

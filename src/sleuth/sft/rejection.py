@@ -1,4 +1,4 @@
-"""Rejection sampling: keep the model's own episodes that earned enough reward."""
+"""Rejection sampling: keep the model's own episodes with a sufficient reward."""
 
 import json
 from collections import Counter
@@ -26,7 +26,7 @@ ScoredTrajectory = tuple[Trajectory, Score]
 
 @dataclass(frozen=True, slots=True)
 class SelectionConfig:
-    """Which episodes are kept: those with at least `min_reward` (None: exact match), ordered by preference."""
+    """Selects episodes with at least `min_reward`, or with an exact match if it is None, ordered by `prefer`."""
 
     samples: int
     min_reward: float | None = None
@@ -56,11 +56,11 @@ class SelectionConfig:
 
 @dataclass(slots=True)
 class SampledTraces:
-    """Kept rows, and counts by data source: questions asked and solved, episodes kept and unusable."""
+    """Kept rows, and counts by data source of questions asked and solved, and of episodes kept and unusable."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     counts: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in COUNTS})
-    failure: str = field(default="", init=False)  # of the latest unusable episode; not in the journal
+    failure: str = field(default="", init=False)  # reason of the latest unusable episode; not in the journal
 
     @property
     def questions(self) -> int:
@@ -96,9 +96,9 @@ class SamplingJournal:
     @classmethod
     @contextmanager
     def open(cls, out: Path, settings: Mapping[str, Any]) -> "Iterator[SamplingJournal]":
-        """Open the journal of a trace file; remove it on success, keep it on interruption.
+        """Open the journal of a trace file; removes the journal on success, keeps it on interruption.
 
-        `settings` is everything that determines the result; a journal with other settings raises InputError.
+        `settings` is everything that determines the result; raises InputError if the journal has other settings.
         """
         path = out.with_name(f".sampling-{out.name}.jsonl")
         with ExitStack() as stack:
@@ -121,7 +121,7 @@ class SamplingJournal:
             path.unlink()
 
     def read(self) -> SampledTraces:
-        """The traces of an interrupted command."""
+        """Read the traces of an interrupted command."""
         sampled = SampledTraces()
         for row in islice(read_rows(self.path), 1, None):
             sampled.extend(row["rows"], row)
@@ -140,7 +140,7 @@ async def sample(
     on_episode: Callable[[Trajectory], None] | None = None,
     journal: SamplingJournal | None = None,
 ) -> SampledTraces:
-    """Run the episodes of all questions that are not in the journal, and keep the selected ones."""
+    """Run episodes for all questions that are not in the journal; return the selected traces."""
     sampled = SampledTraces() if journal is None else journal.read()
     size = max(1, ROUNDS * concurrency // config.samples)
     for start in range(sampled.questions, len(questions), size):
@@ -156,7 +156,7 @@ async def sample(
             first = index * config.samples
             await new.add_question(question, episodes[first : first + config.samples], rubric, config)
         if new.counts["unusable"].total() == len(episodes):
-            # Not written to the journal, so that the same command tries these questions again.
+            # Not written to the journal, so that the same command retries these questions.
             raise InputError(
                 f"all {len(episodes):,} episodes of {len(batch):,} questions failed ({new.failure}); fix the cause and "
                 "run the same command again: earlier samples are kept"

@@ -1,4 +1,4 @@
-"""Supervised cold start from files to folder: a model and traces in, a model folder with sft.json out."""
+"""Supervised fine-tuning from files: train a model on traces, and write a model folder with sft.json."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ RECORD = "sft.json"
 
 @dataclass(frozen=True, slots=True)
 class SFTResult:
-    """History of a cold start, and the numbers of training and held-out traces."""
+    """Training history, and the numbers of training and held-out traces."""
 
     history: History
     trained: int
@@ -35,9 +35,9 @@ class SFTResult:
 
 
 def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, observer: RunObserver) -> SFTResult:
-    """Train the model on the traces and write the output folder, which appears when it is complete.
+    """Train the model on the traces; `out` is created only when it is complete.
 
-    An interrupted training is kept; running it again with the same model, traces and settings resumes it.
+    An interrupted run is kept; calling `run` with the same model, traces and settings resumes it.
     """
     require_new(out)
     source = resolve_policy(model)
@@ -52,7 +52,7 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, obser
         "traces": fingerprints,
         "settings": settings.model_dump(mode="json", exclude={"save_minutes"}),
     }
-    # Created before training, so that a folder that is not writable fails now and not hours later.
+    # Created before training, so that a folder that is not writable fails now, not hours later.
     staged = staged_folder(out, identity, keep_on_error=True)
     with INTERRUPTION.defer(), staged as folder, _remove_if_not_resumable(folder):
         checkpoints = Checkpoints(folder, settings.save_minutes)
@@ -76,7 +76,7 @@ def run(model: str, files: Sequence[Path], out: Path, settings: SFTConfig, obser
 
 @contextmanager
 def _remove_if_not_resumable(folder: Path) -> Iterator[None]:
-    """Remove a training that diverged, or that failed before its first checkpoint."""
+    """Remove the folder of a training run that diverged, or that failed before its first checkpoint."""
     try:
         yield
     except (TrainingStopped, UserError) as error:
@@ -86,7 +86,7 @@ def _remove_if_not_resumable(folder: Path) -> Iterator[None]:
 
 
 def limit_row_tokens(settings: SFTConfig, model: Path) -> SFTConfig:
-    """Lower the default `row_tokens` to the model's positions; raises ConfigError for an explicit higher value."""
+    """Cap the default `row_tokens` at the model's positions; raises ConfigError if an explicit value exceeds them."""
     positions = read_json(model / "config.json").get("max_position_embeddings")
     if not isinstance(positions, int) or settings.row_tokens <= positions:
         return settings

@@ -20,7 +20,7 @@ from sleuth.errors import ConfigError
 
 
 class SFTConfig(Section):
-    """Reading of traces, and supervised training on them."""
+    """Settings for reading traces and for supervised fine-tuning on them."""
 
     epochs: Annotated[int, Field(gt=0, le=10_000, description="passes over the traces")] = 3
     steps: Annotated[int | None, Field(gt=0, le=10_000_000, description="updates, instead of epochs")] = None
@@ -92,7 +92,7 @@ class SFTConfig(Section):
         return self
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate of an update, counted from 0."""
+        """Return the learning rate of update `step`, counted from 0."""
         warmup = min(1.0, (step + 1) / (self.warmup * steps)) if self.warmup else 1.0
         match self.decay:
             case "cosine":
@@ -120,7 +120,7 @@ def parse_options(options: Mapping[str, object]) -> SFTConfig:
 
 
 def option_help(name: str) -> str:
-    """The help text of an option with its default."""
+    """Return the help text of an option with its default."""
     field = SFTConfig.model_fields[name]
     return str(field.description) if field.default is None else f"{field.description}; default {field.default}"
 

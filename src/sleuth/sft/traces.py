@@ -1,4 +1,4 @@
-"""Trace files: JSONL of conversations or trajectories, converted to training rows, if many by worker processes.
+"""Trace files: JSONL of conversations or trajectories, converted to training rows.
 
 Suffixes: L tokens of a trace.
 """
@@ -33,18 +33,18 @@ from sleuth.sft.settings import SFTConfig
 from sleuth.train.observer import RunObserver
 
 FORMATS = f"{EXPECTED}, or a row of a run's trajectories"
-MIN_PROGRESS = 1000  # traces from which progress is shown
-BATCH = 256  # lines per task of a worker
-MIN_PARALLEL = 8192  # traces from which workers are worth starting
-MAX_WORKERS = 12  # more would wait for this process, which distributes lines and collects traces
+MIN_PROGRESS = 1000  # minimum number of traces to show progress
+BATCH = 256  # lines per worker task
+MIN_PARALLEL = 8192  # minimum number of traces to start workers
+MAX_WORKERS = 12  # more workers would wait for this process, which distributes lines and collects traces
 LineBatch = tuple[Path, Sequence[tuple[int, str]]]  # numbered lines of a file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Tokens with loss weights, and the question, by which traces are held out.
+    """Tokens with loss weights, and the question, which decides whether the trace is held out.
 
-    No tensors: worker processes do not load torch.
+    Uses arrays instead of tensors, so that worker processes do not load torch.
     """
 
     ids_L: NDArray[np.int32]
@@ -54,7 +54,7 @@ class Trace:
 
 @dataclass(slots=True)
 class TraceSet:
-    """Traces with counts of skipped and truncated ones by reason."""
+    """Traces, with counts of skipped and truncated traces by reason."""
 
     traces: list[Trace] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -92,7 +92,7 @@ class TraceParser:
         """Parse a batch; raises InputError for the first invalid line."""
         path, lines = batch
         result = TraceSet(lines=len(lines))
-        # Traces have no reference cycles, and searching for them costs a tenth of the time.
+        # Traces have no reference cycles, and searching for cycles takes a tenth of the time.
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -142,7 +142,7 @@ class TraceParser:
                 raise ValueError(f"score is {str(other)[:60]!r}; expected null or an object with total")
 
     def _tokens_of(self, row: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
-        """The tokens of a trajectory, and which of them were sampled."""
+        """Return the tokens of a trajectory, and whether each was sampled."""
         ids, origin = row["ids"], row["origin"]
         if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
             raise ValueError("ids must be a list of token ids")
@@ -156,7 +156,7 @@ class TraceParser:
             raise ValueError(
                 f"token {max(ids)} exceeds the vocabulary of {self._vocabulary_size:,}: another model sampled it"
             )
-        # The first turn must decode to its text, otherwise the tokens come from another tokenizer.
+        # If the first turn does not decode to its text, the tokens come from another tokenizer.
         match row.get("turns"):
             case [{"text": str(text)}, *_] if True in sampled:
                 start = sampled.index(True)
@@ -221,7 +221,7 @@ def read_traces(
 
 
 def worker_count(total: int, cores: int) -> int:
-    """Worker processes for `total` traces: none for few, at most three quarters of the cores."""
+    """Return the number of workers for `total` traces: 0 for few, at most three quarters of the cores."""
     count = min(cores * 3 // 4, MAX_WORKERS)
     return count if total >= MIN_PARALLEL and count > 1 else 0
 

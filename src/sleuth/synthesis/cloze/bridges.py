@@ -14,7 +14,7 @@ from sleuth.synthesis.cloze.single_hop import Page, topic_names
 UNCERTAIN = re.compile(r"\balso\b")
 BEFORE_NAME = re.compile(r"(?:^|\b(?:is|was|did|does|of|were|are|has|had|that) )$")
 AFTER_NAME = re.compile(r"[?]| [a-z]")
-# Kinds of topic that a name of a given kind can refer to.
+# Topic kinds that a name of each kind can refer to.
 TARGETS = {
     **{kind: frozenset({kind}) for kind in (Kind.PERSON, Kind.PLACE, Kind.GROUP, Kind.WORK)},
     Kind.THING: frozenset({Kind.PLACE, Kind.GROUP, Kind.THING}),
@@ -28,7 +28,7 @@ REGION_DESCRIPTIONS = {
     Relation.BASED_IN: "the {noun} where {x} is based",
 }
 REGIONS = frozenset({"country", "state", "county", "province", "city", "region", "municipality", "island"})
-FACT_WEIGHT = 3.0  # sampling weight of facts over other drafts
+FACT_WEIGHT = 3.0  # sampling weight of facts relative to other drafts
 PHRASE_LENGTH = range(2, 7)  # words of a definition in an intersection question
 CONSTRAINTS = {
     Relation.BORN: "born in {v}",
@@ -40,7 +40,7 @@ CONSTRAINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A reference from one page to others; `descriptions` refer to their topic with {x} for that of the first page."""
+    """A reference from one page to others; `descriptions` describe their topic, with {x} for the first page's topic."""
 
     descriptions: tuple[str, ...]
     enclosing_place: str | None
@@ -57,11 +57,11 @@ class Chain:
     pages: tuple[Page, ...]
     description: str
     relations: tuple[Relation | None, ...]
-    alternatives: tuple[Page, ...] = ()  # pages with the title of the last one
+    alternatives: tuple[Page, ...] = ()  # other pages with the title of the last page
 
 
 def find_links(page: Page, lexicon: Lexicon) -> Iterator[Link]:
-    """The references of a page to titles of the corpus."""
+    """Yield the references of a page to titles of the corpus."""
     seen: set[str] = set()
     for draft in page.drafts:
         if not draft.descriptions or draft.answer in seen or not _names_topic(draft, page):
@@ -80,7 +80,7 @@ def find_links(page: Page, lexicon: Lexicon) -> Iterator[Link]:
 
 
 def _region_links(page: Page, lexicon: Lexicon) -> Iterator[Link]:
-    """Links from a place to the regions that contain it, and from a nationality to its country."""
+    """Yield links from a place to the regions that contain it, and from a nationality to its country."""
     templates: dict[str, str] = {}
     for relation, fact in page.subject.facts.items():
         if relation in REGION_DESCRIPTIONS:
@@ -96,12 +96,12 @@ def _region_links(page: Page, lexicon: Lexicon) -> Iterator[Link]:
 
 
 def start_chain(page: Page, rng: Random) -> Chain:
-    """A chain of one page."""
+    """Return a chain of one page."""
     return Chain((page,), rng.choice(topic_names(page.subject.topic)), ())
 
 
 def extend_chain(chain: Chain, link: Link, page: Page, alternatives: tuple[Page, ...], rng: Random) -> Chain | None:
-    """Append a page to a chain; None if the link does not refer to it."""
+    """Append a page to a chain; return None if the link does not refer to the page."""
     if any(page.title == each.title for each in chain.pages) or not _refers_to(link, chain.pages[-1], page):
         return None
     name = chain.description
@@ -114,7 +114,7 @@ def extend_chain(chain: Chain, link: Link, page: Page, alternatives: tuple[Page,
 
 
 def bridge_drafts(chain: Chain, rng: Random) -> Iterator[Draft]:
-    """Questions about the last page that name only the first, in random order."""
+    """Yield questions about the last page that name only the topic of the first page, in random order."""
     last, earlier = chain.pages[-1], chain.pages[:-1]
     drafts = [draft for draft in last.drafts if _is_rewritable(draft, last)]
     keys = [rng.random() ** (1 / (FACT_WEIGHT if draft.templates else 1.0)) for draft in drafts]

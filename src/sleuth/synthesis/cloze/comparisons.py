@@ -14,7 +14,7 @@ from sleuth.synthesis.cloze.relations import Relation
 from sleuth.synthesis.cloze.single_hop import Page
 
 PERSON = "person"
-MAX_TRIES = 12  # partners drawn before a page is given up
+MAX_TRIES = 12  # partners drawn before giving up on a page
 MAX_AGE = 110
 AGENT_ENDING = re.compile(r"(?:er|or|ian|ist|ress)$")  # someone who "directs" may be a director
 REPEATED_NOUN = re.compile(r"\{noun\}s?,? \{[ab]\}")
@@ -44,7 +44,7 @@ class Comparisons:
             self._pools[pool].append(page)
 
     def compare(self, page: Page) -> Comparison | None:
-        """Compare a page with another one by a random method that its facts allow."""
+        """Compare a page with another page, by a random comparison that its facts allow."""
         methods = list(self._methods(page))
         if not methods:
             return None
@@ -78,7 +78,7 @@ class Comparisons:
         return self._rng.random() < 1 / 2
 
     def _partner(self, pool: PoolKey, page: Page, fits: Callable[[Page], bool] | None = None) -> Page | None:
-        """Draw a random page with another title that fits; None after a few failed draws."""
+        """Draw a random page that fits and has another title; None after a few failed draws."""
         pages = self._pools.get(pool, ())
         for _ in range(MAX_TRIES if len(pages) > 1 else 0):
             other = self._rng.choice(pages)
@@ -87,7 +87,7 @@ class Comparisons:
         return None
 
     def _partner_by_value(self, page: Page, relation: Relation, *, equal: bool) -> Page | None:
-        """A page with the same value of a relation, or one whose value certainly differs."""
+        """Draw a page that has the same value of a relation, or whose value certainly differs."""
         value, noun = _value(page, relation), _noun(page)
         if equal:
             return self._partner((relation, noun, value), page)
@@ -121,7 +121,7 @@ class Comparisons:
         age, other_age = (
             year_of(_value(each, Relation.DIED)) - year_of(_value(each, Relation.BORN)) for each in (page, other)
         )
-        # Ages by year are off by up to one.
+        # Ages computed from years may be off by one.
         if abs(age - other_age) < 2 or not (0 < age < MAX_AGE and 0 < other_age < MAX_AGE):
             return None
         longer = self._flip()
@@ -131,7 +131,7 @@ class Comparisons:
         )
 
     def _same_origin(self, page: Page, relation: Relation) -> Comparison | None:
-        """Ask whether both have the same nationality, or are in the same country."""
+        """Ask whether two topics have the same nationality, or are in the same country."""
         equal, noun = self._flip(), _noun(page)
         other = self._partner_by_value(page, relation, equal=equal)
         if other is None or noun.endswith("s"):
@@ -187,7 +187,7 @@ class Comparisons:
         return fill_template(templates.SHARED_OCCUPATION, (page, other), (occupation,), self._rng)
 
     def _both_of_kind(self, page: Page, _: Relation) -> Comparison | None:
-        """Ask whether both are of a kind that neither name reveals."""
+        """Ask whether two topics are both of a kind that neither name reveals."""
         equal, noun = self._flip(), _noun(page)
         pool = ("noun", noun) if equal else ("kind", str(page.subject.topic.kind))
         other = self._partner(pool, page, lambda each: equal or noun not in each.words)
@@ -209,7 +209,7 @@ class Comparisons:
 def compare_makers(
     one: tuple[Page, Page], other: tuple[Page, Page], relation: Relation, rng: Random
 ) -> Comparison | None:
-    """Compare two works, each with the page of its maker, by a fact about the makers; None if that does not differ."""
+    """Compare two works by a fact about their makers; each comes with its maker's page. None if the facts are equal."""
     (work, maker), (other_work, other_maker) = one, other
     noun = _noun(work)
     if maker.title == other_maker.title or noun != _noun(other_work) or noun.endswith("s"):
@@ -263,7 +263,7 @@ def _yes_no(answer: bool) -> tuple[str, ...]:
 
 
 def _title_answers(page: Page) -> tuple[str, ...]:
-    """The accepted answers if a page is the answer: its title with and without disambiguator."""
+    """Return the accepted answers for a page: its title with and without disambiguator."""
     topic = page.subject.topic
     return tuple(dict.fromkeys((topic.title, topic.passage.title, topic.name)))
 
@@ -273,12 +273,12 @@ def _value(page: Page, relation: Relation) -> str:
 
 
 def _noun(page: Page) -> str:
-    """What a page is about in one word: person, film, village."""
+    """Return one noun for the topic of a page: person, film, village."""
     return PERSON if page.subject.topic.kind is Kind.PERSON else page.subject.topic.noun
 
 
 def _name_has_year(page: Page) -> bool:
-    """Whether a name reveals its year: the 1994 film Ed Wood."""
+    """Whether the name of a page contains a year: the 1994 film Ed Wood."""
     return any(letter.isdigit() for letter in page.subject.topic.name)
 
 

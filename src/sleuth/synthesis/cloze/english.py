@@ -171,14 +171,14 @@ PAST_TO_BASE = {**{_past_tense(base): base for base in REGULAR_VERBS}, **IRREGUL
 
 
 def do_support(verb: str) -> tuple[str, str] | None:
-    """Auxiliary and base form for a question: won -> (did, win); None for an unknown verb."""
+    """Return auxiliary and base form for a question: won -> (did, win); None for an unknown verb."""
     if verb in PAST_TO_BASE:
         return "did", PAST_TO_BASE[verb]
     return ("does", PRESENT_TO_BASE[verb]) if verb in PRESENT_TO_BASE else None
 
 
 def active_past(participle: str) -> str | None:
-    """Simple past of a participle: written -> wrote, directed -> directed; None if unknown."""
+    """Return the simple past of a participle: written -> wrote, directed -> directed; None if unknown."""
     regular = participle if PAST_TO_BASE.get(participle) and participle.endswith("ed") else None
     return PARTICIPLE_TO_PAST.get(participle) or regular
 
@@ -226,7 +226,7 @@ COUNTRIES_BY_DEMONYM: dict[str, tuple[str, ...]] = {
     "East German": ("East Germany",), "Yugoslav": ("Yugoslavia",), "Zambian": ("Zambia",), "Zimbabwean": ("Zimbabwe",),
 }  # fmt: skip
 COUNTRIES = frozenset(name for names in COUNTRIES_BY_DEMONYM.values() for name in names) - {"U.S.", "UK"}
-# Nationalities that may describe the same person.
+# Different nationalities that can apply to the same person.
 OVERLAPPING_NATIONALITIES: tuple[frozenset[str], ...] = (
     frozenset({"British", "English", "Scottish", "Welsh", "Northern Irish", "Irish"}),
     frozenset({"Soviet", "Russian", "Ukrainian", "Belarusian", "Georgian", "Armenian", "Lithuanian", "Latvian"}
@@ -258,7 +258,7 @@ DATE_TOKEN = re.compile(r"[A-Za-z]+|\d+")
 
 
 def kind_of_noun(noun: str) -> Kind | None:
-    """The kind of entity a noun denotes, or None."""
+    """Return the kind of entity that a noun denotes, or None."""
     if noun in PERSON_NOUNS or AGENT_SUFFIX.search(noun):
         return Kind.PERSON
     table = ((WORK_NOUNS, Kind.WORK), (PLACE_NOUNS, Kind.PLACE), (GROUP_NOUNS, Kind.GROUP))
@@ -266,7 +266,7 @@ def kind_of_noun(noun: str) -> Kind | None:
 
 
 def kind_of_name(name: str) -> tuple[Kind, str] | None:
-    """The kind and noun that the words of a name reveal, or None."""
+    """Return the kind and noun that the words of a name reveal, or None."""
     words = name.split()
     if len(words) < 2:
         return None
@@ -274,7 +274,7 @@ def kind_of_name(name: str) -> tuple[Kind, str] | None:
 
 
 def nationality_of(phrase: str) -> str | None:
-    """The only demonym in a phrase; None if there is none, several, or a mixed one such as French-American."""
+    """Return the only demonym in a phrase; None for no or several demonyms, or a mixed one such as French-American."""
     found = set(DEMONYM_WORD.findall(phrase))
     return found.pop() if len(found) == 1 and not MIXED_NATIONALITY.search(phrase) else None
 
@@ -285,7 +285,7 @@ def nationalities_differ(one: str, other: str) -> bool:
 
 
 def date_aliases(date: str) -> tuple[str, ...]:
-    """A full date with day and month in the other order."""
+    """Return a full date with day and month swapped; empty if the date is not a full date."""
     day_first = re.fullmatch(r"(\d{1,2}) ([A-Z]\w+),? (\d{4})", date)
     if day_first:
         return (f"{day_first[2]} {day_first[1]}, {day_first[3]}",)
@@ -304,12 +304,12 @@ def is_earlier(one: str, other: str) -> bool | None:
 
 
 def year_of(date: str) -> int:
-    """The year of a date, or 0 if it has none."""
+    """Return the year of a date, or 0 if it has none."""
     return _parse_date(date)[0] or 0
 
 
 def _parse_date(date: str) -> tuple[int | None, int | None, int | None]:
-    """Year, month and day."""
+    """Split a date into year, month and day."""
     tokens = DATE_TOKEN.findall(date)
     numbers = [int(token) for token in tokens if token.isdigit()]
     year = next((number for number in numbers if number > 31), None)

@@ -11,9 +11,9 @@ from sleuth.errors import InputError
 from sleuth.records import Passage
 from sleuth.synthesis.cloze.lexicon import SECTION_SUFFIX
 
-ID_FIELDS = ("weak_ids", "related_ids")  # besides supporting_ids
+ID_FIELDS = ("weak_ids", "related_ids")  # fields with passage ids, besides supporting_ids
 ARTICLE = re.compile(r"^(?:a|an|the) (?=.)")
-MAX_TITLE_WORDS = 8  # of titles searched for in a question
+MAX_TITLE_WORDS = 8  # maximum words of the titles searched for in a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Exclusions:
     answers: frozenset[str] = frozenset()
 
     def with_titles(self, find: Callable[[str], Passage | None]) -> "Exclusions":
-        """Also exclude the other passages of the same pages, which state much the same."""
+        """Also exclude the other passages of the excluded pages, which state similar facts."""
         found = (find(passage_id) for passage_id in sorted(self.passages))
         return replace(self, titles=self.titles | {_title_key(each.title) for each in found if each is not None})
 
@@ -35,7 +35,7 @@ class Exclusions:
 
 
 def read_exclusions(files: Sequence[Path]) -> Exclusions:
-    """Read evaluation questions; raises InputError for a file without new questions.
+    """Read the exclusions from evaluation questions; raise InputError for a file without new questions.
 
     A question without passage ids excludes the pages whose titles it contains.
     """
@@ -52,17 +52,17 @@ def read_exclusions(files: Sequence[Path]) -> Exclusions:
             if not ids:
                 titles.update(_phrases(text))
         if len(questions) == count:
-            raise InputError(f"--without {path} has no effect: it has no questions that earlier files do not have")
+            raise InputError(f"--without {path} has no effect: it has no questions, or only questions of earlier files")
     return Exclusions(frozenset(passages), frozenset(questions), frozenset(titles), frozenset(answers))
 
 
 def answer_key(answer: str) -> str:
-    """Normalized answer without a leading article."""
+    """Normalize an answer and remove its leading article."""
     return ARTICLE.sub("", question_key(answer))
 
 
 def _title_key(title: str) -> str:
-    """Normalized page title without section: "Olkusz - Notable people" belongs to Olkusz."""
+    """Normalize a page title without its section: "Olkusz - Notable people" belongs to Olkusz."""
     return question_key(SECTION_SUFFIX.sub("", title))
 
 

@@ -95,7 +95,7 @@ BY_MAKER = (
     rf"by (?:the )?(?:{DEMONYM}(?:[- ]{DEMONYM})? )?(?:(?!and |starring |the )[a-z/-]+(?: and)? ){{0,5}}?"
     rf"(?P<name>(?:The )?{NAME})"
 )
-# Further verbs with the same agent: written, directed and produced by.
+# More participles with the same agent: written, directed and produced by.
 COORDINATED_VERBS = r"(?:(?:,|,? and) (?:co-)?[a-z]+ed)*(?:(?:,|,? and) (?:written|edited))?"
 MAKER_PATTERNS = {
     Relation.DIRECTOR: re.compile(rf"\b(?:directed|co-directed){COORDINATED_VERBS} {BY_MAKER}"),
@@ -194,7 +194,7 @@ def extract_subject(topic: Topic, lexicon: Lexicon) -> Subject:
 
 
 def _single_name(text: str, found: re.Match[str] | None, group: str = "name") -> str | None:
-    """The matched name; None if it is one of several or part of a longer phrase."""
+    """Return the matched name; None if it is one of several names or part of a longer phrase."""
     if found is None:
         return None
     name, after = found[group].partition(" of the ")[0].rstrip(","), text[found.end(group) :]
@@ -210,7 +210,7 @@ def _single_name(text: str, found: re.Match[str] | None, group: str = "name") ->
 
 
 def _place(text: str, after: str = "") -> Fact | None:
-    """A place, with its part before the comma as alias; None if the text is no place or part of a longer phrase."""
+    """Parse a place, with the part before the comma as an alias; None if it is not a place or in a longer phrase."""
     if MONTH_NAME.search(text) or not NAME_LENGTH.search(text) or DEMONYM_SUFFIX.match(text):
         return None
     short = text.partition(",")[0]
@@ -234,7 +234,7 @@ def _is_occupation(noun: str) -> bool:
 
 
 def _occupation_list(topic: Topic) -> str:
-    """The occupations in the opening sentence: American film director, producer and screenwriter."""
+    """Return the occupations in the opening sentence: American film director, producer and screenwriter."""
     opening = strip_parentheses(topic.opening)
     found = re.search(r"\b(?:is|was) (?:an?|the) ", opening)
     if found is None or found.start() > 160:
@@ -245,7 +245,7 @@ def _occupation_list(topic: Topic) -> str:
 
 
 def _life_dates(topic: Topic) -> Found:
-    """Birth and death in the parentheses after a name."""
+    """Extract birth and death from the parentheses after a name."""
     found = LIFE_DATES.search(topic.opening[:300])
     if found is None or re.search(r"\b(?:is|was)\b", topic.opening[: found.start()]):
         return
@@ -344,7 +344,7 @@ def _family(topic: Topic, lexicon: Lexicon) -> Found:
 
 
 def _parents(text: str, child: re.Match[str], lexicon: Lexicon) -> Found:
-    """Father and mother: the first of two is the father unless female; a single parent needs a known gender."""
+    """Extract father and mother: of two names the first is the father unless female; one name needs a known gender."""
     first, second = child["father"], child["mother"]
     female = lexicon.is_female_name(first)
     if second and (child["wife"] or lexicon.is_female_name(second)) and female is not True:
@@ -356,7 +356,7 @@ def _parents(text: str, child: re.Match[str], lexicon: Lexicon) -> Found:
 
 
 def _definition_text(topic: Topic) -> str | None:
-    """The opening sentence after its copula, if it defines the topic."""
+    """Return the text after the copula of the opening sentence, if it defines the topic."""
     opening = strip_parentheses(topic.opening)
     found = re.search(r"\b(?:is|was|are|were) (?=(?:an?|the|one of) )", opening)
     return opening[found.end() :] if found and topic.definition else None
@@ -404,7 +404,7 @@ def _work_statements(topic: Topic) -> Found:
 
 
 def _release(text: str, begin: int = 0) -> Found:
-    """Release date and label; the text before `begin` defines the work."""
+    """Extract release date and label; the text before `begin` defines the work."""
     found = RELEASED.search(text)
     if found and not OTHER_WORK.search(text, begin + 1, found.start()):
         yield Relation.RELEASED, _date_fact(found["day"] or found["when"])

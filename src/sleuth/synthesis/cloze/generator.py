@@ -1,4 +1,4 @@
-"""Question generator: samples single-hop, bridge and comparison questions from a corpus by seed."""
+"""Question generator: samples single-hop, bridge and comparison questions from a corpus, deterministic for a seed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -31,11 +31,11 @@ from sleuth.synthesis.cloze.lexicon import Lexicon
 from sleuth.synthesis.cloze.relations import MAKER_ROLES, Relation
 from sleuth.synthesis.cloze.single_hop import Page, analyze, choose_wording, shuffle_by_weight
 
-LEXICON_PASSAGES = 300_000  # bounds the memory of the lexicon
+LEXICON_PASSAGES = 300_000  # limits the memory of the lexicon
 CACHED_PAGES = 60_000
-SAMPLED_PAGES = 20_000  # pages on which the frequency of answers is measured
-COMMON_ANSWER = 10  # occurrences in that sample from which an answer identifies no page
-MAX_WORDINGS = (1, 2)  # wordings per question and answer: a second one only after all else is used up
+SAMPLED_PAGES = 20_000  # pages sampled to count how often each answer occurs
+COMMON_ANSWER = 10  # an answer with this many occurrences in the sample identifies no page
+MAX_WORDINGS = (1, 2)  # maximum wordings per question and answer; a second wording only when nothing else is left
 MULTI_HOP_FACTOR = 3  # multi-hop questions per passage, relative to single-hop ones
 MAX_YES_NO_LEAD = 3  # maximum difference between the counts of yes and no answers
 OPPOSITE = {"yes": "no", "no": "yes"}
@@ -54,7 +54,7 @@ SHARES = {MultiHopType.BRIDGE: 0.65, MultiHopType.BRIDGE_COMPARISON: 0.1, MultiH
 
 
 class Passages(Protocol):
-    """Passages by row."""
+    """Random access to passages by row."""
 
     def __len__(self) -> int: ...
 
@@ -83,7 +83,7 @@ class GeneratedQuestions:
 
     @property
     def type_counts(self) -> Counter[str]:
-        """Questions by type: the kind of the answer, or the multi-hop type."""
+        """Count the questions by type: the kind of the answer, or the multi-hop type."""
         return Counter(str(question.type) for question in self.questions)
 
     @property
@@ -149,7 +149,7 @@ class QuestionCollector:
     def add_multi_hop(
         self, counted: Sequence[Page], pages: Sequence[Page], text: str, answers: tuple[str, ...], kind: str
     ) -> bool:
-        """Add a question that uses the quotas of the pages `counted`; return whether it was accepted."""
+        """Add a question that counts towards the quotas of the pages `counted`; return whether it was accepted."""
         answer, opposite = answers[0], OPPOSITE.get(answers[0])
         is_unbalanced = opposite and self._yes_no[answer] >= self._yes_no[opposite] + MAX_YES_NO_LEAD
         if any(map(self.multi_hop_full, counted)) or is_unbalanced:
@@ -208,7 +208,7 @@ class _MultiHop:
                 self._add_bridge_questions(three_hop)
 
     def add_comparison(self, page: Page) -> None:
-        """Add one comparison of a registered page with another."""
+        """Add one comparison between a registered page and another page."""
         if page.id not in self._seen or self._collector.multi_hop_full(page):
             return
         found = self._comparisons.compare(page)
@@ -216,7 +216,7 @@ class _MultiHop:
             self._add(found.pages, found.pages, found, MultiHopType.COMPARISON)
 
     def add_bridge_comparisons(self, count: int) -> None:
-        """Add up to `count` questions over two works and their makers."""
+        """Add up to `count` questions that compare two works by their makers."""
         goal = len(self._collector.questions) + count
         tries = 6 * count
         works = [(relation, each) for relation, found in self._works.items() for each in found]
@@ -263,7 +263,7 @@ class _Generator:
         )
 
     def run(self) -> GeneratedQuestions:
-        """Generate multi-hop questions first, then fill up with single-hop ones."""
+        """Generate multi-hop questions, then fill the remaining number with single-hop questions."""
         config, collector = self._config, self._collector
         multi_hop = round(config.questions * config.hops_share)
         if multi_hop:
@@ -298,7 +298,7 @@ class _Generator:
                 return
 
     def _balance(self, questions: Sequence[Question]) -> list[Question]:
-        """Shuffle and number the questions; drop multi-hop ones beyond their share."""
+        """Shuffle and number the questions, dropping multi-hop questions that exceed their share."""
         single = [question for question in questions if len(question.supporting_ids) == 1]
         multi = [question for question in questions if len(question.supporting_ids) > 1]
         share = self._config.hops_share
@@ -335,7 +335,7 @@ class _Generator:
         return None if self._exclusions.excludes(passage) else analyze(passage, self._lexicon)
 
     def _common_answers(self) -> frozenset[str]:
-        """Answers that many pages share, such as a country or a year; they reveal no evaluation question."""
+        """Return answers shared by many pages, such as a country or a year, which need not be excluded."""
         rows = self._order[:SAMPLED_PAGES]
         counts: Counter[str] = Counter()
         for index, row in enumerate(rows):

@@ -60,7 +60,7 @@ INDEFINITE = re.compile(r"^ (?:an?|one|among|not|often|sometimes|generally|usual
 NON_UNIQUE_VERBS = frozenset(
     {"stars", "starred", "features", "featured", "includes", "included", "borders", "bordered"}
 )
-MAX_WORDS_BEFORE, MAX_WORDS_AFTER = 5, 4  # length of a clause in a description
+MAX_WORDS_BEFORE, MAX_WORDS_AFTER = 5, 4  # maximum words of a description's clause before and after the answer
 PASSIVE_OR_NEGATED = re.compile(r"(?:ed|written|known|made|sung|by)\b|\b(?:never|not)\b")
 FIXED_DESCRIPTIONS = {
     ("born", "in"): "the place where {x} was born",
@@ -86,7 +86,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A question about a passage that refers to its topic as `name`.
+    """A question about a passage; `name` is how it refers to the topic.
 
     `templates` are its wordings with {x} for the topic, if it has several. `descriptions` are noun phrases for the
     answer with {x} for the topic, used in bridge questions.
@@ -104,7 +104,7 @@ class Draft:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The distinct golden answers."""
+        """Distinct golden answers."""
         return tuple(dict.fromkeys((self.answer, *self.aliases)))
 
 
@@ -138,7 +138,7 @@ def capitalize(text: str) -> str:
 
 
 def punctuate(text: str) -> str:
-    """A question with a capital letter and a question mark."""
+    """Add a capital letter and a question mark to a question."""
     return capitalize(" ".join(text.split()).rstrip(" ,.")) + "?"
 
 
@@ -152,13 +152,13 @@ class Clause:
     after: str
 
     def predicate(self) -> tuple[str, str] | None:
-        """The verb and the text between verb and span; None if the topic is not the subject."""
+        """Return the verb and the text between verb and span; None if the topic is not the subject."""
         found = PREDICATE.match(ADVERB.sub(" ", self.before)) if self.name else None
         return (found["verb"], found["body"]) if found else None
 
 
 def clause_of(statement: Statement, span: Span) -> Clause:
-    """The clause that contains a span, without earlier coordinated verbs and later clauses."""
+    """Return the clause that contains a span, without earlier coordinated verbs and later clauses."""
     before, after = statement.text[: span.start], statement.text[span.end :]
     end = CLAUSE_END.search(after)
     after = after[: end.start()] if end else after
@@ -181,7 +181,7 @@ def clause_of(statement: Statement, span: Span) -> Clause:
 
 
 def question_words(span: Span, objective: bool) -> str:
-    """The question words for a span: which band, who, how many books."""
+    """Return the question words for a span: which band, who, how many books."""
     match span.kind:
         case Kind.PERSON:
             return f"which {span.noun}" if span.noun else "whom" if objective else "who"
@@ -200,7 +200,7 @@ def question_words(span: Span, objective: bool) -> str:
 
 
 def describe_answer(clause: Clause) -> tuple[str, ...]:
-    """Noun phrases for the span with {x} for the topic; empty if the clause is long or not unique to the answer."""
+    """Return noun phrases for the span, with {x} for the topic; none if the clause is long or not unique to it."""
     span, predicate = clause.span, clause.predicate()
     if predicate is None or span.in_list or span.kind in (Kind.YEAR, Kind.DATE, Kind.NUMBER, Kind.AMOUNT):
         return ()
@@ -223,7 +223,7 @@ def describe_answer(clause: Clause) -> tuple[str, ...]:
 
 
 def _relative_clause(clause: Clause, verb: str, body: str, preposition: str | None) -> tuple[str, ...]:
-    """The noun of the span with the clause as a relative clause: the university that {x} studied at."""
+    """Turn the clause into a relative clause of the span's noun: the university that {x} studied at."""
     span, after = clause.span, clause.after
     if span.kind is Kind.PLACE and preposition in ("in", "at"):
         return (f"the {span.noun or 'place'} where {{x}} {verb}{body.removesuffix(f' {preposition}')}{after}",)

@@ -11,7 +11,7 @@ from sleuth.synthesis.cloze.english import COUNTRIES, Kind, kind_of_noun
 DISAMBIGUATOR = re.compile(r"(?<!\s)\s*+\(([^()]*+)\)\s*+$")  # Winner (band)
 SECTION_SUFFIX = re.compile(r"(?<!\s)\s++-(?:\s.*+)?$", re.DOTALL)  # Olkusz - Notable people
 PARENTHESES = re.compile(r"(?<!\s)\s*+\([^()]*+\)(?=[\s,.;:]|$)")
-LIFE_DATES = re.compile(  # bounded repeats keep matching linear
+LIFE_DATES = re.compile(  # bounded repetition keeps matching linear
     r"\((?:[^()]{0,220}?\b(?:born|b\.|died|né|née)\b|[^()]{0,220}?\b\d{4}\s{0,9}[–—-]\s{0,9}(?:[^()]{0,220}\b)?\d{4}|"
     r"[^()]{0,220}?\b\d{4}[A-Z][^()]{0,220}\d{4}\))"
 )
@@ -39,7 +39,7 @@ HONORIFIC = re.compile(
     r"^(?:(?:Sir|Dame|Lord|Lady|King|Queen|Prince|Princess|Count|Countess|Duke|Duchess|Emperor|Empress|Dr\.?|Captain|"
     r"Colonel|General|President|Saint|St\.) )+"
 )
-GENDER_RATIO = 4  # a given name is female if this many times more women than men have it
+GENDER_RATIO = 4  # minimum ratio of one gender to the other for a given name to count as female or male
 NOUN = re.compile(r"^[a-z]{3,}(?<!ed)(?<!ing)(?<!ly)(?<!al)(?<!ic)$")
 UNINFORMATIVE_NOUNS = frozenset(
     """
@@ -54,7 +54,7 @@ TITLES_OF_NOBILITY = frozenset({"The", "Saint", "King", "Queen", "Lord", "Lady",
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Definition in an opening sentence: in "X is an English punk band", `noun` is band."""
+    """The definition in an opening sentence: in "X is an English punk band", `noun` is band."""
 
     phrase: str
     noun: str
@@ -120,12 +120,12 @@ class Lexicon:
         return lexicon
 
     def is_female_name(self, name: str) -> bool | None:
-        """Gender of a given name, from pronouns in the corpus; None if unknown."""
+        """Whether a given name is female, judged by pronouns in the corpus; None if unknown."""
         first = HONORIFIC.sub("", name).partition(" ")[0]
         return True if first in self.female_names else False if first in self.male_names else None
 
     def is_person(self, name: str) -> bool:
-        """Whether a name is a title of a person, or starts with a known given name."""
+        """Whether a name is the title of a page about a person, or starts with a known given name."""
         entry = self.titles.get(name)
         if entry is not None:
             return entry.kind is Kind.PERSON
@@ -134,17 +134,17 @@ class Lexicon:
 
 
 def base_title(title: str) -> str:
-    """A title without section and disambiguator."""
+    """Remove section and disambiguator from a title."""
     return DISAMBIGUATOR.sub("", SECTION_SUFFIX.sub("", title)).strip() or title
 
 
 def strip_parentheses(text: str) -> str:
-    """Remove parentheses, one level deep."""
+    """Remove parenthesised text, one level deep."""
     return PARENTHESES.sub("", text)
 
 
 def opens_with_life_dates(text: str, title: str) -> bool:
-    """Whether a text opens with the title and life dates: Ada Lovelace (1815-1852) was ..."""
+    """Whether a text opens with the title followed by life dates: Ada Lovelace (1815-1852) was ..."""
     found = LIFE_DATES.search(text, 0, 220)
     words, before = title.split(), text[: found.start()] if found else ""
     # Dates after a definition belong to someone else: Shure is a surname. ... Ann Shure (born 1952) ...
@@ -154,7 +154,7 @@ def opens_with_life_dates(text: str, title: str) -> bool:
 
 
 def parse_definition(text: str, title: str) -> Definition | None:
-    """The definition of the title in the opening sentence, or None."""
+    """Parse the definition of the title in the opening sentence; None if there is none."""
     found = DEFINITION.match(strip_parentheses(text[:400]))
     words = title.split()
     if found is None or not words or words[-1].lower() not in text[: found.end()].lower():
@@ -173,7 +173,7 @@ def parse_definition(text: str, title: str) -> Definition | None:
 
 
 def _majority(found: Counter[TitleEntry]) -> TitleEntry:
-    """The entry with the most frequent kind among the passages of a title."""
+    """Return the entry with the most frequent kind among the passages of a title."""
     kinds = Counter[Kind | None]()
     for entry, count in found.items():
         kinds[entry.kind] += count

@@ -1,7 +1,7 @@
 """Relations stated in passages, and the question templates for each relation and comparison.
 
-Placeholders: {x} is the topic and {noun} its defining noun. In comparisons {a} and {b} are the topics, {noun} is what
-both are, and {value} what both share.
+Placeholders: {x} is the topic and {noun} its defining noun. In comparisons {a} and {b} are the topics, {noun} is their
+common noun, and {value} their common value.
 """
 
 from dataclasses import dataclass
@@ -85,8 +85,8 @@ WRITING_OCCUPATIONS = frozenset(
 class Template:
     """Question templates of a relation, and descriptions of its value for bridge questions.
 
-    The value can be the topic of another passage if that has one of the kinds `targets` and, if any are given, one of
-    the `occupations`.
+    The value can be the topic of another passage whose kind is in `targets` and, if `occupations` is not empty, which
+    has one of these occupations.
     """
 
     questions: tuple[str, ...]
@@ -244,7 +244,7 @@ TEMPLATES: dict[Relation, Template] = {
         Kind.NUMBER,
     ),
 }  # fmt: skip
-# Past tense of what the agent of a relation did.
+# Past-tense verb for the agent of a relation.
 AGENT_VERBS = {
     Relation.DIRECTOR: "directed",
     Relation.WRITER: "wrote",
@@ -273,7 +273,7 @@ YEAR_QUESTIONS = {
     Relation.FOUNDED: ("When was {x} founded?", "In what year was {x} founded?", "What year was {x} established?"),
 }
 ORIGIN_QUESTIONS = ("Which country is {x} from?", "What country is {x} from?")
-# Wording for some nouns: bands are formed, books are published.
+# Verbs for specific nouns: bands are formed, books are published.
 WORD_REPLACEMENTS = {
     **dict.fromkeys(("band", "group", "duo", "trio", "quartet"), (("founded", "formed"), ("established", "formed"))),
     **dict.fromkeys(
@@ -388,7 +388,7 @@ SAME_MAKER_NATIONALITY = (
 
 
 def question_templates(relation: Relation, value: str, noun: str, kind: Kind | None) -> tuple[str, ...]:
-    """The question templates for a value of a relation, worded for the noun and kind of the topic."""
+    """Return the question templates for a value of a relation, worded for the noun and kind of the topic."""
     if relation is Relation.NATIONALITY and kind is not Kind.PERSON:
         return ORIGIN_QUESTIONS
     use_year = relation in YEAR_QUESTIONS and value.isdigit()

@@ -1,4 +1,4 @@
-"""Single-hop questions: all questions that the rules derive from one passage."""
+"""Single-hop questions, derived by rules from one passage."""
 
 import re
 from collections import Counter
@@ -65,7 +65,7 @@ SUBJECT_VERBS = frozenset({"is", "was", "are", "were", "has", "had", "won", "wro
 LAST_WORD = re.compile(r"(?<![\w-])[\w-]++$")
 NOT_BEFORE_PEOPLE = frozenset({"as", "during", "in", "on", "at", "into", "through"})
 DANGLING = re.compile(r"^[^,]*, (?:which|who|whose|where) [^,]*$|\bbetween [^,]*$")
-# A thing of unknown kind is asked for only after one of these words.
+# Questions ask for a thing of unknown kind only if one of these words precedes it.
 NAMING_WORDS = frozenset({"as", "called", "named", "by"})
 BEFORE_NUMBERS = frozenset(
     {"is", "was", "were", "are", "become", "include", "including", "has", "had", "when", "where"}
@@ -94,7 +94,7 @@ BY_NOUN = {
 class Page:
     """An analysed passage: its normalized text, its subject, and all drafts about it.
 
-    `ambiguous` is whether other pages of the corpus have the same base title.
+    `ambiguous` tells whether other pages of the corpus have the same base title.
     """
 
     id: str
@@ -128,21 +128,21 @@ def analyze(passage: Passage, lexicon: Lexicon) -> Page | None:
 
 
 def shuffle_by_weight(drafts: Sequence[Draft], rng: Random) -> list[Draft]:
-    """The drafts in random order, weighted by form."""
+    """Return the drafts in random order, weighted by form."""
     counts = Counter(draft.form for draft in drafts)
     keys = [rng.random() ** (counts[draft.form] / WEIGHTS[draft.form]) for draft in drafts]
     return [draft for _, draft in sorted(zip(keys, drafts, strict=True), key=lambda pair: -pair[0])]
 
 
 def choose_wording(draft: Draft, subject: Subject, rng: Random) -> str:
-    """A random wording of a draft."""
+    """Choose a random wording of a draft."""
     if not draft.templates:
         return draft.text
     return capitalize(rng.choice(draft.templates).replace("{x}", rng.choice(topic_names(subject.topic))))
 
 
 def topic_names(topic: Topic) -> tuple[str, ...]:
-    """Names for a topic in questions: Ed Wood, the film Ed Wood, film Ed Wood."""
+    """Return the names for a topic in questions: Ed Wood, the film Ed Wood, film Ed Wood."""
     if topic.kind is Kind.PERSON or topic.noun not in QUALIFYING_NOUNS or topic.name != topic.title:
         return (topic.name,)
     return (topic.name, f"the {topic.noun} {topic.name}", f"{topic.noun} {topic.name}")
@@ -193,7 +193,7 @@ def _cast_drafts(topic: Topic) -> Iterator[Draft]:
     text = punctuate(f"who stars in {topic.name}")
     yield Draft(text, names[0], Kind.PERSON, Form.DEFINITION, topic.name, tuple(names[1:]))
     if len(names) > MAX_STARS or len(names) < len(parts):
-        return  # the others would be correct answers too
+        return  # the other names would be correct answers too
     for name in names:
         others = " and ".join(each for each in names if each != name)
         descriptions = (f"the actor who stars alongside {others} in {{x}}", f"the star of {{x}} beside {others}")
@@ -289,7 +289,7 @@ def _fronted_drafts(clause: Clause) -> Iterator[Draft]:
 
 
 def _fronts(span: Span, inverted: str, direct: bool) -> Iterator[tuple[str, str]]:
-    """Fronted question words for a span, each with the inverted clause that follows."""
+    """Yield fronted question words for a span, each with the inverted clause that follows."""
     preposition = span.preposition
     dropped = inverted.removesuffix(f" {preposition}")
     asking = question_words(span, objective=False)
@@ -316,7 +316,7 @@ def _fronts(span: Span, inverted: str, direct: bool) -> Iterator[tuple[str, str]
 
 
 def _in_situ_drafts(clause: Clause, name: str) -> Iterator[Draft]:
-    """Replace the span by question words: Ed Wood is a 1994 film directed by whom?"""
+    """Replace the span with question words: Ed Wood is a 1994 film directed by whom?"""
     span, start = clause.span, f"{clause.name or ''}{clause.before}"
     found = LAST_WORD.search(start)
     last = found[0].lower() if found else ""

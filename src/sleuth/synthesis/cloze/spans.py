@@ -47,7 +47,7 @@ NOT_NAMES = (
     | WEEKDAYS
     | {"I", "II", "III", "Christmas", "English", "God", "The", "A", "An", "He", "She", "It"}
 )
-# What may follow a name that is not part of a longer phrase such as Disney film or Broadway actress.
+# Text after a name that shows the name is not part of a longer phrase, such as Disney film or Broadway actress.
 AFTER_NAME = re.compile(
     r"$|[,.]|\s(?:and|or|in|on|of|at|for|from|to|with|by|as|who|which|that|is|was|are|were|has|had|the|a|an|his|her|its|during|between|"
     r"against|since|until|when|where|while|after|before|because|but|under|over|near|alongside|into|through|about|then|via|"
@@ -91,7 +91,7 @@ class Span:
     """An answer span.
 
     `start` and `end` bound the text that question words replace, including an article or a role before the answer.
-    `preposition` is the word before that, and `noun` what the question asks for: which band, how many books.
+    `preposition` is the word before `start`, and `noun` what the question asks for: which band, how many books.
     """
 
     start: int
@@ -105,7 +105,7 @@ class Span:
 
 
 def find_spans(text: str, begin: int, lexicon: Lexicon) -> Iterator[Span]:
-    """The non-overlapping answer spans of a text that start at `begin` or later."""
+    """Find the non-overlapping answer spans of a text that start at `begin` or later."""
     taken: list[tuple[int, int]] = []
     for span in (*_dates(text), *_numbers(text), *_quoted_titles(text, lexicon), *_names(text, lexicon)):
         if span.start >= begin and not any(span.start < end and start < span.end for start, end in taken):
@@ -114,7 +114,7 @@ def find_spans(text: str, begin: int, lexicon: Lexicon) -> Iterator[Span]:
 
 
 def leading_name(text: str, lexicon: Lexicon) -> Span | None:
-    """The name at the start of a text, if it is the subject of a verb."""
+    """Return the name at the start of a text, if it is the subject of a verb."""
     found = LEADING_NAME.match(text)
     if found is None or not _is_name(found[1]) or not 1 < len(found[1].split()) <= 6:
         return None
@@ -188,7 +188,7 @@ def _names(text: str, lexicon: Lexicon) -> Iterator[Span]:
 
 
 def _with_enclosing_places(span: Span, after: str) -> Span:
-    """Extend a place by the places that contain it: Devon, Pennsylvania."""
+    """Extend a place to include the places that contain it: Devon, Pennsylvania."""
     enclosing = ENCLOSING_PLACES.match(after) if span.preposition in ("in", "at", "near", "from") else None
     is_place = span.kind is Kind.PLACE or (span.kind is Kind.THING and span.preposition != "from")
     if enclosing is None or not is_place or COORDINATED_NAME.match(after, enclosing.end()):
@@ -206,7 +206,7 @@ def _is_name(name: str) -> bool:
 
 
 def _classify(name: str, role: str, lexicon: Lexicon) -> tuple[Kind, str | None]:
-    """The kind of a name, and the noun that a question about it uses, if known."""
+    """Return the kind of a name, and the noun for it in questions, if known."""
     last = role.split()[-1] if role else ""
     if last in PERSON_NOUNS or AGENT_SUFFIX.search(last):
         return Kind.PERSON, role
@@ -237,7 +237,7 @@ def _person_aliases(name: str, kind: Kind) -> tuple[str, ...]:
 
 
 def _role(before: str, nouns: frozenset[str]) -> tuple[int, str | None]:
-    """Start of the article or role before a name, such as "the American director", and the role."""
+    """Return the start of the article or role before a name, such as "the American director", and the role."""
     window = max(0, len(before) - ROLE_WINDOW)
     place = PLACE_OF.search(before, window) if nouns is ROLES else None
     if place:

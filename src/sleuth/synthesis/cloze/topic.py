@@ -1,4 +1,4 @@
-"""Topic of a passage, and its sentences rewritten so that each names the topic."""
+"""The topic of a passage, and the passage's sentences rewritten so that each names the topic."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from sleuth.synthesis.cloze.lexicon import (
 
 ARTICLE = re.compile(r"^(?:The|A|An|In) ")
 POSSESSIVE = re.compile(r"['’]s?")
-SENTENCE_WORDS = range(5, 46)  # length of usable sentences
+SENTENCE_WORDS = range(5, 46)  # length of usable sentences, in words
 MARKUP = re.compile(r"\. [a-z]|(?:^|\s)\"\s|``|https?:|www\.|[<>={}|\[\]•→;]|\s-\s|\.\.\.|\(\s*\)|[^\w\s]{4}|\\")
 SENTENCE_END = re.compile(r"[.!?][\"'”’)]*$")
 COPULA = re.compile(r",? (?=(?:is|was|are|were)\b)")
@@ -52,7 +52,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a passage is about; `name` is the title as used in questions, `opening` the first sentence."""
+    """The topic of a passage; `name` is the title as used in questions, `opening` the first sentence."""
 
     passage: Passage
     name: str
@@ -68,14 +68,14 @@ class Topic:
         return self.definition.noun if self.definition else ""
 
     def predicates(self) -> Iterator[str]:
-        """The predicate of each statement whose subject is the topic."""
+        """Yield the predicate of each statement whose subject is the topic."""
         for statement in self.statements:
             if statement.subject_end is not None:
                 yield statement.text[statement.subject_end :]
 
 
 def parse_topic(passage: Passage, lexicon: Lexicon) -> Topic | None:
-    """The topic of a passage, or None if its title cannot be used in a question."""
+    """Parse the topic of a passage; None if its title cannot be used in a question."""
     title = base_title(passage.title)
     if (
         NO_TOPIC.search(passage.title)
@@ -109,7 +109,7 @@ def _strip_leading_title(text: str, title: str) -> str:
 
 
 def _name_in_questions(passage: Passage, title: str, text: str) -> str:
-    """The title with its disambiguator or article, in lower case if it is a common noun."""
+    """Return the title with its disambiguator or article, in lower case if it is a common noun."""
     qualifier = DISAMBIGUATOR.search(SECTION_SUFFIX.sub("", passage.title))
     if qualifier and QUALIFIER.match(qualifier[1]) and kind_of_noun(qualifier[1].split()[-1]) is not None:
         return f"the {qualifier[1]} {title}"
@@ -127,7 +127,7 @@ def _name_in_questions(passage: Passage, title: str, text: str) -> str:
 def _statements(
     split: list[str], title: str, name: str, kind: Kind | None, definition: Definition | None
 ) -> Iterator[Statement]:
-    """The sentences that name the topic, or can be rewritten to."""
+    """Return the sentences that name the topic or can be rewritten to name it."""
     resolvable = False  # whether a pronoun refers to the topic
     for index, sentence in enumerate(split):
         bare = strip_parentheses(sentence)
@@ -149,7 +149,7 @@ def _statements(
 
 
 def _rewrite(bare: str, subject: SubjectEnd | None, title: str, name: str) -> Statement | None:
-    """Replace the subject of a sentence by the name of the topic."""
+    """Replace the subject of a sentence with the name of the topic."""
     if subject is None:
         return Statement(bare, None) if _contains_title(bare, title) and not LEADING_PRONOUN.match(bare) else None
     end, possessive = subject
@@ -160,7 +160,7 @@ def _rewrite(bare: str, subject: SubjectEnd | None, title: str, name: str) -> St
 
 
 def _defined_subject(bare: str, title: str) -> SubjectEnd | None:
-    """The subject of a defining sentence: the title or a longer form of it."""
+    """Find the subject of a defining sentence: the title or a longer form of it."""
     found = COPULA.search(bare)
     if found is None or found.start() > 150:
         return None
@@ -174,7 +174,7 @@ def _defined_subject(bare: str, title: str) -> SubjectEnd | None:
 
 
 def _title_subject(bare: str, title: str, kind: Kind | None) -> SubjectEnd | None:
-    """A subject that is the title, its part before a comma, or a person's surname."""
+    """Find a subject that is the title, the part of the title before a comma, or a person's surname."""
     names = dict.fromkeys((title, title.partition(",")[0], *([title.split()[-1]] if kind is Kind.PERSON else [])))
     article = ARTICLE.match(bare)
     for name in names:
@@ -187,7 +187,7 @@ def _title_subject(bare: str, title: str, kind: Kind | None) -> SubjectEnd | Non
 def _anaphoric_subject(
     bare: str, kind: Kind | None, definition: Definition | None, resolvable: bool
 ) -> SubjectEnd | None:
-    """A pronoun or definite noun phrase that refers to the topic: He, Her, The film."""
+    """Find a subject that is a pronoun or a definite noun phrase for the topic: He, Her, The film."""
     found = LEADING_PRONOUN.match(bare)
     if found and resolvable:
         word = found[0].lower()
@@ -199,7 +199,7 @@ def _anaphoric_subject(
 
 
 def _word_end(bare: str, end: int) -> SubjectEnd | None:
-    """The end of a subject including a possessive marker; None inside a word."""
+    """Return the end of a subject, including a possessive marker; None if `end` is inside a word."""
     possessive = POSSESSIVE.match(bare, end)
     end = possessive.end() if possessive else end
     return (end, bool(possessive)) if bare[end : end + 1] in (" ", ",") else None

@@ -45,13 +45,13 @@ class Entities:
         return self._names.name(entity)
 
     def stated(self, entity: int) -> tuple[Relation, ...]:
-        """The relations stated in the entity's passage, in sentence order."""
+        """Return the relations stated in the entity's passage, in sentence order."""
         draw = mix64(self._subset + entity)
         orders = _ORDERS[self.ids.of(entity).kind][draw % len(_LENGTHS)]
         return orders[(draw >> 16) % len(orders)]
 
     def value(self, entity: int, relation: Relation) -> int:
-        """The value of a fact: an entity id, or a year for relations without a range."""
+        """Return the value of a fact: an entity id, or a year for relations without a range."""
         if relation.range is None:
             return FIRST_YEAR + mix64(self._years[relation.key] + entity) % YEARS
         subjects = self.ids.of(entity)
@@ -59,12 +59,12 @@ class Entities:
         return self.ids.get(relation.range, subjects.split).start + offset
 
     def value_text(self, entity: int, relation: Relation) -> str:
-        """The value as written in passages and answers."""
+        """Return the value of a fact as written in passages and answers."""
         value = self.value(entity, relation)
         return str(value) if relation.range is None else self.name(value)
 
     def sibling(self, entity: int, relation: Relation, draw: int) -> int:
-        """Another entity with the same value of a shared relation."""
+        """Return another entity with the same value of a shared relation."""
         subjects = self.ids.of(entity)
         found = self._maps.get((relation.key, subjects.split))
         if relation.sharing < 2 or not isinstance(found, ManyToOne | NextBlock):
@@ -72,7 +72,7 @@ class Entities:
         return subjects.start + found.blocks.sibling(entity - subjects.start, draw)
 
     def passage(self, entity: int) -> str:
-        """Title line and one sentence per stated fact; sentences alternate between the name and a pronoun."""
+        """Return a title line and one sentence per stated fact; sentences alternate between the name and a pronoun."""
         name = self.name(entity)
         is_person = self.ids.of(entity).kind is Kind.PERSON
         subjects = ((name, name, name), _PRONOUNS[self._names.is_feminine(entity) if is_person else None])

@@ -1,6 +1,6 @@
 """Two-word names, each pair of words used at most once.
 
-Hand-picked words come first, generated words extend them. All lists are disjoint from each other, from the passages'
+Hand-picked words come first, followed by generated words. All lists are disjoint from each other, from the passages'
 prose and from the questions. Given names alternate: feminine at even positions, masculine at odd ones.
 """
 
@@ -98,13 +98,13 @@ ALIASES: dict[Kind, str] = {
 
 @cache
 def first_words(kind: Kind, length: int) -> tuple[str, ...]:
-    """The first words of names for an entity kind; a shorter list is a prefix of a longer one."""
+    """Return the first words of names for an entity kind; a shorter list is a prefix of a longer one."""
     return _extend(FIRST[kind].split(), _FIRST_ENDINGS[kind], length)
 
 
 @cache
 def last_words(kind: Kind, length: int) -> tuple[str, ...]:
-    """The last words of names for an entity kind; a shorter list is a prefix of a longer one."""
+    """Return the last words of names for an entity kind; a shorter list is a prefix of a longer one."""
     return _extend(LAST[kind].split(), _LAST_ENDINGS[kind], length)
 
 
@@ -118,12 +118,12 @@ def _extend(words: list[str], endings: tuple[str, ...], length: int) -> tuple[st
 
 
 def list_length(count: int) -> int:
-    """Words per list for `count` names: about half of all pairs are names, the rest are plausible but absent."""
+    """Return the words per list for `count` names: about half of all pairs are names, the rest stay unused."""
     return isqrt(2 * count - 1) + 1
 
 
 def name_words(passages: int) -> list[str]:
-    """Every word that names in a world of this size can use, for any seed."""
+    """Return every word that can occur in the names of a world of this size, for any seed."""
     return [
         word
         for kind, count in entity_counts(passages).items()
@@ -133,7 +133,7 @@ def name_words(passages: int) -> list[str]:
 
 
 def name_variants(kind: Kind, name: str) -> tuple[str, ...]:
-    """The accepted answers for a name: itself and its alias."""
+    """Return the accepted answers for a name: the name and its alias."""
     first, last = name.split()
     return name, ALIASES[kind].format(first=first, last=last)
 
@@ -160,7 +160,7 @@ class Names:
         return self._words(person)[0] in self._feminine
 
     def _words(self, entity: int) -> tuple[str, str]:
-        """Select a pair by walking the square of all pairs along its diagonals: both words change, no pair repeats."""
+        """Select a word pair along the diagonals of the square of all pairs: both words change, and no pair repeats."""
         kind = self._ids.of(entity).kind
         firsts, lasts = self._lists[kind]
         diagonal, first = divmod(self._orders[kind](entity - self._ids.kind_start[kind]), len(firsts))

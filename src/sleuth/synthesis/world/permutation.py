@@ -10,13 +10,13 @@ _MASK = (1 << 64) - 1
 
 
 def stable_hash(*parts: object) -> int:
-    """A 64-bit hash of the parts, the same on every machine."""
+    """Return a 64-bit hash of the parts, the same on every machine."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def mix64(value: int) -> int:
-    """A 64-bit hash of an integer: the finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
+    """Return a 64-bit hash of an integer, with the finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
     value = (value * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -36,7 +36,7 @@ class Permutation:
         self._mask = (1 << bits) - 1
         self._shift = (bits + 1) // 2
         self._add = mix64(seed) & self._mask
-        # Factors of 5 modulo 8 have the longest cycles.
+        # Factors congruent to 5 modulo 8 have the longest cycles.
         self._factors = tuple((mix64(seed + step) & ~7 | 5) & self._mask for step in range(1, 5))
         self._back = tuple(pow(factor, -1, 1 << bits) for factor in reversed(self._factors))
 
@@ -57,7 +57,7 @@ class Permutation:
                 return index
 
     def inverse(self, place: int) -> int:
-        """The index that is permuted to `place`."""
+        """Return the index that the permutation maps to `place`."""
         fourth, third, second, first = self._back
         mask, shift = self._mask, self._shift
         while True:
@@ -91,12 +91,12 @@ class Blocks:
         return self._order(member) * self.count // self.size
 
     def member(self, block: int, draw: int) -> int:
-        """The member of a block selected by the random number `draw`."""
+        """Return the member of a block selected by the random number `draw`."""
         start, stop = self._bounds(block)
         return self._order.inverse(start + draw % (stop - start))
 
     def sibling(self, member: int, draw: int) -> int:
-        """Another member of the same block, which must have at least two."""
+        """Return another member of the same block, which must have at least two members."""
         place = self._order(member)
         start, stop = self._bounds(place * self.count // self.size)
         step = 1 + draw % (stop - start - 1)
@@ -107,7 +107,7 @@ class Blocks:
 
 
 class ManyToOne:
-    """At least `sharing` subjects per value; different blocks have different values."""
+    """Maps blocks of at least `sharing` subjects to one value each; different blocks have different values."""
 
     def __init__(self, subjects: int, values: int, sharing: int, seed: int) -> None:
         self.blocks = Blocks(subjects, min(values, max(1, subjects // sharing)), seed)
@@ -118,7 +118,7 @@ class ManyToOne:
 
 
 class NextBlock:
-    """The value of a block is one member of the next block, so no subject is its own value."""
+    """Maps every member of a block to one member of the next block, so no subject is its own value."""
 
     def __init__(self, subjects: int, sharing: int, seed: int) -> None:
         self.blocks = Blocks(subjects, subjects // sharing, seed)
@@ -140,7 +140,7 @@ class Pairing:
 
 
 class OneOfSharers:
-    """Selects one of the subjects that share a value: a country's capital is one of its cities."""
+    """Maps a value to one of the subjects that share it: a country's capital is one of its cities."""
 
     def __init__(self, members: ManyToOne, seed: int) -> None:
         self._members = members

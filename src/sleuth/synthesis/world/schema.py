@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IdRange:
-    """Entity ids start .. start + size - 1: one kind in one split."""
+    """The entity ids of one kind in one split: start .. start + size - 1."""
 
     kind: Kind
     split: Split
@@ -35,7 +35,7 @@ class IdRange:
 
 
 def entity_counts(passages: int) -> dict[Kind, int]:
-    """Number of entities per kind; they add up to `passages`."""
+    """Return the number of entities per kind; the numbers add up to `passages`."""
     if not MIN_PASSAGES <= passages <= MAX_PASSAGES:
         raise InputError(
             f"invalid world size: {passages} passages; give a number from {MIN_PASSAGES} to {MAX_PASSAGES}"
@@ -63,7 +63,7 @@ class IdRanges:
         self._by_key = {(each.kind, each.split): each for each in self.ranges}
 
     def of(self, entity: int) -> IdRange:
-        """The range that contains an entity."""
+        """Return the id range that contains an entity."""
         return self.ranges[bisect_right(self._starts, entity) - 1]
 
     def get(self, kind: Kind, split: Split) -> IdRange:
@@ -72,7 +72,7 @@ class IdRanges:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A functional relation: each subject of kind `domain` has one value of kind `range`, or a year if that is None."""
+    """A functional relation: each subject of kind `domain` has a value of kind `range`, or a year if None."""
 
     key: str
     domain: Kind

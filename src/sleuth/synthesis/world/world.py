@@ -1,4 +1,4 @@
-"""The generated encyclopedia: passages and questions, deterministic by size and seed, streamed in constant memory."""
+"""The generated encyclopedia: passages and questions, determined by size and seed, and streamed in constant memory."""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ from sleuth.synthesis.world.schema import RELATIONS, Kind, Relation, Split
 MIXTURE: Mapping[str, float] = MappingProxyType(
     {"one_hop": 0.25, "two_hop": 0.30, "three_hop": 0.15, "comparison": 0.15, "yes_no": 0.15}
 )
-FORMAT = 1  # of the world folder
+FORMAT = 1  # format version of the world folder
 _MAX_ATTEMPTS = 2000  # failed or repeated drafts in a row before a question type counts as exhausted
 _COMPARABLE = tuple(relation for relation in RELATIONS.values() if relation.compare)
 _SHARED = tuple(relation for relation in RELATIONS.values() if relation.same)
@@ -32,7 +32,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One fact of a gold path; `noun` is the relation's noun in the question, or its first noun."""
+    """One fact of a gold path; `noun` is the noun used for the relation in the question, or else its first noun."""
 
     subject: str
     relation: str
@@ -62,13 +62,13 @@ class World:
         return self._size
 
     def passage(self, row: int) -> Passage:
-        """The passage at a corpus row."""
+        """Return the passage at a corpus row."""
         if not 0 <= row < self._size:
             raise IndexError(f"row {row} is out of range for a world of {self._size} passages")
         return Passage(str(row), self._entities.passage(self._rows(row)))
 
     def passages(self) -> Iterator[Passage]:
-        """All passages in row order."""
+        """Yield all passages in row order."""
         return map(self.passage, range(self._size))
 
     def questions(
@@ -120,7 +120,7 @@ class _Draw:
 
 
 class _QuestionWriter:
-    """Drafts questions about the entities of one split; an attempt that fails returns None."""
+    """Drafts questions about the entities of one split; methods return None if an attempt fails."""
 
     def __init__(self, entities: Entities, split: Split, passage_id: Callable[[int], str]) -> None:
         self._entities = entities
@@ -129,7 +129,7 @@ class _QuestionWriter:
         self._size = sum(each.size for each in self._ranges.values())
 
     def one_hop(self, draw: _Draw, _turn: int) -> _Draft | None:
-        """Ask for one stated fact, by a noun of the relation or in natural words."""
+        """Ask for one stated fact, with a noun of the relation or its natural wording."""
         subject = self._random_entity(draw)
         relation = _pick(self._entities.stated(subject), draw)
         natural, noun = draw.below(2), relation.nouns[draw.below(2)]
@@ -194,7 +194,7 @@ class _QuestionWriter:
         raise AssertionError("an offset below the total size is inside one of the ranges")
 
     def _random_pair(self, relation: Relation, draw: _Draw, *, siblings: bool = False) -> tuple[int, int] | None:
-        """Two distinct subjects whose passages both state the relation, with the same value for `siblings`."""
+        """Draw two distinct subjects whose passages state the relation; with `siblings`, both have the same value."""
         subjects = self._ranges[relation.domain]
         one = subjects.start + draw.below(subjects.size)
         if siblings:
@@ -227,13 +227,13 @@ def _pick(relations: Sequence[Relation], draw: _Draw) -> Relation:
 
 
 def _nested(hops: Sequence[Hop]) -> str:
-    """Nested genitive: What is the NOUN of the NOUN of SUBJECT?"""
+    """Ask with nested genitives: What is the NOUN of the NOUN of SUBJECT?"""
     word = "Who" if RELATIONS[hops[-1].relation].range is Kind.PERSON else "What"
     return f"{word} is {' of '.join(f'the {hop.noun}' for hop in reversed(hops))} of {hops[0].subject}?"
 
 
 def _question_types(mixture: Mapping[str, float]) -> Iterator[str]:
-    """An endless sequence of question types; each count stays within one of its share."""
+    """Yield question types endlessly; the count of each type stays within one of its share."""
     unknown = sorted(set(mixture) - set(_TYPES))
     if unknown or not mixture or min(mixture.values()) < 0 or sum(mixture.values()) <= 0:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A whole Search-R1 step with random weights, timed by part, as tables next to published figures."""
+"""Times a whole Search-R1 step with random weights, part by part, next to published figures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -33,7 +33,7 @@ LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One step: the seconds of its parts, which add up to the whole, and its counts.
+    """One measured step: the seconds of its parts, which add up to the whole, and its counts.
 
     Searches overlap with generation: `searching`, the time with a search in flight, is part of `generate`.
     """
@@ -133,7 +133,7 @@ def record(machine: str, name: str, plan: Plan, steps: Sequence[Measured]) -> di
 
 
 def markdown(name: str, plan: Plan, steps: Sequence[Measured]) -> str:
-    """A table of the parts of a step, and one of its rates next to published ones."""
+    """Format a table of the parts of a step, and a table of its rates next to published rates."""
     whole = sum(each.whole for each in steps)
     seconds = {part: sum(each.seconds[part] for each in steps) for part in steps[0].seconds}
     first, searching = next(iter(seconds)), sum(each.searching for each in steps)

@@ -62,7 +62,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The sampled tokens; the token that completes a stop string is the last one.
+    """Sampled tokens, up to and including the token that completes a stop string.
 
     A logprob is log-softmax(logits / temperature) of the sampled token over the whole vocabulary (at temperature 1 for
     greedy sampling). `versions` holds the version of the weights that sampled each token.

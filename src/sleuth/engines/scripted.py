@@ -14,7 +14,7 @@ Script = Callable[[Sequence[int]], Sequence[int] | Completion]
 
 
 class ScriptedEngine:
-    """Answers each prompt with the output of its script; every logprob is 0."""
+    """Answers each prompt with the output of a script function; every logprob is 0."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -168,7 +168,7 @@ class _PaddedBlock:
 
 
 class _SelectUnique(torch.autograd.Function):
-    """index_select for distinct indices: its backward is a copy instead of a slow scatter-add."""
+    """`index_select` for distinct indices, with a copy instead of a slow scatter-add in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, index: Tensor) -> Tensor:

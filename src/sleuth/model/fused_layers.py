@@ -60,7 +60,7 @@ def _share_storage(parameters: Sequence[Tensor]) -> Tensor:
 
 
 def concatenate(parameters: Sequence[Tensor]) -> Tensor:
-    """Rows of all parameters as one tensor: a view if they are adjacent in memory, otherwise a copy."""
+    """Concatenate the rows of all parameters: a view if they are adjacent in memory, otherwise a copy."""
     first, *others = parameters
     adjacent = all(
         before.is_contiguous()
@@ -136,7 +136,7 @@ def silu(states: Tensor) -> Tensor:
 def add_norm_project(
     residual_NW: Tensor, delta_NW: Tensor | None, norm: Any, projections: Sequence[nn.Module]
 ) -> tuple[Tensor, Tensor]:
-    """Add `delta_NW` to the residual stream, norm it and project it; return the stream and the projections."""
+    """Add `delta_NW` to the residual stream, then norm and project; return the new stream and the projections."""
     call = (residual_NW, delta_NW, norm.weight, norm.variance_epsilon)
     total_NW: Tensor
     out_NX: Tensor
@@ -169,7 +169,7 @@ def gate_project(both_N2I: Tensor, projection: nn.Module) -> Tensor:
 
 
 def _add_norm(residual_NW: Tensor, delta_NW: Tensor | None, weight_W: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The sum and its norm; the inputs stay unchanged."""
+    """Return the sum and its RMSNorm, leaving the inputs unchanged."""
     total_NW = residual_NW if delta_NW is None else torch.empty_like(residual_NW)
     return total_NW, pointwise.add_rms_norm(delta_NW, residual_NW, weight_W, eps, total_NW=total_NW)
 

@@ -20,7 +20,7 @@ MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 def difference(model: PreTrainedModel) -> str | None:
-    """Return how the model differs from the family, or None if it belongs to it."""
+    """Return how the model differs from the Llama family, or None if it belongs to the family."""
     return next(_differences(model), None)
 
 

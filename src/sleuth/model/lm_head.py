@@ -118,7 +118,7 @@ class ScoreTokens(torch.autograd.Function):
 
 
 def _logit_chunks(hidden_SW: Tensor, weight_VW: Tensor, rows: int) -> Iterator[tuple[slice, Tensor]]:
-    """Yield logits without bias chunk by chunk, all in the same memory."""
+    """Yield logits without bias, chunk by chunk; every chunk reuses the same memory."""
     tokens = len(hidden_SW)
     buffer_SV = _empty_aligned(rows, len(weight_VW), torch.float32, hidden_SW.device)
     for start in range(0, tokens, max(1, rows)):

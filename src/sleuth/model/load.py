@@ -156,6 +156,6 @@ def _forward(model: PreTrainedModel, before: tuple[int, ...]) -> tuple[Tensor, T
 
 
 def _is_close(left: Tensor, right: Tensor) -> bool:
-    """Whether two tensors are equal up to rounding; NaN counts as equal, because it proves nothing."""
+    """Whether two tensors are equal up to rounding; NaN counts as equal, because it is inconclusive."""
     bound = max(TOLERANCE[left.dtype], TOLERANCE[right.dtype]) * float(left.abs().max())
     return not float((left.float() - right.float()).abs().max()) > bound

@@ -42,7 +42,7 @@ class LoRA:
 
 
 def attach(model: PreTrainedModel, lora: LoRA) -> None:
-    """Add an adapter, initially without effect, in the model's dtype; only its parameters stay trainable."""
+    """Add an adapter, initially without effect, in the model's dtype; only the adapter's parameters stay trainable."""
     from peft import inject_adapter_in_model
 
     # Without the head: its logits are computed in chunks by a plain linear layer.
@@ -106,5 +106,5 @@ def save(weights: Mapping[str, Tensor], lora: LoRA, folder: Path) -> None:
 
 
 def file_name(name: str) -> str:
-    """PEFT's name for an adapter weight in its file."""
+    """Name of an adapter weight in a PEFT file."""
     return PREFIX + name.replace(f".{NAME}.", ".")

@@ -137,7 +137,7 @@ class Policy:
 
 
 class Reference(Protocol):
-    """A frozen policy that the KL penalty is measured against."""
+    """Frozen reference policy of the KL penalty."""
 
     def score(self, pack: Pack, temperature: float) -> tuple[Tensor, Tensor]: ...
 

@@ -93,7 +93,7 @@ class Tokens:
         return frozenset(token for token, name in self.tokenizer.added_tokens_decoder.items() if name.special)
 
     def texts(self) -> list[str]:
-        """Text of every id on its own; part of a character decodes to BROKEN."""
+        """Text of every id, decoded alone; an incomplete character decodes to BROKEN."""
         if self._texts is None:
             count = 1 + max(self.tokenizer.get_vocab().values())
             self._texts = self.tokenizer.batch_decode([[token] for token in range(count)])
@@ -122,7 +122,7 @@ class StopStrings:
         self.candidate_ids = lru_cache(maxsize=64)(self._candidate_ids)
 
     def match(self, ids: Sequence[int], prompt_length: int, stops: tuple[str, ...]) -> str | None:
-        """Return the stop string that the last token completes in the text after the prompt; the earliest one wins."""
+        """Return the stop string that the last token completes in the text after the prompt; the first to end wins."""
         if ids[-1] not in self.candidate_ids(stops):
             return None
         text = self._tokens.decode(ids[prompt_length:])
@@ -186,7 +186,7 @@ class WordEncoder:
         return array("i", b"".join(encoded)).tolist()
 
     def _encode_spaced(self, words: Sequence[str]) -> list[bytes]:
-        """Encode words with a leading space: as one text, split at the tokens that begin with a space."""
+        """Encode words, each with a leading space, as one text, and split the ids at tokens that begin with a space."""
         if not words:
             return []
         (ids,) = self._ids([" ".join(("", *words))])

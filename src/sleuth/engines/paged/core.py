@@ -64,7 +64,7 @@ class StopChecker:
             self._classes = {stops: each for stops, each in self._classes.items() if each != stop_class}
 
     def check(self, request: Request) -> None:
-        """Set the finish reason of a request if its newest token ends it."""
+        """Set the finish reason of a request if its newest token ends the completion."""
         if self._stops is not None:
             request.stop = self._stops.match(request.ids, request.prompt_length, request.sampling.stops)
         if request.stop is not None:
@@ -94,7 +94,7 @@ class InFlightStep:
 
 
 class EngineCore:
-    """The engine without its async interface, stepped by one thread at a time; `on_progress` receives requests."""
+    """The engine without its async interface, stepped by one thread at a time; `on_progress` is called with updates."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class EngineCore:
         return bool(self._in_flight) or self.scheduler.busy
 
     def step(self) -> None:
-        """Launch the next step and process the oldest one in flight."""
+        """Launch the next step and process the oldest step in flight."""
         try:
             plan = self.scheduler.plan()
         except OutOfPages:

@@ -65,7 +65,7 @@ class KVCache:
         return len(self.lengths_S) - 1
 
     def clear(self) -> None:
-        """Zero the cache, because a stale NaN would spread even to queries that mask it."""
+        """Zero the cache, because a leftover NaN would spread even to queries that mask it."""
         self._states.zero_()
         self.lengths_S.zero_()
 

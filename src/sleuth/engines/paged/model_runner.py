@@ -38,7 +38,7 @@ BELOW_ONE = np.float32(1 - 2**-24)  # the largest fp32 number below 1
 
 
 class PendingSamples:
-    """Tokens and logprobs of one step on their way to the host; `places_M` selects those of real requests."""
+    """Tokens and logprobs of a step, being copied to the host; `places_M` selects entries that are not padding."""
 
     def __init__(self, results_2M: Tensor, places_M: np.ndarray) -> None:
         self._places_M = places_M
@@ -234,7 +234,7 @@ class ModelRunner:
             self._settings_S4.index_copy_(0, slots.long(), settings.view(torch.float32).view(-1, 4))
 
     def _prefill(self, plan: StepPlan, lanes: int, sampled: int, buffers: PrefillBuffers | None) -> None:
-        """Write chunks to the buffers of a captured step, or compute them at once."""
+        """Write chunks to the buffers of a captured step or, without buffers, compute them immediately."""
         prefill = PackedPrefill.of(plan.chunks, lanes, self._queries)
         (ends_2G,) = upload([prefill.ends_2G], self.device)
         slots, lengths = ends_2G.view(2, -1)

@@ -1,4 +1,4 @@
-"""The page pool: finds pages by content (prefix caching), and evicts unused ones, least recently used first."""
+"""The page pool: finds pages by content (prefix caching), and evicts unused pages in LRU order."""
 
 import itertools
 from collections import OrderedDict
@@ -42,7 +42,7 @@ class PagePool:
         return len(self._readers) - self.free
 
     def match_prefix(self, ids: Sequence[int]) -> tuple[list[int], int]:
-        """Claim pages that hold a prefix of `ids`; return them and the length of the prefix, at most all but one token.
+        """Claim pages that hold a prefix of `ids`; return the pages and the prefix length, at most `len(ids) - 1`.
 
         Full pages are shared; a partly filled page after them is claimed exclusively.
         """
@@ -67,7 +67,7 @@ class PagePool:
         return held, start
 
     def allocate(self, held: list[int], tokens: int) -> bool:
-        """Append free pages to `held` until it fits `tokens` tokens; return False, unchanged, if too few are free."""
+        """Append free pages to `held` to fit `tokens` tokens; return False and change nothing if too few are free."""
         wanted = -(-tokens // PAGE_SIZE) - len(held)
         if wanted <= 0:
             return True
@@ -167,7 +167,7 @@ class PagePool:
             del self._by_key[key]
 
     def _retire(self, page: int) -> None:
-        """Retire a page without readers: cached if registered, else blank; it becomes the most recently used."""
+        """Cache a page without readers if it is registered, else blank it; its content becomes the most recently used."""
         key = self._keys[page]
         owner = self._by_key.get(key) if key is not None else None
         if owner == page:

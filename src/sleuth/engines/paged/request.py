@@ -53,7 +53,7 @@ class Request:
         return self.finish is not None or self.future.done()
 
     def stream(self) -> None:
-        """Pass new tokens to the callback; its errors end only this request."""
+        """Pass new tokens to the callback; an error in the callback ends only this request."""
         new = self.sampled[self.streamed :]
         if self.on_tokens is None or not new or self.future.done():
             return
@@ -100,7 +100,7 @@ class SlotTable:
         self._steps = 0
 
     def assign(self, request: Request) -> None:
-        """Add a request that has its slot and pages; its first `request.registered` tokens are already computed."""
+        """Add a request that has a slot and pages; its first `request.registered` tokens are already computed."""
         slot = request.slot
         self.requests[slot] = request
         self.computed_S[slot] = request.registered

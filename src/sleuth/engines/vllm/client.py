@@ -91,7 +91,7 @@ class VllmClient:
             raise ServerLost(f"{self.address}: {type(error).__name__} {error}".rstrip()) from error
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send one request and return the JSON of the response."""
+        """Send one request and return the parsed JSON response."""
         try:
             response = await self._client.request(method, path, json=body)
         except httpx.TransportError as error:

@@ -70,7 +70,7 @@ def parse_chunk(message: str) -> Chunk:
 
 
 def parse_top_logprobs(answer: object) -> dict[int, float]:
-    """Parse the logprobs by token in the answer to `probe_body`."""
+    """Parse the response to a `probe_body` request into logprobs by token."""
     try:
         (found,) = answer["choices"][0]["logprobs"]["top_logprobs"]  # type: ignore[index]
         return {int(name.removeprefix("token_id:")): float(logprob) for name, logprob in found.items()}

@@ -58,7 +58,7 @@ class Router:
             raise EngineFailure(f"no vLLM server is left: {'; '.join(self.lost.values())}")
 
     def remove(self, client: VllmClient, reason: str) -> None:
-        """Stop using a server; its sessions move to others."""
+        """Stop using a server; its sessions move to other servers."""
         if client not in self.clients:
             return
         self.clients.remove(client)
@@ -68,7 +68,7 @@ class Router:
         print(visible(message), file=sys.stderr)
 
     async def disconnect(self) -> None:
-        """Close the connections to all servers, including removed ones; the next call opens new ones."""
+        """Close the connections to all servers, including removed servers; the next call reconnects."""
         await asyncio.gather(*(client.disconnect() for client in self._all))
 
 
@@ -114,7 +114,7 @@ class VllmEngine:
 
     @property
     def lost(self) -> Mapping[str, str]:
-        """Removed servers by address, with the reason."""
+        """Reasons for the removal of servers, by address."""
         return dict(self._router.lost)
 
     @contextmanager

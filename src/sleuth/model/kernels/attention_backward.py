@@ -141,7 +141,7 @@ def _to_keys(
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr, NEAR: tl.constexpr,
 ):  # fmt: skip
-    """Sum over query blocks: the first NEAR blocks need a causal mask, later ones see every key."""
+    """Sum over query blocks: the first NEAR blocks need a causal mask, later blocks see every key."""
     key_heads: tl.constexpr = HEADS // GROUP
     tile, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     sequence, before = tl.load(row + tile), tl.load(position + tile)

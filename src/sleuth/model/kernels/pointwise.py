@@ -78,7 +78,7 @@ def _silu(states, out, count, ELEMENTS: tl.constexpr):
 
 @triton.jit
 def gate_tile(rows, width: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Offsets of a program's tile in rows of `width`, and in the gate half of rows of 2 * `width`; and its mask."""
+    """Return a tile's offsets in rows of `width`, its offsets in the gate half of rows of 2 * `width`, and its mask."""
     across: tl.constexpr = (width + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0)
     row = (program // across).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -243,7 +243,7 @@ def rms_norm_backward(
 
 
 def split_width(width: int) -> tuple[int, int]:
-    """Split a row into one or two powers of two, whichever pads less; the second is 0 if one suffices."""
+    """Split a row into one or two powers of two, whichever pads less; the second is 0 if unused."""
     whole: int = triton.next_power_of_2(width)
     main = whole if whole == width else whole // 2
     rest = triton.next_power_of_2(width - main) if width > main else 0

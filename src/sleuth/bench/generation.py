@@ -78,7 +78,7 @@ class Peer:
 
 @dataclass(slots=True)
 class Theirs:
-    """Results of vLLM in job order, and the reason if some are missing."""
+    """Results of vLLM in job order, and the reason if any is missing."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
@@ -142,7 +142,7 @@ def compare(
 
 
 def best_settings(slots: int, context: int) -> dict[str, Any]:
-    """vLLM's fastest settings for rollouts; by default it captures no CUDA graphs above 512 sequences."""
+    """vLLM's fastest settings for rollouts; its defaults capture no CUDA graphs above 512 sequences."""
     return {
         "load_format": "dummy",
         "skip_tokenizer_init": True,
@@ -307,7 +307,7 @@ def open_vllm(shape: PretrainedConfig, settings: Mapping[str, Any], python: str)
 
 
 def _kill_group(process: "subprocess.Popen[str]") -> None:
-    """Kill the process group and wait for it: nothing may hold GPU memory during the next measurement."""
+    """Kill the process group and wait until it has ended, so that its GPU memory is free."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

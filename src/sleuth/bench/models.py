@@ -127,7 +127,7 @@ def random_model(shape: PretrainedConfig, device: torch.device, attention: str =
 def random_policy(
     shape: PretrainedConfig, tokens: Tokens, device: torch.device, *, rank: int = 0, recompute: float = 0.0
 ) -> Policy:
-    """A trainable policy; a rank above 0 trains a LoRA adapter, `recompute` is the fraction of checkpointed layers."""
+    """Create a trainable policy; `rank` > 0 adds a LoRA adapter, `recompute` is the fraction of recomputed layers."""
     disable_split_k()
     model = random_model(shape, device)
     lm_head.output_projection(model)
@@ -141,7 +141,7 @@ def random_policy(
 
 
 def frozen_reference(shape: PretrainedConfig, policy: Policy) -> Reference:
-    """The policy as it is now: itself without its adapter, or a frozen copy."""
+    """Reference with the policy's current weights: the policy without its adapter, or a frozen copy."""
     if policy.adapter is not None:
         return WithoutAdapter(policy)
     model = random_model(shape, policy.device)

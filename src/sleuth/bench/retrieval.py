@@ -1,4 +1,4 @@
-"""Search speed: BM25 next to bm25s, exact dense search next to matrix product and top-k, our server next to a lock."""
+"""Search speed: BM25 next to bm25s, dense search next to matrix product and top-k, our server next to a locking one."""
 
 import asyncio
 import json
@@ -118,7 +118,7 @@ def compare_bm25(corpus: Path, queries: list[str], k: int, *, compiled: bool = T
 
 
 def _best_seconds(tasks: Mapping[str, Callable[[], object]]) -> dict[str, float]:
-    """The shortest of several runs of each task, interleaved so that other load affects all of them."""
+    """Time several interleaved runs of each task, so that other load affects all tasks; return the shortest times."""
     seconds = dict.fromkeys(tasks, float("inf"))
     for _ in range(BM25_REPEATS):
         for name, task in tasks.items():
@@ -206,7 +206,7 @@ def compare_dense(rows: int, dimensions: int, k: int, batches: Sequence[int], de
 def _plain_search(
     vectors: torch.Tensor, queries: torch.Tensor, k: int, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Matrix product and top-k in chunks, with stock torch; results on the CPU."""
+    """Search by matrix product and top-k in chunks, with stock PyTorch; results are on the CPU."""
     asked = queries.to(dtype)
     best = []
     for start in range(0, len(vectors), CHUNK):
@@ -292,7 +292,7 @@ def _batching_server(retriever: Retriever) -> FastAPI:
 
 
 def _locking_server(retriever: Retriever) -> FastAPI:
-    """The design of common retrieval servers: a lock around one unbatched search."""
+    """Create a server in the common design: a lock around one unbatched search."""
     app, lock = FastAPI(), asyncio.Lock()
 
     @app.post("/retrieve")

@@ -138,7 +138,7 @@ def _our_pass(shape: PretrainedConfig, work: Work, ids_RL: Tensor) -> Pass:
 
 
 def _our_update(shape: PretrainedConfig, work: Work, ids_RL: Tensor) -> Pass:
-    """A mini-batch of the trainer: loss, backward pass, and the step on fp32 master weights."""
+    """One mini-batch update of the trainer: loss, backward pass, and optimizer step on fp32 master weights."""
     policy = random_policy(shape, quickstart_tokens(), ids_RL.device, recompute=work.recompute)
     train = TrainConfig(pack_tokens=work.tokens, samples=work.rows, learning_rate=LEARNING_RATE)
     optimiser = Optimiser(policy.model.named_parameters(), learning_rate=LEARNING_RATE, weight_decay=train.weight_decay)

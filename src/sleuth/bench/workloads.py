@@ -52,11 +52,11 @@ class Job:
         return 2 if self.workload is Workload.TURNS else 1
 
     def shortened(self, new: int) -> "Job":
-        """The same job with fewer sampled tokens, for a warm-up."""
+        """Copy of the job with fewer sampled tokens, for a warm-up."""
         return replace(self, sizes=replace(self.sizes, new=min(new, self.sizes.new)))
 
     def episodes(self, vocabulary: int, random: Random) -> list[Episode]:
-        """Draw new random episodes, so that an engine cannot profit from cached prefixes."""
+        """Draw new random episodes, so that no engine benefits from cached prefixes."""
 
         def turn(length: int) -> Turn:
             return Turn(tuple(random.choices(range(vocabulary), k=length)), self.sizes.new)

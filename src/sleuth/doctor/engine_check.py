@@ -1,4 +1,4 @@
-"""Engine check: logprobs of the embedded engine next to the trainer's, in each precision used on the device."""
+"""Engine check: compares logprobs of the embedded engine and the trainer, in each precision used on the device."""
 
 import asyncio
 import gc
@@ -76,7 +76,7 @@ def _measure(policy: Policy, tokens: int) -> Parity:
 
 
 def finding(found: Parity, limit: float | None = None) -> Finding:
-    """Rate a parity: bad if no run would start, a warning if rounding alone does not explain the difference."""
+    """Rate a parity: bad if no run would start, a warning if the difference exceeds what rounding explains."""
     limit = EngineConfig().parity_limit if limit is None else limit
     rounding = ROUNDING[found.dtype]
     what = f"{found.dtype} on {found.device}"

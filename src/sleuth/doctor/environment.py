@@ -107,7 +107,7 @@ def _installed_version(distribution: str) -> str | None:
 
 
 def _try_kernel() -> tuple[Kernels, str]:
-    """Run a Triton kernel; return the outcome, with a description if it failed."""
+    """Run a Triton kernel; return the outcome, and a description of the failure if there was one."""
     if find_spec("triton") is None:
         return Kernels.ABSENT, ""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
@@ -176,7 +176,7 @@ def _check_version(name: str, found: str) -> Finding:
 
 
 def _check_cuda(machine: Machine) -> Finding:
-    """Check that torch, driver and GPUs match; a machine without GPUs is fine."""
+    """Check that torch, driver and GPUs match; a machine without GPUs passes."""
     build = f"torch for CUDA {machine.cuda_build}" if machine.cuda_build else "torch without CUDA"
     found = f"{build}, {f'driver {machine.driver}' if machine.driver else 'no driver'}"
     match (machine.cuda_build, machine.driver, bool(machine.gpus)):

@@ -167,7 +167,7 @@ class PagePool:
             del self._by_key[key]
 
     def _retire(self, page: int) -> None:
-        """Cache a page without readers if it is registered, else blank it; its content becomes the most recently used."""
+        """Cache a page without readers if registered, else blank it; its content becomes the most recently used."""
         key = self._keys[page]
         owner = self._by_key.get(key) if key is not None else None
         if owner == page:

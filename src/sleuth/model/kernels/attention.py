@@ -56,7 +56,7 @@ def plan_for(plans: tuple[tuple[int, Plan], ...], keys: Tensor) -> Plan:
 
 
 def splits_for(programs: int, context: int, device: torch.device) -> int:
-    """Programs that share one lane's tokens: more than 1 only for few lanes with very long contexts.
+    """Number of programs that share one lane's tokens: more than 1 only for few lanes with very long contexts.
 
     Split sums differ from training in the last bits. The number ignores sequence lengths, as CUDA graphs require.
     """

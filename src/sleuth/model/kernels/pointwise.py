@@ -104,7 +104,7 @@ def _read(states, place, inside):
 
 @triton.jit
 def _send(x, upstream, passed, own, scale, mean, to_states, again, place, inside, dtype: tl.constexpr):
-    """Store the gradient of some columns and optionally their norm; return their part of the weight's gradient."""
+    """Store the gradient of a block of columns and optionally its norm; return its part of the weight's gradient."""
     around = _read(passed, place, inside)
     if again is not None:
         tl.store(again + place, scale_and_weight(x, own, scale, dtype), inside)

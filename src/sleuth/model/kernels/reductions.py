@@ -64,10 +64,10 @@ def _column_blocks(rows: int, width: int) -> int:
 
 @cache
 def sm_count(device: torch.device) -> int:
-    """Streaming multiprocessors of a GPU; 1 under the interpreter."""
+    """Number of streaming multiprocessors of a GPU; 1 under the interpreter."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def program_count(rows: int, device: torch.device) -> int:
-    """Programs that share the rows, few enough that their partial sums are cheap to add."""
+    """Number of programs that share the rows, few enough that adding their partial sums is cheap."""
     return min(rows, PROGRAMS_PER_SM * sm_count(device))

@@ -25,7 +25,7 @@ def norm_and_rotate(
     states, norm, cosine, sine, eps,
     heads: tl.constexpr, half: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """Optionally norm a token's heads, then rotate both halves of each."""
+    """Optionally norm a token's heads, then rotate both halves of each head."""
     head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
     inside = (head < heads) & (column < half)
     place = states + head * (2 * half) + column
@@ -85,7 +85,7 @@ def _upstream(
     to_query, to_key, to_value, token, head, column, inside,
     heads: tl.constexpr, key_heads: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Incoming gradient of some columns of heads; each is a query, a key or a value head."""
+    """Load the incoming gradient for columns of query, key or value heads."""
     of_query, of_value = head < heads, head >= heads + key_heads
     place = (token * heads + head) * width + column
     key_place = (token * key_heads + (head - heads) % key_heads) * width + column

@@ -1,1 +1,1 @@
-"""The web viewer of runs and evaluations."""
+"""Web viewer for runs and evaluations."""

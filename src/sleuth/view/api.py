@@ -1,4 +1,4 @@
-"""The viewer's API: query parameters of each path, and the responses as plain values."""
+"""The viewer's API: the query parameters of each path, and responses as JSON-compatible values."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +20,14 @@ from sleuth.view.trajectory_files import INDEX_TIMEOUT, TrajectoryFiles, Traject
 
 CACHED = 32  # folders whose indexes stay in memory
 CACHED_COMPARISONS = 4
-MAX_SAMPLES = 256  # of one group
-FIGURES = ("questions", "left_out", "unusable", "mean", "all", "sets")  # of a comparison
+MAX_SAMPLES = 256  # maximum per group
+FIGURES = ("questions", "left_out", "unusable", "mean", "all", "sets")  # entries of a comparison
 
 Text = Annotated[str, Field(max_length=2000)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=10**12)]
 Limit = Annotated[int, Field(ge=1, le=200)]
-# Two folders and whether to compare common questions only; returns figures and `pairs` of questions.
+# Takes two folders and whether to compare only common questions; returns figures and `pairs` of questions.
 Compare = Callable[[Path, Path, bool], Mapping[str, Any]]
 Change = Literal["all", "won", "lost", "same", "unknown"]
 
@@ -119,17 +119,17 @@ class ComparisonParameters(Parameters):
 
 
 class ComparisonCache:
-    """Recent comparisons; `measures` maps measures to labels, `counts` are those where higher is not better."""
+    """Recent comparisons; `measures` maps measures to labels, `counts` are measures without a better direction."""
 
     def __init__(self, compare: Compare, measures: Mapping[str, str], counts: Sequence[str]) -> None:
         self.measures, self.counts = measures, counts
-        # The stamps of the files are part of the key only.
+        # The file stamps serve only as part of the cache key.
         self._compare = lru_cache(maxsize=CACHED_COMPARISONS)(
             lambda first, second, common, stamps: compare(first, second, common)  # noqa: ARG005
         )
 
     def load(self, first: ViewedFolder, second: ViewedFolder, common: bool) -> Mapping[str, Any]:
-        """Compare two finished evaluations; recomputed when their files change."""
+        """Compare two finished evaluations; the result is cached until their files change."""
         stamps = (*_file_stamps(first), *_file_stamps(second))
         try:
             return self._compare(first.path, second.path, common, stamps)
@@ -138,7 +138,7 @@ class ComparisonCache:
 
 
 class Api:
-    """Responses about the runs and evaluations of a library; `cache` keeps trajectory indexes between sessions."""
+    """Responses about the runs and evaluations of a library; trajectory indexes persist in the folder `cache`."""
 
     def __init__(
         self, library: Library, comparisons: ComparisonCache, tokenizers: TokenizerCache, cache: Path | None

@@ -1,6 +1,6 @@
-"""Reading of JSON lines: bounded, partial and incremental.
+"""JSON Lines reader with size limits, partial parsing and incremental reads.
 
-Most of a trajectory row is token ids. Lists and filters need only the fields before and after them, located by keys
+Most of a trajectory row is token ids. Lists and filters need only the fields around the ids, which are located by keys
 that no text can contain: inside a JSON string every quote is escaped.
 """
 
@@ -16,7 +16,7 @@ Tree = dict[str, Any]
 
 MAX_ROW = 1 << 25  # bytes
 MAX_NESTING = 64
-CHECKED = 512  # bytes before a position that identify it
+CHECKED = 512  # number of bytes before a position that are covered by its checksum
 _NUMBERS, _TURNS, _STOP = b',"weights_versions":', b',"turns":', b',"stop":"'
 
 
@@ -63,7 +63,7 @@ def complete_lines(file: BinaryIO, start: int) -> Iterator[tuple[int, Line]]:
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse one line; raise InvalidRow if it is too long, too deep or not JSON."""
+    """Parse one line; raises InvalidRow if it is too long, too deeply nested or not JSON."""
     if len(text) > MAX_ROW:
         raise InvalidRow(f"it exceeds the limit of {MAX_ROW:,} bytes per row")
     try:
@@ -76,7 +76,7 @@ def parse_json(text: bytes) -> Any:
 
 
 def check_nesting(value: Any) -> Any:
-    """Return the value; raise ValueError if it is nested deeper than MAX_NESTING."""
+    """Return the value; raises ValueError if it is nested deeper than MAX_NESTING."""
     level: list[Any] = [[value]]
     for _ in range(MAX_NESTING):
         inside = (inner for each in level for inner in (each.values() if isinstance(each, dict) else each))
@@ -87,7 +87,7 @@ def check_nesting(value: Any) -> Any:
 
 
 def parse_trajectory(line: bytes) -> Tree:
-    """Parse and validate a whole trajectory row; raise InvalidRow."""
+    """Parse and validate a whole trajectory row; raises InvalidRow if it is invalid."""
     row: Tree = parse_json(line)
     validate_row(FullRow, row)
     if problem := unsupported_version(row):
@@ -100,7 +100,7 @@ def parse_header(line: bytes) -> RowHeader:
 
 
 def contains_text(line: bytes, needle: str) -> bool:
-    """Whether question, golden answers or model output contain a lower-case text."""
+    """Whether the question, golden answers or model output contain a lower-case text."""
     numbers, turns = line.find(_NUMBERS), line.find(_TURNS)
     if needle.isascii() and 0 < numbers < turns:
         # Cheap pre-check without false negatives: ASCII text is stored verbatim except for escapes.
@@ -126,7 +126,7 @@ def _without_numbers(line: bytes, tail: bytes, needed: str) -> Any:
     if 0 < numbers < end and line.find(_NUMBERS, numbers + 1) < 0:
         try:
             row = parse_json(line[:numbers] + b"}") | parse_json(b"{" + line[end + 1 :])
-        except InvalidRow:  # written by another program with other key order
+        except InvalidRow:  # written by another program with a different key order
             return parse_json(line)
         if needed in row:
             return row

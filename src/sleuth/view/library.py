@@ -1,4 +1,4 @@
-"""Runs and evaluations in the viewed folders; every file is opened here, and none outside those folders."""
+"""Runs and evaluations in the viewed folders; the only module that opens their files, and never any outside."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from sleuth.runs.trajectory import InvalidRow
 from sleuth.view.jsonl import FilePosition, Tree, check_nesting, complete_lines, parse_json
 
 MANIFEST = "manifest.json"
-MAX_DEPTH = 4  # folders between a root and a run
+MAX_DEPTH = 4  # maximum number of folders between a root and a run
 MAX_DOCUMENT = 32 << 20  # bytes
 MAX_MANIFEST = 1 << 20  # bytes; manifests are read for every list
 
@@ -35,9 +35,9 @@ class Root:
         return path.resolve().is_relative_to(self.path)
 
     def folders(self, inside: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, Path]]:
-        """Yield the id and path of each folder with a manifest, without descending into such folders or into links.
+        """Yield the id and path of each folder with a manifest; does not descend into these folders or into links.
 
-        A link that leaves the root is yielded, so that it can be reported.
+        A link that leaves the root is yielded as well, so that it can be reported.
         """
         folder = self.path / inside
         link = folder.is_symlink()
@@ -55,14 +55,14 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class ViewedFolder:
-    """A run or evaluation inside a root; file names come from the program, never from a client."""
+    """A run or evaluation inside a root; file names passed to its methods must not come from a client."""
 
     id: str
     path: Path
     root: Root
 
     def find(self, name: str) -> Path | None:
-        """Path of a regular file; None if missing or a link that leaves the root."""
+        """Return the path of a regular file; None if it is missing or a link that leaves the root."""
         path = self.path / name
         return path if path.is_file() and self.root.contains(path) else None
 
@@ -82,7 +82,7 @@ class ViewedFolder:
         return path.read_bytes()
 
     def entries(self, subfolder: str) -> list[os.DirEntry[str]]:
-        """Entries of a subfolder; empty if it is missing or leaves the root."""
+        """Return the entries of a subfolder; empty if it is missing or outside the root."""
         folder = self.path / subfolder
         if not folder.is_dir() or not self.root.contains(folder):
             return []
@@ -91,11 +91,11 @@ class ViewedFolder:
 
 
 def make_roots(folders: Sequence[Path]) -> list[Root]:
-    """One root per distinct folder; equal names get a number."""
+    """Create one root per distinct folder; duplicate names get a number."""
     roots: list[Root] = []
     for folder in folders:
         if not folder.is_dir():
-            raise InputError(f"{folder} is not a folder; expected the folder of a run or evaluation, or one of several")
+            raise InputError(f"{folder} is not a folder; expected a run, an evaluation, or a folder of them")
         path = folder.resolve()
         if any(path == root.path for root in roots):
             continue
@@ -108,7 +108,7 @@ Kind = Literal["run", "evaluation"]
 
 FORMAT = 1
 STEP_FILE = re.compile(r"step-(\d{1,12})\.jsonl")
-TAIL = 1 << 16  # bytes at the end of a metrics file that contain its last line
+TAIL = 1 << 16  # bytes to read at the end of a metrics file to find its last line
 MAX_METRICS = 2000  # rows per response
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 FINAL: dict[Kind, str] = {"run": "summary.json", "evaluation": "results.json"}  # written when finished
@@ -118,14 +118,14 @@ HEADLINES = ("reward/mean", "episode/em", "evaluate/em", "loss")
 
 @dataclass(slots=True)
 class Library:
-    """The runs and evaluations below the roots; ids from clients are looked up only here."""
+    """Runs and evaluations below the roots; the only place that resolves ids from clients."""
 
     roots: Sequence[Root]
     _known: dict[Kind, dict[str, ViewedFolder]] = field(default_factory=lambda: {"run": {}, "evaluation": {}})
     _lock: Lock = field(default_factory=Lock)
 
     def find(self, kind: Kind, name: str) -> ViewedFolder:
-        """Look up a run or evaluation, scanning again if it is unknown."""
+        """Look up a run or evaluation by id, rescanning the roots if the id is unknown."""
         if name not in self._known[kind]:
             self.scan()
         folder = self._known[kind].get(name)
@@ -134,7 +134,7 @@ class Library:
         return folder
 
     def scan(self) -> list[Tree]:
-        """Search the roots; return the folders that cannot be shown, with the reason."""
+        """Scan the roots; return the folders that cannot be shown, with the reason for each."""
         with self._lock:
             known: dict[Kind, dict[str, ViewedFolder]] = {"run": {}, "evaluation": {}}
             broken: list[Tree] = []
@@ -169,7 +169,7 @@ class Library:
 
 
 def read_document(folder: ViewedFolder, name: str) -> Tree | None:
-    """Parse a JSON file with credentials redacted; None if missing."""
+    """Parse a JSON file with credentials redacted; None if the file is missing."""
     text = folder.read(name)
     if text is None:
         return None
@@ -194,7 +194,7 @@ def status(folder: ViewedFolder, kind: Kind) -> Tree:
 
 
 def _kind_of(folder: ViewedFolder) -> Kind | None:
-    """Kind of a folder by its manifest; None for others, such as an index."""
+    """Return the kind of a folder from its manifest; None for other folders, such as an index."""
     if not folder.root.contains(folder.path):
         raise InputError(f"{folder.id} is a link that leaves the viewed folder; pass its target as well")
     manifest = read_document(folder, MANIFEST)
@@ -252,14 +252,14 @@ def _last_metrics(folder: ViewedFolder) -> Tree | None:
 
 
 def _lookup(tree: Mapping[str, Any], *names: str) -> Any:
-    """Look up a scalar in nested tables; None if missing."""
+    """Look up a scalar in nested tables; None if it is missing."""
     for name in names:
         tree = tree.get(name, {}) if isinstance(tree, Mapping) else {}
     return tree if not isinstance(tree, Mapping) else None
 
 
 def metrics_since(folder: ViewedFolder, cursor: str | None) -> Tree:
-    """Metrics and events after a cursor; all of them, with `reset`, if the run has rewritten its files."""
+    """Return metrics and events after a cursor, or all of them with `reset` if the run has rewritten its files."""
     parts = ["0"] * 4 if cursor is None else cursor.split(".")
     if len(parts) != 4 or not all(part.isascii() and part.isdigit() and len(part) <= 18 for part in parts):
         raise HttpProblem(400, f"cursor is {str(cursor)[:80]!r}; expected the cursor of the last response, or none")

@@ -1,4 +1,4 @@
-"""Lists of trajectories and questions: rows are found by the indexes and read from the files by offset."""
+"""Lists of trajectories and questions: rows are found through the indexes and read by offset."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from sleuth.view.trajectory_files import (
 )
 
 TIME_BUDGET = 0.4  # seconds per response for indexing, and again for text search
-MAX_ROWS = 500  # trajectories of one question
+MAX_ROWS = 500  # maximum number of trajectories of one question
 MEANS = ("reward", "em", "searches")
 
 Order = Literal["new", "old"]
@@ -71,7 +71,7 @@ class RowLine:
     text: bytes
 
     def brief(self) -> Tree:
-        """List entry of a row; an invalid row has only its location, and the problem in `broken`."""
+        """Return the list entry of a row; for an invalid row, only its location and the problem in `broken`."""
         at = TrajectoryId(self.file.step, self.row)
         try:
             return brief(at, parse_trajectory(self.text))
@@ -82,7 +82,7 @@ class RowLine:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Matching rows of one file, ascending; `offsets` is None if they are to be read from the offsets file."""
+    """Matching rows of one file, ascending; if `offsets` is None, row offsets are read from the offsets file."""
 
     file: TrajectoryFile
     rows: NDArray[np.int64]
@@ -119,7 +119,7 @@ class SearchResult:
 def search(
     files: TrajectoryFiles, wanted: TrajectoryFilter, order: Order = "new", budget: float = TIME_BUDGET
 ) -> SearchResult:
-    """Find matching rows, extending the indexes for up to `budget` seconds where they are needed."""
+    """Find matching rows, extending incomplete indexes for up to `budget` seconds."""
     until = time.monotonic() + budget
     included = [file for file in files.files() if wanted.includes_step(file.step)]
     matches, indexed, complete = [], 0, True
@@ -145,7 +145,7 @@ def trajectory_page(
     limit: int = 50,
     after: TrajectoryId | None = None,
 ) -> Tree:
-    """Up to `limit` matching trajectories after a given one, and the cursor of the next page."""
+    """Return up to `limit` matching trajectories after the cursor `after`, and the cursor of the next page."""
     found = search(files, wanted, order)
     remaining = found.matches
     if after is not None:
@@ -181,7 +181,7 @@ def first_rows(files: TrajectoryFiles, matches: Iterable[Matches], limit: int) -
 def _search_text(
     files: TrajectoryFiles, matches: Sequence[Matches], needle: str, limit: int
 ) -> tuple[list[Tree], str | None]:
-    """Collect rows that contain a text until the page is full or time is up; also return the next cursor."""
+    """Return rows that contain a text, until the page is full or time is up, and the next cursor."""
     until, rows = time.monotonic() + TIME_BUDGET, list[Tree]()
     for each in matches:
         for line in each.lines(files):
@@ -195,7 +195,7 @@ def _search_text(
 def question_page(files: TrajectoryFiles, text: str | None, first: int, limit: int) -> Tree:
     until, complete, rows = time.monotonic() + TIME_BUDGET, True, 0
     texts: dict[tuple[str, str], str] = {}
-    totals: dict[tuple[str, str], NDArray[np.float64]] = {}  # trajectories, those with a reward, and its sum
+    totals: dict[tuple[str, str], NDArray[np.float64]] = {}  # trajectories, trajectories with a reward, sum of rewards
     for file in files.files():
         with files.lock:
             index, whole = files.index(file, until)
@@ -224,7 +224,7 @@ def question_page(files: TrajectoryFiles, text: str | None, first: int, limit: i
 
 
 def _question_totals(index: TrajectoryIndex) -> NDArray[np.float64]:
-    """For each question of an index: trajectories, those with a known reward, and the sum of the rewards."""
+    """For each question: the number of trajectories, the number with a known reward, and the sum of rewards."""
     columns, size = index.columns(), len(index.questions)
     numbers, rewards = columns["question"], columns["reward"]
     known = ~np.isnan(rewards)

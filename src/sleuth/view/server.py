@@ -1,4 +1,4 @@
-"""HTTP server of the viewer: the page, its static files and the API. It only reads."""
+"""Read-only HTTP server of the viewer: the page, its static files and the API."""
 
 from collections.abc import Callable, Collection
 from importlib.util import find_spec
@@ -57,7 +57,7 @@ class SecurityHeaders:
 
 
 def application(api: Api, names: Collection[str] = ()) -> FastAPI:
-    """Build the server; `names` are host names it answers to besides localhost and IP addresses."""
+    """Build the server; `names` are the accepted host names besides localhost and IP addresses."""
     app = FastAPI(title="Sleuth viewer", version=__version__, openapi_url=None, redirect_slashes=False)
     _add_pages(app)
 
@@ -110,7 +110,7 @@ def _add_pages(app: FastAPI) -> None:
 
 
 def _add_path(app: FastAPI, method: Callable[[Any], Tree]) -> None:
-    """Serve a method of the API; being synchronous, it runs in a thread and does not block other requests."""
+    """Serve an API method; a synchronous method runs in a thread and does not block other requests."""
 
     def endpoint(query: Any) -> Response:
         return _json(method(query))
@@ -126,7 +126,7 @@ def _json(content: Tree) -> Response:
 
 
 def _static_file(request: Request, name: str) -> Response:
-    """A file below `static`, looked up by name and never by path."""
+    """Return a file below `static`, looked up among the known names and never by path."""
     known = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.suffix in MEDIA_TYPES}
     if name not in known:
         raise HttpProblem(404, f"there is no static file {name[:200]!r}")

@@ -1,4 +1,4 @@
-"""One trajectory in full: its turns as a conversation, and its tokens with everything recorded about them."""
+"""Full view of a trajectory: its turns as a conversation, and its tokens with all recorded values."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from sleuth.view.library import Root, ViewedFolder
 from sleuth.view.listing import brief
 from sleuth.view.trajectory_files import TrajectoryFiles, TrajectoryId
 
-LOG_SUFFIX = ".learned"  # before .jsonl, in the name of the per-token training log
+LOG_SUFFIX = ".learned"  # precedes .jsonl in the file name of the per-token training log
 MISSING = {
     "text": "the folder has no readable tokenizer; give the folder of one with --tokenizer",
     "logprob": "logprobs are not recorded: the model was behind an API that returns text only",
@@ -36,7 +36,7 @@ Spans = list[tuple[int, int]] | None
 
 
 def full_trajectory(files: TrajectoryFiles, at: TrajectoryId, tokenizer: Tokenizer | None, tokens: bool = True) -> Tree:
-    """Everything known about a trajectory; `missing` explains what is not."""
+    """Return everything recorded about a trajectory; `missing` explains what is unavailable."""
     row = files.row(at)
     log = _token_log(files, at)
     spans = turn_spans(row)
@@ -91,7 +91,7 @@ def _token_log(files: TrajectoryFiles, at: TrajectoryId) -> Tree:
 
 
 def _origins(row: Row) -> list[str]:
-    """Whether each token was given to the model or sampled from it."""
+    """Return the origin of each token: given to the model or sampled from it."""
     runs = row.get("origin") or ()
     described, count = sum(int(length) for _, length in runs), len(row.get("ids") or ())
     if described != count:
@@ -100,7 +100,7 @@ def _origins(row: Row) -> list[str]:
 
 
 def turn_spans(row: Row) -> Spans:
-    """First and end position of each turn's tokens; None if the counts do not add up."""
+    """Return the start and end position of each turn's tokens; None if the counts do not add up."""
     sampled = [place for place, origin in enumerate(_origins(row)) if origin == "sampled"]
     counts = [int(turn.get("tokens") or 0) for turn in row.get("turns") or ()]
     if not sampled or sum(counts) != len(sampled):
@@ -116,7 +116,7 @@ def turn_spans(row: Row) -> Spans:
 
 
 def token_columns(row: Row, log: Tree, spans: Spans, tokenizer: Tokenizer | None) -> Tree:
-    """Lists with one entry per token, null for given tokens; a list that is not recorded is None."""
+    """Return lists with one entry per token, null for given tokens; a column that was not recorded is None."""
     ids, origin = [int(each) for each in row.get("ids") or ()], _origins(row)
     turn: list[int | None] = [None] * len(ids)
     for number, (first, end) in enumerate(spans or ()):
@@ -203,7 +203,7 @@ def _hits(turn: Row, queries: int) -> list[Tree]:
 
 
 TOKENIZER = "tokenizer.json"
-CONTEXT = 4  # preceding tokens that may affect how a token decodes, such as by a leading space
+CONTEXT = 4  # preceding tokens that may affect how a token decodes, for example its leading space
 MAX_PIECES = 8  # more tokens than a character has bytes
 INCOMPLETE = "\ufffd"
 CACHED = 3  # tokenizers of large models take tens of megabytes
@@ -214,7 +214,7 @@ class TokenizerCache:
     fallback: ViewedFolder | None = None
 
     def load(self, folder: ViewedFolder) -> Tokenizer | None:
-        """Tokenizer of the newest checkpoint, or the fallback; None if missing or unreadable."""
+        """Load the tokenizer of the newest checkpoint, or the fallback; None if it is missing or unreadable."""
         entries = folder.entries("checkpoints")
         steps = sorted((int(match[1]) for each in entries if (match := STEP.fullmatch(each.name))), reverse=True)
         paths = [folder.find(f"checkpoints/step-{step}/{TOKENIZER}") for step in steps]
@@ -236,7 +236,7 @@ def _read_tokenizer(path: str, inode: int, changed: int) -> Tokenizer | None:  #
 
 
 def tokenizer_folder(folder: Path) -> ViewedFolder:
-    """The folder given with --tokenizer; raise InputError if its tokenizer is missing or unreadable."""
+    """Return the folder given with --tokenizer; raises InputError if its tokenizer is missing or unreadable."""
     if not (folder / TOKENIZER).is_file():
         raise InputError(f"{folder} has no {TOKENIZER}; pass a model folder that has one with --tokenizer")
     try:
@@ -254,7 +254,7 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Text that each token adds; a character split over several tokens is assigned to the last of them."""
+    """Return the text that each token adds; a character split over several tokens belongs to the last token."""
     texts: list[str] = []
     first = 0
     for place in range(len(ids)):

@@ -30,7 +30,7 @@ USABLE = [number for number, each in enumerate(StopReason) if each.usable]
 INTEGERS = {"start": "Q", "length": "Q", "question": "l", "group": "q", "sample": "q", "stop": "b"}
 FLOATS = {"reward": "d", "em": "d", "searches": "d"}  # NaN if not recorded
 INVALID = {"question": -1, "group": -1, "sample": -1, "stop": -1, **dict.fromkeys(FLOATS, float("nan"))}
-CLOCK_INTERVAL = 64  # rows between two looks at the clock
+CLOCK_INTERVAL = 64  # rows between checks of the deadline
 
 Column = NDArray[Any]
 Offsets = NDArray[np.uint64]
@@ -63,7 +63,7 @@ class TrajectoryIndex:
         return self._columns
 
     def row_of(self, source: str, question_id: str) -> int | None:
-        """Row of a question: its last usable one, otherwise its last."""
+        """Return the last usable row of a question, otherwise its last row; None if it has no row."""
         columns = self.columns()
         rows = np.nonzero(columns["question"] == self._numbers.get((source, question_id), -2))[0]  # -1 is invalid
         usable = rows[np.isin(columns["stop"][rows], USABLE)]
@@ -79,7 +79,7 @@ class TrajectoryIndex:
         return (stat.st_ino, stat.st_size, stat.st_mtime_ns) == (self.inode, self.position.end, self.changed)
 
     def extend(self, folder: ViewedFolder, until: float, offsets: Offsets | None) -> bool:
-        """Index rows until the end of the file or a `time.monotonic` deadline; return whether the end was reached."""
+        """Index rows up to the end of the file or the `time.monotonic` deadline; return whether the end was reached."""
         with folder.open(self.name) as file:
             stat, end = os.fstat(file.fileno()), self.position.end
             shrunk = stat.st_size < end or (offsets is not None and len(offsets) < self.rows)
@@ -133,7 +133,7 @@ class TrajectoryIndex:
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> "TrajectoryIndex":
-        """Index from the cache; raise ValueError, KeyError or TypeError if it is invalid."""
+        """Load an index from its cached JSON; raises ValueError, KeyError or TypeError if it is invalid."""
         found = cls(str(saved["name"]), int(saved["inode"]), int(saved["changed"]), FilePosition(**saved["place"]))
         for source, question_id, question in saved["questions"]:
             found._numbers[source, question_id] = len(found.questions)
@@ -149,7 +149,7 @@ class TrajectoryIndex:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryFilter:
-    """Conditions on trajectories, all of which must hold; None or empty means any."""
+    """Filter for trajectories: all conditions must hold; None or an empty value matches everything."""
 
     step_from: int | None = None
     step_to: int | None = None
@@ -194,7 +194,7 @@ class TrajectoryFilter:
 
 
 def _lines_at(file: BinaryIO, offsets: Iterable[int]) -> Iterator[tuple[int, Line]]:
-    """Lines at these offsets of a file; empty for an offset beyond its end, as damaged offsets may be."""
+    """Yield the lines at the given offsets; the line is empty if a damaged offset is beyond the end of the file."""
     size = os.fstat(file.fileno()).st_size
     for start in map(int, offsets):
         file.seek(min(start, size))
@@ -207,19 +207,19 @@ def _or_nan(value: float | None) -> float:
 
 SUBFOLDER, EVALUATION_FILE = "trajectories", "trajectories.jsonl"
 INDEX_TIMEOUT = 60.0  # seconds to find a row in a file without offsets
-REWRITE_GROWTH = 1.1  # growth after which a cached index is written again
+REWRITE_GROWTH = 1.1  # growth factor after which a cached index is rewritten
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryFile:
-    """The file of one step; `rows` is None if the number of rows is unknown before reading it."""
+    """The trajectory file of one step; `rows` is None if the number of rows is not known without reading the file."""
 
     step: int
     name: str
     rows: int | None
 
     def sibling(self, suffix: str) -> str:
-        """Name of a file that belongs to this one, such as its offsets."""
+        """Return the name of a file that belongs to this one, such as its offsets file."""
         return self.name.removesuffix(".jsonl") + suffix
 
     def describe_invalid(self, row: int, start: int, error: InvalidRow) -> str:
@@ -246,7 +246,7 @@ class TrajectoryId:
 
 @dataclass(slots=True)
 class TrajectoryFiles:
-    """All trajectories of one folder; indexes are kept in memory and, if given, in a cache folder."""
+    """All trajectories of one folder; indexes are kept in memory and in the cache folder, if given."""
 
     folder: ViewedFolder
     kind: Kind
@@ -274,7 +274,7 @@ class TrajectoryFiles:
         return found
 
     def index(self, file: TrajectoryFile, until: float) -> tuple[TrajectoryIndex, bool]:
-        """Index of a file, extended until a deadline, and whether it is complete."""
+        """Return the index of a file, extended until a deadline, and whether it is complete."""
         with self.lock:
             if file.name not in self._indexes:
                 self._indexes[file.name] = self._load(file) or TrajectoryIndex(file.name)
@@ -309,12 +309,12 @@ class TrajectoryFiles:
             raise HttpProblem(503, file.describe_invalid(at.row, start, error)) from error
 
     def lines(self, name: str, offsets: Iterable[int]) -> Iterator[bytes]:
-        """Lines at these offsets of a file; empty for an offset beyond its end."""
+        """Yield the lines at the given offsets of a file; a line is empty if its offset is beyond the end."""
         with self.folder.open(name) as opened:
             yield from (line.text for _, line in _lines_at(opened, offsets))
 
     def sibling_row(self, file: TrajectoryFile, suffix: str, row: int) -> bytes | None:
-        """The same row of a sibling file, such as the token log; None if missing."""
+        """Return the same row of a sibling file, such as the token log; None if the file or row is missing."""
         name, offsets = file.sibling(f"{suffix}.jsonl"), file.sibling(f"{suffix}.offsets")
         if self.folder.find(name) is None or self.folder.find(offsets) is None:
             return None
@@ -339,7 +339,7 @@ class TrajectoryFiles:
         return found
 
     def _save(self, index: TrajectoryIndex) -> None:
-        """Cache an index that has grown; disable the cache if it cannot be written."""
+        """Write an index that has grown to the cache; disable the cache if it cannot be written."""
         path = self._cache_path(index.name)
         if path is None or index.rows < REWRITE_GROWTH * self._cached_rows.get(index.name, 0):
             return

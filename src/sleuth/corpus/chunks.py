@@ -31,7 +31,7 @@ BEFORE_NUMBERS = frozenset(
 
 
 def passages(document: Document, words: int = WORDS) -> Iterator[Passage]:
-    """Yield the passages of a document; titles are its title and, for a passage within one section, the heading."""
+    """Yield the passages of a document, titled with its title and, if within one section, the section heading."""
     for position, (heading, text) in enumerate(_cut(document.text, words, document.headings)):
         named = heading != document.title and 0 < len(WORD.findall(heading)) <= HEADING_WORDS
         title = f"{document.title}: {heading}" if named else document.title

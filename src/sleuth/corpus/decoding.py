@@ -43,13 +43,13 @@ def decode_html(content: bytes, declared: str = "") -> str:
 
 
 def clean(text: str) -> str:
-    """Normalise line ends, and remove NULs and surrogates, which some encoders and parsers refuse."""
+    """Normalise line endings, and remove NULs and surrogates, which some encoders and parsers reject."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     return lines.encode("utf-8", "replace").decode("utf-8")
 
 
 def _text_encoding(declared: str) -> str:
-    """Return the codec of a declared encoding; UTF-8 if it is unknown or not a text encoding."""
+    """Return the codec of a declared encoding; UTF-8 if the codec is unknown or not a text encoding."""
     try:
         codec = codecs.lookup(declared).name
     except (LookupError, ValueError):

@@ -31,7 +31,7 @@ class Document:
 
 
 class _Content(NamedTuple):
-    """The content of a file; title and url are empty if the file has none."""
+    """The content of a file; `title` and `url` are empty if missing."""
 
     title: str
     text: str

@@ -45,7 +45,7 @@ def parse_row(line: bytes) -> dict[str, Any]:
 
 
 def parse(line: bytes) -> Passage:
-    """Parse a corpus row as a passage; raise ValueError if it is not one."""
+    """Parse a corpus row as a passage; raise ValueError if the row is invalid."""
     row = parse_row(line)
     return Passage(row.pop("id"), row.pop("contents"), row)
 
@@ -231,7 +231,7 @@ class Ids:
         return order
 
     def _words(self, rows: NDArray[np.uint32], depth: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-        """Return the next bytes of each id as one zero-padded number, and the number of bytes."""
+        """Return the next bytes of each id as one zero-padded integer, and the number of these bytes."""
         lengths = np.frombuffer(self._lengths, np.uint32)
         ends = np.cumsum(lengths, dtype=np.int64)
         self._file.flush()

@@ -89,7 +89,7 @@ def find_reader(columns: Collection[str]) -> Reader | None:
 
 
 def _qualified_id(name: str, source: str) -> str:
-    """Prefix an id with the set if it is only a row number, which restarts in every file."""
+    """Prefix an id with the name of its set if the id is only a row number, which repeats across files."""
     return f"{source}_{name}" if ROW_NUMBER.fullmatch(name) else name
 
 

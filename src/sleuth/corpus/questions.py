@@ -93,7 +93,7 @@ def is_parquet(path: Path) -> bool:
 
 
 def unused_id(name: str, taken: set[str]) -> str:
-    """Return the id, with a numeric suffix if it is already in use."""
+    """Return the id `name`, with a numeric suffix if it is already in `taken`."""
     unique, number = name, 2
     while unique in taken:
         unique, number = f"{name}_{number}", number + 1

@@ -66,7 +66,7 @@ def require_ready(name: str | None, service: ServiceConfig | None = None, timeou
 
 
 def backend_identity(name: str) -> str | None:
-    """The identity stored in recordings: the fingerprint of an index folder (None if missing), else the name."""
+    """Return the identity for recordings: the fingerprint of an index folder (None if missing), or else the name."""
     if backend_of(name) != "folder":
         return redact(name)
     return manifest.fingerprint(Path(name)) if Path(name).exists() else None
@@ -128,7 +128,7 @@ def open_pages(config: RetrievalConfig) -> Pages:
 
 
 class FunctionRetriever:
-    """Retriever from `search(queries, k)`, plain or async, that returns one list per query, best first.
+    """Retriever over a plain or async function `search(queries, k)` that returns one list per query, best first.
 
     List entries are Hits, corpus rows, or scored rows in any format that servers return. An exception, or a call longer
     than `deadline` seconds, makes its queries unavailable. Plain functions run in at most `concurrency` threads.
@@ -174,7 +174,7 @@ class FunctionRetriever:
 
 
 async def in_daemon_thread(call: Callable[[], Any]) -> Any:
-    """Run a function in a thread that does not keep the process alive if it never returns."""
+    """Run a function in a thread that does not keep the process alive if the function never returns."""
     outcome: Future[Any] = Future()
     outcome.set_running_or_notify_cancel()  # cancelling the caller does not stop the thread; its late result is dropped
 

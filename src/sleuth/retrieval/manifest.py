@@ -47,7 +47,7 @@ class FileStamp(Section):
 
 
 class FileDigest(FileStamp):
-    """A file identified by the hash of its whole content in addition."""
+    """A FileStamp with the hash of the whole file."""
 
     sha256: str
 
@@ -102,7 +102,7 @@ def read(folder: Path) -> Manifest:
 
 
 def fingerprint(folder: Path) -> str:
-    """Hash the content of an index as its manifest describes it, independent of where corpus and encoder are stored."""
+    """Hash the content of an index from its manifest, independent of the location of corpus and encoder."""
     content = read(folder).model_dump(mode="json", exclude={"encoder": {"model"}, "files": True})
     for stamp in (content["corpus"], *content["faiss"]):
         del stamp["path"]
@@ -150,7 +150,7 @@ def verify_files(folder: Path, manifest: Manifest, *, full: bool, limit: int = F
 
 
 def verified_corpus(folder: Path, stamp: FileDigest, *, full: bool, limit: int = FULL_HASH_LIMIT) -> Path:
-    """Locate the corpus of an index and check it as `verify_files` checks the index."""
+    """Locate the corpus of an index and check it in the same way as `verify_files`."""
     corpus = verified_file(folder, stamp, "corpus")
     if (full or stamp.bytes <= limit) and file_sha256(corpus) != stamp.sha256:
         raise _changed("corpus", corpus, folder)

@@ -54,7 +54,7 @@ def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = F
 
 @contextmanager
 def _created(folder: Path) -> Iterator[None]:
-    """Create a folder; if it is gone at exit, also remove the empty parents that were created for it."""
+    """Create a folder; if the folder no longer exists at exit, also remove the empty parents created for it."""
     missing = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ def folder_stamp(folder: Path) -> str:
 
 
 def code_version() -> str:
-    """Return the package version and, in a git checkout, the commit, marked `-dirty` if files differ from it."""
+    """Return the package version and, in a git checkout, the commit, marked `-dirty` if there are local changes."""
     checkout = Path(__file__).parents[3]
     git = shutil.which("git")
     if git is None or not (checkout / ".git").exists():

@@ -1,4 +1,4 @@
-"""The run folder: manifest, metrics, events, trajectories and checkpoints; a final name means a complete file."""
+"""The run folder: manifest, metrics, events, trajectories and checkpoints; files are renamed when complete."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -29,7 +29,7 @@ ROLLBACK = "rollback"  # action of an event after which the run continues from a
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run folder on disk. `create` makes one, `open` reads one, `lock` reserves it for training."""
+    """A run folder on disk: `create` or `open` it, and `lock` it for training."""
 
     path: Path
 

@@ -26,7 +26,7 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A dropped question, the reason, and the id of the question that it repeats."""
+    """A dropped question, the reason, and the id of the question it repeats, if any."""
 
     row: QuestionRow
     reason: DropReason

@@ -113,7 +113,7 @@ def _write_rows(path: Path, rows: Sequence[QuestionRow]) -> None:
 
 
 def _write_dropped(path: Path, merged: Merged) -> None:
-    """Write the dropped questions, except those over the limit."""
+    """Write the dropped questions, except those dropped because of the limit."""
     with path.open("w", encoding="utf-8") as file:
         for each in merged.dropped:
             if each.reason is not DropReason.OVER_LIMIT:

@@ -98,7 +98,7 @@ class Postings:
 
     @classmethod
     def read(cls, path: Path, *, verify: bool = False) -> "Postings":
-        """Open a block memory-mapped; raise InputError if it is damaged."""
+        """Memory-map a block; raise InputError if the file is damaged."""
         stored = open_array(path)
         header, body = stored[:6], stored[6:]
         if len(header) < 6 or len(body) != header[1:].sum() or (verify and zlib.crc32(body.data) != header[0]):
@@ -193,7 +193,7 @@ class Vocabulary:
 
 
 def write_vocabulary(terms: Sequence[str], folder: Path) -> None:
-    """Write the hash table of the terms, numbered by position."""
+    """Write the hash table of the terms; the number of a term is its position."""
     texts = [term.encode() for term in terms]
     count = _bucket_count(len(texts))
     buckets = np.fromiter(map(zlib.crc32, texts), np.int64, len(texts)) & (count - 1)

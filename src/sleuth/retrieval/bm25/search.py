@@ -158,7 +158,7 @@ class MaxScore:
     def _complete(
         self, rows: Rows, sums: Sums, terms: list[QueryTerm], remaining: list[float], bound: float
     ) -> tuple[Rows, Sums]:
-        """Add the remaining terms to the candidates, dropping those that cannot reach the bound."""
+        """Add the scores of the remaining terms to the candidates, dropping rows that cannot reach the bound."""
         for done, term in enumerate(terms):
             if len(rows) <= FEW_ROWS:
                 return rows, np.array(self._add_one_by_one(rows, sums, terms[done:]))

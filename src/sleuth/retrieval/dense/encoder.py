@@ -93,7 +93,7 @@ class Network:
         self._padding = {"input_ids": tokenizer.pad_token_id or 0, "token_type_ids": tokenizer.pad_token_type_id}
 
     def run_reproducibly(self, longest: int, *texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return one row per text, independent of the batch to the last bit; two lists of texts form pairs."""
+        """Return one row per text, bit-identical alone or in a batch; two lists of texts form pairs."""
         tokens = self._tokenize(longest, *texts)
         full_rows = Shape(step=8, tokens=max(QUERY_TOKENS, THREAD_ROWS * torch.get_num_threads()), full=True)
         shape = GPU_QUERIES if self._devices[0].type == "cuda" else full_rows

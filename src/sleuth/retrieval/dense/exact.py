@@ -63,7 +63,7 @@ class ExactIndex:
         self._pool = ThreadPoolExecutor(len(self._shards), "shard")
 
     def nearest(self, queries: NDArray[np.float32], k: int) -> tuple[Rows, Scores]:
-        """Return the best `k` rows of each query, best first, ties by id."""
+        """Return the best `k` rows for each query, best first, ties by id."""
         found = self._pool.map(lambda shard: nearest(shard, queries, k, self._max_norm), self._shards)
         parts = [(rows + start, scores) for start, (rows, scores) in zip(self._starts, found, strict=True)]
         if len(parts) == 1:

@@ -44,7 +44,7 @@ GRAPH_ITEMS, GRAPH_NUMBERS = (8, 4, 4, 8, 4), 20
 
 
 class JoinedFiles:
-    """The bytes of several files as if they were one."""
+    """Read-only view of several files as one concatenated file."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = tuple(files)
@@ -92,7 +92,7 @@ class JoinedFiles:
 
 @dataclass(frozen=True, slots=True)
 class FaissFile:
-    """The header of a FAISS index; its plain vectors start at byte `start`, 0 if it has none."""
+    """The header of a FAISS index; its plain vectors start at byte `start` (0 if there are none)."""
 
     kind: Kind
     dimensions: int
@@ -104,7 +104,7 @@ class FaissFile:
 
     @property
     def end(self) -> int:
-        """The byte after the plain vectors."""
+        """Offset of the first byte after the plain vectors."""
         return self.start + 4 * self.count * self.dimensions
 
 

@@ -19,7 +19,7 @@ FIRST_SHARE = 32  # queries of one request allowed in a batch until the search t
 
 
 class Overloaded(SleuthError):
-    """The queue is full, or a request waited too long; retry in about `seconds`."""
+    """Raised if the queue is full or a request waited too long; retry in about `seconds`."""
 
     def __init__(self, queued: int, seconds: float, waited: float = 0.0) -> None:
         queue = f"{queued:,} queries are queued" + (f", and this request waited {waited:g} s" if waited else "")

@@ -69,7 +69,7 @@ class RetrievalMetrics(ServerMetrics):
         self._searching = histogram("sleuth_search_seconds", "Search time of a batch.", buckets=SECONDS)
 
     def observe_batch(self, queries: int, seconds: float) -> None:
-        """Count one batch."""
+        """Record the size and duration of one batch."""
         self._batch.observe(queries)
         self._searching.observe(seconds)
 

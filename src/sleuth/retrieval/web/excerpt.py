@@ -14,7 +14,7 @@ MIN_COVERAGE = 0.4  # share of the snippet's words that a window must contain to
 
 
 def excerpt(text: str, snippet: str, words: int = 300) -> str:
-    """Return at most `words` words of the text around the snippet, or the snippet itself if the text lacks it.
+    """Return at most `words` words of the text around the snippet, or the snippet if the text does not contain it.
 
     The excerpt is contiguous, and starts and ends at a paragraph or else a sentence boundary if possible.
     """

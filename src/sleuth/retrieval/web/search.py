@@ -114,7 +114,7 @@ class Keys(Secrets):
 
 
 class KeyTransport(httpx.AsyncBaseTransport):
-    """Adds keys to outgoing requests, so that the client's logs and errors show requests without them."""
+    """Transport that adds keys to outgoing requests, so that the client's logs and errors never contain keys."""
 
     def __init__(self, keys: Keys, transport: httpx.AsyncBaseTransport) -> None:
         self._keys, self._transport = keys, transport

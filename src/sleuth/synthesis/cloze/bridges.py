@@ -40,7 +40,7 @@ CONSTRAINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A reference from one page to others; `descriptions` describe their topic, with {x} for the first page's topic."""
+    """A reference from one page to others; `descriptions` describe the target, with {x} for the source page's topic."""
 
     descriptions: tuple[str, ...]
     enclosing_place: str | None
@@ -174,7 +174,7 @@ def _target_kinds(draft: Draft) -> frozenset[Kind]:
 
 
 def _refers_to(link: Link, first: Page, second: Page) -> bool:
-    """Whether a page is about the target of a link: by kind, by occupation, or because it mentions the first page."""
+    """Whether the second page is about the target of a link, judged by kind, occupation, and mentions of the first."""
     if link.enclosing_place and not contains_words(second.words, normalize(link.enclosing_place)):
         return False
     topic = second.subject.topic
@@ -191,7 +191,7 @@ def _refers_to(link: Link, first: Page, second: Page) -> bool:
 
 
 def _is_rewritable(draft: Draft, page: Page) -> bool:
-    """Whether the name of the topic occurs exactly once, where a description can replace it."""
+    """Whether the name of the topic occurs exactly once, at a position where a description can replace it."""
     topic = page.subject.topic
     if draft.templates:
         return True

@@ -209,7 +209,7 @@ class Comparisons:
 def compare_makers(
     one: tuple[Page, Page], other: tuple[Page, Page], relation: Relation, rng: Random
 ) -> Comparison | None:
-    """Compare two works by a fact about their makers; each comes with its maker's page. None if the facts are equal."""
+    """Compare two works, each given with its maker's page, by a fact about the makers; None if the facts are equal."""
     (work, maker), (other_work, other_maker) = one, other
     noun = _noun(work)
     if maker.title == other_maker.title or noun != _noun(other_work) or noun.endswith("s"):

@@ -274,7 +274,7 @@ def kind_of_name(name: str) -> tuple[Kind, str] | None:
 
 
 def nationality_of(phrase: str) -> str | None:
-    """Return the only demonym in a phrase; None for no or several demonyms, or a mixed one such as French-American."""
+    """Return the only demonym in a phrase; None if there are none, several, or a compound (French-American)."""
     found = set(DEMONYM_WORD.findall(phrase))
     return found.pop() if len(found) == 1 and not MIXED_NATIONALITY.search(phrase) else None
 

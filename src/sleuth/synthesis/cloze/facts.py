@@ -210,7 +210,7 @@ def _single_name(text: str, found: re.Match[str] | None, group: str = "name") ->
 
 
 def _place(text: str, after: str = "") -> Fact | None:
-    """Parse a place, with the part before the comma as an alias; None if it is not a place or in a longer phrase."""
+    """Parse a place, with the part before the comma as an alias; None if the text is not a place by itself."""
     if MONTH_NAME.search(text) or not NAME_LENGTH.search(text) or DEMONYM_SUFFIX.match(text):
         return None
     short = text.partition(",")[0]

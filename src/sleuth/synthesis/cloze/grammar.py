@@ -144,7 +144,7 @@ def punctuate(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A clause: the topic if it is the subject, the text between subject and span, the span, and the rest."""
+    """A clause split into its subject (if that is the topic), the text before the span, the span, and the rest."""
 
     name: str | None
     before: str
@@ -200,7 +200,7 @@ def question_words(span: Span, objective: bool) -> str:
 
 
 def describe_answer(clause: Clause) -> tuple[str, ...]:
-    """Return noun phrases for the span, with {x} for the topic; none if the clause is long or not unique to it."""
+    """Return noun phrases for the span, with {x} for the topic; empty if the clause is too long or ambiguous."""
     span, predicate = clause.span, clause.predicate()
     if predicate is None or span.in_list or span.kind in (Kind.YEAR, Kind.DATE, Kind.NUMBER, Kind.AMOUNT):
         return ()

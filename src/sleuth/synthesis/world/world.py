@@ -74,7 +74,7 @@ class World:
     def questions(
         self, split: Split, count: int, seed: int = 0, mixture: Mapping[str, float] = MIXTURE
     ) -> Iterator[WorldQuestion]:
-        """Generate `count` distinct questions about one split, with types in the proportions of the mixture."""
+        """Generate `count` distinct questions about one split, with question types in the proportions of `mixture`."""
         writer = _QuestionWriter(self._entities, split, lambda entity: str(self._rows.inverse(entity)))
         draw = _Draw(stable_hash(self.seed, "questions", split, seed))
         turns: Counter[str] = Counter()

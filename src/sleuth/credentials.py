@@ -33,7 +33,7 @@ class Secrets:
 
 
 def token_from_env(variable: str | None) -> str | None:
-    """Return the bearer token in an environment variable, if one is named; raises ConfigError if it is empty."""
+    """Return the bearer token in an environment variable, if named; raises ConfigError if the variable is empty."""
     if variable is None:
         return None
     token = os.environ.get(variable, "").strip()

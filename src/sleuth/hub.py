@@ -1,4 +1,4 @@
-"""The Hugging Face Hub through huggingface_hub: model folders by name, and files of data sets.
+"""Downloads from the Hugging Face Hub with huggingface_hub: models by name, and files of data sets.
 
 HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE work as in other Hugging Face libraries.
 """
@@ -29,7 +29,7 @@ Report = Callable[[str, int], object]  # stage ("downloading" or "verifying") an
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a data set; large files have a SHA-256, small ones only the id of their git blob."""
+    """A file of a data set; large files have a SHA-256, small files only a git blob id."""
 
     path: str
     size: int
@@ -149,10 +149,10 @@ def download_file(repo: str, file: HubFile, output: BinaryIO, start: int, report
 
 @contextmanager
 def _explain_hub_errors(subject: str, alternative: str) -> Iterator[None]:
-    """Convert errors of huggingface_hub, full disks included, into a one-line InputError."""
+    """Convert errors of huggingface_hub, including a full disk, into a one-line InputError."""
     import httpx2
 
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it logs every retry
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # huggingface_hub logs every retry
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, TypeError, KeyError) as error:

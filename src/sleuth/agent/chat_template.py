@@ -1,4 +1,4 @@
-"""A model's chat template, rendered around placeholders so that untrusted content never passes through it."""
+"""Chat templates, rendered with placeholders so that untrusted content never passes through the template."""
 
 import json
 from collections.abc import Mapping, Sequence

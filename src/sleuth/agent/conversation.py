@@ -26,7 +26,7 @@ class ModelTurn(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """Whether an observation fits at all, and the visible part of its body if it was cut."""
+    """Whether an observation fits into the context, and the visible part of its body if the body was cut."""
 
     fits: bool
     cut: str | None

@@ -112,7 +112,7 @@ class AgentOptions:
 
     @property
     def chosen_method(self) -> str | None:
-        """The method given with `--method` or `--set agent.method=...`."""
+        """The method given with `--method` or `--set agent.method=...`, if any."""
         return self.method or self.values.get("agent.method")
 
     @property
@@ -136,7 +136,7 @@ class AgentSpec:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the results, such as a prompt that differs from the one used in training."""
+        """Notes for the results, such as a prompt that differs from the training prompt."""
         prompt = self.config.agent.template
         if self.trained_prompt in (None, prompt):
             return ()
@@ -274,7 +274,7 @@ def _external_tree(name: str, kind: str, options: AgentOptions, questions: Path 
 
 
 def _without_training_servers(config: Config, options: AgentOptions) -> Config:
-    """Drop the addresses of the training servers, which may serve another run by now."""
+    """Remove the addresses of the training servers, which may now serve another run."""
     if not config.engine.is_server:
         return config
     dropped = {"url", "weights", "exchange", "in_flight"}

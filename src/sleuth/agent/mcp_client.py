@@ -48,7 +48,10 @@ def _tool(url: str, declaration: Declaration) -> Tool:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise InputError(f"the tool {name!r} of {url} has an invalid JSON schema ({error.message})") from error
+        raise InputError(
+            f"the tool {name!r} of {url} has an invalid JSON schema ({error.message}); fix the schema, or remove the "
+            "server from agent.tools"
+        ) from error
     validator = Draft202012Validator(schema)
 
     def validate(arguments: Mapping[str, Any]) -> dict[str, Any]:

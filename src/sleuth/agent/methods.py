@@ -151,7 +151,7 @@ def make_method(config: AgentConfig, shots: Sequence[Question] = ()) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class UserMethod:
-    """An imported method; raises FunctionFailed if it raises or returns an invalid result."""
+    """Wraps an imported method; raises FunctionFailed if the method raises or returns an invalid result."""
 
     name: str
     function: Callable[[Agent, Task, Session, OnText | None], Awaitable[Trajectory]]
@@ -175,7 +175,7 @@ class UserMethod:
 
 
 def _problem(result: object, task: Task) -> str | None:
-    """Describe what is wrong with a method's result; None if it is valid."""
+    """Describe what is wrong with a method's result; None if the result is valid."""
     if not isinstance(result, Trajectory):
         return f"{type(result).__name__}; expected a Trajectory"
     if not isinstance(result.stop, StopReason) or not all(isinstance(turn, Turn) for turn in result.turns):
@@ -196,7 +196,7 @@ def _problem(result: object, task: Task) -> str | None:
 
 
 def require_prompts(agent: ConfiguredRunner, questions: Iterable[Question]) -> None:
-    """Raise ConfigError if the method uses the questions' own prompts and one is written for another protocol."""
+    """Raise ConfigError if the method uses a question's own prompt that is written for another protocol."""
     if agent.config.method != "search":
         return
     call = agent.protocol.write(ToolCall.search("Oslo"))

@@ -31,7 +31,7 @@ class Observation:
 
     @property
     def escaped_body(self) -> str:
-        """The body as it appears in the text."""
+        """The body as written in `text`, escaped if it is quoted."""
         return json.dumps(self.body, ensure_ascii=False)[1:-1] if self.quoted else self.body
 
     def ids(self, tokens: Tokens, limit: int) -> list[int] | None:
@@ -69,7 +69,7 @@ class Observation:
         return ""
 
     def frame_ids(self, tokens: Tokens) -> tuple[list[int], list[int]]:
-        """The tokens of the opening and of the closing."""
+        """Return the token ids of the opening and of the closing."""
         encode = tokens.encode_trusted if self.trusted else tokens.encode
         return encode(self.opening), encode(self.closing)
 

@@ -43,7 +43,7 @@ def fill(
 
 
 def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function] = ()) -> list[int]:
-    """Encode messages up to the model's turn with its chat template, or as plain text if it has none.
+    """Encode messages up to the model's turn with the chat template, or as plain text without a template.
 
     Only the template's own text may contain special tokens; the contents may not.
     """

@@ -55,10 +55,10 @@ class Protocol(TypingProtocol):
         """Whether the turn has exactly the required format, with nothing missing and nothing extra."""
 
     def observe(self, call: ToolCall, result: ToolResult) -> Observation:
-        """The observation of a call: the passages of each query, the page of each URL, or a tool's text."""
+        """Return the observation after a call: the passages of each query, the page of each URL, or a tool's text."""
 
     def correct(self, action: Malformed) -> Observation:
-        """The observation after a malformed turn."""
+        """Return the observation after a malformed turn."""
 
     def to_messages(self, turns: Sequence[str], observations: Sequence[Observation]) -> list[dict[str, str]]:
         """Convert an episode to training messages: its turns, with an observation after each turn but the last."""

@@ -119,7 +119,7 @@ class MessageConversation:
     def observe(self, observation: Observation, limit: int) -> Shown:
         body = self.truncate(observation.body, limit)
         content = replace(observation, body=body).text.strip()
-        # A tool message needs the id of its call; without one the user role works with every server.
+        # A tool message needs the id of its call; without an id, the user role works with every server.
         message: Message = {"role": "user", "content": content}
         if self._call is not None:
             message = {"role": "tool", "tool_call_id": self._call.id, "content": content}

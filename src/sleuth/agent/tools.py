@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 class Tool:
     """A function that the model can call.
 
-    `parameters` is the JSON schema of its arguments. `validate` returns the arguments to call it with, or raises a
+    `parameters` is the JSON schema of the arguments. `validate` returns the arguments to pass to `run`, or raises a
     ValueError whose message is shown to the model. `run` raises SearchUnavailable or FunctionFailed if the call fails.
     """
 
@@ -123,7 +123,7 @@ SEARCH = TOOLS["search"]
 
 
 def validate_call(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool]) -> ToolCall | Malformed:
-    """Validate the arguments of a call; return the call, or the reason why it is invalid."""
+    """Validate the arguments of a call; return the call, or Malformed with the reason."""
     tool = next((tool for tool in tools if tool.name == name), None)
     if tool is None:
         return Malformed(f"there is no such function; there is {' and '.join(tool.name for tool in tools)}")

@@ -93,7 +93,7 @@ def penalise_overlong(rewards_N: Tensor, lengths_N: Tensor, limit: int, buffer: 
 
 
 def _groups(rewards_N: Tensor, groups_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the group index of each trajectory and the group sizes; raises ValueError for a group of one."""
+    """Return the group index of each trajectory and the group sizes; raises ValueError if a group has one member."""
     require_vectors(rewards=rewards_N, groups=groups_N)
     key_G, index_N, count_G = index_rows(groups_N)
     if (count_G < 2).any():

@@ -28,7 +28,7 @@ def gae(rewards_T: Tensor, values_T: Tensor, lengths_N: Tensor, gamma: float, la
     left_T = lengths_N.cumsum(0)[row_T] - 1 - torch.arange(len(row_T), device=lengths_N.device)
     next_T = torch.where(left_T > 0, values_T.roll(-1), 0.0)
     error_T = rewards_T + gamma * next_T - values_T
-    # One column per trajectory, indexed by distance from its end, so that one loop over L serves all of them.
+    # One column per trajectory, indexed by distance from its end, so that one loop over L covers all trajectories.
     grid_LN = error_T.new_zeros((int(lengths_N.max()), len(lengths_N)))
     grid_LN[left_T, row_T] = error_T
     for after_N, now_N in pairwise(grid_LN):

@@ -97,7 +97,7 @@ def download(
     names: Annotated[list[str], Argument(help=COLLECTIONS_HELP)],
     folder: Folder = Path("data"),
 ) -> None:
-    """Download public files; interrupted downloads are resumed, complete ones are verified."""
+    """Download public files; interrupted downloads are resumed, and complete files are verified."""
     from sleuth.corpus.datasets import public
     from sleuth.corpus.datasets.public import find_collection
 

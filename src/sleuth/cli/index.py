@@ -83,7 +83,7 @@ def build(
     workers: Annotated[int | None, Option(min=1, max=MAX_PROCESSES, help="Processes. Default: one per core.")] = None,
     device: Annotated[str | None, Option(help="Encoder device: auto, cpu, cuda, cuda:0. Default: auto.")] = None,
 ) -> None:
-    """Build an index. An interrupted build continues if it is started again with the same settings."""
+    """Build an index. To resume an interrupted build, run the command again with the same settings."""
     from sleuth.retrieval import index
 
     options = {**locals(), "bytes": bytes_}

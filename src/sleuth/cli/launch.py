@@ -1,4 +1,4 @@
-"""Multi-process commands: start the processes, forward signals, and exit as if they were one."""
+"""Multi-process commands: start the processes, forward signals, and exit like a single process."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ def select_gpu() -> None:
 
 
 def exit_with_launcher() -> None:
-    """Exit when the launcher exits, even after kill -9, which closes the pipe to standard input.
+    """Exit when the launcher exits, even after kill -9: its end of the standard-input pipe then closes.
 
     PR_SET_PDEATHSIG would work on Linux only.
     """

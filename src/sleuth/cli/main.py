@@ -69,7 +69,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; an error that the user can fix is one line on stderr, without a traceback."""
+    """Run the command line; errors that the user can fix are printed to stderr as one line, without a traceback."""
     try:
         if is_launched():
             exit_with_launcher()

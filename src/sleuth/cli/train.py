@@ -60,7 +60,7 @@ def train(
 
 
 def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Path | None, nproc: int) -> None:
-    """Run the same command in several processes, after all checks that can run in this one."""
+    """Run the same command in several processes, after all checks that can run in this process."""
     from sleuth.train.ranks import require_gpus, require_supported
 
     match begun:

@@ -46,7 +46,7 @@ class AgentConfig(Section):
     tool_limits: dict[str, ToolLimits] = {}  # noqa: RUF012  pydantic copies it
     """Limits by tool name: calls, concurrency, rate and deadline; see docs/tools.md."""
     searches: Annotated[int, Field(ge=0, le=10000)] = 4
-    """Maximum number of searches; the turn after the last must answer."""
+    """Maximum number of searches; the turn after the last search must answer."""
     turns: Annotated[int | None, Field(gt=0, le=20000)] = None
     """Maximum turns per episode. Default: agent.searches + 1."""
     turn_tokens: TokenCount = 500
@@ -56,7 +56,7 @@ class AgentConfig(Section):
     context_tokens: TokenCount = 4096
     """Maximum tokens per episode, including the prompt."""
     concurrency: EpisodeCount | None = None
-    """Maximum episodes in flight per process; one that waits for a tool occupies no engine slot. Default:
+    """Maximum episodes in flight per process; an episode waiting for a tool occupies no slot. Default:
     engine.slots, or 4 times that if searches leave this process."""
 
     @property

@@ -24,9 +24,9 @@ class KLConfig(Section):
     estimator: Literal["k1", "k2", "k3"] | None = None
     """Schulman's KL estimator: k1 in the reward, k2 or k3 in the loss (default there: k3)."""
     coefficient: PositiveFloat = 0.001
-    """KL coefficient; the initial one if it is adaptive."""
+    """KL coefficient; the initial value if adaptive."""
     target: PositiveFloat | None = None
-    """Target KL per token of an adaptive coefficient. Default: the coefficient is fixed."""
+    """Target KL per token for an adaptive coefficient. Default: fixed coefficient."""
     horizon: PositiveInt = 10_000
     """Episodes over which the coefficient adapts."""
 

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from sleuth.config.section import MAX_FLOAT, Fraction, PositiveFloat, PositiveInt, Section
 
-# Guards that inspect the episodes or the gradient can skip the update; the others see it only afterwards.
+# Guards that inspect the episodes or the gradient can skip the update; the other guards run after the update.
 EarlyAction = Literal["off", "warn", "skip", "rollback", "stop"]
 LateAction = Literal["off", "warn", "rollback", "stop"]
 WATCHED = (
@@ -27,7 +27,7 @@ class GuardsConfig(Section):
     entropy: Fraction = 0.02
     """Minimum entropy, as a fraction of its first value."""
     entropy_action: LateAction = "warn"
-    """Action when the entropy falls below it."""
+    """Action when the entropy falls below the minimum."""
     likelihood: PositiveFloat = 0.3
     """Maximum drop, in nats, of the mean logprob of right answers from its highest value."""
     likelihood_action: LateAction = "warn"

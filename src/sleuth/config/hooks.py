@@ -40,7 +40,7 @@ class Contract:
 
     def require(self, spec: str, function: Callable[..., Any]) -> None:
         """Raise ConfigError if the function's signature does not match this contract."""
-        # A plain wrapper around an async function may return its coroutine or run it: only a call can show which.
+        # A plain wrapper around an async function may run the coroutine or return it: only a call can show which.
         if self.is_async is True and not is_async(function) and not is_async(inspect.unwrap(function)):
             raise ConfigError(f"{spec!r} is not async; expected {self}{_definition(function)}")
         if self.is_async is False and is_async(function):

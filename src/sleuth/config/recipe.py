@@ -217,7 +217,7 @@ def _locate(name_or_path: str) -> Path:
 
 
 def _read_with_base(path: Path) -> Tree:
-    """Read a recipe and merge it over its `base`, if any."""
+    """Read a recipe and merge its settings over those of its `base`, if any."""
     tree = _read(path)
     if BASE not in tree:
         return tree

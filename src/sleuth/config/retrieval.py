@@ -143,7 +143,7 @@ class RetrievalConfig(Section):
     record: bool = False
     """Record every search and its results in searches.jsonl."""
     replay: str | None = None
-    """Answer searches from such a recording instead."""
+    """Answer searches from this recording instead."""
     pages: str | None = None
     """Pages the access tool opens: JSONL with url and contents. Default: the server's pages."""
     service: ServiceConfig = ServiceConfig()

@@ -22,7 +22,7 @@ class RewardConfig(Section):
     rate: PositiveFloat | None = None
     """Maximum calls of an async reward function per second. Default: no limit."""
     deadline: PositiveFloat = 120.0
-    """Seconds after which a call of an async reward function has failed."""
+    """Maximum seconds per call of an async reward function."""
 
     @model_validator(mode="after")
     def _check_unused(self) -> Self:

@@ -58,7 +58,7 @@ class TrainConfig(Section):
     mode: Literal["sync", "ahead"] = "sync"
     """sync, or ahead: collect the next rollouts during the update, one weight version behind."""
     resample: Annotated[int, Field(ge=0, le=10000)] = 0
-    """Maximum rounds of replacing groups without reward spread by new ones."""
+    """Maximum rounds of replacing groups without reward spread with new groups."""
     updates: PositiveInt = 1
     """Mini-batches (optimiser updates) per step; 1 is on-policy."""
     optimiser: Literal["adamw", "adamw8bit"] = "adamw"

@@ -49,7 +49,7 @@ class ConnectionPool:
             try:
                 yield client
             finally:
-                client.cookies.clear()  # a response must not depend on earlier ones
+                client.cookies.clear()  # a response must not depend on earlier responses
                 pool.idle.append(client)
 
     async def aclose(self) -> None:
@@ -84,7 +84,7 @@ class LoopSemaphore:
         self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def current(self) -> asyncio.Semaphore:
-        """The semaphore of the running loop."""
+        """Return the semaphore of the running loop."""
         return self._semaphores.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._count))
 
 
@@ -136,7 +136,7 @@ def parse_proxy(url: str | None) -> httpx.Proxy | None:
 
 
 def parse_service_url(url: str, default_path: str) -> httpx.URL:
-    """Parse the URL of a service; the default path is added if it has none."""
+    """Parse the URL of a service, adding the default path if the URL has no path."""
     shown = "" if "@" in url else f" {url!r}"
     parsed = _parse_url(url, "the server URL", "http://127.0.0.1:8000", shown)
     if parsed.userinfo:

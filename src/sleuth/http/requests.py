@@ -20,7 +20,7 @@ WATCH_DELAY = 0.05  # seconds; most responses are ready by then, and watching a 
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: float, remedy: str) -> bytes:
-    """Read a whole body; raise a 413 problem if it is too large, 408 if it is too slow."""
+    """Read a whole body; raises a 413 problem if the body is too large, or 408 if it arrives too slowly."""
 
     def too_large() -> HttpProblem:
         return HttpProblem(413, f"the body is larger than the limit of {max_bytes:,} bytes; {remedy}")

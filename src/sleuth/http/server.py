@@ -40,7 +40,7 @@ def bind(host: str, port: int) -> socket.socket:
         candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InputError(f"unknown host {host!r} ({error.strerror}); use an address of this machine") from error
-    # localhost has an IPv4 and an IPv6 address; clients that support only one support IPv4.
+    # localhost has an IPv4 and an IPv6 address; clients that support only one of them support IPv4.
     family, kind, protocol, _, address = min(candidates, key=lambda each: each[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -120,7 +120,7 @@ def score_by_em(trajectory: Trajectory) -> Score | None:
 
 
 def has_valid_format(trajectory: Trajectory) -> bool:
-    """Whether every turn has its protocol's format, the last one answers, and all others are searches with results.
+    """Whether every turn has the protocol's format, the last turn answers, and all others are searches with results.
 
     Only sampled text is checked, so documents cannot affect the result. The format with tags is think, (search,
     information, think)*, answer, with only white space in between.
@@ -128,7 +128,7 @@ def has_valid_format(trajectory: Trajectory) -> bool:
     if not trajectory.turns:
         return False
     *earlier, last = trajectory.turns
-    # Only a search that was carried out is followed by information; a refused or corrected one is not.
+    # Only a search that was carried out is followed by information; a refused or corrected search is not.
     return (
         all(turn.formed and turn.outcome in (Outcome.FOUND, Outcome.RETURNED) for turn in earlier)
         and last.formed

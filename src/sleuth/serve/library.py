@@ -25,7 +25,7 @@ Opened = Passage | SearchUnavailable | None
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Searches documents, and opens a document from the first source that has it."""
+    """Searches documents, and opens each document from the first source that contains the document."""
 
     retriever: Retriever
     sources: tuple[Pages, ...]
@@ -86,7 +86,7 @@ class IndexPassages:
 
 @dataclass(frozen=True, slots=True)
 class ResultPages:
-    """The full pages of recent web results only, so that no document can direct a client to another address."""
+    """Fetches the full pages of recent web results only, so that no document can direct a client to another address."""
 
     recent: RecentPassages
     fetcher: Fetcher

@@ -71,7 +71,7 @@ class Document(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class LibraryTools:
-    """The two tools of a library; `k` is the default number of passages per query."""
+    """The tools `search` and `fetch` of a library; `k` is the default number of passages per query."""
 
     library: Library
     k: int

@@ -101,12 +101,12 @@ def test_no_more_are_asked_where_all_fail(stage: Stage, tmp_path: Path) -> None:
     [
         ({}, "--suite"),
         ({"suite": ["x.jsonl"]}, "--index"),
-        ({"suite": ["x.jsonl"], "method": "direct", "before": True}, "--before has no effect with an address"),
+        ({"suite": ["x.jsonl"], "method": "direct", "before": True}, "--before.*address"),
         ({"suite": ["x.jsonl"], "method": "direct", "served": "unwise"}, "'unwise'.*--model.*wise"),
         ({"suite": ["x.jsonl"], "method": "direct"}, "--model.*wise"),
-        ({"suite": ["x.jsonl"], "method": "direct", "settings": ["engine.memory=0.5"]}, "has no effect here; only set"),
-        ({"suite": ["x.jsonl"], "method": "direct", "settings": ["model.dtype=float32"]}, "has no effect here; only s"),
-        ({"suite": ["x.jsonl"], "method": "direct", "key_env": "NOT_SET"}, "NOT_SET of --key-env is empty"),
+        ({"suite": ["x.jsonl"], "method": "direct", "settings": ["engine.memory=0.5"]}, "engine.memory=0.5"),
+        ({"suite": ["x.jsonl"], "method": "direct", "settings": ["model.dtype=float32"]}, "model.dtype=float32"),
+        ({"suite": ["x.jsonl"], "method": "direct", "key_env": "NOT_SET"}, "NOT_SET.*--key-env"),
     ],
 )
 def test_invalid_options_are_user_errors(stage: Stage, options: dict[str, Any], sentence: str) -> None:

@@ -26,7 +26,7 @@ ScoredTrajectory = tuple[Trajectory, Score]
 
 @dataclass(frozen=True, slots=True)
 class SelectionConfig:
-    """Selects episodes with at least `min_reward`, or with an exact match if it is None, ordered by `prefer`."""
+    """Selects episodes with at least `min_reward`, or with an exact match if that is None, ordered by `prefer`."""
 
     samples: int
     min_reward: float | None = None

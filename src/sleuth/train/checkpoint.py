@@ -69,7 +69,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A copy of the training state in host memory; only rank 0 has the weights."""
+    """A copy of the training state in host memory; only rank 0 holds the weights."""
 
     policy: Policy
     weights: Weights
@@ -133,7 +133,7 @@ def restore(
         raise InputError(f"the checkpoint {folder} holds step {progress.step}, so it was renamed; restore its name")
     _require_same_model(folder, policy, weights)
     if critic is not None and not any(name.startswith(f"{CRITIC}.") for name in stored):
-        raise _mismatch(folder, "it has no critic, and this run has one")
+        raise _mismatch(folder, "it has no critic, but this run has one")
     optimisers = {POLICY: optimiser} | ({} if critic is None else {CRITIC: critic})
     state = _read_state(folder, stored, optimisers, rank)
     for name in optimiser.separate_masters:
@@ -188,7 +188,7 @@ def _read_state(
             elif owner == RANDOM and own_name.startswith(f"{rank}."):
                 state[owner][own_name] = torch.empty(entry.size, dtype=entry.properties.dtype)
             elif owner == CRITIC:
-                raise _mismatch(folder, "it has a critic, and this run has none")
+                raise _mismatch(folder, "it has a critic, but this run has none")
     blanks = {f"{owner}.{name}": blank for owner, named in state.items() for name, blank in named.items()}
     with _explain_read_errors(folder), _unwrap_errors():
         load_shards(blanks, storage_reader=FileSystemReader(folder / TRAINER), no_dist=True)

@@ -34,7 +34,7 @@ CONSEQUENCES: dict[Action, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A value beyond its limit."""
+    """A value that crossed a limit, with that limit."""
 
     value: float
     limit: float
@@ -246,7 +246,7 @@ class Guards:
         return self._verdict(NON_FINITE, nan, nan, sentence, action)
 
     def record(self, metrics: Mapping[str, float]) -> None:
-        """Add the metrics of a recorded step to the history."""
+        """Add the metrics of a finished step to the history."""
         for name, past in self._past.items():
             value = _first(metrics, GUARDS[name].metrics)
             past.extend([] if value is None else [value])

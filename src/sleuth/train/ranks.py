@@ -152,7 +152,7 @@ def require_supported(config: Config, world: int) -> None:
         )
     if config.retrieval.record and world > 1:
         raise ConfigError(
-            f"retrieval.record = true supports one process, and {world} would write the same file; leave out --nproc"
+            f"retrieval.record = true supports one process, but {world} would write the same file; leave out --nproc"
         )
 
 

@@ -100,7 +100,7 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Matches in list order among the rows indexed so far; `of` is None if the total is unknown."""
+    """Matches in list order among the rows indexed so far; `of` is the total number of rows, None if unknown."""
 
     matches: list[Matches]
     indexed: int

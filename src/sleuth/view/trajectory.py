@@ -135,7 +135,7 @@ def token_columns(row: Row, log: Tree, spans: Spans, tokenizer: Tokenizer | None
 
 
 def _aligned(recorded: object, origin: Sequence[str]) -> list[float | None] | None:
-    """Expand recorded values to all tokens: one for all, one per sampled token, or one per token after the prompt."""
+    """Expand to all tokens a single value, one value per sampled token, or one per token after the prompt."""
     sampled = [place for place, each in enumerate(origin) if each == "sampled"]
     if not sampled or recorded is None:
         return None

@@ -46,7 +46,7 @@ class Completion:
 
 
 def event_delta(event: Event) -> Delta:
-    """An event as a message delta; OpenAI's client merges `steps` by index, as it does tool_calls."""
+    """Convert an event to a message delta; OpenAI's client merges `steps` by index, like tool_calls."""
     match event:
         case Thought(text):
             return {"reasoning_content": text}
@@ -81,25 +81,25 @@ async def whole_answer(episode: LiveEpisode, completion: Completion) -> dict[str
 
 
 def finish_reason(end: End) -> str:
-    """OpenAI's finish reason: `stop` for an answer, `length` if a limit came first."""
+    """Return OpenAI's finish reason: `stop` for an answer, `length` if a limit was reached first."""
     return "stop" if end.stop == StopReason.ANSWERED else "length"
 
 
 def usage(end: End) -> dict[str, Any]:
-    """Token counts of the whole episode; observations count as prompt tokens."""
+    """Return the token counts of the whole episode; observations count as prompt tokens."""
     total, sampled = len(end.trajectory.ids), sum(end.trajectory.sampled)
     return {"prompt_tokens": total - sampled, "completion_tokens": sampled, "total_tokens": total}
 
 
 def failure_error(end: End) -> ApiError | None:
-    """The error response of an unusable trajectory."""
+    """Return the error response for an unusable trajectory."""
     if end.token_limit or end.trajectory.stop.usable:
         return None
     return ApiError(STATUS[end.trajectory.stop], f"{end.trajectory.failure}", code=end.stop)
 
 
 class StreamingAnswer(Response):
-    """The events of an episode as server-sent chunks; a client that disconnects cancels the episode."""
+    """Streams the events of an episode as server-sent chunks; the episode is cancelled if the client disconnects."""
 
     media_type = "text/event-stream"
 

@@ -1,4 +1,4 @@
-"""A served episode: it runs in its own task, while the client receives reasoning, steps and the end as events."""
+"""A served episode, which runs in its own task and sends reasoning, steps and the end to the client as events."""
 
 import asyncio
 import re
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The finished episode; `token_limit` if the token budget of the request ended it."""
+    """The finished episode; `token_limit` is set if the request's token budget ended the episode."""
 
     trajectory: Trajectory
     seconds: float
@@ -49,7 +49,7 @@ class End:
 
     @property
     def stop(self) -> str:
-        """The stop reason: that of the trajectory, or max_tokens."""
+        """The trajectory's stop reason, or max_tokens."""
         return "max_tokens" if self.token_limit else self.trajectory.stop.value
 
 
@@ -58,7 +58,7 @@ Event = Thought | Step | End
 
 @dataclass(slots=True)
 class EpisodeRecorder:
-    """Converts an episode into events and enforces its token budget; None means no budget."""
+    """Converts an episode into events and enforces its token budget, if any."""
 
     emit: Callable[[Event], None]
     tokens_left: int | None = None
@@ -69,7 +69,7 @@ class EpisodeRecorder:
     _announced: ToolCall | None = None
 
     def begin_turn(self, max_tokens: int) -> int:
-        """The number of tokens that a turn may sample; raises EngineFailure if none are left."""
+        """Return the number of tokens that a turn may sample; raises EngineFailure if the budget is spent."""
         if self.tokens_left is not None and self.tokens_left <= 0:
             self.token_limit = True
             raise EngineFailure("the token budget of this request is spent")
@@ -122,14 +122,14 @@ def _describe_source(hit: Hit) -> dict[str, Any]:
 
 
 def action_prefixes(protocol: Protocol) -> tuple[str, ...]:
-    """How the actions of a protocol begin; the text before them is reasoning."""
+    """Return the prefixes of a protocol's actions; the text before an action is reasoning."""
     examples = [protocol.write(ToolCall.search("Oslo")), protocol.write(Answer("Oslo"))]
     prefixes = [match[0] if (match := _OPENING_TAG.match(text)) else text[:BARE_PREFIX] for text in examples]
     return tuple(dict.fromkeys([*prefixes, *(stop.replace("</", "<", 1) for stop in protocol.stops)]))
 
 
 class ReasoningParser:
-    """Extracts the reasoning of one turn from its growing text: without tags, up to the beginning of an action.
+    """Extracts the reasoning from the growing text of a turn: the text before the action, without tags.
 
     Pieces are final: text that may become a tag is held back until more text arrives.
     """
@@ -149,14 +149,14 @@ class ReasoningParser:
         return self.finish(self._text.removesuffix(undecided))
 
     def finish(self, text: str) -> str:
-        """The rest of the reasoning, given the whole text of the turn."""
+        """Return the rest of the reasoning, given the whole text of the turn."""
         thought = self.extract(text)
         new = thought[self._sent :]
         self._sent = max(self._sent, len(thought))
         return new
 
     def extract(self, text: str) -> str:
-        """The reasoning in the whole text of a turn."""
+        """Return the reasoning in the whole text of a turn."""
         ends = [place for prefix in self._prefixes if (place := text.find(prefix)) >= 0]
         return re.sub("|".join(THINK_TAGS), "", text[: min(ends, default=len(text))]).strip()
 
@@ -171,7 +171,7 @@ class EpisodeRequest:
 
 
 class LiveEpisode:
-    """Runs an episode; `release` is called when it ends or the client leaves, `on_end` with its end."""
+    """Runs an episode; calls `release` at the end or if the client disconnects, and `on_end` with the End event."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class LiveEpisode:
         self._task.cancel()
         await asyncio.wait([self._task])
         if not self._task.cancelled():
-            self._task.exception()  # retrieved: the client was told by `events`
+            self._task.exception()  # mark the exception as retrieved; `events` has reported it to the client
 
     async def events(self, idle_seconds: float | None = None) -> AsyncIterator[Event | None]:
         """Yield the events up to the end; None after every `idle_seconds` without an event."""

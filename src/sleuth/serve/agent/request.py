@@ -31,7 +31,7 @@ IGNORED = {
     "store",
     "user",
 }
-# Fields that would change an answer: their neutral values, and why others are refused.
+# Fields that would change an answer: their neutral values, and why any other value is refused.
 UNSUPPORTED: Mapping[str, tuple[Sequence[object], str]] = {
     "audio": ((), "answers are text"),
     "frequency_penalty": ((0,), "tokens are sampled as in training"),
@@ -150,9 +150,9 @@ def parse_request(body: bytes) -> ChatRequest:
 
 
 def extract_question(messages: Sequence[Message], agent: Agent, max_characters: int) -> Question:
-    """The last message as a question; earlier messages go before it in the prompt.
+    """Return the last message as a question, with earlier messages before it in the prompt.
 
-    That needs a chat template and the method `search`; otherwise earlier messages raise ApiError.
+    Raises ApiError for earlier messages without a chat template, or with a method other than `search`.
     """
     texts = [_text(place, message) for place, message in enumerate(messages)]
     if (length := sum(map(len, texts))) > max_characters:
@@ -190,7 +190,7 @@ def count_prompt_tokens(question: Question, agent: Agent) -> int:
 
 
 def _text(place: int, message: Message) -> str:
-    """Message content as text."""
+    """Return the content of a message as text."""
     where = f"messages.{place}"
     if message.role not in ROLES:
         error = f"{where} has the role {message.role!r}; expected one of {', '.join(ROLES)}"

@@ -62,7 +62,7 @@ PAGE_PATHS = frozenset({*PAGE_FILES, THEME_PATH})
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The served model: its name, the index it searches, and its creation time."""
+    """The served model: its name, its search index, and its creation time."""
 
     name: str
     index: str
@@ -73,7 +73,7 @@ class ServedModel:
 class ServerLimits:
     """Concurrent episodes, limits per request, the default temperature, and the longest wait for a slot.
 
-    `max_tokens` and `max_prompt` further limit the sampled tokens and the prompt; None leaves the agent's limits.
+    `max_tokens` and `max_prompt` further limit the sampled tokens and the prompt; None keeps the agent's limits.
     """
 
     slots: int = 64
@@ -99,7 +99,7 @@ class Admission:
         return len(self._queue)
 
     async def acquire(self) -> Callable[[], None]:
-        """Wait for a slot and return the function that releases it; ApiError 429 if the wait is too long."""
+        """Wait for a slot and return the function that releases it; raises ApiError 429 if the wait is too long."""
         if self.active < self.slots:
             self.active += 1
         else:
@@ -130,7 +130,7 @@ class Admission:
             raise
 
     def _hand_over(self) -> None:
-        """Give a slot to the first request in the queue, or free it."""
+        """Give the slot to the first request in the queue, or free the slot if the queue is empty."""
         while self._queue:
             turn = self._queue.popleft()
             if not turn.done():
@@ -139,7 +139,7 @@ class Admission:
         self.active -= 1
 
     def _expected_wait(self) -> float:
-        """Estimated wait in seconds of a request that arrives now."""
+        """Estimate the wait in seconds for a request that arrives now."""
         return self._mean_seconds * (self.waiting + 1) / self.slots
 
     def _overloaded(self) -> ApiError:
@@ -264,7 +264,7 @@ class Api:
 def application(
     agent: Agent, model: ServedModel, limits: ServerLimits, *, token: str | None = None, names: Collection[str] = ()
 ) -> FastAPI:
-    """The server of an agent; without a token, requests must address it by an IP address or one of the names."""
+    """Build the server of an agent; without a token, the Host header must be an IP address or one of the names."""
     admission = Admission(limits.slots, limits.wait)
     api = Api(agent, model, limits, admission, AgentMetrics(admission))
     app = FastAPI(title="Sleuth agent", version=__version__, openapi_url=None, lifespan=api.lifespan)
@@ -284,7 +284,7 @@ def application(
 
 
 async def page_file(request: Request) -> Response:
-    """A file of the playground page."""
+    """Return a file of the playground page."""
     path = request.url.path
     if path == THEME_PATH:
         return Response(THEME, headers=PAGE_HEADERS, media_type="text/css")

@@ -121,7 +121,7 @@ def test_what_all_processes_say_is_said_once(tmp_path: Path) -> None:
 def test_process_that_is_killed_is_told_of(tmp_path: Path) -> None:
     first_thing(tmp_path, "if os.environ.get('RANK') == '1':\n    os.kill(os.getpid(), 9)")
     ended = launched(tmp_path, "train", "nothing.toml")
-    assert ended.stderr == "sleuth: process 1 of the run was ended by SIGKILL; see whether its memory was used up\n"
+    assert re.fullmatch(r"sleuth: process 1 .*SIGKILL.*memory\n", ended.stderr)
     assert ended.returncode == 1
 
 

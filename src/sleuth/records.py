@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 
@@ -66,7 +66,7 @@ class ToolCall:
     def lookups(self) -> tuple[str, ...]:
         """The queries of `search` or the URLs of `access`; empty for every other tool."""
         key = {"search": "query_list", "access": "urls"}.get(self.name)
-        return () if key is None else tuple(self.arguments[key])
+        return tuple(self.arguments.get(key, ())) if key else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,7 @@ class Turn:
     `hits` concatenates the hits of all queries, and `counts` has the number of hits per query; an opened page is a hit
     with its URL as id. `formed` is whether the text has the format that the protocol requires. `shown` is the visible
     part of the hits if the token budget cut them, otherwise None. `result` is the text returned by any other tool.
+    `segment` is the index of the segment that holds the turn's tokens; None for a turn of another model.
     """
 
     text: str
@@ -131,27 +132,71 @@ class Turn:
     formed: bool = True
     shown: str | None = None
     result: str | None = None
+    segment: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One token sequence of an attempt, with the origin of every token.
+
+    `ids` and `sampled` have one entry per token, `logprobs` and `versions` one per sampled token. The first `shared`
+    tokens are those of the segment `parent`; they are given here, so that each sampled token trains once. `calls` holds
+    the turn and the number of sampled tokens of each model call; if it is empty, each run of sampled tokens is a turn.
+    `temperatures` has one entry per sampled token; if it is empty, all were sampled at the task's temperature.
+    """
+
+    ids: tuple[int, ...]
+    sampled: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    role: str = ""
+    parent: int | None = None
+    shared: int = 0
+    calls: tuple[tuple[int, int], ...] = ()
+    temperatures: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One finished episode: tokens with their origin, and the turns parsed from them.
+    """One attempt at a task: one reward, one or more segments of tokens, and the turns parsed from them.
 
-    `ids` and `sampled` have one entry per token, `logprobs` and `versions` one per sampled token. All four are empty if
-    the model runs on a server that returns only text. `failure` is the reason why the episode is unusable.
+    There is no segment if the model runs on a server that returns only text. `failure` is the reason why the attempt is
+    unusable. `reward` is set if the agent itself computed it.
     """
 
     question: Question
     group: int
     sample: int
     step: int
-    ids: tuple[int, ...]
-    sampled: tuple[bool, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
+    segments: tuple[Segment, ...]
     turns: tuple[Turn, ...]
     stop: StopReason
     failure: str | None = None
+    reward: "Score | None" = None
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The token ids of all segments, one after the other."""
+        return self._concatenate("ids")
+
+    @property
+    def sampled(self) -> tuple[bool, ...]:
+        """Whether the model sampled each token of `ids`."""
+        return self._concatenate("sampled")
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """The logprob of each sampled token."""
+        return self._concatenate("logprobs")
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The weights version of each sampled token."""
+        return self._concatenate("versions")
+
+    def _concatenate(self, field: str) -> tuple[Any, ...]:
+        parts = [getattr(segment, field) for segment in self.segments]
+        return parts[0] if len(parts) == 1 else tuple(chain.from_iterable(parts))
 
     @property
     def answer(self) -> str | None:

@@ -16,6 +16,7 @@ from sleuth.records import (
     Passage,
     Question,
     Score,
+    Segment,
     StopReason,
     ToolCall,
     Trajectory,
@@ -47,7 +48,7 @@ QUESTION = Question("q1", "Is Oslo or Bergen the capital of Norway?", ("Oslo",),
 def episode(document: str, last: Turn, stop: StopReason = StopReason.ANSWERED) -> Trajectory:
     found = (Hit(Passage("p1", document), 1.0),)
     search = Turn("<think>look</think><search>capital</search>", ToolCall.search("capital"), Outcome.FOUND, 5, found)
-    return Trajectory(QUESTION, 0, 0, 0, (1, 2), (False, True), (-0.5,), (0,), (search, last), stop)
+    return Trajectory(QUESTION, 0, 0, 0, (Segment((1, 2), (False, True), (-0.5,), (0,)),), (search, last), stop)
 
 
 def answered(text: str, answer: str) -> Turn:

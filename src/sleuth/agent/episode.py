@@ -43,16 +43,12 @@ class Task:
         self, stop: StopReason, turns: Sequence[Turn] = (), failure: str | None = None, ledger: Ledger | None = None
     ) -> Trajectory:
         """Build the trajectory of the finished episode; without a ledger, it has no tokens."""
-        ledger = ledger or Ledger()
         return Trajectory(
             question=self.question,
             group=self.group,
             sample=self.sample,
             step=self.step,
-            ids=ledger.ids,
-            sampled=ledger.origin,
-            logprobs=ledger.logprobs,
-            versions=ledger.versions,
+            segments=(ledger.segment(),) if ledger and ledger.ids else (),
             turns=tuple(turns),
             stop=stop,
             failure=failure,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sleuth.engines.base import Completion
+from sleuth.records import Segment
 
 
 @dataclass(slots=True)
@@ -35,3 +36,6 @@ class Ledger:
         self.origin += (True,) * count
         self.logprobs += tuple(completion.logprobs)
         self.versions += tuple(completion.versions)
+
+    def segment(self) -> Segment:
+        return Segment(self.ids, self.origin, self.logprobs, self.versions)

@@ -29,7 +29,7 @@ from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.config.train import TrainConfig
 from sleuth.model import lm_head
 from sleuth.model.packing import pack, row
-from sleuth.records import Group, Question, Score, StopReason, Trajectory
+from sleuth.records import Group, Question, Score, Segment, StopReason, Trajectory
 from sleuth.train.metrics import GIB
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.step import Learner, StepRates
@@ -156,10 +156,11 @@ def _group(rows: Sequence[Sequence[int]], logprob: float) -> Group:
             group=0,
             sample=sample,
             step=0,
-            ids=tuple(ids),
-            sampled=(False, *[True] * (len(ids) - 1)),
-            logprobs=(logprob,) * (len(ids) - 1),
-            versions=(0,) * (len(ids) - 1),
+            segments=(
+                Segment(
+                    tuple(ids), (False, *[True] * (len(ids) - 1)), (logprob,) * (len(ids) - 1), (0,) * (len(ids) - 1)
+                ),
+            ),
             turns=(),
             stop=StopReason.OUT_OF_TURNS,
         )

@@ -25,6 +25,7 @@ from sleuth.records import (
     Passage,
     Question,
     Score,
+    Segment,
     StopReason,
     ToolCall,
     Trajectory,
@@ -103,7 +104,13 @@ class Scribe:
         versions = tuple(self.version + (place > count // 2) for place in range(count))
         flags = tuple(self.sampled)
         return Trajectory(
-            question, group, sample, step, tuple(self.ids), flags, logprobs, versions, tuple(self.turns), stop
+            question,
+            group,
+            sample,
+            step,
+            (Segment(tuple(self.ids), flags, logprobs, versions),),
+            tuple(self.turns),
+            stop,
         )
 
 

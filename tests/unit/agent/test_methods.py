@@ -209,10 +209,10 @@ async def another(agent, task, session, hear):
     return replace(await multi_turn(agent, task, agent.conversation(session, hear)), group=7)
 async def cut(agent, task, session, hear):
     found = await multi_turn(agent, task, agent.conversation(session, hear))
-    return replace(found, logprobs=found.logprobs[1:])
+    return replace(found, segments=(replace(found.segments[0], logprobs=found.logprobs[1:]),))
 async def infinite(agent, task, session, hear):
     found = await multi_turn(agent, task, agent.conversation(session, hear))
-    return replace(found, logprobs=(float("-inf"), *found.logprobs[1:]))
+    return replace(found, segments=(replace(found.segments[0], logprobs=(float("-inf"), *found.logprobs[1:])),))
 async def odd(agent, task, session, hear):
     return replace(await multi_turn(agent, task, agent.conversation(session, hear)), stop="done")
 async def broken(agent, task, session, hear): raise EngineFailure("out of order")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sleuth.cli.ask import TranscriptPrinter, ask, summary_line
 from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError
-from sleuth.records import Answer, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, Turn
+from sleuth.records import Answer, Malformed, Outcome, Question, Segment, StopReason, ToolCall, Trajectory, Turn
 
 TEXT = "Question: is 1 < 2?\n<think> I [bold] know </think> <search> Ada </search>\n\n<answer> x</y </answer>"
 
@@ -46,7 +46,7 @@ def test_tags_colour_their_content(pieces: list[str]) -> None:
 
 
 def trajectory(stop: StopReason, *turns: Turn) -> Trajectory:
-    return Trajectory(Question("q", "Who?", (), "asked"), 0, 0, 0, (1,), (False,), (), (), turns, stop)
+    return Trajectory(Question("q", "Who?", (), "asked"), 0, 0, 0, (Segment((1,), (False,), (), ()),), turns, stop)
 
 
 SEARCHED = Turn("", ToolCall.search("Ada"), Outcome.FOUND, 3)

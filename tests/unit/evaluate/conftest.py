@@ -16,7 +16,7 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, SearchUnavailable
 from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, Outcome, Passage, Question, StopReason, ToolCall, Trajectory, Turn
+from sleuth.records import Answer, Hit, Outcome, Passage, Question, Segment, StopReason, ToolCall, Trajectory, Turn
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 
@@ -27,7 +27,7 @@ def _trajectory(question: Question, answer: str | None, searches: int) -> Trajec
     if answer is not None:
         turns.append(Turn(f"<answer>{answer}</answer>", Answer(answer), Outcome.ANSWERED, 3))
     stop = StopReason.SEARCH_UNAVAILABLE if answer is None else StopReason.ANSWERED
-    return Trajectory(question, 0, 0, 0, (1,), (False,), (), (), tuple(turns), stop)
+    return Trajectory(question, 0, 0, 0, (Segment((1,), (False,), (), ()),), tuple(turns), stop)
 
 
 @pytest.fixture

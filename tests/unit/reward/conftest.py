@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sleuth.records import Answer, Hit, Outcome, Passage, Question, StopReason, ToolCall, Trajectory, Turn
+from sleuth.records import Answer, Hit, Outcome, Passage, Question, Segment, StopReason, ToolCall, Trajectory, Turn
 
 Play = Callable[..., Trajectory]
 
@@ -17,7 +17,7 @@ def question() -> Question:
 @pytest.fixture
 def play(question: Question) -> Play:
     def episode(*turns: Turn, stop: StopReason = StopReason.ANSWERED) -> Trajectory:
-        return Trajectory(question, 0, 0, 0, (1, 2), (False, True), (-0.5,), (0,), turns, stop)
+        return Trajectory(question, 0, 0, 0, (Segment((1, 2), (False, True), (-0.5,), (0,)),), turns, stop)
 
     return episode
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
-from sleuth.records import Question, StopReason, Trajectory
+from sleuth.records import Question, Segment, StopReason, Trajectory
 from sleuth.retrieval import index
 from sleuth.retrieval.retriever import Retriever
 
@@ -42,7 +42,9 @@ def trajectory() -> Callable[..., Trajectory]:
     ) -> Trajectory:
         question = Question("q0", "Who wrote book 0?", ("Ada",), "library", hops=1)
         count = sum(sampled)
-        return Trajectory(question, 0, 0, 1, tuple(ids), tuple(sampled), (-1.0,) * count, (0,) * count, (), stop)
+        return Trajectory(
+            question, 0, 0, 1, (Segment(tuple(ids), tuple(sampled), (-1.0,) * count, (0,) * count),), (), stop
+        )
 
     return make
 

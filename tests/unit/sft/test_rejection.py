@@ -14,7 +14,7 @@ from sleuth.config.reward import RewardConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Outcome, Question, Score, StopReason, ToolCall, Trajectory, Turn
+from sleuth.records import Answer, Outcome, Question, Score, Segment, StopReason, ToolCall, Trajectory, Turn
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 from sleuth.sft.rejection import Preference, SampledTraces, SamplingJournal, ScoredTrajectory, SelectionConfig, sample
@@ -29,7 +29,7 @@ def episode(number: int, searches: int, tokens: int, em: float = 1.0, reward: fl
     ids = (number, *range(tokens))
     sampled = (False, *(True,) * tokens)
     logprobs, versions = (0.0,) * tokens, (0,) * tokens
-    found = Trajectory(ASKED, 0, number, 0, ids, sampled, logprobs, versions, turns, StopReason.ANSWERED)
+    found = Trajectory(ASKED, 0, number, 0, (Segment(ids, sampled, logprobs, versions),), turns, StopReason.ANSWERED)
     return found, Score(reward, {"em": em})
 
 

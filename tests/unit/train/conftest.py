@@ -17,7 +17,7 @@ from sleuth.agent.tools import Toolbox
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.model.policy import Policy
-from sleuth.records import Group, Question, Score, StopReason, Trajectory
+from sleuth.records import Group, Question, Score, Segment, StopReason, Trajectory
 from sleuth.retrieval import index
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
@@ -55,7 +55,9 @@ def trajectory() -> Callable[..., Trajectory]:
         stop: StopReason = StopReason.ANSWERED,
     ) -> Trajectory:
         known = (-1.0,) * sum(sampled) if logprobs is None else tuple(logprobs)
-        return Trajectory(QUESTIONS[group], group, 0, 1, tuple(ids), tuple(sampled), known, (0,) * len(known), (), stop)
+        return Trajectory(
+            QUESTIONS[group], group, 0, 1, (Segment(tuple(ids), tuple(sampled), known, (0,) * len(known)),), (), stop
+        )
 
     return make
 

@@ -9,7 +9,7 @@ import torch
 
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.model.packing import Row, row
-from sleuth.records import Group, Score, StopReason, Trajectory
+from sleuth.records import Group, Score, Segment, StopReason, Trajectory
 from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 
 REWARDS = torch.tensor([1.0, 0.0])
@@ -96,7 +96,7 @@ def test_filter_leaves_out_what_ran_out_of_tokens(stop: StopReason, trajectory: 
 def two_turns(turns: tuple[float, ...], total: float, trajectory: Callable[..., Trajectory]) -> RewardBatch:
     """Two trajectories of two turns, with two and one sampled tokens; the second has no turn rewards."""
     sampled = (False, True, True, False, True)
-    each = replace(trajectory(), ids=(1, 2, 3, 4, 5), sampled=sampled, logprobs=(-1.0, -1.0, -1.0), versions=(0, 0, 0))
+    each = replace(trajectory(), segments=(Segment((1, 2, 3, 4, 5), sampled, (-1.0, -1.0, -1.0), (0, 0, 0)),))
     scores = (Score(total, {}, turns), Score(0.0, {}))
     return RewardBatch.of([Group(each.question, (each, each), scores)])
 

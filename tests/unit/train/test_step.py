@@ -316,13 +316,19 @@ def naive(tiny: Callable[..., PreTrainedModel]) -> Callable[..., Naive]:
     return make
 
 
+def shift_logprobs(trajectory: Trajectory, amount: float) -> Trajectory:
+    (segment,) = trajectory.segments
+    shifted = replace(segment, logprobs=tuple(logprob + amount for logprob in segment.logprobs))
+    return replace(trajectory, segments=(shifted,))
+
+
 @pytest.fixture
 def made(groups: Callable[..., list[Group]]) -> list[Group]:
     """Groups as an engine not quite like the policy sampled them; the first of each ran out of tokens."""
 
     def sampled(each: Trajectory, number: int) -> Trajectory:
         stop = each.stop if number else StopReason.OUT_OF_TOKENS
-        return replace(each, stop=stop, logprobs=tuple(logprob - 2.6 for logprob in each.logprobs))
+        return replace(shift_logprobs(each, -2.6), stop=stop)
 
     return [
         replace(group, trajectories=tuple(sampled(each, number) for number, each in enumerate(group.trajectories)))
@@ -574,7 +580,7 @@ def test_without_any_advantage_only_other_terms_move_the_weights(
 
 def all_unlikely(group: Group) -> Group:
     """As an engine sampled it that found every token next to impossible."""
-    told = [replace(each, logprobs=tuple(one - 50.0 for one in each.logprobs)) for each in group.trajectories]
+    told = [shift_logprobs(each, -50.0) for each in group.trajectories]
     return replace(group, trajectories=tuple(told))
 
 

@@ -31,7 +31,7 @@ from sleuth.config.train import TrainConfig
 from sleuth.model.attention import NAME
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
-from sleuth.records import Group, Question, Score, StopReason, Trajectory
+from sleuth.records import Group, Question, Score, Segment, StopReason, Trajectory
 from sleuth.sft.quickstart_policy import build_tokenizer
 from sleuth.train.models import Critic
 from sleuth.train.optimiser import Optimiser
@@ -82,7 +82,9 @@ def episode(dice: random.Random, group: int) -> Trajectory:
     ids = tuple(dice.randrange(WORDS) for _ in sampled)
     logprobs = tuple(dice.uniform(-7.0, -3.0) for each in sampled if each)
     question = Question(f"q{group}", "Who wrote it?", ("Ada",), "made")
-    return Trajectory(question, group, 0, 1, ids, sampled, logprobs, (0,) * len(logprobs), (), StopReason.ANSWERED)
+    return Trajectory(
+        question, group, 0, 1, (Segment(ids, sampled, logprobs, (0,) * len(logprobs)),), (), StopReason.ANSWERED
+    )
 
 
 def recorded(step: int) -> list[Group]:

@@ -12,7 +12,7 @@ from sleuth.config.reward import RewardConfig
 from sleuth.errors import InputError
 from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
 from sleuth.model.policy import Policy
-from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory, Turn
+from sleuth.records import Answer, Outcome, Question, Segment, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
 from sleuth.train.checkpoint import Progress
 from sleuth.train.held_out import HeldOutResults, load_ceiling
@@ -31,7 +31,7 @@ def evaluation(*answers: tuple[int, str | None]) -> Evaluation:
         question = Question(f"q{number}", "Where?", ("oslo",), "made", hops=hops)
         stop = StopReason.SEARCH_UNAVAILABLE if answer is None else StopReason.ANSWERED
         turns = () if answer is None else (Turn(f"<answer>{answer}</answer>", Answer(answer), Outcome.ANSWERED, 3),)
-        return Trajectory(question, number, 0, 0, (1, 2), (False, True), (-1.0,), (0,), turns, stop)
+        return Trajectory(question, number, 0, 0, (Segment((1, 2), (False, True), (-1.0,), (0,)),), turns, stop)
 
     rubric = Rubric(RewardConfig())
     scored = (asyncio.run(rubric.score_one(played(number, *each))) for number, each in enumerate(answers))

@@ -21,6 +21,7 @@ from sleuth.records import (
     Passage,
     Question,
     Score,
+    Segment,
     StopReason,
     ToolCall,
     Trajectory,
@@ -72,10 +73,14 @@ def episode(tokenizer: Tokenizer) -> Callable[..., Trajectory]:
             group=number,
             sample=sample,
             step=step,
-            ids=tuple(token for token, _ in ids),
-            sampled=tuple(sampled),
-            logprobs=tuple(-0.01 * place for place in range(count)),
-            versions=(step - 1,) * count,
+            segments=(
+                Segment(
+                    tuple(token for token, _ in ids),
+                    tuple(sampled),
+                    tuple(-0.01 * place for place in range(count)),
+                    (step - 1,) * count,
+                ),
+            ),
             turns=turns,
             stop=stop,
         )

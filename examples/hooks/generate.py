@@ -2,7 +2,8 @@
 
 from sleuth.agent import prompts
 from sleuth.agent.conversation import OnText
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
+from sleuth.agent.task import Task
 from sleuth.engines.base import Sampling, Session
 from sleuth.errors import SearchUnavailable
 from sleuth.records import Answer, Outcome, StopReason, ToolCall, Trajectory, Turn

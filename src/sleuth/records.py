@@ -220,7 +220,7 @@ class Score:
     """A reward, the parts to record, and optionally one reward per turn, which is added to the total."""
 
     total: float
-    parts: dict[str, float]
+    parts: dict[str, float] = field(default_factory=dict)
     turns: tuple[float, ...] = ()
 
     @property

@@ -15,6 +15,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"corpus", "reward", "algorithms", "model"}),
     frozenset({"retrieval", "engines"}),
     frozenset({"agent"}),
+    frozenset({"gateway"}),
     frozenset({"evaluate", "synthesis", "serve", "view"}),
     frozenset({"train"}),
     frozenset({"sft"}),

@@ -20,8 +20,8 @@ import httpx
 import openai
 import pytest
 
-from sleuth.agent.episode import Task
 from sleuth.agent.loading import AgentOptions, describe_agent
+from sleuth.agent.task import Task
 from sleuth.agent.tools import Toolbox
 from sleuth.corpus.questions import CORPUS, TEST
 from sleuth.errors import SearchUnavailable

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
 from sleuth.agent.function_calls import FunctionCalls
+from sleuth.agent.task import Task
 from sleuth.agent.tools import TOOLS, Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine

@@ -8,8 +8,9 @@ from operator import attrgetter
 
 from sleuth.agent import prompts
 from sleuth.agent.conversation import Conversation, OnText, TokenConversation
-from sleuth.agent.episode import Agent, ConfiguredRunner, Episode, Method, Task, multi_turn
+from sleuth.agent.episode import Agent, ConfiguredRunner, Episode, Method, multi_turn
 from sleuth.agent.protocol import Protocol
+from sleuth.agent.task import Task
 from sleuth.config.agent import AgentConfig
 from sleuth.config.hooks import IMPORT, Contract, describe_exception, import_function, resolve
 from sleuth.engines.base import Session

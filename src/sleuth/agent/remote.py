@@ -9,12 +9,13 @@ import httpx
 from sleuth.agent import methods, prompts
 from sleuth.agent.chat_template import Function
 from sleuth.agent.conversation import ModelTurn, OnText, Shown, end_of_first_stop
-from sleuth.agent.episode import Method, Task
+from sleuth.agent.episode import Method
 from sleuth.agent.function_calls import RemoteFunctionCalls
 from sleuth.agent.ledger import Ledger
 from sleuth.agent.observation import Observation
 from sleuth.agent.protocol import Protocol
 from sleuth.agent.tags import RLinfTags, Tags
+from sleuth.agent.task import Task
 from sleuth.agent.tools import SEARCH, Tool, Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Sampling

@@ -18,8 +18,9 @@ import torch
 from transformers import PretrainedConfig
 
 from sleuth.agent import prompts
-from sleuth.agent.episode import Agent, Task, run_batch
+from sleuth.agent.episode import Agent, run_batch
 from sleuth.agent.tags import Tags
+from sleuth.agent.task import Task
 from sleuth.agent.tools import Toolbox
 from sleuth.bench.measurement import SynchronizedTimer
 from sleuth.bench.models import frozen_reference, random_policy

@@ -71,7 +71,7 @@ def ask(
 
 
 async def _answer(agent: "Runner", question: str, temperature: float, seed: int, console: Console) -> Trajectory:
-    from sleuth.agent.episode import Task
+    from sleuth.agent.task import Task
 
     task = Task(Question("asked", question, (), "asked"), seed=seed, temperature=temperature)
     printer = TranscriptPrinter(console)

@@ -37,6 +37,15 @@ class AgentConfig(Section):
     method: str = "search"
     """How to answer: search (multi-turn), direct (answer only), cot (reason, then answer), rag (one search, then
     answer), or import:package.function."""
+    run: str | None = None
+    """An agent not written for Sleuth: import:package.function, verifiers:ENVIRONMENT, or worker (tasks wait for
+    `sleuth worker` processes); see docs/agents.md."""
+    command: str | None = None
+    """A program that is started for each attempt and calls the model through the gateway."""
+    workers: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Processes on this machine that execute agent.run; 0 runs it inside the training process."""
+    deadline: PositiveFloat = 600.0
+    """Seconds per attempt of agent.run or agent.command; a slower attempt is unusable."""
     prompt: str | None = None
     """Prompt template: a name from agent/prompts.toml, or FILE.toml:NAME. Default: the method's own, instruct for
     search."""
@@ -58,6 +67,11 @@ class AgentConfig(Section):
     concurrency: EpisodeCount | None = None
     """Maximum episodes in flight per process; an episode waiting for a tool occupies no slot. Default:
     engine.slots, or 4 times that if searches leave this process."""
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the episodes are run by an agent that calls the model through the gateway."""
+        return self.run is not None or self.command is not None
 
     @property
     def template(self) -> str:
@@ -99,6 +113,27 @@ class AgentConfig(Section):
         for name in BUILT_IN_TOOLS:
             if name in self.tool_limits:
                 raise ValueError(f"tool_limits.{name} is not supported; use agent.searches and retrieval.service")
+        return self
+
+    @model_validator(mode="after")
+    def _check_outside(self) -> Self:
+        if not self.is_outside:
+            self._reject_unused("Sleuth's own agent; set agent.run or agent.command as well", "workers", "deadline")
+            return self
+        chosen = [name for name in ("run", "command") if getattr(self, name) is not None]
+        chosen += ["method"] if "method" in self.model_fields_set else []
+        if len(chosen) > 1:
+            names = " and ".join(f"agent.{name}" for name in chosen)
+            raise ValueError(f"{names} exclude each other, because each of them runs the episodes; keep one")
+        given = f"agent.{chosen[0]}"
+        unused = ("protocol", "prompt", "tools", "tool_limits", "searches", "observation_tokens")
+        self._reject_unused(f"{given}, which has its own prompts and tools", *unused)
+        if self.command is not None and not self.command.strip():
+            raise ValueError("command is empty; write it like node agent.js")
+        if self.run is None or self.run == "worker":
+            self._reject_unused(f"{given} = {self.run or self.command}", "workers")
+        elif not self.run.startswith(("import:", "verifiers:")):
+            raise ValueError(f"run = {self.run!r}; expected import:package.function, verifiers:ENVIRONMENT or worker")
         return self
 
     @model_validator(mode="after")

@@ -55,6 +55,8 @@ class TrainConfig(Section):
     """Nucleus sampling threshold of rollouts; 1 disables it."""
     top_k: NonNegativeInt = 0
     """Sample rollouts from the k most likely tokens; 0 disables it."""
+    roles: list[str] = []  # noqa: RUF012  pydantic copies it
+    """Roles of an outside agent to train, as in model="policy/ROLE"; empty trains every role."""
     mode: Literal["sync", "ahead"] = "sync"
     """sync, or ahead: collect the next rollouts during the update, one weight version behind."""
     resample: Annotated[int, Field(ge=0, le=10000)] = 0

@@ -9,6 +9,7 @@ from sleuth.config.agent import TOOL_FILES, UNSEARCHED, AgentConfig
 from sleuth.config.algorithm import GROUPED, AlgorithmConfig
 from sleuth.config.data import DataConfig, WorldConfig
 from sleuth.config.engine import EngineConfig
+from sleuth.config.gateway import GatewayConfig
 from sleuth.config.guards import GuardsConfig
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.config.reward import RewardConfig
@@ -31,6 +32,7 @@ class Config(Section):
     data: DataConfig = DataConfig()
     retrieval: RetrievalConfig = RetrievalConfig()
     agent: AgentConfig = AgentConfig()
+    gateway: GatewayConfig = GatewayConfig()
     engine: EngineConfig = EngineConfig()
     reward: RewardConfig = RewardConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
@@ -56,7 +58,9 @@ class Config(Section):
 
     @property
     def remote_tools(self) -> bool:
-        """Whether episodes wait for servers or the web."""
+        """Whether episodes wait for other processes, servers or the web."""
+        if self.agent.is_outside:
+            return True
         if self.agent.method in UNSEARCHED:
             return False
         return bool(self.agent.remote_tools) or (self.retrieval.replay is None and self.retrieval.remote)
@@ -100,6 +104,17 @@ class Config(Section):
             raise ValueError(
                 f"train.resample has no effect with algorithm.advantage = {algorithm.advantage}; remove it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_outside(self) -> Self:
+        if self.agent.is_outside:
+            if self.engine.lockstep == "on":
+                raise ValueError("engine.lockstep = on has no effect with an outside agent; remove it")
+            return self
+        self.gateway._reject_unused("Sleuth's own agent", "host", "port", table="gateway.")
+        self.gateway.helper._reject_unused("Sleuth's own agent", "url", table="gateway.helper.")
+        self.train._reject_unused("Sleuth's own agent, which has one role", "roles", table="train.")
         return self
 
     @model_validator(mode="after")
@@ -159,6 +174,6 @@ class Config(Section):
                     f"data.corpus and retrieval.index have no effect with agent.method = {self.agent.method}, which "
                     "never searches; remove them"
                 )
-        elif sources == 2 or (sources == 0 and self.retrieval.replay is None):
+        elif sources == 2 or (sources == 0 and self.retrieval.replay is None and not self.agent.is_outside):
             raise ValueError("give either data.corpus or retrieval.index, which has its own corpus")
         return self

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from sleuth.agent.conversation import OnText
-from sleuth.agent.episode import Runner, Task, run_batch
+from sleuth.agent.episode import Runner, run_batch
+from sleuth.agent.task import Task
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import TIME, EvaluationFolder, row_with_passages

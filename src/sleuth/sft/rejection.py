@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from sleuth.agent.episode import Agent, Task, run_batch
+from sleuth.agent.episode import Agent, run_batch
+from sleuth.agent.task import Task
 from sleuth.errors import InputError
 from sleuth.records import Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
-from sleuth.agent.episode import Agent, Task, run_batch
+from sleuth.agent.episode import Agent, run_batch
+from sleuth.agent.task import Task
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine

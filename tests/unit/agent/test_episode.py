@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from sleuth.agent.episode import Agent, Task, run_batch
+from sleuth.agent.episode import Agent, run_batch
+from sleuth.agent.task import Task
 from sleuth.engines.base import Completion, Finish, Sampling
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.scripted import ScriptedEngine

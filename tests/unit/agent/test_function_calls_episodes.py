@@ -9,8 +9,9 @@ import pytest
 from transformers import PreTrainedModel
 
 from sleuth.agent.chat_template import render
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import make_protocol
+from sleuth.agent.task import Task
 from sleuth.agent.tools import TOOLS, Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Completion, Finish, Sampling

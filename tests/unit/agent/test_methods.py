@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from sleuth.agent import methods
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import UserProtocol, make_protocol
 from sleuth.agent.tags import Tags
+from sleuth.agent.task import Task
 from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine

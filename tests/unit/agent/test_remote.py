@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sleuth.agent.episode import Task
 from sleuth.agent.remote import RemoteAgent, restore_stop
+from sleuth.agent.task import Task
 from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.remote import Reply

@@ -15,9 +15,10 @@ import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import make_protocol
 from sleuth.agent.tags import Tags
+from sleuth.agent.task import Task
 from sleuth.agent.tools import SEARCH, Tool, Toolbox, function_tool, load_tools
 from sleuth.config.agent import AgentConfig, ToolLimits
 from sleuth.config.tree import Config

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
 from sleuth.agent.methods import OneTurn
+from sleuth.agent.task import Task
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError, InputError

@@ -7,9 +7,10 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.agent import prompts
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import make_protocol
 from sleuth.agent.tags import Tags
+from sleuth.agent.task import Task
 from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine

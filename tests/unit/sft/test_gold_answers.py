@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from sleuth.agent import methods
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
+from sleuth.agent.task import Task
 from sleuth.agent.tools import Toolbox
 from sleuth.cli.traces import answers
 from sleuth.config.agent import AgentConfig

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from sleuth.agent.conversation import OnText
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
+from sleuth.agent.task import Task
 from sleuth.errors import Interrupted
 from sleuth.records import Trajectory
 from sleuth.runs.interruption import INTERRUPTION

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sleuth.agent.conversation import TextStream, trim_at_stop
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
 from sleuth.agent.protocol import Protocol
+from sleuth.agent.task import Task
 from sleuth.agent.tools import Failure, Tool, Toolbox, ToolResult
 from sleuth.engines.base import Completion, OnTokens, Sampling, Session
 from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable

@@ -17,7 +17,8 @@ from prometheus_client import Counter, Histogram
 from starlette.requests import ClientDisconnect
 
 from sleuth import __version__
-from sleuth.agent.episode import Agent, Task
+from sleuth.agent.episode import Agent
+from sleuth.agent.task import Task
 from sleuth.http.middleware import BearerAuth, MetricsMiddleware, RequestCheck, ServerMetrics
 from sleuth.http.requests import cancel_on_disconnect, read_body
 from sleuth.http.responses import JSON, add_problem_handlers, encode_json

@@ -9,8 +9,9 @@ import pytest
 from transformers import PreTrainedModel
 
 from sleuth.agent.conversation import Conversation
-from sleuth.agent.episode import Agent, ConfiguredRunner, Task, multi_turn, run_batch
+from sleuth.agent.episode import Agent, ConfiguredRunner, multi_turn, run_batch
 from sleuth.agent.tags import Tags
+from sleuth.agent.task import Task
 from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.paged.engine import PagedEngine

@@ -1,0 +1,42 @@
+"""A task: one attempt at a question, with its sampling parameters; imports nothing heavy."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sleuth.agent.ledger import Ledger
+from sleuth.records import Question, StopReason, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An episode to run; temperature 0 means greedy decoding, `top_p` 1 and `top_k` 0 disable truncation."""
+
+    question: Question
+    group: int = 0
+    sample: int = 0
+    step: int = 0
+    seed: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def turn_seed(self, turn: int) -> int:
+        """Return the sampling seed of a turn: distinct for each turn of each sample, identical in every process."""
+        name = f"{self.seed}/{self.step}/{self.group}/{self.question.id}/{self.sample}/{turn}"
+        return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+
+    def trajectory(
+        self, stop: StopReason, turns: Sequence[Turn] = (), failure: str | None = None, ledger: Ledger | None = None
+    ) -> Trajectory:
+        """Build the trajectory of the finished episode; without a ledger, it has no tokens."""
+        return Trajectory(
+            question=self.question,
+            group=self.group,
+            sample=self.sample,
+            step=self.step,
+            segments=(ledger.segment(),) if ledger and ledger.ids else (),
+            turns=tuple(turns),
+            stop=stop,
+            failure=failure,
+        )

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible endpoint for agents that were not written for Sleuth."""

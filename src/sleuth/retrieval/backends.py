@@ -186,5 +186,5 @@ async def in_daemon_thread(call: Callable[[], Any]) -> Any:
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="search function", daemon=True).start()
+    threading.Thread(target=run, name="user function", daemon=True).start()
     return await asyncio.wrap_future(outcome)

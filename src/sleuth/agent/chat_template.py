@@ -27,10 +27,15 @@ def render_frame(
 ) -> str:
     """Render messages with placeholders for their contents."""
     hollow = [{**message, "content": placeholder(index)} for index, message in enumerate(messages)]
-    return _render_cached(tokens, json.dumps([hollow, list(functions)]), generation_prompt)
+    return render_cached(hollow, tokens, functions, generation_prompt=generation_prompt)
 
 
-@lru_cache(maxsize=64)
+def render_cached(messages: Messages, tokens: Tokens, functions: Functions, *, generation_prompt: bool) -> str:
+    """Like `render`, with a cache; for messages whose contents are placeholders."""
+    return _render_cached(tokens, json.dumps([messages, list(functions)]), generation_prompt)
+
+
+@lru_cache(maxsize=256)
 def _render_cached(tokens: Tokens, conversation: str, generation_prompt: bool) -> str:
     messages, functions = json.loads(conversation)
     return render(messages, tokens, functions, generation_prompt=generation_prompt)

@@ -39,9 +39,13 @@ class CallFormat(Protocol):
     template: str
     arguments_key: str
     tags: tuple[str, ...]
+    opening: str  # how a call begins
 
     def split(self, text: str) -> ParsedTurn:
         """Find the action in a turn; never raises."""
+
+    def split_calls(self, text: str) -> tuple[str, list[str]]:
+        """Return the text before the first call, and the JSON of each call."""
 
 
 class Hermes:
@@ -51,7 +55,9 @@ class Hermes:
     template = "<tool_call>\n{}\n</tool_call>"
     arguments_key = "arguments"
     tags: tuple[str, ...] = ("tool_call", "tool_response", "tools")
+    opening = "<tool_call>"
     _end = re.compile(r"</(tool_call|answer)>")
+    _calls = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 
     def split(self, text: str) -> ParsedTurn:
         closing = self._end.search(text)
@@ -62,6 +68,9 @@ class Hermes:
             return ParsedTurn("neither", f"</{closing[1]}> closes nothing that was opened")
         return ParsedTurn("answer" if closing[1] == "answer" else "call", content, before, text[closing.end() :])
 
+    def split_calls(self, text: str) -> tuple[str, list[str]]:
+        return text.partition(self.opening)[0], self._calls.findall(text)
+
 
 class Bare:
     """JSON alone, as Llama 3 writes it; the turn ends with the model's end-of-turn token."""
@@ -70,6 +79,7 @@ class Bare:
     template = "{}"
     arguments_key = "parameters"
     tags: tuple[str, ...] = ()
+    opening = "{"
     _call = re.compile(r'\{\s*"(?:name|type)"\s*:')
 
     def split(self, text: str) -> ParsedTurn:
@@ -87,6 +97,10 @@ class Bare:
         unopened = "</answer> closes nothing that was opened"
         return ParsedTurn("neither", unopened if closing else "no function was called and no answer given")
 
+    def split_calls(self, text: str) -> tuple[str, list[str]]:
+        turn = self.split(text)
+        return (turn.before, [turn.content]) if turn.kind == "call" else (text, [])
+
 
 class FunctionCalls:
     """Protocol of JSON calls and tool messages; a turn without a call answers in <answer> tags.
@@ -101,7 +115,7 @@ class FunctionCalls:
         if tokens is None:
             raise ConfigError("the protocol tools needs a model's chat template; name the model with --model")
         functions = tuple(tool.function for tool in tools)
-        call_format = _detect_format(tokens, functions)
+        call_format = detect_format(tokens, functions)
         frames = [turn_frame(role, tokens, functions) for role in ("tool", "user")]
         self._configure(tools, call_format, frames, tokens)
 
@@ -199,7 +213,7 @@ def _list_documents(hits: Sequence[Hit]) -> str:
     return "\n".join(documents) or "Nothing was found."
 
 
-def _detect_format(tokens: Tokens, functions: Functions) -> CallFormat:
+def detect_format(tokens: Tokens, functions: Functions) -> CallFormat:
     """Render a call with the chat template and return the format that parses it."""
     if tokens.tokenizer.chat_template is None:
         raise ConfigError(f"agent.protocol = tools needs a chat template, and the model has none; {REMEDY}")

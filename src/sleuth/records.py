@@ -201,7 +201,7 @@ class Trajectory:
     @property
     def answer(self) -> str | None:
         """The text of the answer, or None if there is none."""
-        last = self.turns[-1].action if self.turns else None
+        last = next((turn.action for turn in reversed(self.turns) if turn.segment is not None), None)
         return last.text if isinstance(last, Answer) else None
 
     @property

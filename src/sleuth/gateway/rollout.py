@@ -172,7 +172,9 @@ class Rollout:
         self._require_open()
         choices = []
         for completion, sampling, stream in zip(completions, samplings, streams, strict=True):
-            choices.append(self._record(call, prompt, completion, sampling.temperature))
+            number = self._strand_for(prompt, call.role)
+            choices.append(self._record(call, prompt, number, completion, sampling.temperature))
+            prompt = Prompt(Place(number, len(prompt.ids)), prompt.ids, (), prompt.opening)  # of the other choices
             if stream is not None:
                 stream.finish(choices[-1].content)
         return Reply(prompt.ids, tuple(choices))
@@ -314,8 +316,8 @@ class Rollout:
             on_tokens = TextStream(self._policy.tokens, stream.add).add
         return await self._policy.engine.generate(prompt.ids, sampling, self._session, on_tokens)
 
-    def _record(self, call: Call, prompt: Prompt, completion: Completion, temperature: float) -> Choice:
-        """Append a completion to its strand, remember where to continue, and return what the client gets."""
+    def _record(self, call: Call, prompt: Prompt, number: int, completion: Completion, temperature: float) -> Choice:
+        """Append a completion to a strand, remember where to continue, and return what the client gets."""
         completion, text = trim_at_stop(completion, call.stops, self._policy.tokens)
         stop = (
             next((each for each in call.stops if text.endswith(each)), "") if completion.finish == Finish.STOP else ""
@@ -324,7 +326,6 @@ class Rollout:
         content, calls = sent, _NO_CALLS
         if call.functions and call.tool_choice != "none":
             content, calls = self._policy.prompts.parse(prompt.opening + sent)
-        number = self._strand_for(prompt, call.role)
         strand, turn = self._strands[number], len(self._turns)
         before = len(strand.ledger)
         if temperature == 0 < self.task.temperature:

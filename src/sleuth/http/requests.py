@@ -44,21 +44,28 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int, seconds: 
     return bytes(body)
 
 
-def parse_body(body: bytes, model: type[Model], expected: str) -> Model:
-    """Parse a JSON body; raise a 422 problem that names the first error and shows an `expected` body."""
+def validate_body(body: bytes, model: type[Model]) -> Model:
+    """Parse a JSON body; raises pydantic's ValidationError."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-    if first["type"] == "json_invalid" and rb"\u" in body and len(body) <= LENIENT_BYTES:
+        invalid = error.errors(include_url=False, include_context=False)[0]["type"] == "json_invalid"
+        if not invalid or rb"\u" not in body or len(body) > LENIENT_BYTES:
+            raise
         # Language models write lone surrogates, which strict parsers reject; replace them with "?".
         try:
             repaired = json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace")
-            return model.model_validate_json(repaired)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False)[0]
-        except (ValueError, RecursionError) as error:
-            raise HttpProblem(422, f"the body is not valid JSON ({error}); expected {expected}") from None
+        except (ValueError, RecursionError):
+            raise error from None
+    return model.model_validate_json(repaired)
+
+
+def parse_body(body: bytes, model: type[Model], expected: str) -> Model:
+    """Parse a JSON body; raise a 422 problem that names the first error and shows an `expected` body."""
+    try:
+        return validate_body(body, model)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(map(str, first["loc"])) or "the body"
     message = first["msg"]
     match first["type"]:

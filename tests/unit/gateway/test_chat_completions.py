@@ -156,7 +156,8 @@ def test_fields_without_effect_are_accepted(neutral: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("functions", [{"name": "f"}]), ("response_format", {"type": "json_object"}), ("frequency_penalty", 0.5),
-     ("logit_bias", {"50": 1}), ("modalities", ["audio"]), ("min_tokens", 3), ("chat_template_kwargs", {"think": False}),
+     ("logit_bias", {"50": 1}), ("modalities", ["audio"]), ("min_tokens", 3),
+     ("chat_template_kwargs", {"think": False}),
      ("stop_token_ids", [3]), ("reasoning_effort", "high")],
 )  # fmt: skip
 def test_unsupported_fields_are_refused_by_name(name: str, value: object) -> None:

@@ -184,28 +184,39 @@ def read_trajectory(written: Mapping[str, Any], question: Question) -> Trajector
         raise InputError(f"the trajectory of question {question.id!r} cannot be read: {problem}; restore the file")
     try:
         validate_row(FullRow, written)
-        runs = (repeat(origin == "sampled", count) for origin, count in written["origin"])
+        segments = written["segments"] if "segments" in written else [written] if written["ids"] else []
+        reward = written.get("reward")
         return Trajectory(
             question=question,
             group=written["group"],
             sample=written["sample"],
             step=written["step"],
-            segments=(
-                Segment(
-                    tuple(written["ids"]),
-                    tuple(chain.from_iterable(runs)),
-                    tuple(written["logprobs"]),
-                    tuple(written["weights_versions"]),
-                ),
-            ),
+            segments=tuple(_read_segment(each) for each in segments),
             turns=tuple(_read_turn(turn) for turn in written["turns"]),
             stop=StopReason(written["stop"]),
             failure=written["failure"],
+            reward=reward and Score(reward["total"], reward["parts"], tuple(reward.get("turns", ()))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"the trajectory of question {question.id!r} cannot be read ({error!r}); restore the file"
         ) from error
+
+
+def _read_segment(segment: Mapping[str, Any]) -> Segment:
+    """Read one element of `segments`, or the tokens of a row without that field."""
+    runs = (repeat(origin == "sampled", count) for origin, count in segment["origin"])
+    return Segment(
+        ids=tuple(segment["ids"]),
+        sampled=tuple(chain.from_iterable(runs)),
+        logprobs=tuple(segment["logprobs"]),
+        versions=tuple(segment["weights_versions"]),
+        role=segment.get("role", ""),
+        parent=segment.get("parent"),
+        shared=segment.get("shared", 0),
+        calls=tuple((turn, tokens) for turn, tokens in segment.get("calls", ())),
+        temperatures=tuple(segment.get("temperatures", ())),
+    )
 
 
 def _read_turn(turn: Mapping[str, Any]) -> Turn:
@@ -224,7 +235,7 @@ def _read_turn(turn: Mapping[str, Any]) -> Turn:
             action = Answer(turn["answer"])
         case _:
             action = Malformed(turn["reason"])
-    optional = turn.get("shown"), turn.get("result")
+    optional = turn.get("shown"), turn.get("result"), turn.get("segment", 0)
     return Turn(turn["text"], action, outcome, turn["tokens"], hits, counts, turn["formed"], *optional)
 
 

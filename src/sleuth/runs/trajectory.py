@@ -6,17 +6,31 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from sleuth.records import Answer, Hit, Malformed, Question, Score, StopReason, ToolCall, Trajectory, Turn, run_lengths
+from sleuth.records import (
+    Answer,
+    Hit,
+    Malformed,
+    Question,
+    Score,
+    Segment,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    Turn,
+    run_lengths,
+)
 from sleuth.runs.json_files import Row
 
-FORMAT = 1  # format version of run folders and of the trajectories in them
+FORMAT = 1  # format version of run folders, and of trajectories with one plain segment
+SEGMENTS_FORMAT = 2  # format version of trajectories with `segments`, or with a reward from the agent
 TITLE_LENGTH = 200  # characters kept of a passage title; a passage without a title uses the start of its text
 
 
 def trajectory_row(trajectory: Trajectory, score: Score | None) -> Row:
     """Convert a trajectory to a JSON row; `score` is None if the trajectory is unusable."""
+    plain = _is_plain(trajectory)
     return {
-        "version": FORMAT,
+        "version": FORMAT if plain and trajectory.reward is None else SEGMENTS_FORMAT,
         "question_id": trajectory.question.id,
         "data_source": trajectory.question.data_source,
         "question": trajectory.question.question,
@@ -24,15 +38,39 @@ def trajectory_row(trajectory: Trajectory, score: Score | None) -> Row:
         "group": trajectory.group,
         "sample": trajectory.sample,
         "step": trajectory.step,
-        "weights_versions": list(trajectory.versions),
-        "ids": list(trajectory.ids),
-        "origin": [list(run) for run in run_lengths(trajectory.sampled)],
-        "logprobs": list(trajectory.logprobs),
+        **(_tokens_row(trajectory) if plain else {"segments": [_segment_row(each) for each in trajectory.segments]}),
         "turns": [_turn_row(turn, trajectory.question) for turn in trajectory.turns],
         "stop": trajectory.stop.value,
         "failure": trajectory.failure,
+        **({} if trajectory.reward is None else {"reward": _score_row(trajectory.reward)}),
         "score": None if score is None else _score_row(score),
     }
+
+
+def _is_plain(trajectory: Trajectory) -> bool:
+    """Whether the tokens need no `segments`: at most one segment, with tokens, origins, logprobs and versions only."""
+    match trajectory.segments:
+        case ():
+            return True
+        case (Segment(role="", calls=(), temperatures=()),):
+            return True
+        case _:
+            return False
+
+
+def _tokens_row(tokens: Trajectory | Segment) -> Row:
+    return {
+        "weights_versions": list(tokens.versions),
+        "ids": list(tokens.ids),
+        "origin": [list(run) for run in run_lengths(tokens.sampled)],
+        "logprobs": list(tokens.logprobs),
+    }
+
+
+def _segment_row(segment: Segment) -> Row:
+    calls, temperatures = [list(call) for call in segment.calls], list(segment.temperatures)
+    shape = {"role": segment.role, "parent": segment.parent, "shared": segment.shared}
+    return {**shape, **_tokens_row(segment), "calls": calls, "temperatures": temperatures}
 
 
 def _score_row(score: Score) -> Row:
@@ -60,6 +98,8 @@ def _turn_row(turn: Turn, question: Question) -> Row:
         row["result"] = turn.result
     if turn.shown is not None:
         row["shown"] = turn.shown
+    if turn.segment != 0:
+        row["segment"] = turn.segment
     hits = [_hit_row(hit, question) for hit in turn.hits]
     output: Row = {"tokens": turn.tokens, "text": turn.text, "formed": turn.formed}
     return {**row, "hits": hits, "outcome": turn.outcome.value, **output}
@@ -74,8 +114,9 @@ def _hit_row(hit: Hit, question: Question) -> Row:
 def unsupported_version(row: Mapping[str, Any]) -> str | None:
     """Return an error message for a row in a newer format, else None; rows without a version have format 1."""
     version = row.get("version", 1)
-    if isinstance(version, int) and version > FORMAT:
-        return f"it has trajectory format {version}, and this version of Sleuth reads up to {FORMAT}; update Sleuth"
+    if isinstance(version, int) and version > SEGMENTS_FORMAT:
+        supported = f"this version of Sleuth reads up to {SEGMENTS_FORMAT}"
+        return f"it has trajectory format {version}, and {supported}; update Sleuth"
     return None
 
 
@@ -86,6 +127,8 @@ Count = Annotated[int, Field(ge=0, le=10**6)]
 Number = Annotated[float, BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value)]
 Name = Annotated[str, Field(strict=False, coerce_numbers_to_str=True)]
 Span = Annotated[tuple[Annotated[str, Field(strict=True)], Annotated[Count, Field(strict=True)]], Field(strict=False)]
+
+Call = Annotated[tuple[Annotated[Count, Field(strict=True)], Annotated[Count, Field(strict=True)]], Field(strict=False)]
 
 
 class InvalidRow(ValueError):
@@ -138,6 +181,7 @@ class TurnRow(RowSchema):
     counts: list[Count] | None = None
     hits: list[HitRow] | None = None
     shown: str | None = None
+    segment: Count | None = 0
 
 
 class RowText(RowSchema):
@@ -148,13 +192,30 @@ class RowText(RowSchema):
     turns: list[TurnRow] | None = None
 
 
-class FullRow(RowText, RowHeader):
-    """Every field that is displayed."""
+class TokensRow(RowSchema):
+    """Tokens with their origins, and the logprob and version of each sampled token."""
 
     ids: list[TokenId] | None = None
     origin: list[Span] | None = None
     logprobs: list[Number | None] | None = None
     weights_versions: list[Integer | None] | None = None
+
+
+class SegmentRow(TokensRow):
+    """One token sequence of a trajectory that has several, a role or turns of its own; see `records.Segment`."""
+
+    role: str = ""
+    parent: Count | None = None
+    shared: Count = 0
+    calls: list[Call] = []
+    temperatures: list[Number] = []
+
+
+class FullRow(TokensRow, RowText, RowHeader):
+    """Every field that is displayed."""
+
+    segments: list[SegmentRow] | None = None
+    reward: ScoreRow | None = None
     failure: str | None = None
     seconds: Number | None = None
 

@@ -108,9 +108,10 @@ class TraceParser:
 
     def _parse_row(self, row: Mapping[str, Any], result: TraceSet) -> None:
         if "messages" not in row:
-            if "ids" not in row or "origin" not in row:
+            segments = row.get("segments", [row])
+            if not isinstance(segments, list) or not all(_has_tokens(each) for each in segments):
                 raise ValueError(f"unknown row format with the keys {', '.join(list(row)[:6]) or 'none'}")
-            self._parse_trajectory(row, result)
+            self._parse_trajectory(row, segments, result)
             return
         messages = validate_messages(row)
         pieces = list(self._encoder.encode(messages))
@@ -121,10 +122,12 @@ class TraceParser:
         question = next((each["content"] for each in messages if each["role"] == "user"), "")
         self._add(ids, weights_L, str(row.get("question_id", question)), result)
 
-    def _parse_trajectory(self, row: Mapping[str, Any], result: TraceSet) -> None:
+    def _parse_trajectory(
+        self, row: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], result: TraceSet
+    ) -> None:
         if problem := unsupported_version(row):
             raise ValueError(problem)
-        ids, sampled = self._tokens_of(row)
+        tokens = [self._tokens_of(each) for each in segments]
         result.has_rewards = True
         minimum = self._settings.min_reward
         match row.get("score"):
@@ -133,16 +136,19 @@ class TraceParser:
             case {"total": float() | int() as reward} if minimum is not None and reward < minimum:
                 result.skipped[f"with a reward below {minimum:g}"] += 1
             case {"total": float() | int()}:
-                first = sampled.index(True) if True in sampled else len(sampled)
-                context = [Source.OBSERVATION if index > first else Source.PROMPT for index in range(len(sampled))]
-                sources = [Source.ASSISTANT if own else each for own, each in zip(sampled, context, strict=True)]
-                weights_L = np.array([self._weights[each] for each in sources])
-                self._add(ids, weights_L, str(row.get("question_id")), result)
+                for ids, sampled in tokens:
+                    self._add(ids, self._trajectory_weights(sampled), str(row.get("question_id")), result)
             case other:
                 raise ValueError(f"score is {str(other)[:60]!r}; expected null or an object with total")
 
+    def _trajectory_weights(self, sampled: Sequence[bool]) -> NDArray[np.float64]:
+        first = sampled.index(True) if True in sampled else len(sampled)
+        context = [Source.OBSERVATION if index > first else Source.PROMPT for index in range(len(sampled))]
+        sources = [Source.ASSISTANT if own else each for own, each in zip(sampled, context, strict=True)]
+        return np.array([self._weights[each] for each in sources])
+
     def _tokens_of(self, row: Mapping[str, Any]) -> tuple[list[int], list[bool]]:
-        """Return the tokens of a trajectory, and whether each was sampled."""
+        """Return the tokens of a trajectory or of one of its segments, and whether each was sampled."""
         ids, origin = row["ids"], row["origin"]
         if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
             raise ValueError("ids must be a list of token ids")
@@ -179,6 +185,10 @@ class TraceParser:
         if is_overlong:
             result.truncated["traces"] += 1
         result.traces.append(Trace(np.array(ids[:limit], dtype=np.int32), weights_L.astype(np.float32), question))
+
+
+def _has_tokens(row: object) -> bool:
+    return isinstance(row, dict) and "ids" in row and "origin" in row
 
 
 def write_traces(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:

@@ -27,11 +27,12 @@ from sleuth.evaluate.folder import (
 from sleuth.evaluate.report import check_failures, load_results, select_transcripts, write_report
 from sleuth.evaluate.results import read_results
 from sleuth.evaluate.runner import evaluate, evaluate_folder
-from sleuth.records import Question
+from sleuth.records import Question, Score, Segment
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.json_files import read_row
 
 ABOUT: dict[str, Any] = {"title": "Test", "stamp": {"model": {"sha256": "abc"}}, "sample": None, "notes": []}
+WRITER = Segment((5, 6, 7), (False, True, True), (-0.5, -1.0), (0, 1), "writer", 0, 1, ((1, 2),), (0.7, 0.7))
 TEXTS = ("oslo", "search oslo", "rome", "search rome", "oslo in norway", "search")
 
 
@@ -98,10 +99,14 @@ def test_rows_are_found_by_position_and_restore_the_trajectory(tmp_path: Path, a
         assert (row["group"], row["question"]) == (place, question.question)
     trajectory = asyncio.run(agent.run(Task(questions(*TEXTS)[1], group=1)))
     cut = replace(trajectory, turns=tuple(replace(turn, shown="Doc 1") for turn in trajectory.turns))
-    for each in (trajectory, cut):
+    several = replace(
+        trajectory, segments=(*trajectory.segments, WRITER), reward=Score(0.5, {"style": 1.0}, (0.1, 0.2))
+    )
+    without_tokens = replace(trajectory, segments=())
+    for each in (trajectory, cut, several, without_tokens):
         assert read_trajectory(json.loads(json.dumps(row_with_passages(each, None))), each.question) == each
-    with pytest.raises(InputError, match="format 2"):
-        read_trajectory(row_with_passages(trajectory, None) | {"version": 2}, trajectory.question)
+    with pytest.raises(InputError, match="format 3"):
+        read_trajectory(row_with_passages(trajectory, None) | {"version": 3}, trajectory.question)
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"half": '], ids=["between rows", "within a row"])

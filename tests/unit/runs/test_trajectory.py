@@ -2,6 +2,9 @@
 
 import json
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from sleuth.records import (
     Answer,
@@ -17,7 +20,7 @@ from sleuth.records import (
     Trajectory,
     Turn,
 )
-from sleuth.runs.trajectory import trajectory_row, unsupported_version
+from sleuth.runs.trajectory import FullRow, InvalidRow, trajectory_row, unsupported_version, validate_row
 
 
 def trajectory(supporting_ids: tuple[str, ...] = ("p1",), stop: StopReason = StopReason.ANSWERED) -> Trajectory:
@@ -111,9 +114,57 @@ def test_unusable_trajectory_has_no_score_and_unknown_gold_is_left_out() -> None
     assert [sorted(hit) for hit in unusable["turns"][0]["hits"]] == [["id", "score", "title"]] * 2
 
 
+def test_row_with_segments_has_no_tokens_of_its_own() -> None:
+    plain = trajectory()
+    child = Segment((7, 8, 9, 11), (False, False, False, True), (-1.5,), (5,), "writer", 0, 3, ((2, 1),), (0.5,))
+    other = replace(plain.turns[2], segment=None)
+    several = replace(
+        plain, segments=(*plain.segments, child), turns=(*plain.turns[:2], replace(plain.turns[2], segment=1), other)
+    )
+    row = json.loads(json.dumps(trajectory_row(several, None)))
+    assert row["version"] == 2
+    assert not row.keys() & {"ids", "origin", "logprobs", "weights_versions", "reward"}
+    assert row["segments"][1] == {
+        "role": "writer",
+        "parent": 0,
+        "shared": 3,
+        "weights_versions": [5],
+        "ids": [7, 8, 9, 11],
+        "origin": [["given", 3], ["sampled", 1]],
+        "logprobs": [-1.5],
+        "calls": [[2, 1]],
+        "temperatures": [0.5],
+    }
+    assert [turn.get("segment", 0) for turn in row["turns"]] == [0, 0, 1, None]
+    read = validate_row(FullRow, row)
+    assert read.segments is not None
+    assert [(each.parent, each.shared, each.calls) for each in read.segments] == [(None, 0, []), (0, 3, [(2, 1)])]
+
+
+@pytest.mark.parametrize("change", [{"role": "writer"}, {"calls": ((0, 2),)}, {"temperatures": (0.5, 0.5)}])
+def test_single_segment_is_written_whole_if_tokens_do_not_say_all(change: dict[str, Any]) -> None:
+    (segment,) = trajectory().segments
+    row = trajectory_row(replace(trajectory(), segments=(replace(segment, **change),)), None)
+    assert (row["version"], len(row["segments"]), "ids" in row) == (2, 1, False)
+
+
+def test_reward_of_the_agent_is_kept() -> None:
+    row = trajectory_row(replace(trajectory(), reward=Score(0.5, {"style": 1.0}, (0.1, 0.2, 0.3))), Score(0.5))
+    assert (row["version"], row["ids"]) == (2, [7, 8, 9, 10])
+    assert row["reward"] == {"total": 0.5, "parts": {"style": 1.0}, "turns": [0.1, 0.2, 0.3]}
+
+
+@pytest.mark.parametrize("broken", [[1], [{"calls": [[0]]}], [{"shared": -1}], {"ids": []}])
+def test_broken_segments_are_invalid(broken: object) -> None:
+    row = trajectory_row(trajectory(), None) | {"segments": broken}
+    with pytest.raises(InvalidRow, match="segments"):
+        validate_row(FullRow, row)
+
+
 def test_newer_format_is_unsupported() -> None:
     assert unsupported_version({}) is None
     assert unsupported_version({"version": 1}) is None
-    assert "format 2, and this version of Sleuth reads up to 1" in str(
-        unsupported_version(json.loads('{"version": 2}'))
+    assert unsupported_version({"version": 2}) is None
+    assert "format 3, and this version of Sleuth reads up to 2" in str(
+        unsupported_version(json.loads('{"version": 3}'))
     )

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from sleuth.corpus.jsonl import text_lines
 from sleuth.errors import ConfigError, InputError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Score, StopReason, Trajectory
+from sleuth.records import Score, Segment, StopReason, Trajectory
 from sleuth.runs.trajectory import trajectory_row
 from sleuth.sft.settings import SFTConfig
 from sleuth.sft.traces import TraceSet, read_traces, worker_count, write_traces
@@ -63,6 +64,18 @@ def test_only_sampled_tokens_of_a_trajectory_are_learned(
     assert tuple(trace.ids_L.tolist()) == IDS
     assert trace.weights_L.tolist() == [float(each) for each in SAMPLED]
     assert trace.question == "q0"
+
+
+def test_segments_are_traces_that_learn_each_sampled_token_once(
+    read: Callable[..., TraceSet], trajectory: Callable[..., Trajectory]
+) -> None:
+    whole = trajectory(IDS, SAMPLED)
+    (first,) = whole.segments
+    fork = Segment((*IDS[:7], 20, 21), (False,) * 7 + (True, True), (-1.0,) * 2, (0,) * 2, "writer", 0, 7, ((2, 2),))
+    row = trajectory_row(replace(whole, segments=(first, fork)), Score(1.0, {}))
+    found = read(row, observation_weight=0.5).traces
+    assert [each.ids_L.tolist() for each in found] == [list(IDS), list(fork.ids)]
+    assert [each.weights_L.tolist() for each in found] == [[0, 0, 1, 1, 1, 0.5, 0.5, 1, 1], [0] * 7 + [1, 1]]
 
 
 def test_observation_weight(read: Callable[..., TraceSet], rewarded: Callable[..., dict[str, Any]]) -> None:

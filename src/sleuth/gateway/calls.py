@@ -5,16 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sleuth.errors import SleuthError
-
-
-class CallRefused(SleuthError):
-    """A refused call: an HTTP status, and the field and the code of the problem, as in OpenAI's API."""
-
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status, self.param, self.code = status, param, code
-
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:

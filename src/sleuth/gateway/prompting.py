@@ -16,7 +16,8 @@ from sleuth.agent.function_calls import CallFormat, detect_format
 from sleuth.agent.observation import sanitizer
 from sleuth.agent.tools import SEARCH
 from sleuth.errors import ConfigError
-from sleuth.gateway.calls import CallRefused, FunctionCall, Message
+from sleuth.gateway.api import ApiError
+from sleuth.gateway.calls import FunctionCall, Message
 from sleuth.model.tokens import Tokens
 
 Functions = Sequence[Mapping[str, Any]]
@@ -32,11 +33,11 @@ class ChatPrompts:
 
     @cached_property
     def call_format(self) -> CallFormat:
-        """How the model writes function calls; raises CallRefused if its chat template does not support them."""
+        """How the model writes function calls; raises ApiError if its chat template does not support them."""
         try:
             return detect_format(self._tokens, (SEARCH.function,))
         except ConfigError as error:
-            raise CallRefused(400, f"the model cannot call functions: {error}", param="tools") from error
+            raise ApiError(400, f"the model cannot call functions: {error}", param="tools") from error
 
     def encode(self, messages: Sequence[Message], functions: Functions) -> list[int]:
         """Encode a whole conversation, up to the start of the model's turn."""
@@ -98,7 +99,7 @@ class ChatPrompts:
 
     def _render(self, messages: Sequence[Mapping[str, Any]], functions: Functions) -> str:
         if self._tokens.tokenizer.chat_template is None:
-            raise CallRefused(400, NO_TEMPLATE, code="no_chat_template")
+            raise ApiError(400, NO_TEMPLATE, code="no_chat_template")
         if functions:
             _ = self.call_format
             functions = json.loads(self._sanitize(json.dumps(list(functions))))
@@ -106,7 +107,7 @@ class ChatPrompts:
             return render_cached(messages, self._tokens, functions, generation_prompt=True)
         except Exception as error:  # templates are third-party programs
             message = f"the model's chat template rejects these messages ({error})"
-            raise CallRefused(400, message, param="messages") from error
+            raise ApiError(400, message, param="messages") from error
 
     def _encode(self, text: str, messages: Sequence[Message], expected: Iterable[int]) -> list[int]:
         pieces = text.split(GAP)
@@ -185,6 +186,6 @@ def _filled(messages: Sequence[Message]) -> list[int]:
     return [place for place, message in enumerate(messages) if message.content]
 
 
-def _disordered() -> CallRefused:
+def _disordered() -> ApiError:
     message = "the model's chat template does not render each of these messages once; send them in another order"
-    return CallRefused(400, message, param="messages")
+    return ApiError(400, message, param="messages")

@@ -19,7 +19,8 @@ from sleuth.agent.task import Task
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Completion, Engine, Finish, Sampling, Session
 from sleuth.errors import EngineFailure
-from sleuth.gateway.calls import Call, CallRefused, Choice, FinishReason, FunctionCall, Message, OnContent, Reply
+from sleuth.gateway.api import ApiError
+from sleuth.gateway.calls import Call, Choice, FinishReason, FunctionCall, Message, OnContent, Reply
 from sleuth.gateway.prompting import ChatPrompts, ContentStream, merge_assistant
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Malformed, Outcome, Score, Segment, StopReason, ToolCall, Trajectory, Turn
@@ -133,18 +134,18 @@ class Rollout:
         return tuple(self._turns)
 
     async def complete(self, call: Call, on_content: OnContent | None = None) -> Reply:
-        """Sample the choices of a call and record them; raises CallRefused, or EngineFailure if generation fails."""
+        """Sample the choices of a call and record them; raises ApiError, or EngineFailure if generation fails."""
         self._require_open()
         first, limit = self.counts.calls, self._policy.config.turns
         if limit is not None and first + call.n > limit:
             self.limit = self.limit or StopReason.OUT_OF_TURNS
             message = f"the attempt has made {first} of at most {limit} calls (agent.turns); end it"
-            raise CallRefused(400, message, code="max_calls_exceeded")
+            raise ApiError(400, message, code="max_calls_exceeded")
         prompt = self._prompt(call)
         room = self._policy.config.context_tokens - len(prompt.ids)
         if room <= 0:
             self.limit = self.limit or StopReason.OUT_OF_TOKENS
-            raise CallRefused(
+            raise ApiError(
                 400,
                 f"the prompt has {len(prompt.ids):,} tokens; the maximum context length is "
                 f"{self._policy.config.context_tokens:,} tokens including the reply (agent.context_tokens)",
@@ -180,15 +181,15 @@ class Rollout:
         return Reply(prompt.ids, tuple(choices))
 
     def set_reward(self, reward: Score) -> None:
-        """Set the reward of the attempt; raises CallRefused if it has one already."""
+        """Set the reward of the attempt; raises ApiError if it has one already."""
         self._require_open()
         if self.reward is not None:
             message = f"the attempt already has the reward {self.reward.total:g}; post it once"
-            raise CallRefused(409, message, param="reward", code="reward_exists")
+            raise ApiError(409, message, param="reward", code="reward_exists")
         calls = sum(turn.segment is not None for turn in self._turns)
         if reward.turns and len(reward.turns) != calls:
             message = f"the reward has {len(reward.turns)} turns, but the attempt made {calls} calls; send one for each"
-            raise CallRefused(400, message, param="turns")
+            raise ApiError(400, message, param="turns")
         self.reward = reward
 
     def record_search(self, queries: Sequence[str], hits: Sequence[Sequence[Hit]]) -> None:
@@ -237,7 +238,7 @@ class Rollout:
 
     def _require_open(self) -> None:
         if self.closed:
-            raise CallRefused(410, CLOSED, code="rollout_closed")
+            raise ApiError(410, CLOSED, code="rollout_closed")
 
     def _prompt(self, call: Call) -> Prompt:
         match call.prompt:
@@ -246,7 +247,7 @@ class Rollout:
             case (int(), *_):
                 return self._ids_prompt(call.prompt, call.role)  # type: ignore[arg-type]
             case ():
-                raise CallRefused(400, "the prompt is empty; send at least one message or token", param="messages")
+                raise ApiError(400, "the prompt is empty; send at least one message or token", param="messages")
         return self._chat_prompt(merge_assistant(call.prompt), call)  # type: ignore[arg-type]
 
     def _chat_prompt(self, messages: tuple[Message, ...], call: Call) -> Prompt:
@@ -302,7 +303,7 @@ class Rollout:
                 min_p=call.min_p or 0.0,
             )
         except ValueError as error:
-            raise CallRefused(400, str(error)) from error
+            raise ApiError(400, str(error)) from error
 
     def _stream(self, call: Call, number: int, on_content: OnContent | None) -> ContentStream | None:
         if on_content is None:

@@ -14,7 +14,8 @@ from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Completion, Finish
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure
-from sleuth.gateway.calls import Call, CallRefused, Choice, FinishReason, FunctionCall, Message, Reply
+from sleuth.gateway.api import ApiError
+from sleuth.gateway.calls import Call, Choice, FinishReason, FunctionCall, Message, Reply
 from sleuth.gateway.rollout import Policy, Rollout
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Outcome, Passage, Question, Score, StopReason, ToolCall, Trajectory
@@ -306,12 +307,12 @@ def test_seeds_are_those_of_the_task(tokens: Tokens) -> None:
 def test_limits_end_the_attempt_of_the_policy(play: Callable[..., Rollout]) -> None:
     rollout = play("One", "Two", turns=2, context_tokens=20)
     ask(rollout, "a")
-    with pytest.raises(CallRefused, match="20") as refused:
+    with pytest.raises(ApiError, match="20") as refused:
         ask(rollout, "a" * 20)
     assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
     assert rollout.limit is StopReason.OUT_OF_TOKENS
     ask(rollout, "b")
-    with pytest.raises(CallRefused, match=r"agent\.turns"):
+    with pytest.raises(ApiError, match=r"agent\.turns"):
         ask(rollout, "c")
 
 
@@ -327,12 +328,12 @@ def test_a_closed_attempt_refuses_everything_and_cancels_what_runs(tokens: Token
         running = asyncio.create_task(rollout.complete(Call("a")))
         await asyncio.sleep(0.01)
         rollout.close()
-        with pytest.raises(CallRefused) as refused:
+        with pytest.raises(ApiError) as refused:
             await running
         assert refused.value.status == 410
 
     asyncio.run(run())
-    with pytest.raises(CallRefused):
+    with pytest.raises(ApiError):
         rollout.set_reward(Score(1.0))
     assert ended(rollout).segments == ()
 
@@ -342,10 +343,10 @@ def test_rewards(play: Callable[..., Rollout]) -> None:
     ask(rollout, "a")
     rollout.record_helper("a hint")
     ask(rollout, "b")
-    with pytest.raises(CallRefused, match="2 calls"):
+    with pytest.raises(ApiError, match="2 calls"):
         rollout.set_reward(Score(1.0, turns=(0.5,)))
     rollout.set_reward(Score(1.0, turns=(0.5, 0.25)))
-    with pytest.raises(CallRefused) as refused:
+    with pytest.raises(ApiError) as refused:
         rollout.set_reward(Score(0.0))
     assert refused.value.status == 409
     found = ended(rollout)
@@ -388,5 +389,5 @@ def test_versions_are_those_of_each_token(tokens: Tokens) -> None:
 def test_models_without_a_chat_template_take_text(speaker: Speaker) -> None:
     tokens = speaker("hermes", "")
     rollout = Rollout(Policy.of(ScriptedEngine.playing(), tokens, AgentConfig(run="import:a.b")), Task(QUESTION))
-    with pytest.raises(CallRefused, match="/v1/completions"):
+    with pytest.raises(ApiError, match="/v1/completions"):
         ask(rollout, (USER,))

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from inspect import isawaitable
 from typing import Any, Protocol, TypeVar
@@ -10,12 +10,11 @@ from typing import Any, Protocol, TypeVar
 from starlette.routing import BaseRoute
 
 from sleuth.agent.task import Task
-from sleuth.config.hooks import Contract, describe_exception, import_function, is_async
+from sleuth.config.hooks import describe_exception, is_async
 from sleuth.errors import FunctionFailed, SleuthError
+from sleuth.gateway.agent_function import load_agent
 from sleuth.gateway.endpoint import Endpoint
 from sleuth.retrieval.backends import in_daemon_thread
-
-CONTRACT = Contract(("task", "llm"), "a number, a Reward or None", is_async=None)
 
 Result = TypeVar("Result")
 
@@ -42,11 +41,6 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Stop all agents that still run."""
-
-
-def load_agent(spec: str) -> Callable[[Task, Endpoint], Any]:
-    """Import the function of `agent.run`; raises ConfigError if it cannot be called as run(task, llm)."""
-    return import_function(spec, CONTRACT)
 
 
 def describe_deadline(spec: str, deadline: float) -> str:

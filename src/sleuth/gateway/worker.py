@@ -1,0 +1,304 @@
+"""sleuth worker: pull tasks from the gateway of a training run, run the agent, and return rewards.
+
+`python -m sleuth.gateway.worker` needs only httpx and what the agent imports.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any, Protocol, TypeVar
+
+import httpx
+
+from sleuth.config.hooks import describe_exception, is_async
+from sleuth.credentials import authorization_header, token_from_env
+from sleuth.errors import FunctionFailed, InputError, SleuthError, UserError
+from sleuth.gateway.agent_function import AgentFunction, as_score, load_agent
+from sleuth.gateway.agent_processes import Outcome, ProcessPool
+from sleuth.gateway.assignment import Assignment, reward_to_json
+
+TOKEN_ENV = "SLEUTH_GATEWAY_TOKEN"  # noqa: S105 (the name of a variable)
+CONNECT_SECONDS = 10.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+PARENT_SECONDS = 0.5  # between two looks at the parent
+USER_ERROR = 2
+MAX_THREADS = 4096
+
+Result = TypeVar("Result")
+log = logging.getLogger("sleuth.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What a worker runs, and for which gateway.
+
+    After SIGTERM, attempts have `grace` seconds to finish. With `parent`, the worker ends when that process ends.
+    """
+
+    gateway: str
+    agent: str
+    token: str
+    concurrency: int = 16
+    processes: bool = False
+    grace: float = 30.0
+    parent: int | None = None
+
+
+class Executor(Protocol):
+    """Runs the agent."""
+
+    async def run(self, assignment: Assignment) -> Outcome:
+        """Run an attempt to its end; if this is cancelled, stop it."""
+
+    def close(self) -> None:
+        """Stop all attempts."""
+
+
+class ThreadExecutor:
+    """Runs the agent in this process: an async function in an event loop of its own, a plain one in threads."""
+
+    def __init__(self, spec: str, function: AgentFunction) -> None:
+        self._spec, self._function = spec, function
+        self._loop = asyncio.new_event_loop()  # an agent that blocks it does not stop heartbeats
+        self._threads = ThreadPoolExecutor(MAX_THREADS, "agent")
+        threading.Thread(target=self._loop.run_forever, name="agents", daemon=True).start()
+
+    async def run(self, assignment: Assignment) -> Outcome:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._attempt(assignment), self._loop))
+
+    async def _attempt(self, assignment: Assignment) -> Outcome:
+        arguments = assignment.task, assignment.endpoint
+        try:
+            if is_async(self._function):
+                result = self._function(*arguments)
+            else:
+                result = await self._loop.run_in_executor(self._threads, self._function, *arguments)
+            score = as_score(self._spec, await result if isawaitable(result) else result)
+        except FunctionFailed as error:
+            return {"error": str(error)}
+        except (Exception, SystemExit) as error:
+            return {"error": describe_exception(self._spec, error)}
+        return {"reward": reward_to_json(score)}
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+class Unregistered(SleuthError):
+    """The gateway does not know this worker: it was started anew."""
+
+
+class Refused(SleuthError):
+    """The gateway refuses the result of an attempt."""
+
+
+class Worker:
+    """Pulls assignments while it has free slots, and reports which attempts it runs."""
+
+    def __init__(self, options: WorkerOptions, executor: Executor) -> None:
+        self._options, self._executor = options, executor
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        self._free = asyncio.Semaphore(options.concurrency)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._stop = asyncio.Event()
+        self._id = ""
+        headers = authorization_header(options.token, "the token of the gateway")
+        self._client = httpx.AsyncClient(base_url=options.gateway.rstrip("/"), headers=headers)
+
+    def stop(self) -> None:
+        """Take no more tasks; called again, also stop the running ones."""
+        if self._stop.is_set():
+            for task in self._running.values():
+                task.cancel()
+        elif self._running:
+            log.info("stopping: %d attempts have %g s to finish", len(self._running), self._options.grace)
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Work until stopped; connect again whenever the gateway has vanished."""
+        async with self._client:
+            while not self._stop.is_set():
+                reply = await self._unless_stopped(self._ask("register", name=self._name))
+                if reply is not None:
+                    self._id = reply["worker"]
+                    log.info("worker %s is connected to %s", self._name, self._options.gateway)
+                    await self._work(reply["heartbeat"], reply["poll"])
+
+    async def _work(self, heartbeat: float, poll: float) -> None:
+        beating = asyncio.create_task(self._beat(heartbeat))
+        try:
+            while not self._stop.is_set():
+                await self._unless_stopped(self._take(poll))
+            if self._running:
+                await asyncio.wait(self._running.values(), timeout=self._options.grace)
+            await self._cancel(list(self._running))
+            await asyncio.wait_for(self._ask("leave"), CONNECT_SECONDS)
+        except (Unregistered, TimeoutError) as error:
+            log.info("%s", error or "the gateway does not answer")
+        finally:
+            beating.cancel()
+            await self._cancel(list(self._running))
+
+    async def _take(self, poll: float) -> None:
+        """Wait for a free slot and for an assignment, and start it."""
+        await self._free.acquire()
+        assignment = None
+        try:
+            row = (await self._ask("pull", seconds=poll + CONNECT_SECONDS))["assignment"]
+            if row is not None:
+                assignment = Assignment.from_json(row, self._options.gateway)
+                task = asyncio.create_task(self._attempt(assignment))
+                self._running[assignment.id] = task
+                task.add_done_callback(lambda _: self._free.release())
+        finally:
+            if assignment is None:
+                self._free.release()
+
+    async def _attempt(self, assignment: Assignment) -> None:
+        label = f"{assignment.task.question.id}, sample {assignment.task.sample}"
+        started = time.monotonic()
+        try:
+            outcome = await self._executor.run(assignment)
+            problem = outcome.get("error") or outcome.get("lost")
+            ended = f"failed: {problem}" if problem else f"reward {(outcome['reward'] or {}).get('total')}"
+            log.info("%s: %s (%.1f s)", label, ended, time.monotonic() - started)
+            await self._ask("result", attempt=assignment.id, **outcome)
+        except Refused as error:
+            log.info("%s: %s", label, error)
+        except Unregistered:
+            log.info("%s: the gateway was started anew; its result is dropped", label)
+        except asyncio.CancelledError:
+            log.info("%s: stopped after %.1f s", label, time.monotonic() - started)
+        finally:
+            self._running.pop(assignment.id, None)
+
+    async def _beat(self, seconds: float) -> None:
+        try:
+            while True:
+                await asyncio.sleep(seconds)
+                reply = await self._ask("heartbeat", running=list(self._running))
+                await self._cancel(reply["stop"])
+        except Unregistered:
+            await self._cancel(list(self._running))  # slots are free again, and the next pull registers anew
+
+    async def _cancel(self, attempts: list[str]) -> None:
+        tasks = [self._running[each] for each in attempts if each in self._running]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks)
+
+    async def _ask(self, what: str, seconds: float = CONNECT_SECONDS, **body: object) -> dict[str, Any]:
+        """Send a request until the gateway answers it."""
+        pause = FIRST_PAUSE
+        if what != "register":
+            body["worker"] = self._id
+        while True:
+            try:
+                reply = await self._client.post(f"/worker/{what}", json=body, timeout=seconds)
+                problem = "" if reply.status_code < 500 else f"status {reply.status_code}"
+            except httpx.TransportError as error:
+                problem = str(error) or type(error).__name__
+            if not problem:
+                break
+            if pause == FIRST_PAUSE:
+                log.info("the gateway does not answer %s (%s); trying again", what, problem)
+            await asyncio.sleep(random.uniform(pause / 2, pause))
+            pause = min(pause * 2, LONGEST_PAUSE)
+        if reply.is_success:
+            content: dict[str, Any] = reply.json()
+            return content
+        raise self._problem(what, reply)
+
+    def _problem(self, what: str, reply: httpx.Response) -> Exception:
+        sentence = f"{self._options.gateway} answered {what} with status {reply.status_code}: {_message(reply)}"
+        if what == "register" or reply.status_code == httpx.codes.UNAUTHORIZED:
+            return InputError(sentence)
+        return Unregistered(sentence) if reply.status_code == httpx.codes.NOT_FOUND else Refused(sentence)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """Return the result, or None if the worker is stopped first."""
+        task, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for each in (task, stopped):
+            each.cancel()
+        await asyncio.wait({task, stopped})
+        return None if task.cancelled() else task.result()
+
+
+def _message(reply: httpx.Response) -> str:
+    """The sentence of an error, in the format of OpenAI or of Sleuth's other servers."""
+    try:
+        body = reply.json()
+        return str(body["error"]["message"] if "error" in body else body["detail"])
+    except (ValueError, KeyError, TypeError):
+        return reply.text[:200]
+
+
+def run_worker(options: WorkerOptions) -> None:
+    """Run a worker until SIGTERM or SIGINT; attempts then have `options.grace` seconds, or are handed back."""
+    function = load_agent(options.agent)
+    executor = (ProcessPool if options.processes else ThreadExecutor)(options.agent, function)
+
+    if options.parent is not None:
+        threading.Thread(target=_end_with, args=(options.parent,), name="parent", daemon=True).start()
+
+    async def work() -> None:
+        worker = Worker(options, executor)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+        await worker.run()
+
+    try:
+        asyncio.run(work())
+    finally:
+        executor.close()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
+
+
+def start_logging(level: int = logging.INFO) -> None:
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m sleuth.gateway.worker", description=__doc__)
+    parser.add_argument("--gateway", required=True, metavar="URL", help="address of the gateway")
+    parser.add_argument("--agent", required=True, metavar="import:package.function", help="the agent")
+    parser.add_argument("--concurrency", type=int, default=16, help="attempts at once (default: %(default)s)")
+    parser.add_argument("--processes", action="store_true", help="run each attempt in a process of its own")
+    parser.add_argument("--token-env", default=TOKEN_ENV, metavar="NAME", help="variable with the gateway's token")
+    parser.add_argument("--grace", type=float, default=30.0, help="seconds to finish attempts after SIGTERM")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end at once when this is no longer the parent")
+    given = parser.parse_args(arguments)
+    start_logging(logging.INFO if given.parent is None else logging.WARNING)
+    try:
+        token = token_from_env(given.token_env) or ""
+        choices = given.concurrency, given.processes, given.grace, given.parent
+        run_worker(WorkerOptions(given.gateway, given.agent, token, *choices))
+    except UserError as error:
+        sys.stderr.write(f"sleuth: {error}\n")
+        return USER_ERROR
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # threads of agents that never return do not keep the worker alive

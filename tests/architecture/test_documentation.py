@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<target>[^)\s]+)\)(?:\s`(?P<symbol>[A-Za-z_][\w.]*)(?:\(\))?`)?")
 HOPS = re.compile(r"`([\w./]+)`(?: → `([\w./]+)`)+")
+PROGRAM = re.compile(r"\]\(\.\./(examples/[\w./]+)\)[^\n]*:\n\n```\w+\n(.*?)```", re.DOTALL)
 MAX_COLUMNS = 120
 
 
@@ -91,3 +92,9 @@ def test_lines_are_at_most_120_characters(page: Path) -> None:
         if len(line) > MAX_COLUMNS and not line.lstrip().startswith(("|", "<!--", "[!", "![", "http"))
     ]
     assert long == []
+
+
+def test_programs_of_the_page_on_agents_are_the_examples() -> None:
+    programs = PROGRAM.findall((ROOT / "docs" / "agents.md").read_text())
+    assert len(programs) >= 5
+    assert [path for path, program in programs if not (ROOT / path).read_text().endswith(program)] == []

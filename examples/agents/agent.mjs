@@ -1,5 +1,5 @@
-// A search agent in JavaScript, started once for each attempt. It needs Node 18 or newer and no packages. In this folder:
-// sleuth train quickstart-tools --set agent.command="node agent.mjs"
+// A search agent in JavaScript, started once for each attempt. It needs Node 18 or newer and no packages.
+// In this folder: sleuth train quickstart-tools --set agent.command="node agent.mjs"
 
 const env = process.env;
 

@@ -1,3 +1,36 @@
 """Sleuth trains language models to reason and to search."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sleuth.agent.task import Task
+    from sleuth.api.agent import Agent
+    from sleuth.api.index import Index
+    from sleuth.evaluate.results import Evaluation
+    from sleuth.gateway.endpoint import Endpoint
+    from sleuth.records import Score as Reward
+
 __version__ = "0.1.0"
+__all__ = ["Agent", "Endpoint", "Evaluation", "Index", "Reward", "Task", "__version__"]
+
+# The module and the name of each class, imported when it is first used.
+_HOMES = {
+    "Agent": ("sleuth.api.agent", "Agent"),
+    "Endpoint": ("sleuth.gateway.endpoint", "Endpoint"),
+    "Evaluation": ("sleuth.evaluate.results", "Evaluation"),
+    "Index": ("sleuth.api.index", "Index"),
+    "Reward": ("sleuth.records", "Score"),
+    "Task": ("sleuth.agent.task", "Task"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sleuth' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -64,3 +64,30 @@ def test_command_line_starts_without_heavy_libraries() -> None:
     script = f"import sys, sleuth.cli.main; print(sorted(set(sys.modules) & set({HEAVY!r})))"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.strip() == "[]"
+
+
+def test_import_of_the_package_is_light_and_its_names_resolve() -> None:
+    """`import sleuth` loads no library; the time of the import alone is measured, without starting Python."""
+    script = """
+import sys, time
+start = time.perf_counter()
+import sleuth
+seconds = time.perf_counter() - start
+loaded = {"torch", "transformers", "pydantic", "numpy", "httpx", "rich"} & set(sys.modules)
+packages = {name.partition(".")[2].partition(".")[0] for name in sys.modules if name.startswith("sleuth.")}
+print(sorted(loaded), sorted(packages), seconds < 0.2)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.strip() == "[] [] True"
+
+
+def test_public_names_resolve_and_are_not_packages() -> None:
+    import sleuth
+
+    assert set(sleuth.__all__) <= set(dir(sleuth))
+    packages = {path.stem for path in PACKAGE.iterdir()}
+    assert [name for name in sleuth.__all__ if name in packages] == []
+    classes = [name for name in sleuth.__all__ if isinstance(getattr(sleuth, name), type)]
+    assert [*classes, "__version__"] == sleuth.__all__
+    with pytest.raises(AttributeError, match="Indx"):
+        _ = sleuth.Indx

@@ -10,7 +10,7 @@ from typing import Any
 from sleuth.agent import prompts
 from sleuth.agent.protocol import Protocol
 from sleuth.config.agent import UNSEARCHED, AgentConfig
-from sleuth.config.hooks import IMPORT, import_function
+from sleuth.config.hooks import IMPORT, import_function, is_registered, source_hash
 from sleuth.config.retrieval import RetrievalConfig, backend_of
 from sleuth.config.tree import Config
 from sleuth.credentials import token_from_env
@@ -64,6 +64,8 @@ def _stamp_imports(config: Config) -> Mapping[str, str | None] | None:
 
 
 def _source_hash(name: str) -> str | None:
+    if is_registered(name):
+        return source_hash(name)
     module = inspect.getmodule(import_function(name)) or sys.modules[name.removeprefix(IMPORT).rpartition(".")[0]]
     try:
         return digest(inspect.getsource(module))

@@ -1,6 +1,5 @@
 """sleuth ask: ask one question and stream the transcript."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,11 +11,11 @@ from typer import Argument, Option
 from sleuth.cli.options import MAX_SEED, Before, KeyEnv, ModelName, Temperature, Timeout, parse_endpoint
 from sleuth.cli.terminal import Terminal, silence_transformers
 from sleuth.errors import ConfigError, InputError
-from sleuth.records import Answer, Outcome, Question, StopReason, Trajectory
+from sleuth.records import StopReason
 from sleuth.runs.run import Run
 
 if TYPE_CHECKING:
-    from sleuth.agent.episode import Runner
+    pass
 
 STYLES = {"think": "dim", "search": "cyan", "information": "green", "answer": "bold"}
 STYLES |= {"tool_call": "cyan", "tool_response": "green"}
@@ -52,32 +51,27 @@ def ask(
                 f"{run} is a model without an index; serve it with: sleuth serve agent {run} --index INDEX"
             )
         Run.open(Path(run))  # rejects other folders before anything heavy is loaded
-    from sleuth.agent.loading import AgentOptions, describe_remote_agent, load_run_agent
+    from sleuth.api.agent import Agent
 
     silence_transformers()
-    agent: Runner
-    if endpoint is None:
-        agent = load_run_agent(Run.open(Path(run)), before)
-    else:
-        options = AgentOptions(tuple(settings or ()), index, method, before)
-        # The question comes from the command line; this file is never read.
-        agent = describe_remote_agent(endpoint, options, Path("asked.jsonl")).load()
     console = PipeConsole(highlight=False)
-    trajectory = asyncio.run(_answer(agent, question, temperature, seed, console))
-    console.print()
-    if endpoint is not None and trajectory.stop is StopReason.ENGINE_FAILED:
-        raise InputError(str(trajectory.failure))
-    console.print(Text(summary_line(trajectory), style="bold" if trajectory.answer is not None else "red"))
-
-
-async def _answer(agent: "Runner", question: str, temperature: float, seed: int, console: Console) -> Trajectory:
-    from sleuth.agent.task import Task
-
-    task = Task(Question("asked", question, (), "asked"), seed=seed, temperature=temperature)
     printer = TranscriptPrinter(console)
-    trajectory = await agent.run(task, on_text=printer.write)
+    with Agent.load(
+        run,
+        index,
+        settings=settings or (),
+        method=method,
+        before=before,
+        model=served,
+        key_env=key_env,
+        timeout=timeout,
+    ) as agent:
+        answer = agent.ask(question, temperature=temperature, seed=seed, on_text=printer.write)
     printer.flush()
-    return trajectory
+    console.print()
+    if endpoint is not None and answer.stop is StopReason.ENGINE_FAILED:
+        raise InputError(f"{answer.trajectory.failure}")
+    console.print(Text(str(answer), style="bold" if answer.text is not None else "red"))
 
 
 class PipeConsole(Terminal):
@@ -113,19 +107,3 @@ class TranscriptPrinter:
     def _print(self, text: str, style: str) -> None:
         # Soft wrap: rich does not know the column at which a piece starts.
         self._console.print(Text(text, style=style), end="", soft_wrap=True)
-
-
-def summary_line(trajectory: Trajectory) -> str:
-    """Return the answer, or the reason why there is none."""
-    searches = f"{trajectory.searches} search{'' if trajectory.searches == 1 else 'es'}"
-    match trajectory.stop, trajectory.turns[-1] if trajectory.turns else None:
-        case StopReason.ANSWERED, turn if turn is not None and isinstance(turn.action, Answer):
-            return f"Answer: {turn.action.text} ({searches})"
-        case StopReason.SEARCH_UNAVAILABLE, turn if turn is not None and turn.outcome is Outcome.UNAVAILABLE:
-            return f"No answer: the search engine failed ({searches})"
-        case StopReason.FUNCTION_FAILED, _:
-            return f"No answer: {trajectory.failure}"
-        case StopReason.OUT_OF_TOKENS, None:
-            return "No answer: the prompt exceeds agent.context_tokens; ask a shorter question"
-        case reason, _:
-            return f"No answer: {reason.value.replace('_', ' ')} ({searches})"

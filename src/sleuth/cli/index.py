@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from typer import Argument, Option
@@ -12,16 +12,8 @@ from typer import Argument, Option
 from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_PROCESSES, MAX_TOKENS
 from sleuth.cli.progress import StageProgress
 from sleuth.cli.terminal import echo, print_markdown
-from sleuth.config.retrieval import (
-    INDEX_KINDS,
-    AnnSettings,
-    BM25Settings,
-    Component,
-    EncoderSettings,
-    IndexKind,
-    IndexPlan,
-)
-from sleuth.errors import ConfigError, InputError
+from sleuth.config.retrieval import IndexKind
+from sleuth.errors import InputError
 from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
@@ -30,15 +22,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Build, import, describe and check search indexes.")
 
 MAX_SHOWN = 10  # skipped documents that are listed
-# The options of each component of an index; the encoder's setting `model` is the option --encoder.
-OPTIONS: dict[Component, tuple[str, ...]] = {
-    "bm25": tuple(BM25Settings.model_fields),
-    "encoder": tuple(name if name != "model" else "encoder" for name in EncoderSettings.model_fields),
-    "ann": tuple(AnnSettings.model_fields),
-}
-BUILD_OPTIONS: dict[Component, tuple[str, ...]] = {"bm25": ("workers",), "encoder": ("device",)}
-Given = dict[str, Any]
-
 # Encoder options: known for e5, bge, gte, MiniLM and contriever, required for other families.
 EncoderName = Annotated[str | None, Option(help="minilm, a model folder, or a hub name.")]
 QueryPrefix = Annotated[str | None, Option(help="Prefix of queries. Default: that of the encoder family.")]
@@ -84,15 +67,13 @@ def build(
     device: Annotated[str | None, Option(help="Encoder device: auto, cpu, cuda, cuda:0. Default: auto.")] = None,
 ) -> None:
     """Build an index. To resume an interrupted build, run the command again with the same settings."""
-    from sleuth.retrieval import index
+    from sleuth.api.index import Index, IndexSettings
 
     options = {**locals(), "bytes": bytes_}
-    for component, names in OPTIONS.items():
-        _reject_unused(kind, component, _given(options, (*names, *BUILD_OPTIONS.get(component, ()))))
-    plan = _plan(kind, {component: _given(options, names) for component, names in OPTIONS.items()})
+    settings = cast(IndexSettings, _given(options, IndexSettings.__annotations__))
     with StageProgress() as progress:
-        manifest = index.build(source, out, plan, progress=progress, workers=workers or 0, device=device or "auto")
-    _report(out, manifest)
+        built = Index.build(source, out, kind, progress=progress, **settings)
+    _report(out, built.manifest)
 
 
 @app.command("import")
@@ -111,11 +92,12 @@ def adopt(
     passage_tokens: PassageTokens = None,
 ) -> None:
     """Import a published FAISS index: a flat index is converted to fp16 vectors, any other is referenced."""
+    from sleuth.api.index import COMPONENT_SETTINGS, encoder_plan
     from sleuth.retrieval.index import import_faiss
 
-    options = _given(locals(), OPTIONS["encoder"])
+    settings = encoder_plan(_given(locals(), COMPONENT_SETTINGS["encoder"]))
     with StageProgress() as progress:
-        manifest = import_faiss(faiss, corpus, out, _encoder(options), progress=progress)
+        manifest = import_faiss(faiss, corpus, out, settings, progress=progress)
     _report(out, manifest)
 
 
@@ -174,36 +156,8 @@ def check(
         index_check.write_check(result, out, str(folder), manifest.model_dump(mode="json", exclude={"files"}))
 
 
-def _given(options: Given, names: Sequence[str]) -> Given:
+def _given(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: options[name] for name in names if options[name] is not None}
-
-
-def _reject_unused(kind: IndexKind, component: Component, given: Given) -> None:
-    """Reject options that have no effect with this index kind or ANN method."""
-    method = given.get("method", "hnsw")
-    unused = set(given) if component not in INDEX_KINDS[kind] else set()
-    of_method = ({"lists", "bytes"} if method == "hnsw" else {"links"}) if component == "ann" else set()
-    for name in given:
-        if name in unused | of_method:
-            cause = f"--kind {kind}" if name in unused else f"--method {method}"
-            raise ConfigError(f"--{name.replace('_', '-')} has no effect with {cause}; remove it")
-
-
-def _plan(kind: IndexKind, given: dict[Component, Given]) -> IndexPlan:
-    from pydantic import ValidationError
-
-    encoder = _encoder({"encoder": "minilm", **given["encoder"]}) if "encoder" in INDEX_KINDS[kind] else None
-    try:
-        return IndexPlan.of(kind, BM25Settings(**given["bm25"]), encoder, AnnSettings(**given["ann"]))
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise ConfigError(f"--{wrong['loc'][0]} is {wrong['input']}: {wrong['msg']}") from error
-
-
-def _encoder(options: Given) -> EncoderSettings:
-    from sleuth.retrieval.dense.encoder_config import encoder_settings
-
-    return encoder_settings(options["encoder"], **{name: value for name, value in options.items() if name != "encoder"})
 
 
 def _report(out: Path, manifest: "Manifest") -> None:

@@ -1,7 +1,8 @@
 """Functions selected by a setting: an entry of a literal table, or a user's function as `import:package.function`.
 
-The signature of a user's function is checked before the run. An exception that it raises later is reported in one
-sentence with the function and the line in the user's code.
+A function that no other process can import, such as one defined in a notebook, is registered and gets a name that is
+valid in this process. The signature of a user's function is checked before the run. An exception that it raises later
+is reported in one sentence with the function and the line in the user's code.
 """
 
 import inspect
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import sha256
 from importlib import import_module
+from itertools import chain, count
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -22,8 +24,11 @@ IMPORT = "import:"
 EXPECTED = "expected import:package.function, a function that Python can import from here"
 PACKAGE = Path(__file__).parents[1]
 MAX_MESSAGE = 500  # characters of a user's exception in our own message
+THIS_PROCESS = f"{IMPORT}this_process."  # prefix of registered functions
 
 Entry = TypeVar("Entry")
+
+_registered: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,49 @@ def resolve(setting: str, name: str, table: Mapping[str, Entry], contract: Contr
     )
 
 
+def register(function: Callable[..., Any]) -> str:
+    """Return the name of a function for a setting: its import path, or a name that is valid in this process only."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if module not in (None, "__main__") and getattr(sys.modules.get(module), name, None) is function:
+        return f"{IMPORT}{module}.{name}"
+    known = next((spec for spec, each in _registered.items() if each is function), None)
+    if known is not None:
+        return known
+    name = getattr(function, "__name__", type(function).__name__)
+    first = f"{THIS_PROCESS}{name if name.isidentifier() else 'function'}"
+    spec = next(spec for spec in chain([first], (f"{first}_{n}" for n in count(2))) if spec not in _registered)
+    bind(spec, function)
+    return spec
+
+
+def bind(spec: str, function: Callable[..., Any]) -> None:
+    """Make a registered name stand for this function, for example when a run is resumed in another process."""
+    _registered[spec] = function
+
+
+def is_registered(spec: str) -> bool:
+    """Whether the name was made by `register` and is valid in one process only."""
+    return spec.startswith(THIS_PROCESS)
+
+
 def import_function(spec: str, contract: Contract | None = None) -> Callable[..., Any]:
     """Import the function given as `import:package.function`, and check its signature against the contract, if any."""
+    function = _registered_function(spec) if is_registered(spec) else _imported_function(spec)
+    if contract is not None:
+        contract.require(spec, function)
+    return function
+
+
+def _registered_function(spec: str) -> Callable[..., Any]:
+    if spec not in _registered:
+        raise ConfigError(
+            f"{spec!r} is a function that a Python program defined and passed to sleuth.Trainer, and this process does "
+            "not have it; pass it again, as in Trainer(reward=...).resume(RUN), or move it to a module"
+        )
+    return _registered[spec]
+
+
+def _imported_function(spec: str) -> Callable[..., Any]:
     module_name, _, attribute = spec.removeprefix(IMPORT).rpartition(".")
     if not spec.startswith(IMPORT) or not attribute or not all(map(str.isidentifier, module_name.split("."))):
         hint = f"; write it {spec[::-1].replace(':', '.', 1)[::-1]}" if spec.count(":") == 2 else ""
@@ -85,14 +131,20 @@ def import_function(spec: str, contract: Contract | None = None) -> Callable[...
     function = getattr(module, attribute)
     if not callable(function):
         raise ConfigError(f"{spec!r} is not callable (type {type(function).__name__}); {EXPECTED}")
-    if contract is not None:
-        contract.require(spec, function)
     return cast(Callable[..., Any], function)
 
 
 def source_hash(spec: str) -> str | None:
-    """Return the SHA-256 of the file that defines an imported function, or None if there is no file."""
-    import_function(spec)
+    """Return the SHA-256 of the file that defines an imported function, or None if there is no file.
+
+    For a registered function, only its own source is hashed.
+    """
+    function = import_function(spec)
+    if is_registered(spec):
+        try:
+            return sha256(inspect.getsource(function).encode()).hexdigest()
+        except (OSError, TypeError):  # a callable object, or typed into an interpreter
+            return None
     file = sys.modules[spec.removeprefix(IMPORT).rpartition(".")[0]].__file__
     return sha256(Path(file).read_bytes()).hexdigest() if file is not None and Path(file).is_file() else None
 

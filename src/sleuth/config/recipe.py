@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from sleuth import hub
 from sleuth.config.agent import TOOL_FILES
 from sleuth.config.data import FILES
+from sleuth.config.hooks import register
 from sleuth.config.section import Section
 from sleuth.config.tree import Config
 from sleuth.credentials import is_redacted, redact, redact_tree
@@ -65,6 +66,33 @@ def compose(tree: Tree, overrides: Sequence[str] = ()) -> Config:
     for override in overrides:
         _apply(tree, override)
     return _validate(tree)
+
+
+def overrides(settings: Mapping[str, Any]) -> list[str]:
+    """Convert settings in Python, {"train.steps": 2} or {"train": {"steps": 2}}, to `key=value` overrides.
+
+    None stands for the default. Functions are registered, see `hooks.register`.
+    """
+    lines: list[str] = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            lines += [f"{key}.{inner}" for inner in overrides(value)]
+        else:
+            lines.append(f"{key}={'' if value is None else json.dumps(_plain(key, value), ensure_ascii=False)}")
+    return lines
+
+
+def _plain(key: str, value: Any) -> Any:
+    match value:
+        case str() | int() | float():
+            return value
+        case Path():
+            return str(value)
+        case list() | tuple():
+            return [_plain(key, each) for each in value]
+        case _ if callable(value):
+            return register(value)
+    raise ConfigError(f"{key} = {_shown(repr(value))} has the type {type(value).__name__}; expected a TOML value")
 
 
 def shipped() -> list[str]:

@@ -220,7 +220,9 @@ def _read_segment(segment: Mapping[str, Any]) -> Segment:
 
 
 def _read_turn(turn: Mapping[str, Any]) -> Turn:
-    hits = tuple(Hit(Passage(hit["id"], f'"{hit["title"]}"\n{hit["text"]}'), hit["score"]) for hit in turn["hits"])
+    hits = tuple(
+        Hit(Passage(hit["id"], f'"{hit["title"]}"\n{hit.get("text", "")}'), hit["score"]) for hit in turn["hits"]
+    )
     outcome = Outcome(turn["outcome"])
     # With a single query the counts are not written: all hits belong to it.
     counts = tuple(turn.get("counts") or ([len(hits)] if outcome is Outcome.FOUND else ()))

@@ -50,8 +50,12 @@ def build(
     progress: Progress = silent,
     workers: int = 0,
     device: str = "auto",
+    fingerprint: str | None = None,
 ) -> Manifest:
-    """Index `source` into the new folder `out`, which appears when complete; an interrupted build resumes."""
+    """Index `source` into the new folder `out`, which appears when complete; an interrupted build resumes.
+
+    `fingerprint` identifies the contents of the source; by default, the names and times of its files do.
+    """
     plan = plan or IndexPlan.of("bm25")
     require_new(out)
     # Create analyzer and encoder first: a wrong name must fail before hours of other work.
@@ -62,7 +66,7 @@ def build(
         encoder = Encoder.load(plan.encoder, device)
     if plan.bm25 is not None:
         Analyzer(plan.bm25.stemmer)
-    spec = {"source": staging.source_fingerprint(source), **plan.model_dump(mode="json")}
+    spec = {"source": fingerprint or staging.source_fingerprint(source), **plan.model_dump(mode="json")}
     with staging.staged_folder(out, spec) as folder:
         corpus = staging.prepare_corpus(source, folder, progress)
         counts: dict[str, int] = {}

@@ -1,6 +1,5 @@
 """The command ask: the streamed transcript, coloured by tags, and the summary line."""
 
-from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -9,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.cli.ask import TranscriptPrinter, ask, summary_line
+from sleuth.cli.ask import TranscriptPrinter, ask
 from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError
-from sleuth.records import Answer, Malformed, Outcome, Question, Segment, StopReason, ToolCall, Trajectory, Turn
 
 TEXT = "Question: is 1 < 2?\n<think> I [bold] know </think> <search> Ada </search>\n\n<answer> x</y </answer>"
 
@@ -45,34 +43,6 @@ def test_tags_colour_their_content(pieces: list[str]) -> None:
     assert printed.endswith("\x1b[0m\x1b[2m</search>\x1b[0m")
 
 
-def trajectory(stop: StopReason, *turns: Turn) -> Trajectory:
-    return Trajectory(Question("q", "Who?", (), "asked"), 0, 0, 0, (Segment((1,), (False,), (), ()),), turns, stop)
-
-
-SEARCHED = Turn("", ToolCall.search("Ada"), Outcome.FOUND, 3)
-LINES = {
-    "Answer: Ada (2 searches)": (StopReason.ANSWERED, SEARCHED, SEARCHED, Turn("", Answer("Ada"), Outcome.ANSWERED, 3)),
-    "No answer: the search engine failed (1 search)": (
-        StopReason.SEARCH_UNAVAILABLE,
-        SEARCHED,
-        Turn("", ToolCall.search("Ada"), Outcome.UNAVAILABLE, 3),
-    ),
-    "No answer: out of turns (1 search)": (StopReason.OUT_OF_TURNS, SEARCHED),
-    "No answer: out of tokens (0 searches)": (
-        StopReason.OUT_OF_TOKENS,
-        Turn("", Malformed("no"), Outcome.CORRECTED, 3),
-    ),
-    "No answer: engine failed (0 searches)": (StopReason.ENGINE_FAILED,),
-    "No answer: the prompt exceeds agent.context_tokens; ask a shorter question": (StopReason.OUT_OF_TOKENS,),
-}
-
-
-@pytest.mark.parametrize(("line", "ended"), list(LINES.items()), ids=LINES)
-def test_summary_line_has_the_answer_or_the_reason(line: str, ended: tuple[StopReason, *tuple[Turn, ...]]) -> None:
-    stop, *turns = ended
-    assert summary_line(trajectory(stop, *turns)) == line
-
-
 def test_model_without_an_index_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError, match=f"sleuth serve agent {tmp_path} --index INDEX"):
@@ -91,10 +61,3 @@ def test_empty_question_is_rejected(tmp_path: Path) -> None:
 
 def test_escape_sequences_do_not_reach_the_terminal() -> None:
     assert streamed(["<think>\x1b[8m", "hidden\u202e</think>"]) == "<think>\ufffd[8mhidden\ufffd</think>"
-
-
-def test_a_failed_function_is_named_in_the_summary_line() -> None:
-    lost = replace(
-        trajectory(StopReason.FUNCTION_FAILED), failure="'import:mine.method' raised KeyError: 'x' (mine.py:3)"
-    )
-    assert summary_line(lost) == "No answer: 'import:mine.method' raised KeyError: 'x' (mine.py:3)"

@@ -79,10 +79,10 @@ def test_a_blank_query_is_refused_before_anything_is_opened(query: str) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("web:serper", "q", "--token-env", "T"), r"--token-env .*web:serper"),
-        (("index", "q", "--token-env", "T"), r"--token-env .*index"),
-        (("http://x", "q", "--device", "cpu"), r"--device .*http://x"),
-        (("web:serper", "q", "--device", "cpu"), r"--device .*web:serper"),
+        (("web:serper", "q", "--token-env", "T"), r"token_env .*web:serper"),
+        (("index", "q", "--token-env", "T"), r"token_env .*index"),
+        (("http://x", "q", "--device", "cpu"), r"device .*http://x"),
+        (("web:serper", "q", "--device", "cpu"), r"device .*web:serper"),
         (("http://x", "q", "--token-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE"),
         (("web:bing", "q"), r"'bing'.*serper"),
     ],

@@ -1,11 +1,22 @@
 """What a knob may name, and what is said when it names nothing."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-from sleuth.config.hooks import Contract, call, describe_exception, import_function, resolve
+from sleuth.config.hooks import (
+    Contract,
+    bind,
+    call,
+    describe_exception,
+    import_function,
+    register,
+    resolve,
+    source_hash,
+)
 from sleuth.errors import ConfigError, FunctionFailed
 
 TABLE = {"em": str.lower, "f1": str.upper}
@@ -149,3 +160,31 @@ def test_a_long_error_of_many_lines_is_one_sentence() -> None:
     said = describe_exception("import:a.b", RuntimeError("CUDA error\nCompile with\n" + "x" * 10_000))
     assert said.startswith("'import:a.b' raised RuntimeError: CUDA error Compile with xxx")
     assert len(said) < 600
+
+
+def test_an_importable_function_is_registered_under_its_import_path() -> None:
+    assert register(dedent) == "import:textwrap.dedent"
+
+
+def test_other_functions_get_names_of_this_process() -> None:
+    def make(text: str) -> Callable[[str], str]:
+        def shout(_: str) -> str:
+            return text
+
+        return shout
+
+    first, second = make("a"), make("b")
+    names = [register(first), register(second), register(lambda text: text)]
+    assert len(set(names)) == 3
+    assert register(first) == names[0]
+    assert [import_function(name, ONE)("x") for name in names] == ["a", "b", "x"]
+    assert source_hash(names[0]) == source_hash(names[1]) is not None
+    assert source_hash(names[0]) != source_hash(names[2])
+
+
+def test_a_function_of_another_process_is_named_until_it_is_given_again() -> None:
+    spec = "import:this_process.of_yesterday"
+    with pytest.raises(ConfigError, match=f"{spec}.*resume"):
+        import_function(spec)
+    bind(spec, str.upper)
+    assert import_function(spec)("a") == "A"

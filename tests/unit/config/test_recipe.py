@@ -9,6 +9,7 @@ from sleuth.config.recipe import (
     MAY_CHANGE,
     amend,
     load,
+    overrides,
     resolve_policy,
     resolved,
     restore,
@@ -348,3 +349,20 @@ def test_odd_values_are_taken_or_refused_in_one_short_sentence() -> None:
                 if "\n" in str(refused) or len(str(refused)) > 1000:
                     faults.append(f"{setting.key} = {value[:30]!r}: {str(refused)[:200]!r}")
     assert faults == []
+
+
+def test_python_settings_are_overrides(recipe: Path) -> None:
+    settings = {
+        "train": {"steps": 3, "learning_rate": 1e-5},
+        "agent.tools": ["search", str.upper],
+        "name": 'a "b"',
+        "agent": {"tool_limits": {"upper": {"calls": 2}}},
+        "train.questions": None,
+    }
+    config = load(str(recipe), overrides(settings))
+    assert (config.train.steps, config.train.learning_rate, config.name) == (3, 1e-5, 'a "b"')
+    assert config.agent.tools[1].startswith("import:")
+    assert config.agent.tool_limits["upper"].calls == 2
+    assert config.train.questions == type(config.train)().questions
+    with pytest.raises(ConfigError, match=r"train\.steps = .*complex"):
+        overrides({"train.steps": 3j})

@@ -14,7 +14,7 @@ from sleuth.errors import UserError
 from sleuth.http.requests import cancel_on_disconnect
 from sleuth.http.responses import encode_json
 from sleuth.records import StopReason
-from sleuth.serve.agent.live_episode import End, Event, LiveEpisode, Step, Thought
+from sleuth.serve.agent.live_episode import End, Event, LiveEpisode, StepFinished, StepStarted, Thought
 from sleuth.serve.agent.request import ApiError, error_body
 
 Delta = dict[str, Any]
@@ -50,8 +50,8 @@ def event_delta(event: Event) -> Delta:
     match event:
         case Thought(text):
             return {"reasoning_content": text}
-        case Step(index, content):
-            return {"sleuth": {"steps": [{"index": index, **content}]}}
+        case StepStarted() | StepFinished():
+            return {"sleuth": {"steps": [{"index": event.index, **event.content}]}}
         case End(trajectory, seconds):
             summary = {"stop": event.stop, "searches": trajectory.searches, "seconds": round(seconds, 4)}
             return {"content": trajectory.answer or "", "sleuth": summary}
@@ -65,10 +65,10 @@ async def whole_answer(episode: LiveEpisode, completion: Completion) -> dict[str
         match event:
             case Thought(text):
                 thoughts.append(text)
-            case Step(index, content):
-                if index == len(steps):
-                    steps.append({"index": index})
-                steps[index].update(content)
+            case StepStarted() | StepFinished():
+                if event.index == len(steps):
+                    steps.append({"index": event.index})
+                steps[event.index].update(event.content)
             case End():
                 if failed := failure_error(event):
                     raise failed

@@ -33,11 +33,32 @@ class Thought:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Fields of a step; several events may extend the step with the same index."""
+class StepStarted:
+    """The model's next action, and the reasoning before it."""
 
     index: int
-    content: Mapping[str, Any]
+    action: Action
+    thought: str
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The fields of the step for clients."""
+        return {**_describe(self.action), "thought": self.thought}
+
+
+@dataclass(frozen=True, slots=True)
+class StepFinished:
+    """The result of the tool call of a step."""
+
+    index: int
+    call: ToolCall
+    result: ToolResult | Failure
+    seconds: float
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """More fields of the step for clients."""
+        return {"seconds": round(self.seconds, 4), **_describe_result(self.call, self.result)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +75,7 @@ class End:
         return "max_tokens" if self.token_limit else self.trajectory.stop.value
 
 
-Event = Thought | Step | End
+Event = Thought | StepStarted | StepFinished | End
 
 
 @dataclass(slots=True)
@@ -88,7 +109,7 @@ class EpisodeRecorder:
         if self.tokens_left is not None:
             self.tokens_left -= tokens
         self._announced = action if isinstance(action, ToolCall) else None
-        self.emit(Step(self.steps, {**_describe(action), "thought": thought}))
+        self.emit(StepStarted(self.steps, action, thought))
         self.steps += 1
 
     def begin_call(self, call: ToolCall) -> None:
@@ -97,9 +118,9 @@ class EpisodeRecorder:
             self.end_turn(call, "")
         self._announced = None
 
-    def end_call(self, content: Mapping[str, Any]) -> None:
+    def end_call(self, call: ToolCall, result: ToolResult | Failure, seconds: float) -> None:
         """Add the result of a call to its step."""
-        self.emit(Step(self.steps - 1, content))
+        self.emit(StepFinished(self.steps - 1, call, result, seconds))
 
 
 def _describe(action: Action) -> dict[str, Any]:
@@ -114,6 +135,19 @@ def _describe(action: Action) -> dict[str, Any]:
             return {"type": "answer"}
         case Malformed(reason):
             return {"type": "malformed", "reason": reason}
+
+
+def _describe_result(call: ToolCall, result: ToolResult | Failure) -> dict[str, Any]:
+    match result:
+        case SearchUnavailable():
+            return {"failure": result.cause}
+        case FunctionFailed():
+            return {"failure": str(result)}
+        case str():
+            return {"result": result}
+        case _:
+            found = zip(call.lookups, result, strict=True)
+            return {"sources": [{"for": query, **_describe_source(hit)} for query, hits in found for hit in hits]}
 
 
 def _describe_source(hit: Hit) -> dict[str, Any]:
@@ -283,19 +317,5 @@ class ObservedToolbox(Toolbox):
         self.recorder.begin_call(call)
         start = time.monotonic()
         result = await self.inner.call(call)
-        step: dict[str, Any] = {"seconds": round(time.monotonic() - start, 4)}
-        match result:
-            case SearchUnavailable():
-                step["failure"] = result.cause
-            case FunctionFailed():
-                step["failure"] = str(result)
-            case str():
-                step["result"] = result
-            case _:
-                step["sources"] = [
-                    {"for": query, **_describe_source(hit)}
-                    for query, hits in zip(call.lookups, result, strict=True)
-                    for hit in hits
-                ]
-        self.recorder.end_call(step)
+        self.recorder.end_call(call, result, time.monotonic() - start)
         return result

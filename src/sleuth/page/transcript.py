@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sleuth.page.document import Html, element, folded, joined, short
@@ -38,8 +38,7 @@ def transcript(row: Row) -> Html:
         known += [f"{key} {row[key]}" for key in ("step", "sample") if row.get(key) is not None]
     origin = element("span", ", ".join(known), class_="quiet")
     heading = [element("h3", question, dir="auto"), " ", _verdict(row), " ", origin]
-    turns = (_turn(turn) for turn in row.get("turns") or ())
-    return element("article", folded(joined(heading), *turns, _footer(row)), class_="transcript")
+    return element("article", folded(joined(heading), *_turns(row), _footer(row)), class_="transcript")
 
 
 def _verdict(row: Row) -> Html:
@@ -47,10 +46,34 @@ def _verdict(row: Row) -> Html:
     if not StopReason(row["stop"]).usable:
         return element("span", "unusable", class_="mark quiet")
     score = row.get("score") or {}
+    if row.get("reward") is not None and not row.get("golden_answers"):  # only the agent can tell
+        return element("span", f"reward {short(score.get('total'))}", class_="mark quiet")
     right = (score.get("parts") or {}).get("em", score.get("total"))
     if right is None:
         return Html("")
     return element("span", "right" if right >= 1 else "wrong", class_=f"mark {'good' if right >= 1 else 'bad'}")
+
+
+def _turns(row: Row) -> Iterator[Html]:
+    """Yield the turns, with a heading where the segment changes if there are several segments or roles."""
+    segments = row.get("segments") or ()  # absent from rows with one plain segment
+    divided, current = len(segments) > 1 or any(each.get("role") for each in segments), None
+    for turn in row.get("turns") or ():
+        number = turn.get("segment", 0)
+        if number is None:
+            yield _speech("result", str(turn.get("text") or "(empty)"), "helper model, not trained on")
+            continue
+        if divided and number != current and number < len(segments):
+            yield _segment_heading(number, segments[number])
+        current = number
+        yield _turn(turn)
+
+
+def _segment_heading(number: int, segment: Row) -> Html:
+    role = f", {segment['role']}" if segment.get("role") else ""
+    fork = f", {short(segment.get('shared'))} tokens shared with segment {segment['parent']}"
+    shared = "" if segment.get("parent") is None else fork
+    return element("p", element("strong", f"Segment {number}{role}"), shared, class_="segment")
 
 
 def _turn(turn: Row) -> Html:
@@ -73,6 +96,7 @@ def _turn(turn: Row) -> Html:
         case "answer":
             # Its hits were retrieved before generation (method rag).
             answer = turn.get("answer") or content or "(empty)"
+            thought = thought if closing else thought.removesuffix(str(answer)).strip()  # an answer without tags
             parts = [_results(turn), _speech("thought", thought), _speech("answer", answer)]
         case _:
             parts = [_results(turn), _speech("fault", text or "(empty)", "no valid action")]
@@ -121,7 +145,8 @@ def _footer(row: Row) -> Html:
     if golden:
         lines.append(element("p", "Right answers: ", element("strong", ", ".join(map(str, golden)), dir="auto")))
     if score:
-        parts = [("reward", score.get("total")), *(score.get("parts") or {}).items()]
+        source = "reward from the agent" if row.get("reward") is not None else "reward"
+        parts = [(source, score.get("total")), *(score.get("parts") or {}).items()]
         items = (element("li", f"{name.replace('_', ' ')} ", element("strong", short(value))) for name, value in parts)
         lines.append(element("ul", *items, class_="marks"))
     return element("footer", *lines)

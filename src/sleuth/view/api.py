@@ -74,6 +74,7 @@ class TrajectoriesParameters(FolderParameters):
     stop: list[StopReason] = []
     group: Count | None = None
     sample: Count | None = None
+    segments_min: Count | None = None
     text: Text | None = None
     order: Literal["new", "old"] = "new"
     limit: Limit = 50

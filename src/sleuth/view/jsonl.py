@@ -17,7 +17,8 @@ Tree = dict[str, Any]
 MAX_ROW = 1 << 25  # bytes
 MAX_NESTING = 64
 CHECKED = 512  # number of bytes before a position that are covered by its checksum
-_NUMBERS, _TURNS, _STOP = b',"weights_versions":', b',"turns":', b',"stop":"'
+_NUMBERS, _SEGMENTS, _TURNS, _STOP = b',"weights_versions":', b',"segments":[', b',"turns":', b',"stop":"'
+_PARENT = b'"parent":'  # once in each segment
 
 
 class Line(NamedTuple):
@@ -101,7 +102,7 @@ def parse_header(line: bytes) -> RowHeader:
 
 def contains_text(line: bytes, needle: str) -> bool:
     """Whether the question, golden answers or model output contain a lower-case text."""
-    numbers, turns = line.find(_NUMBERS), line.find(_TURNS)
+    numbers, turns = _start_of_numbers(line), line.find(_TURNS)
     if needle.isascii() and 0 < numbers < turns:
         # Cheap pre-check without false negatives: ASCII text is stored verbatim except for escapes.
         encoded = json.dumps(needle)[1:-1].encode()
@@ -121,13 +122,21 @@ def contains_text(line: bytes, needle: str) -> bool:
 
 def _without_numbers(line: bytes, tail: bytes, needed: str) -> Any:
     """Parse a line without its token arrays, which end at `tail`; if they cannot be located, parse the whole line."""
-    numbers = line.find(_NUMBERS)
+    numbers = _start_of_numbers(line)
     end = line.rfind(tail) if tail is _STOP else line.find(tail)
-    if 0 < numbers < end and line.find(_NUMBERS, numbers + 1) < 0:
+    segmented = line.startswith(_SEGMENTS, numbers)
+    if 0 < numbers < end and (segmented or line.find(_NUMBERS, numbers + 1) < 0):
         try:
             row = parse_json(line[:numbers] + b"}") | parse_json(b"{" + line[end + 1 :])
         except InvalidRow:  # written by another program with a different key order
             return parse_json(line)
         if needed in row:
+            if segmented:
+                row["segments"] = [{}] * line.count(_PARENT, numbers, end)
             return row
     return parse_json(line)
+
+
+def _start_of_numbers(line: bytes) -> int:
+    segments, numbers = line.find(_SEGMENTS), line.find(_NUMBERS)
+    return segments if 0 < segments < numbers else numbers

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sleuth.http.responses import HttpProblem
 from sleuth.records import Outcome
-from sleuth.runs.trajectory import InvalidRow
+from sleuth.runs.trajectory import InvalidRow, segment_rows
 from sleuth.view.jsonl import Tree, contains_text, parse_trajectory
 from sleuth.view.trajectory_files import (
     Offsets,
@@ -32,11 +32,14 @@ Order = Literal["new", "old"]
 
 def brief(at: TrajectoryId, row: Mapping[str, Any]) -> Tree:
     score = row.get("score") or {}
-    parts, turns, ids = score.get("parts"), row.get("turns") or [], row.get("ids") or []
-    last = turns[-1] if turns else {}
+    parts, turns, segments = score.get("parts"), row.get("turns") or [], segment_rows(row)
+    tokens = sum(len(segment.get("ids") or ()) for segment in segments)
+    # Replies of a frozen helper model belong to no segment.
+    last: Mapping[str, Any] = next((turn for turn in reversed(turns) if turn.get("segment", 0) is not None), {})
     answer = last.get("answer") if last.get("action") == "answer" else None
-    if ids:
-        sampled: int | None = sum(int(count) for origin, count in row.get("origin") or () if origin == "sampled")
+    if tokens:
+        runs = (run for segment in segments for run in segment.get("origin") or ())
+        sampled: int | None = sum(int(count) for origin, count in runs if origin == "sampled")
     else:  # a chat server may have reported its own counts
         sampled = sum(int(each.get("tokens") or 0) for each in turns) or None
     return {
@@ -57,8 +60,12 @@ def brief(at: TrajectoryId, row: Mapping[str, Any]) -> Tree:
         "parts": parts,
         "searches": sum(each.get("action") == "search" and each.get("outcome") == Outcome.FOUND for each in turns),
         "turns": len(turns),
-        "tokens": len(ids),
+        "tokens": tokens,
         "tokens_sampled": sampled,
+        "segments": len(segments),
+        "forks": max(0, len(segments) - 1),
+        "reward_by": None if row.get("reward") is None else "agent",
+        "roles": list(dict.fromkeys(segment["role"] for segment in segments if segment.get("role"))),
         "broken": None,
     }
 

@@ -13,7 +13,7 @@ from sleuth.errors import InputError
 from sleuth.http.responses import HttpProblem
 from sleuth.page.transcript import call_text
 from sleuth.runs.run import STEP
-from sleuth.runs.trajectory import InvalidRow
+from sleuth.runs.trajectory import InvalidRow, segment_rows
 from sleuth.view.jsonl import Tree, parse_json
 from sleuth.view.library import Root, ViewedFolder
 from sleuth.view.listing import brief
@@ -32,30 +32,79 @@ _ACTION_TAG = re.compile(r"<(search|answer|access|tool_call)\b")
 _THOUGHT_TAG = re.compile(r"</?think>")
 
 Row = Mapping[str, Any]
-Spans = list[tuple[int, int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSegment:
+    """A segment with the position of its first token in the columns, which hold the tokens of all segments."""
+
+    row: Row
+    start: int
+    origin: Sequence[str]  # of each token: shared, given or sampled
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.origin)
+
+    @property
+    def sampled(self) -> list[int]:
+        return [self.start + place for place, origin in enumerate(self.origin) if origin == "sampled"]
+
+    @property
+    def prompt(self) -> tuple[int, int]:
+        """The positions between the shared tokens and the first sampled one."""
+        shared = sum(origin == "shared" for origin in self.origin)
+        return self.start + shared, next(iter(self.sampled), self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSpan:
+    """The positions of a turn's tokens; what the model was shown next ends at `until`."""
+
+    first: int
+    end: int
+    until: int
 
 
 def full_trajectory(files: TrajectoryFiles, at: TrajectoryId, tokenizer: Tokenizer | None, tokens: bool = True) -> Tree:
     """Return everything recorded about a trajectory; `missing` explains what is unavailable."""
     row = files.row(at)
     log = _token_log(files, at)
-    spans = turn_spans(row)
-    columns = token_columns(row, log, spans, tokenizer)
+    segments = place_segments(row)
+    spans = turn_spans(row, segments)
+    columns = token_columns(segments, log, spans, tokenizer)
     missing = {name: text for name, text in MISSING.items() if columns.get(name, 0) is None}
-    turns, ids, origin = _turns(row, spans, tokenizer), row.get("ids") or [], columns["origin"]
-    first = origin.index("sampled") if "sampled" in origin else len(ids)
+    turns, ids = _turns(row, columns["ids"], spans, tokenizer), columns["ids"]
     if any(hit["text"] is None for turn in turns for hit in turn["hits"]):
         missing["documents"] = MISSING["documents"]
+    described = [_describe(segment, number, ids, turns, tokenizer) for number, segment in enumerate(segments)]
     return {
         **brief(at, row),
         "tokens_all": len(ids),
         "advantage": log["advantage"] if isinstance(log.get("advantage"), float | int) else None,
         "score": row.get("score"),
         "seconds": row.get("seconds"),
-        "prompt": decode(tokenizer, ids[:first]) if tokenizer is not None and ids else None,
+        "prompt": described[0]["prompt"] if described else None,
         "turns": turns,
+        "segments": described,
         "tokens": columns if tokens else None,
         "missing": missing,
+    }
+
+
+def _describe(
+    segment: PlacedSegment, number: int, ids: Sequence[int], turns: Sequence[Tree], tokenizer: Tokenizer | None
+) -> Tree:
+    first, end = segment.prompt
+    return {
+        "role": segment.row.get("role") or "",
+        "parent": segment.row.get("parent"),
+        "shared": first - segment.start,
+        "start": segment.start,
+        "end": segment.end,
+        "sampled": len(segment.sampled),
+        "turns": [place for place, turn in enumerate(turns) if turn["segment"] == number],
+        "prompt": decode(tokenizer, ids[first:end]) if tokenizer is not None and ids else None,
     }
 
 
@@ -90,80 +139,103 @@ def _token_log(files: TrajectoryFiles, at: TrajectoryId) -> Tree:
     return found if isinstance(found, dict) else {}
 
 
-def _origins(row: Row) -> list[str]:
-    """Return the origin of each token: given to the model or sampled from it."""
-    runs = row.get("origin") or ()
-    described, count = sum(int(length) for _, length in runs), len(row.get("ids") or ())
-    if described != count:
-        raise HttpProblem(503, f"the origins of the trajectory cover {described} tokens, but it has {count}")
-    return [str(origin) for origin, length in runs for _ in range(int(length))]
+def place_segments(row: Row) -> list[PlacedSegment]:
+    found: list[PlacedSegment] = []
+    for number, segment in enumerate(segment_rows(row)):
+        runs, count = segment.get("origin") or (), len(segment.get("ids") or ())
+        described, shared = sum(int(length) for _, length in runs), int(segment.get("shared") or 0)
+        if described != count:
+            problem = f"the origins of the trajectory cover {described} tokens of segment {number}, but it has {count}"
+            raise HttpProblem(503, problem)
+        origin = [str(origin) for origin, length in runs for _ in range(int(length))]
+        if shared > count or "sampled" in origin[:shared]:
+            raise HttpProblem(503, f"segment {number} of the trajectory shares {shared} tokens that it does not have")
+        origin[:shared] = ["shared"] * shared
+        found.append(PlacedSegment(segment, found[-1].end if found else 0, origin))
+    return found
 
 
-def turn_spans(row: Row) -> Spans:
-    """Return the start and end position of each turn's tokens; None if the counts do not add up."""
-    sampled = [place for place, origin in enumerate(_origins(row)) if origin == "sampled"]
-    counts = [int(turn.get("tokens") or 0) for turn in row.get("turns") or ()]
-    if not sampled or sum(counts) != len(sampled):
-        return None
-    spans: list[tuple[int, int]] = []
-    taken = 0
-    for count in counts:
-        places = sampled[taken : taken + count]
-        edge = spans[-1][1] if spans else sampled[0]
-        spans.append((places[0], places[-1] + 1) if places else (edge, edge))
-        taken += count
+def turn_spans(row: Row, segments: Sequence[PlacedSegment]) -> list[TurnSpan | None]:
+    """Return the tokens of each turn; None for turns without tokens here, and if the counts do not add up."""
+    turns = row.get("turns") or []
+    spans: list[TurnSpan | None] = [None] * len(turns)
+    for index, segment in enumerate(segments):
+        own = [(number, turn.get("tokens")) for number, turn in enumerate(turns) if turn.get("segment", 0) == index]
+        calls = [(int(number), int(count or 0)) for number, count in segment.row.get("calls") or own]
+        sampled = segment.sampled
+        if not sampled or sum(count for _, count in calls) != len(sampled):
+            continue
+        edges: list[tuple[int, int]] = []
+        taken = 0
+        for _, count in calls:
+            places = sampled[taken : taken + count]
+            edge = edges[-1][1] if edges else sampled[0]
+            edges.append((places[0], places[-1] + 1) if places else (edge, edge))
+            taken += count
+        untils = [*(first for first, _ in edges[1:]), segment.end]
+        for (number, _), (first, end), until in zip(calls, edges, untils, strict=True):
+            if 0 <= number < len(spans):
+                spans[number] = TurnSpan(first, end, until)
     return spans
 
 
-def token_columns(row: Row, log: Tree, spans: Spans, tokenizer: Tokenizer | None) -> Tree:
-    """Return lists with one entry per token, null for given tokens; a column that was not recorded is None."""
-    ids, origin = [int(each) for each in row.get("ids") or ()], _origins(row)
+def token_columns(
+    segments: Sequence[PlacedSegment], log: Tree, spans: Sequence[TurnSpan | None], tokenizer: Tokenizer | None
+) -> Tree:
+    """Return lists with one entry per token of all segments, null where a token was not sampled here.
+
+    A column that was not recorded is None.
+    """
+    ids = [int(each) for segment in segments for each in segment.row.get("ids") or ()]
+    origin = [each for segment in segments for each in segment.origin]
     turn: list[int | None] = [None] * len(ids)
-    for number, (first, end) in enumerate(spans or ()):
-        turn[first:end] = [number if each == "sampled" else None for each in origin[first:end]]
-    return {
-        "ids": ids,
-        "text": token_texts(tokenizer, ids) if tokenizer is not None else None,
-        "origin": origin,
-        "logprob": _aligned(row.get("logprobs"), origin),
-        "version": _aligned(row.get("weights_versions"), origin),
-        "ratio": _aligned(log.get("ratio"), origin),
-        "advantage": _aligned(log.get("advantage"), origin),
-        "weight": _aligned(log.get("weight"), origin),
-        "turn": turn,
+    for number, span in enumerate(spans):
+        if span is not None:
+            own = slice(span.first, span.end)
+            turn[own] = [number if each == "sampled" else None for each in origin[own]]
+    texts = None
+    if tokenizer is not None:
+        texts = [text for each in segments for text in token_texts(tokenizer, ids[each.start : each.end])]
+    recorded = {
+        "logprob": [value for segment in segments for value in segment.row.get("logprobs") or ()],
+        "version": [value for segment in segments for value in segment.row.get("weights_versions") or ()],
+        **{name: log.get(name) for name in ("ratio", "advantage", "weight")},
     }
+    aligned = {name: _aligned(values, segments) for name, values in recorded.items()}
+    return {"ids": ids, "text": texts, "origin": origin, **aligned, "turn": turn}
 
 
-def _aligned(recorded: object, origin: Sequence[str]) -> list[float | None] | None:
+def _aligned(recorded: object, segments: Sequence[PlacedSegment]) -> list[float | None] | None:
     """Expand to all tokens a single value, one value per sampled token, or one per token after the prompt."""
-    sampled = [place for place, each in enumerate(origin) if each == "sampled"]
+    sampled = [place for segment in segments for place in segment.sampled]
     if not sampled or recorded is None:
         return None
     if isinstance(recorded, int | float):
         recorded = [recorded] * len(sampled)
     values = list(recorded) if isinstance(recorded, list) else []
     # If retrieved text is trained on as well, every token after the prompt has a value.
-    places = sampled if len(values) == len(sampled) else list(range(sampled[0], len(origin)))
+    after = [place for segment in segments for place in range(segment.prompt[1], segment.end)]
+    places = sampled if len(values) == len(sampled) else after
     if len(values) != len(places):
         return None
-    aligned: list[float | None] = [None] * len(origin)
+    aligned: list[float | None] = [None] * segments[-1].end
     for place, value in zip(places, values, strict=True):
         aligned[place] = value
     return aligned
 
 
-def _turns(row: Row, spans: Spans, tokenizer: Tokenizer | None) -> list[Tree]:
-    turns, ids = row.get("turns") or [], row.get("ids") or []
+def _turns(row: Row, ids: Sequence[int], spans: Sequence[TurnSpan | None], tokenizer: Tokenizer | None) -> list[Tree]:
+    turns = row.get("turns") or []
     rewards = (row.get("score") or {}).get("turns") or []
     if len(rewards) != len(turns):  # the reward function gave none
         rewards = [None] * len(turns)
-    ends = [*(first for first, _ in (spans or [])[1:]), len(ids)]
     found = []
-    for number, (turn, reward) in enumerate(zip(turns, rewards, strict=True)):
-        span, shown = spans[number] if spans else None, None
-        if span and tokenizer is not None and span[1] < ends[number]:
-            shown = decode(tokenizer, ids[span[1] : ends[number]])
-        found.append({**_turn(turn), "reward": reward, "span": list(span) if span else None, "shown": shown})
+    for turn, span, reward in zip(turns, spans, rewards, strict=True):
+        shown = None
+        if span and tokenizer is not None and span.end < span.until:
+            shown = decode(tokenizer, ids[span.end : span.until])
+        place = {"reward": reward, "segment": turn.get("segment", 0), "span": [span.first, span.end] if span else None}
+        found.append({**_turn(turn), **place, "shown": shown})
     return found
 
 
@@ -172,6 +244,8 @@ def _turn(turn: Row) -> Tree:
     queries = turn.get("queries") or ([turn["query"]] if turn.get("query") is not None else [])
     before = text.partition(f"<{turn['name']}>")[0] if turn.get("action") == "tool" else text
     tags = list(_ACTION_TAG.finditer(before))
+    if not tags:
+        before = before.rstrip().removesuffix(str(turn.get("answer") or ""))  # an answer without tags ends the text
     thought = _THOUGHT_TAG.sub("", before[: tags[-1].start()] if tags else before).strip()
     return {
         "action": turn.get("action"),

@@ -27,9 +27,9 @@ from sleuth.view.library import STEP_FILE, Kind, ViewedFolder
 
 STOPS = [each.value for each in StopReason]
 USABLE = [number for number, each in enumerate(StopReason) if each.usable]
-INTEGERS = {"start": "Q", "length": "Q", "question": "l", "group": "q", "sample": "q", "stop": "b"}
+INTEGERS = {"start": "Q", "length": "Q", "question": "l", "group": "q", "sample": "q", "stop": "b", "segments": "l"}
 FLOATS = {"reward": "d", "em": "d", "searches": "d"}  # NaN if not recorded
-INVALID = {"question": -1, "group": -1, "sample": -1, "stop": -1, **dict.fromkeys(FLOATS, float("nan"))}
+INVALID = dict.fromkeys(FLOATS, float("nan")) | dict.fromkeys(("question", "group", "sample", "stop", "segments"), -1)
 CLOCK_INTERVAL = 64  # rows between checks of the deadline
 
 Column = NDArray[Any]
@@ -120,6 +120,7 @@ class TrajectoryIndex:
             "group": row.group,
             "sample": row.sample,
             "stop": STOPS.index(row.stop.value),
+            "segments": 1 if row.segments is None else len(row.segments),
             "reward": _or_nan(row.score.total if row.score is not None else None),
             "em": _or_nan(parts.get("em")),
             "searches": _or_nan(parts.get("searches")),
@@ -160,12 +161,13 @@ class TrajectoryFilter:
     stops: Sequence[str] = ()
     group: int | None = None
     sample: int | None = None
+    segments_min: int | None = None
     text: str | None = None
 
     @property
     def needs_index(self) -> bool:
-        conditions = (self.question, self.source, self.reward_min, self.reward_max, self.group, self.sample)
-        return bool(self.stops) or any(each is not None for each in conditions)
+        rewards, counts = (self.reward_min, self.reward_max), (self.group, self.sample, self.segments_min)
+        return bool(self.stops) or any(each is not None for each in (self.question, self.source, *rewards, *counts))
 
     def includes_step(self, step: int) -> bool:
         return (self.step_from is None or step >= self.step_from) and (self.step_to is None or step <= self.step_to)
@@ -185,6 +187,8 @@ class TrajectoryFilter:
         for name in ("group", "sample"):
             if (value := getattr(self, name)) is not None:
                 mask &= columns[name] == value
+        if self.segments_min is not None:
+            mask &= columns["segments"] >= self.segments_min
         # Comparisons with NaN are false, so unknown rewards match no range.
         if self.reward_min is not None:
             mask &= columns["reward"] >= self.reward_min

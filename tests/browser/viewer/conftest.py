@@ -33,6 +33,7 @@ from sleuth.records import (
 )
 from sleuth.reward.rubric import measure
 from sleuth.runs.run import Run
+from sleuth.runs.trajectory import trajectory_row
 from sleuth.sft.quickstart_policy import build_tokenizer
 
 WORKSHOPS = ("Juniper Workshop", "Corvid Press", "Saltmarsh Foundry", "Larkspur Mills", "Ember Quay", "Thistle Works")
@@ -147,6 +148,33 @@ def hostile(tokens: Tokens, at: tuple[int, int, int]) -> Trajectory:
     return scribe.trajectory(question, group, sample, step, StopReason.ANSWERED)
 
 
+def outside(tokens: Tokens, at: tuple[int, int, int]) -> Trajectory:
+    """An attempt of an outside agent: a search, a word of the helper model, and a fork in which a writer answers."""
+    step, group, sample = at
+    scribe = Scribe(tokens, Random(0), step)
+    scribe.given(f"Question: {QUESTIONS[0].question}\n")
+    scribe.searched(f"I need the city of {WORKSHOPS[0]}.", WORKSHOPS[0], [Hit(passage(0, 0), 12.25)])
+    shared = len(scribe.ids)
+    call = "<think> I need the nation. </think> <tool_call></tool_call>"
+    scribe.said(call, ToolCall("lookup", {"city": CITIES[0], "depth": 2}), Outcome.RETURNED)
+    scribe.given(f"{CITIES[0]} lies within the borders of {NATIONS[0]}.")
+    first = scribe.trajectory(QUESTIONS[0], group, sample, step, StopReason.ANSWERED)
+    writer = Scribe(tokens, Random(1), step, scribe.ids[:shared], [False] * shared)
+    writer.given("Question: answer.\n")
+    writer.said(f"<answer> {NATIONS[0]} </answer>", Answer(NATIONS[0]), Outcome.ANSWERED)
+    second = writer.trajectory(QUESTIONS[0], group, sample, step, StopReason.ANSWERED)
+    helper = Turn("The passage is about the city.", Answer("The passage is about the city."), Outcome.ANSWERED, 0)
+    return replace(
+        first,
+        segments=(
+            replace(first.segments[0], role="searcher"),
+            replace(second.segments[0], role="writer", parent=0, shared=shared),
+        ),
+        turns=(*first.turns, replace(helper, segment=None), *(replace(turn, segment=1) for turn in second.turns)),
+        reward=Score(0.75),
+    )
+
+
 def scored(trajectory: Trajectory) -> Score:
     parts = measure(trajectory.question, trajectory)
     return Score(parts["em"], parts)
@@ -184,6 +212,13 @@ class Library:
         )
         run.write_token_log(step, self._learned(played, scores))
         run.append_metrics(step, self._metrics(step, pace, played, scores))
+
+    def outside_step(self, run: Run, step: int) -> None:
+        """Records a step of an outside agent, and a checkpoint with the tokenizer."""
+        played = [outside(self.tokens, (step, 0, sample)) for sample in range(2)]
+        run.write_trajectories(step, (trajectory_row(each, each.reward) for each in played))
+        run.write_token_log(step, ({"advantage": 0.5, "ratio": [1.0] * len(each.logprobs)} for each in played))
+        checkpoint(self, run, step)
 
     @staticmethod
     def _learned(played: list[Trajectory], scores: list[Score]) -> Iterator[dict[str, Any]]:

@@ -118,6 +118,50 @@ def test_samples_of_a_group_and_a_question_over_steps(tab: "Tab", steady: Callab
     expect(page.locator(".reader .about")).to_contain_text("step 23")
 
 
+def test_an_outside_agent(tab: "Tab", bare: "tuple[Library, str]") -> None:
+    library, address = bare
+    run = library.run("agents")
+    library.step(run, 1)
+    library.outside_step(run, 2)
+    page = tab.page
+    page.goto(f"{address}#/trajectories?run=runs/agents")
+    expect(page.get_by_role("status").first).to_have_text("18 trajectories")
+    page.get_by_label("at least").fill("2")
+    page.get_by_label("at least").press("Enter")
+    expect(page.get_by_role("status").first).to_have_text("2 trajectories")
+    expect(page.locator(".row").first).to_contain_text("2 segments")
+    page.locator(".row").first.click()
+    reader = page.locator(".reader")
+    expect(reader.locator(".about")).to_contain_text(
+        "2 segments, 1 fork · roles searcher, writer · 1 call of the helper model"
+    )
+    expect(reader.locator(".rewards")).to_contain_text("the agent")
+    expect(reader.locator(".segment")).to_have_count(2)
+    expect(reader.locator(".segment").last).to_contain_text("fork of segment 0")
+    expect(reader.locator(".turn.helper")).to_contain_text("The passage is about the city.")
+    expect(reader.locator(".conversation")).to_contain_text("in the next prompt")
+    tab.keep("conversation")
+    page.keyboard.press("t")
+    sections = reader.locator(".tokens section")
+    expect(sections).to_have_count(2)
+    expect(sections.first.locator(".t.shared")).to_have_count(0)
+    shared = sections.last.locator(".t.shared").first
+    expect(shared).to_be_hidden()
+    tab.keep("tokens")
+    sections.last.locator("summary").click()
+    shared.hover()
+    expect(page.locator(".readout")).to_contain_text("segment 1, token 0")
+    expect(page.locator(".readout")).to_contain_text("shared")
+    page.mouse.move(0, 0)
+    page.locator(".tokens").press("ArrowLeft")
+    expect(page.locator(".readout")).to_contain_text("segment 0, token")
+    expect(page.locator(".t.marked")).to_have_count(1)
+    tab.keep("shared")
+    page.keyboard.press("g")
+    expect(page.locator(".column").first.locator(".segment")).to_have_count(2)
+    tab.keep("group")
+
+
 def test_text_is_never_run(tab: "Tab", steady: Callable[[str], str]) -> None:
     page = tab.page
     markup = "<img src=x onerror="

@@ -115,3 +115,44 @@ def test_all_texts_are_escaped(read: Read, row: dict[str, Any]) -> None:
 def test_a_score_without_total(read: Read, row: dict[str, Any]) -> None:
     text = read(transcript(row | {"score": {"parts": {"em": 1.0}}}))[1]
     assert "right" in text
+
+
+def test_segments_of_an_outside_agent(read: Read, row: dict[str, Any]) -> None:
+    turns = row["turns"]
+    turns[1] = {
+        "action": "tool",
+        "name": "find",
+        "arguments": {"a": "b"},
+        "outcome": "returned",
+        "tokens": 3,
+        "text": "",
+    }
+    turns[2] |= {"segment": 1, "text": "<think>So.</think>Amrund"}
+    helper = {"action": "answer", "answer": "Hm", "text": "Looks right.", "segment": None, "outcome": "answered"}
+    row |= {"turns": [*turns[:2], helper, turns[2], dict(turns[0])], "reward": {"total": 1.0, "parts": {}}}
+    row["segments"] = [
+        {"role": "searcher", "parent": None, "shared": 0},
+        {"role": "", "parent": 0, "shared": 1200},
+    ]
+    _, text = read(transcript(row))
+    said = [
+        "Segment 0, searcher",
+        "searchVelcor founder",
+        "findb",
+        "helper model, not trained onLooks right.",
+        "Segment 1, 1,200 tokens shared with segment 0",
+        "thoughtSo.answerAmrund",
+        "Segment 0, searcher",
+        "reward from the agent 1",
+    ]
+    assert text.count("Segment 0, searcher") == 2
+    places = [text.index(each) for each in said[:6]]
+    assert places == sorted(places)
+    assert said[-1] in text
+
+
+def test_a_reward_without_a_right_answer_is_no_verdict(read: Read, row: dict[str, Any]) -> None:
+    row |= {"golden_answers": [], "reward": {"total": 0.5, "parts": {}}, "score": {"total": 0.5, "parts": {"em": 0.0}}}
+    text = read(transcript(row))[1]
+    assert "wrong" not in text
+    assert "reward 0.5" in text

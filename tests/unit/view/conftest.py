@@ -88,6 +88,43 @@ def episode(tokenizer: Tokenizer) -> Callable[..., Trajectory]:
     return make
 
 
+@pytest.fixture
+def forked(tokenizer: Tokenizer) -> Callable[..., Trajectory]:
+    """Build an outside agent's attempt: two calls, a call of the helper model, and a fork of the first for a writer."""
+
+    def segment(parts: Sequence[tuple[str, bool]], **fields: Any) -> Segment:
+        ids = [(token, sampled) for text, sampled in parts for token in tokenizer.encode(text).ids]
+        count = sum(sampled for _, sampled in ids)
+        tokens, sampled = zip(*ids, strict=True)
+        return Segment(tokens, sampled, tuple(-0.5 for _ in range(count)), (7,) * count, **fields)
+
+    def make(sample: int = 0, step: int = 4) -> Trajectory:
+        question = Question("q5", "Who wrote it?", ("Ada",), "library")
+        call, seen = '<tool_call>{"name": "find", "arguments": {"book": "X"}}</tool_call>', "[X: by Ada]"
+        opening = [("Who?\n", False), (call, True), (seen, False)]
+        shared = [(text, False) for text, _ in opening]
+        turns = (
+            Turn(call, ToolCall("find", {"book": "X"}), Outcome.RETURNED, len(call)),
+            Turn("Ada?", Answer("Ada?"), Outcome.ANSWERED, 4),
+            Turn("Looks right.", Answer("Looks right."), Outcome.ANSWERED, 0, segment=None),
+            Turn("hm</think>Ada", Answer("Ada"), Outcome.ANSWERED, 13, segment=1),
+            Turn("Grade: 1", Answer("Grade: 1"), Outcome.ANSWERED, 0, segment=None),
+        )
+        segments = (
+            segment([*opening, ("Ada?", True)], calls=((0, len(call)), (1, 4))),
+            segment(
+                [*shared, ("Write.", False), ("hm</think>Ada", True)],
+                role="writer",
+                parent=0,
+                shared=sum(len(text) for text, _ in opening),
+                calls=((3, 13),),
+            ),
+        )
+        return Trajectory(question, 0, sample, step, segments, turns, StopReason.ANSWERED, reward=Score(0.5))
+
+    return make
+
+
 def scored(trajectory: Trajectory) -> Score:
     right = float(trajectory.answer == "Ada")
     return Score(right, {"em": right, "f1": right, "format": 1.0, "searches": 1.0})

@@ -9,6 +9,7 @@ const NAMES = {
   max: "reward_max",
   stop: "stop",
   group: "group",
+  segments: "segments_min",
   sample: "sample",
   text: "text",
   order: "order",

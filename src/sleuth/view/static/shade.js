@@ -29,7 +29,9 @@ function origin({ origin: origins }) {
     ["c0", 0.3, "sampled by the model, trained on"],
     [null, 0, "given: prompt and documents"],
   ];
-  return { of: (place) => (origins[place] === "sampled" ? ["c0", 0.3] : null), legend };
+  const looks = { sampled: ["c0", 0.3], shared: ["quiet", 0.15] };
+  if (origins.includes("shared")) legend.push([...looks.shared, "shared with the parent segment, which trains on it"]);
+  return { of: (place) => looks[origins[place]] ?? null, legend };
 }
 
 function logprob({ logprob: values }) {

@@ -2,31 +2,55 @@
 
 import { h } from "../element.js";
 import { counted, share } from "../number.js";
+import { segmented, segmentHeading } from "./segment.js";
 
 const NOTES = {
   refused: "Refused: no searches were left.",
   unavailable: "The search engine gave no answer.",
 };
 
-/** The turns of a trajectory. */
-export function conversation({ turns, failure, prompt }) {
-  const opening = prompt && h("li", { class: "turn" }, unfolding("prompt", "Prompt", prompt));
+/** The turns of a trajectory; `prompts` is whether to show the prompts. */
+export function conversation({ turns, segments, failure, prompt }, prompts = true) {
+  const several = segmented(segments);
+  const opening = prompts && !several && prompt && h("li", { class: "turn" }, unfolding("prompt", "Prompt", prompt));
   const silence = !turns.length && h("p", { class: "quiet" }, "The model generated nothing.");
+  const spoken = (turn) => h("li", { class: turn.segment === null ? "turn helper" : "turn" }, acts(turn));
   return [
-    h(
-      "ol",
-      { class: "conversation" },
-      opening,
-      turns.map((turn) => h("li", { class: "turn" }, acts(turn))),
-    ),
+    h("ol", { class: "conversation" }, opening, several ? divided(turns, segments, prompts, spoken) : turns.map(spoken)),
     silence,
     failure && h("p", { class: "bad" }, failure),
   ];
 }
 
+/** The turns in order, with a heading where the segment changes, and the new part of its prompt. */
+function divided(turns, segments, prompts, spoken) {
+  const seen = new Set();
+  let current = null;
+  return turns.map((turn) => {
+    const number = turn.segment;
+    if (number === null || number === current || !segments[number]) return spoken(turn);
+    current = number;
+    const { prompt, parent } = segments[number];
+    const opening = !seen.has(number) && prompts && prompt;
+    const heading = h("li", {}, segmentHeading(segments[number], number, seen.has(number)));
+    seen.add(number);
+    return [
+      heading,
+      opening && h("li", { class: "turn" }, unfolding("prompt", parent === null ? "Prompt" : "New part of the prompt", opening)),
+      spoken(turn),
+    ];
+  });
+}
+
 function acts(turn) {
+  if (turn.segment === null) return [line("result", turn.text || "(empty)", "helper"), note("Reply of the helper model, not trained on.")];
   const asked = [turn.queries.map((query) => line("search", query)), turn.urls.map((url) => line("access", url))];
-  const called = turn.action === "tool" && [line("search", turn.call, turn.tool), line("result", turn.result, `${turn.tool} result`)];
+  const called = turn.action === "tool" && [
+    line("search", turn.call, turn.tool),
+    line("result", turn.result, `${turn.tool} result`),
+    // The agent itself ran the function; its result is known only as part of the next prompt.
+    turn.result === null && !turn.hits.length && turn.shown && unfolding(`${turn.tool} result`, "in the next prompt", turn.shown),
+  ];
   // Hits of an answer turn were retrieved before generation (method rag).
   const before = ["search", "access", "tool"].includes(turn.action) ? [] : [documents(turn)];
   const spoken = [

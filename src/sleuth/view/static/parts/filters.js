@@ -50,6 +50,7 @@ export function filters(query, shelf, source, stops) {
           ),
         ),
         source.run && named("group", field("group", "any")),
+        named("segments", field("segments", "at least")),
         named("question", field("question", "id", { class: "field", inputmode: "text" })),
         active > 0 && h("button", { class: "plain", onclick: () => change(none()) }, "clear"),
       ),

@@ -38,7 +38,7 @@ function column(sample, at) {
     "article",
     { class: sample.at === at ? "column chosen" : "column" },
     h("header", {}, open, badge(sample), rewards(sample)),
-    conversation({ ...sample, prompt: null }),
+    conversation(sample, false),
   );
 }
 

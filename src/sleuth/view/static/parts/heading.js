@@ -2,7 +2,7 @@
 
 import { words } from "../curves.js";
 import { h } from "../element.js";
-import { short } from "../number.js";
+import { counted, short } from "../number.js";
 import { changed } from "../route.js";
 import { STOPS, verdict } from "../verdict.js";
 
@@ -17,6 +17,7 @@ export function heading(trajectory) {
       { class: "about" },
       badge(trajectory),
       h("span", { class: "quiet" }, standing(trajectory)),
+      contexts(trajectory),
       alone(trajectory),
     ),
     answers(trajectory),
@@ -32,6 +33,17 @@ function alone({ question_id: question }) {
   );
 }
 
+/** The number of segments and forks, and the roles; null for a plain trajectory. */
+function contexts({ segments, forks, roles, turns }) {
+  const helpers = turns.filter((turn) => turn.segment === null).length;
+  const counts = [
+    segments.length > 1 && `${counted(segments.length, "segment")}, ${counted(forks, "fork")}`,
+    roles.length > 0 && `${roles.length === 1 ? "role" : "roles"} ${roles.join(", ")}`,
+    helpers > 0 && counted(helpers, "call of the helper model", "calls of the helper model"),
+  ].filter(Boolean);
+  return counts.length ? h("span", { class: "quiet contexts" }, counts.join(" · ")) : null;
+}
+
 /** Verdict as a badge. */
 export function badge(trajectory) {
   const [word, tone] = verdict(trajectory);
@@ -39,7 +51,7 @@ export function badge(trajectory) {
 }
 
 /** Reward and its parts. */
-export function rewards({ score, advantage }) {
+export function rewards({ score, advantage, reward_by: by }) {
   if (!score) return null;
   const pairs = [["reward", score.total], ...Object.entries(score.parts ?? {}), ["advantage", advantage]];
   const known = pairs.filter(([, value]) => typeof value === "number");
@@ -49,6 +61,7 @@ export function rewards({ score, advantage }) {
     known.map(([name, value], place) =>
       h("div", { class: place ? null : "total" }, h("dt", {}, words(name)), h("dd", { class: "figure" }, short(value))),
     ),
+    by && h("div", {}, h("dt", {}, "reward from"), h("dd", {}, `the ${by}`)),
   );
 }
 

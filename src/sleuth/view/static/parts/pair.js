@@ -33,6 +33,6 @@ function column(name, trajectory) {
     "article",
     { class: "column" },
     h("header", {}, h("strong", {}, name), badge(trajectory), rewards(trajectory)),
-    conversation({ ...trajectory, prompt: null }),
+    conversation(trajectory, false),
   );
 }

@@ -58,6 +58,7 @@ function item(row, at, evaluation) {
     h("span", { class: `dot ${tone}`, title: word }),
     evaluation ? null : h("span", { class: "quiet figure sample", title: "sample" }, row.sample),
     h("span", { class: row.stop === "answered" ? "ended clip" : "ended clip quiet", dir: "auto" }, ended),
+    row.segments > 1 && h("span", { class: "quiet figure", title: counted(row.forks, "fork") }, counted(row.segments, "segment")),
     h("span", { class: "quiet figure" }, counted(row.searches, "search", "searches")),
     h("span", { class: "reward figure" }, share(row.reward)),
   );

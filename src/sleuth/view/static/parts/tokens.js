@@ -4,12 +4,14 @@ import { h, replace } from "../element.js";
 import { short } from "../number.js";
 import { OVERLAYS, available, shade } from "../shade.js";
 import { segments } from "./choice.js";
+import { segmented, segmentHeading } from "./segment.js";
 
+const FOLDED = 40; // shared tokens that are shown without being asked for
 const FIGURES = ["logprob", "ratio", "advantage", "version"];
 
 /** The tokens with the overlay `by`; `chosen(name)` is called when another is selected. */
 export function tokenView(trajectory, by, chosen) {
-  const { tokens, missing } = trajectory;
+  const { tokens, missing, segments: parts } = trajectory;
   if (!tokens?.ids.length)
     return h(
       "p",
@@ -21,8 +23,12 @@ export function tokenView(trajectory, by, chosen) {
   const options = Object.entries(OVERLAYS).map(([key, { title }]) => [key, title, !available(tokens, key)]);
   const readout = h("p", { class: "readout figure", role: "status" }, hint());
   const pieces = tokens.ids.map((id, place) => piece(tokens, place, colours.of(place)));
-  const text = h("div", { class: "tokens", tabindex: 0, "aria-label": "Tokens; arrow keys move", dir: "auto" }, pieces);
-  follow(text, (place) => replace(readout, told(tokens, place)));
+  const text = h(
+    "div",
+    { class: "tokens", tabindex: 0, "aria-label": "Tokens; arrow keys move", dir: "auto" },
+    segmented(parts) ? parts.map((part, number) => section(part, number, pieces)) : pieces,
+  );
+  follow(text, pieces, (place) => replace(readout, told(tokens, place, parts)));
   return h(
     "div",
     { class: `tokenview by-${name}` },
@@ -33,18 +39,33 @@ export function tokenView(trajectory, by, chosen) {
   );
 }
 
+/** One segment; a long shared prefix is folded. */
+function section(part, number, pieces) {
+  const own = part.start + part.shared;
+  const shared = pieces.slice(part.start, own);
+  const fold = () =>
+    h("details", { class: "raw shared" }, h("summary", {}, `${shared.length} tokens shared with segment ${part.parent}`), shared);
+  return h(
+    "section",
+    {},
+    segmentHeading(part, number),
+    shared.length > FOLDED ? fold() : shared,
+    pieces.slice(own, part.end),
+  );
+}
+
 function piece(tokens, place, look) {
   const text = tokens.text?.[place] ?? ` ${tokens.ids[place]}`;
   const style = look?.[0] ? { "--tone": `var(--${look[0]})`, "--strength": `${(100 * look[1]).toFixed(0)}%` } : {};
   const shown = text === "" ? "∅" : text;
   return h(
     "span",
-    { class: tokens.origin[place] === "sampled" ? "t sampled" : "t", style, "data-place": place },
+    { class: tokens.origin[place] === "given" ? "t" : `t ${tokens.origin[place]}`, style, "data-place": place },
     shown.includes("\n") ? [h("i", { class: "break" }, "↵"), shown] : shown,
   );
 }
 
-function follow(text, told) {
+function follow(text, pieces, told) {
   let marked = null;
   const mark = (element) => {
     if (!element || element === marked) return;
@@ -56,21 +77,25 @@ function follow(text, told) {
   for (const event of ["pointerover", "click"])
     text.addEventListener(event, ({ target }) => mark(target.closest(".t")));
   text.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: "nextElementSibling", ArrowLeft: "previousElementSibling" }[event.key];
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    mark(marked ? marked[step] : text.firstElementChild);
+    mark(marked ? pieces[Number(marked.dataset.place) + step] : pieces[0]);
+    const folded = marked.closest("details");
+    if (folded) folded.open = true;
     marked.scrollIntoView({ block: "nearest" });
   });
 }
 
-function told(tokens, place) {
+function told(tokens, place, parts) {
+  const number = parts.findIndex(({ start, end }) => start <= place && place < end);
+  const at = segmented(parts) ? `segment ${number}, token ${place - parts[number].start}` : `token ${place}`;
   const figures = FIGURES.filter((name) => tokens[name]?.[place] !== null && tokens[name] !== null).map((name) =>
     h("span", {}, h("span", { class: "quiet" }, name), " ", short(tokens[name][place])),
   );
   return [
     h("code", {}, JSON.stringify(tokens.text?.[place] ?? tokens.ids[place])),
-    h("span", { class: "quiet" }, `token ${place}, id ${tokens.ids[place]}, ${tokens.origin[place]}`),
+    h("span", { class: "quiet" }, `${at}, id ${tokens.ids[place]}, ${tokens.origin[place]}`),
     figures,
   ];
 }

@@ -1,6 +1,6 @@
 """Trajectories as JSON rows: conversion for writing, and schemas for reading."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from reprlib import repr as shorten
 from typing import Annotated, Any, TypeVar
 
@@ -120,6 +120,13 @@ def unsupported_version(row: Mapping[str, Any]) -> str | None:
     return None
 
 
+def segment_rows(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the segments of a row; a row without `segments` is itself the only one, if it has tokens."""
+    if row.get("segments") is not None:
+        return list(row["segments"])
+    return [row] if row.get("ids") else []
+
+
 Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]
 Count = Annotated[int, Field(ge=0, le=10**6)]
@@ -157,6 +164,7 @@ class RowHeader(RowSchema):
     sample: Integer = 0
     stop: Annotated[StopReason, Field(strict=False)]
     score: ScoreRow | None = None
+    segments: Sequence[RowSchema] | None = None
 
 
 class HitRow(RowSchema):
@@ -214,7 +222,7 @@ class SegmentRow(TokensRow):
 class FullRow(TokensRow, RowText, RowHeader):
     """Every field that is displayed."""
 
-    segments: list[SegmentRow] | None = None
+    segments: Sequence[SegmentRow] | None = None
     reward: ScoreRow | None = None
     failure: str | None = None
     seconds: Number | None = None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from sleuth.gateway.api import Api, Decode, ParsedRequest, error_body, event, parse_request
 from sleuth.gateway.calls import Call, Choice, Reply
@@ -35,6 +35,13 @@ class TextRequest(OpenAIRequest):
 
     prompt: str | list[Annotated[int, Field(ge=0)]]
     logprobs: Annotated[int, Field(ge=0, le=1)] | None = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _check_single(cls, prompt: object) -> object:
+        if isinstance(prompt, list) and not all(isinstance(token_id, int) for token_id in prompt):
+            raise ValueError("expected one text or one list of token ids; send a request for each prompt")
+        return prompt
 
 
 def parse(body: bytes) -> ParsedRequest[TextRequest]:

@@ -25,7 +25,6 @@ from sleuth.gateway.chat_completions import (
     AS_IN_TRAINING,
     IGNORED,
     INSTRUCTION_ROLES,
-    FunctionDeclaration,
     chat_logprobs,
     usage_of,
 )
@@ -48,10 +47,13 @@ class Item(Strict):
     output: str | list[Part] | None = None
 
 
-class ResponseTool(FunctionDeclaration):
+class ResponseTool(Strict):
     """A function that the model may call."""
 
     type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: Any = None
 
 
 class NamedFunction(Strict):

@@ -93,6 +93,7 @@ def cispo(sampled: Sampled, bounds: Bounds) -> TokenLoss:
 
 
 LOSSES: dict[str, PolicyLoss] = {"clipped": clipped, "gspo": gspo, "cispo": cispo}
+TOKENWISE = ("clipped", "cispo")  # losses in which no token depends on others of its trajectory
 
 
 def _surrogate(ratio_T: Tensor, advantage_T: Tensor, bounds: Bounds) -> TokenLoss:

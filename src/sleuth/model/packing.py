@@ -12,22 +12,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 WEIGHT = "weight"  # the loss weight, a column that every row has
+TEMPERATURE = "temperature"  # the temperature at which a token was sampled, if not all have the same
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One training sequence: tokens, positions of scored tokens, and columns with one value per scored token."""
+    """One training sequence: tokens, positions of scored tokens, and columns with one value per scored token.
+
+    Rows with the same `trajectory` belong together; a row without it stands alone.
+    """
 
     ids_L: Tensor
     positions_S: Tensor
     columns: Mapping[str, Tensor]
+    trajectory: int | None = None
 
     def __post_init__(self) -> None:
-        if not len(self.ids_L) or (len(self.positions_S) and int(self.positions_S[0]) == 0):
+        if not len(self.ids_L) or (len(self.positions_S) and int(self.positions_S.min()) == 0):
             raise ValueError("a row needs tokens, and its first token cannot be scored, because nothing precedes it")
         for name, column in self.columns.items():
             if column.shape != self.positions_S.shape:
                 raise ValueError(f"column {name} has {len(column)} values for {len(self.positions_S)} scored tokens")
+
+    def key(self, index: int) -> int:
+        """Return a number that rows of one trajectory share; `index` is that of the row in its batch."""
+        return -1 - index if self.trajectory is None else self.trajectory
 
     def with_columns(self, **columns: Tensor) -> "Row":
         return replace(self, columns={**self.columns, **columns})
@@ -37,8 +46,8 @@ class Row:
 class Pack:
     """Several rows as tensors.
 
-    `rows` holds the indices of the rows in the batch, `scored` their numbers of scored tokens, and `row_T` each scored
-    token's row within the pack. The state at `before_T` predicts `target_T`.
+    `rows` holds the indices of the rows in the batch, `scored` their numbers of scored tokens, and `row_T` the number
+    of each scored token's row, or trajectory, within the pack. The state at `before_T` predicts `target_T`.
     """
 
     rows: tuple[int, ...]
@@ -91,9 +100,12 @@ def concatenate(rows: Sequence[Row], indices: Sequence[int], device: torch.devic
     chosen = [rows[index] for index in indices]
     lengths, scored = [len(each.ids_L) for each in chosen], [len(each.positions_S) for each in chosen]
     starts_R = torch.tensor([0, *lengths[:-1]]).cumsum(0)
-    row_T = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(scored))
+    scored_R = torch.tensor(scored)
+    numbers: dict[int, int] = {}
+    keys = [each.key(index) for index, each in zip(indices, chosen, strict=True)]
+    row_R = torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
     ids_N = torch.cat([each.ids_L for each in chosen])
-    positions_T = torch.cat([each.positions_S for each in chosen]) + starts_R[row_T]
+    positions_T = torch.cat([each.positions_S for each in chosen]) + starts_R.repeat_interleave(scored_R)
     return Pack(
         rows=tuple(indices),
         scored=tuple(scored),
@@ -101,6 +113,6 @@ def concatenate(rows: Sequence[Row], indices: Sequence[int], device: torch.devic
         ids_N=ids_N.to(device),
         before_T=(positions_T - 1).to(device),
         target_T=ids_N[positions_T].to(device),
-        row_T=row_T.to(device),
+        row_T=row_R.repeat_interleave(scored_R).to(device),
         columns={name: torch.cat([each.columns[name] for each in chosen]).to(device) for name in chosen[0].columns},
     )

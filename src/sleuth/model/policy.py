@@ -18,7 +18,7 @@ from sleuth.errors import ConfigError
 from sleuth.model import lm_head, load, lora
 from sleuth.model.attention import PackedLayout
 from sleuth.model.lora import LoRA
-from sleuth.model.packing import Pack
+from sleuth.model.packing import TEMPERATURE, Pack
 from sleuth.model.tokens import Tokens
 from sleuth.runs import checksums
 
@@ -102,12 +102,22 @@ class Policy:
         return states_NW
 
     def score(self, pack: Pack, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy at each scored token of a pack."""
+        """Log-probability and entropy at each scored token of a pack; a column of temperatures takes precedence."""
         if self.sharded is not None:
             return self.sharded(pack, temperature)
         states_TW = self.states(pack)[pack.before_T]
         projection = lm_head.output_projection(self.model)
-        return lm_head.score_tokens(states_TW, projection.weight, projection.bias, pack.target_T, temperature)
+        head = projection.weight, projection.bias
+        temperature_T = pack.columns.get(TEMPERATURE)
+        if temperature_T is None or not len(temperature_T):
+            return lm_head.score_tokens(states_TW, *head, pack.target_T, temperature)
+        places, parts = [], []
+        for each in temperature_T.unique().tolist():
+            places.append((temperature_T == each).nonzero()[:, 0])
+            parts.append(lm_head.score_tokens(states_TW[places[-1]], *head, pack.target_T[places[-1]], each))
+        order_T = torch.cat(places).argsort()
+        logprobs, entropies = zip(*parts, strict=True)
+        return torch.cat(logprobs)[order_T], torch.cat(entropies)[order_T]
 
     def weights(self, buffers: HostBuffers | None) -> Weights:
         """Copy the full weights to the host; a rank that passes None only takes part in gathering them."""

@@ -1,10 +1,12 @@
-"""Credit assignment: convert the rewards of trajectories to an advantage for each scored token.
+"""Credit assignment: convert the rewards of trajectories to an advantage for each trained token.
 
-Suffixes: N trajectories, S scored tokens of one trajectory, T scored tokens of all of them.
+A trajectory has one reward, baseline and KL penalty, however many segments hold its tokens.
+
+Suffixes: N trajectories, S trained tokens of one trajectory, T trained tokens of all of them, K turns.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,9 +14,9 @@ from torch import Tensor
 from sleuth.algorithms import gae, kl
 from sleuth.algorithms.advantage import divisor, penalise_overlong, whiten
 from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.model.packing import Row
 from sleuth.records import Group, StopReason, Trajectory
 from sleuth.train import objective
+from sleuth.train.experience import Experience
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ def shape_rewards(batch: RewardBatch, algorithm: AlgorithmConfig, context: int) 
     """Return the rewards, minus a penalty near the context limit if `algorithm.overlong = "shape"`."""
     if algorithm.overlong != "shape":
         return batch.rewards_N
-    lengths_N = torch.tensor([len(trajectory.ids) for trajectory in batch.trajectories])
+    longest = (max((len(each.ids) for each in trajectory.segments), default=0) for trajectory in batch.trajectories)
+    lengths_N = torch.tensor(list(longest))
     return penalise_overlong(batch.rewards_N, lengths_N, context, algorithm.overlong_tokens)
 
 
@@ -53,63 +56,79 @@ def is_trained_on(trajectory: Trajectory, algorithm: AlgorithmConfig) -> bool:
     return algorithm.overlong != "filter" or trajectory.stop is not StopReason.OUT_OF_TOKENS
 
 
-def attach_turn_rewards(rows: Sequence[Row], batch: RewardBatch) -> list[Row]:
-    """Add the column turn_reward if the batch has turn rewards, each at the last scored token of its turn."""
+def attach_turn_rewards(experiences: Sequence[Experience], batch: RewardBatch) -> list[Experience]:
+    """Add the column turn_reward if the batch has turn rewards, each at the last trained token of its turn.
+
+    The reward of a turn without trained tokens counts at the last one before it.
+    """
     if not any(batch.turns):
-        return list(rows)
+        return list(experiences)
     attached = []
-    for row, trajectory, turns in zip(rows, batch.trajectories, batch.turns, strict=True):
-        sampled_L = torch.tensor(trajectory.sampled)
-        turn_L = (sampled_L & ~sampled_L.roll(1)).cumsum(0) - 1
-        turn_S = turn_L[row.positions_S]
-        is_last_S = torch.cat([turn_S[1:] != turn_S[:-1], torch.ones(min(1, len(turn_S)), dtype=torch.bool)])
-        rewards = torch.tensor(turns) if turns else torch.zeros(int(turn_L[-1]) + 1)
-        attached.append(row.with_columns(turn_reward=torch.where(is_last_S, rewards[turn_S], 0.0)))
+    for experience, turns in zip(experiences, batch.turns, strict=True):
+        rewards_K, order_S = torch.tensor(turns, dtype=torch.float32), experience.call_order
+        last_K = torch.searchsorted(experience.turn_S[order_S], torch.arange(len(turns)), right=True) - 1
+        paid_K = last_K >= 0
+        paid_S = torch.zeros(len(experience)).index_add(0, order_S[last_K[paid_K]], rewards_K[paid_K])
+        earlier = float(rewards_K[~paid_K].sum())
+        attached.append(replace(experience.with_columns(turn_reward=paid_S), earlier=earlier))
     return attached
 
 
 def attach_advantages(
-    rows: Sequence[Row], rewards_N: Tensor, groups_N: Tensor, algorithm: AlgorithmConfig, kl_coefficient: float
-) -> list[Row]:
+    experiences: Sequence[Experience],
+    rewards_N: Tensor,
+    groups_N: Tensor,
+    algorithm: AlgorithmConfig,
+    kl_coefficient: float,
+) -> list[Experience]:
     """Add the column advantage and, with a critic, the column return."""
     penalised = algorithm.kl.place == "reward"
-    divergence = [torch.zeros(len(row.positions_S)) for row in rows]
+    divergence = [torch.zeros(len(each)) for each in experiences]
     if penalised:
         estimator = kl.ESTIMATORS[algorithm.kl.resolved_estimator]
-        divergence = [estimator(row.columns["old"], row.columns["reference"]) for row in rows]
+        divergence = [estimator(each.columns["old"], each.columns["reference"]) for each in experiences]
     if algorithm.advantage == "gae":
-        return _attach_gae(rows, rewards_N, divergence, algorithm, kl_coefficient)
+        return _attach_gae(experiences, rewards_N, divergence, algorithm, kl_coefficient)
     sums_N = torch.stack([each_S.sum() for each_S in divergence])
     net_N = kl.subtract_penalty(rewards_N, sums_N, kl_coefficient) if penalised else rewards_N
     advantages_N = objective.advantages(algorithm, net_N, groups_N)
-    tokens = [each.expand(len(row.positions_S)).float() for row, each in zip(rows, advantages_N, strict=True)]
-    if rows and "turn_reward" in rows[0].columns:
+    tokens = [value.expand(len(each)).float() for each, value in zip(experiences, advantages_N, strict=True)]
+    if experiences and "turn_reward" in experiences[0].columns:
         # Reward-to-go: a token is not credited for earlier turns. The baseline is still computed per trajectory.
         for index, scale in enumerate(divisor(algorithm.advantage, net_N, groups_N)):
-            paid_S = rows[index].columns["turn_reward"]
-            tokens[index] = tokens[index] - (paid_S.cumsum(0) - paid_S) / scale
-    return [row.with_columns(advantage=each_S) for row, each_S in zip(rows, tokens, strict=True)]
+            tokens[index] = tokens[index] - _paid_before(experiences[index]) / scale
+    return [each.with_columns(advantage=value_S) for each, value_S in zip(experiences, tokens, strict=True)]
+
+
+def _paid_before(experience: Experience) -> Tensor:
+    """The sum of the turn rewards before each token."""
+    order_S = experience.call_order
+    paid_S = experience.columns["turn_reward"][order_S]
+    before_S = torch.empty_like(paid_S)
+    before_S[order_S] = paid_S.cumsum(0) - paid_S + experience.earlier
+    return before_S
 
 
 def _attach_gae(
-    rows: Sequence[Row],
+    experiences: Sequence[Experience],
     rewards_N: Tensor,
     divergence: Sequence[Tensor],
     algorithm: AlgorithmConfig,
     kl_coefficient: float,
-) -> list[Row]:
-    """Attach GAE advantages: each turn reward counts at the end of its turn, the rest at the last token."""
-    token_rewards = [-kl_coefficient * each_S for each_S in divergence]
-    for row, each_S, reward in zip(rows, token_rewards, rewards_N, strict=True):
-        paid_S = row.columns.get("turn_reward", torch.zeros(()))
+) -> list[Experience]:
+    """Attach GAE advantages in call order: a turn reward counts at the end of its turn, the rest at the last token."""
+    orders = [each.call_order for each in experiences]
+    token_rewards = [-kl_coefficient * each_S[order_S] for each_S, order_S in zip(divergence, orders, strict=True)]
+    for experience, order_S, each_S, reward in zip(experiences, orders, token_rewards, rewards_N, strict=True):
+        paid_S = experience.columns.get("turn_reward", torch.zeros(len(experience)))[order_S]
         each_S += paid_S
-        each_S[-1:] += reward - paid_S.sum()
-    lengths = [len(row.positions_S) for row in rows]
-    values_T = torch.cat([row.columns["value"] for row in rows])
+        each_S[-1:] += reward - paid_S.sum() - experience.earlier
+    lengths = [len(each) for each in experiences]
+    values_T = torch.cat([each.columns["value"][order_S] for each, order_S in zip(experiences, orders, strict=True)])
     rewards_T, critic = torch.cat(token_rewards), algorithm.critic
     advantages_T, returns_T = gae.gae(rewards_T, values_T, torch.tensor(lengths), critic.gamma, critic.lam)
-    parts = zip(whiten(advantages_T).split(lengths), returns_T.split(lengths), strict=True)
+    parts = zip(experiences, orders, whiten(advantages_T).split(lengths), returns_T.split(lengths), strict=True)
     return [
-        row.with_columns(**{"advantage": advantage_S, "return": return_S})
-        for row, (advantage_S, return_S) in zip(rows, parts, strict=True)
+        each.with_columns(**{"advantage": advantage_S[order_S.argsort()], "return": return_S[order_S.argsort()]})
+        for each, order_S, advantage_S, return_S in parts
     ]

@@ -1,6 +1,6 @@
 """Metrics of a training step (timing, speed, memory, rollouts, staleness), and its per-token log.
 
-Suffixes: S scored tokens of a trajectory, T scored tokens of a pack.
+Suffixes: S trained tokens of a trajectory, T scored tokens of a pack.
 """
 
 import resource
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from sleuth.agent.tools import Usage
 from sleuth.engines.paged.scheduler import EngineStats
-from sleuth.model.packing import WEIGHT, Pack, Row
+from sleuth.model.packing import WEIGHT, Pack
 from sleuth.model.policy import Policy
 from sleuth.records import Group, Malformed, StopReason, Trajectory
+from sleuth.train.experience import Experience
 from sleuth.train.ranks import Ranks
 
 Metrics = dict[str, float]
@@ -197,61 +198,75 @@ LoggedRow = dict[str, float | list[float | None] | None]
 class TokenLog:
     """Collects per-token values of a step; ratios stay on the device until an update is finished."""
 
-    _trajectories: list[Trajectory] = field(default_factory=list)
-    _rows: list[Row] = field(default_factory=list)
+    _experiences: list[Experience] = field(default_factory=list)
     _weights: dict[int, Tensor] = field(default_factory=dict)
     _ratios: dict[int, Tensor] = field(default_factory=dict)
     _pending: list[tuple[tuple[int, ...], tuple[int, ...], Tensor]] = field(default_factory=list)
 
-    def start(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> None:
-        """Begin a step; the rows must have the column advantage."""
-        self._trajectories, self._rows = list(trajectories), list(rows)
+    def start(self, experiences: Sequence[Experience]) -> None:
+        """Begin a step; the experiences must have the column advantage."""
+        self._experiences = list(experiences)
         self._weights, self._ratios, self._pending = {}, {}, []
 
-    def set_weights(self, rows: Sequence[Row]) -> None:
-        self._weights |= {_key(row): row.columns[WEIGHT] for row in rows}
+    def set_weights(self, experiences: Sequence[Experience]) -> None:
+        self._weights |= {_key(each): each.columns[WEIGHT] for each in experiences}
 
     def add_ratios(self, packed: Pack, log_ratio_T: Tensor) -> None:
         """Record the log ratios of a pack: new minus old log-probabilities."""
         if packed.rows:
             self._pending.append((packed.rows, packed.scored, log_ratio_T.detach()))
 
-    def finish_update(self, rows: Sequence[Row], ranks: Ranks) -> None:
-        """Gather the ratios of these rows from all ranks at the end of an update."""
+    def finish_update(self, experiences: Sequence[Experience], ranks: Ranks) -> None:
+        """Gather the ratios of the rows of these experiences from all ranks at the end of an update."""
         mine: list[tuple[int, Tensor]] = []
         for indices, scored, log_ratio_T in self._pending:
             parts = log_ratio_T.float().exp().cpu().split(scored)
             # Pickling a view of a tensor would send the whole tensor to the other ranks.
             mine += [(index, part.clone()) for index, part in zip(indices, parts, strict=True)]
         self._pending = []
-        for theirs in ranks.gather(mine, "the ratios of an update"):
-            self._ratios |= {_key(rows[index]): ratio_S for index, ratio_S in theirs}
+        ratios = dict(pair for theirs in ranks.gather(mine, "the ratios of an update") for pair in theirs)
+        first = 0
+        for each in experiences:
+            self._ratios[_key(each)] = each.join([ratios[first + row] for row in range(len(each.rows))])
+            first += len(each.rows)
 
     def collect(self) -> dict[int, LoggedRow]:
         """Return the logged values of each trajectory, keyed by its id(), and reset; empty if no update was made."""
         found: dict[int, LoggedRow] = {
-            id(trajectory): {
-                "advantage": _compact(row.columns["advantage"], DECIMALS),
-                "weight": _compact(self._weights.get(_key(row)), None),
-                "ratio": _to_list(self._ratios.get(_key(row)), DECIMALS),
+            id(each.trajectory): {
+                "advantage": _compact(each, each.columns["advantage"], DECIMALS),
+                "weight": _compact(each, self._weights.get(_key(each)), None),
+                "ratio": _spread(each, self._ratios.get(_key(each)), DECIMALS),
             }
-            for trajectory, row in zip(self._trajectories, self._rows, strict=True)
+            for each in self._experiences
         }
-        self.start((), ())
+        self.start(())
         return found
 
 
-def _key(row: Row) -> int:
-    """Return the id of the row's token tensor, which stays the same when columns are added to the row."""
-    return id(row.ids_L)
+def _key(experience: Experience) -> int:
+    """Return the id of the tensor of turns, which stays the same when columns are added."""
+    return id(experience.turn_S)
 
 
-def _compact(column_S: Tensor | None, decimals: int | None) -> float | list[float | None] | None:
-    """Reduce a column to a single number if all tokens have the same value."""
-    values = _to_list(column_S, decimals)
+def _compact(
+    experience: Experience, column_S: Tensor | None, decimals: int | None
+) -> float | list[float | None] | None:
+    """Reduce a column to a single number if all sampled tokens have the same value."""
+    values = _spread(experience, column_S, decimals)
     if column_S is None or not values:
         return None
-    return values[0] if bool((column_S == column_S[0]).all()) else values
+    same = experience.trained is None and bool((column_S == column_S[0]).all())
+    return values[0] if same else values
+
+
+def _spread(experience: Experience, column_S: Tensor | None, decimals: int | None) -> list[float | None] | None:
+    """Convert a column to a list of one value per sampled token, None for those of roles that are not trained."""
+    values = _to_list(column_S, decimals)
+    if values is None or experience.trained is None:
+        return values
+    rest = iter(values)
+    return [next(rest) if each else None for each in experience.trained]
 
 
 def _to_list(column_S: Tensor | None, decimals: int | None) -> list[float | None] | None:

@@ -4,6 +4,7 @@ Every rank knows the lengths of all rows and computes the same assignment, which
 Collectives run inside the forward and backward passes, so ranks with fewer packs run empty packs.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heapreplace
@@ -37,11 +38,23 @@ def assign_rows(lengths: Sequence[int], world: int) -> list[list[int]]:
     return [sorted(indices) for indices in assigned]
 
 
-def rank_packs(rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ranks) -> Iterator[Pack]:
-    """Yield the packs of this rank, padded with empty packs, which have no scored tokens."""
-    lengths = [len(row.ids_L) for row in rows]
+def rank_packs(
+    rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ranks, *, whole: bool = False
+) -> Iterator[Pack]:
+    """Yield the packs of this rank, padded with empty packs, which have no scored tokens.
+
+    With `whole`, all rows of a trajectory are in one pack, which may have more than `tokens` tokens.
+    """
+    units: dict[int, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        units[row.key(index) if whole else index].append(index)
+    members = list(units.values())
+    lengths = [sum(len(rows[index].ids_L) for index in unit) for unit in members]
     every = [
-        [[share[place] for place in batch] for batch in batch_by_length([lengths[index] for index in share], tokens)]
+        [
+            [index for place in batch for index in members[share[place]]]
+            for batch in batch_by_length([lengths[unit] for unit in share], tokens)
+        ]
         for share in assign_rows(lengths, ranks.world)
     ]
     # Ranks with different rows would deadlock.

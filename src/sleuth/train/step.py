@@ -1,15 +1,14 @@
 """One training step: update the weights on groups of scored trajectories.
 
-Suffixes: N trajectories, L tokens of a trajectory, S scored tokens of a trajectory, T scored tokens of a pack.
+Suffixes: N trajectories, S trained tokens of a trajectory, T scored tokens of a pack.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import isfinite
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,11 +19,12 @@ from sleuth.algorithms.normalise import token_weights
 from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.config.tree import Config
-from sleuth.model.packing import WEIGHT, Pack, Row
+from sleuth.model.packing import WEIGHT, Pack
 from sleuth.model.policy import Policy, Reference
-from sleuth.records import Group, Trajectory
+from sleuth.records import Group
 from sleuth.train import objective
 from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
+from sleuth.train.experience import Experience, build_experiences, experience_rows
 from sleuth.train.metrics import Metrics, Timer, TokenLog
 from sleuth.train.models import Critic, load_critic, load_reference, load_trained_policy
 from sleuth.train.optimiser import Optimiser
@@ -102,29 +102,35 @@ class Learner:
         With `recompute`, the trainer recomputes the old log-probabilities instead of using the engine's.
         """
         batch = RewardBatch.of(groups)
-        rows = [_row(each, self.algorithm.origin_mask) for each in batch.trajectories]
+        experiences = build_experiences(
+            batch.trajectories,
+            self.train.temperature,
+            roles=self.train.roles,
+            sampled_only=self.algorithm.origin_mask,
+        )
         recompute = recompute or self.algorithm.recomputes
         with self.timer.time("score"):
             if recompute:
-                rows = self._attach("old", rows, self._policy_logprobs)
+                experiences = self._attach("old", experiences, self._policy_logprobs)
             else:
-                rows = [row.with_columns(old=row.columns["rollout"]) for row in rows]
-            rows, metrics = self._attach_corrections(rows)
+                experiences = [each.with_columns(old=each.columns["rollout"]) for each in experiences]
+            experiences, metrics = self._attach_corrections(experiences)
             if reference := self.reference:
-                rows = self._attach("reference", rows, lambda pack: reference.score(pack, self.train.temperature)[0])
+                experiences = self._attach(
+                    "reference", experiences, lambda pack: reference.score(pack, self.train.temperature)[0]
+                )
             if self.critic is not None:
-                rows = self._attach("value", rows, self.critic.values)
+                experiences = self._attach("value", experiences, self.critic.values)
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
-        rows = attach_turn_rewards(rows, batch)
-        rows = attach_advantages(rows, rewards_N, batch.groups_N, self.algorithm, rates.kl)
-        self.token_log.start(batch.trajectories, rows)
-        pairs = zip(batch.trajectories, rows, strict=True)
-        trained = [row for trajectory, row in pairs if is_trained_on(trajectory, self.algorithm)]
+        experiences = attach_turn_rewards(experiences, batch)
+        experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)
+        self.token_log.start(experiences)
+        trained = [each for each in experiences if is_trained_on(each.trajectory, self.algorithm)]
         # Nearly equal consecutive mini-batches, none of them empty.
         count = min(self.train.updates, len(trained))
         bounds = pairwise(len(trained) * part // count for part in range(count + 1)) if count else ()
         updates = [self._update(trained[low:high], rates, allow_update) for low, high in bounds]
-        drift = _engine_drift(rows, updates, recompute)
+        drift = _engine_drift(experiences, updates, recompute)
         values: dict[str, list[float]] = defaultdict(list)
         for update in updates:
             for name, value in update.items():
@@ -139,52 +145,59 @@ class Learner:
         if found := [each for theirs in self.ranks.gather(mine, "the check of the weights") for each in theirs]:
             return found[0]
         # Finite weights can still overflow in the forward pass: score the shortest trajectory.
-        shortest = min((each for group in groups for each in group.trajectories), key=lambda each: len(each.ids))
+        sampled = [each for group in groups for each in group.trajectories if each.logprobs]
+        if not sampled:
+            return ""
+        shortest = build_experiences([min(sampled, key=lambda each: len(each.ids))], self.train.temperature)
         with self.timer.time("score"):
-            (logprob_S,) = self._score([_row(shortest, self.algorithm.origin_mask)], self._policy_logprobs)
+            (logprob_S,) = self._score(shortest, self._policy_logprobs)
         return "" if bool(logprob_S.isfinite().all()) else "the logprobs of the policy"
 
-    def _attach_corrections(self, rows: Sequence[Row]) -> tuple[list[Row], Metrics]:
+    def _attach_corrections(self, experiences: Sequence[Experience]) -> tuple[list[Experience], Metrics]:
         """Add the column correction: the off-policy weight of each token."""
         settings = self.algorithm.correction
         if not settings.enabled:
-            return list(rows), {}
-        lengths = [len(row.positions_S) for row in rows]
+            return list(experiences), {}
+        lengths = [len(each) for each in experiences]
         found = objective.correct(
             settings,
-            torch.cat([row.columns["old"] for row in rows]),
-            torch.cat([row.columns["rollout"] for row in rows]),
-            torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths)),
+            torch.cat([each.columns["old"] for each in experiences]),
+            torch.cat([each.columns["rollout"] for each in experiences]),
+            torch.repeat_interleave(torch.arange(len(experiences)), torch.tensor(lengths)),
         )
         parts = found.weight_T.split(lengths)
-        corrected = [row.with_columns(correction=part) for row, part in zip(rows, parts, strict=True)]
+        corrected = [each.with_columns(correction=part) for each, part in zip(experiences, parts, strict=True)]
         return corrected, {f"correction/{name}": value for name, value in found.metrics.items()}
 
-    def _attach(self, column: str, rows: Sequence[Row], score: Callable[[Pack], Tensor]) -> list[Row]:
-        values = self._score(rows, score)
-        return [row.with_columns(**{column: value_S}) for row, value_S in zip(rows, values, strict=True)]
+    def _attach(
+        self, column: str, experiences: Sequence[Experience], score: Callable[[Pack], Tensor]
+    ) -> list[Experience]:
+        values = self._score(experiences, score)
+        return [each.with_columns(**{column: value_S}) for each, value_S in zip(experiences, values, strict=True)]
 
-    def _score(self, rows: Sequence[Row], score: Callable[[Pack], Tensor]) -> list[Tensor]:
-        return score_rows(rows, self.train.pack_tokens, self.policy.device, self.ranks, score)
+    def _score(self, experiences: Sequence[Experience], score: Callable[[Pack], Tensor]) -> list[Tensor]:
+        rows = experience_rows(experiences)
+        values = iter(score_rows(rows, self.train.pack_tokens, self.policy.device, self.ranks, score))
+        return [each.join(list(islice(values, len(each.rows)))) for each in experiences]
 
     def _policy_logprobs(self, packed: Pack) -> Tensor:
         return self.policy.score(packed, self.train.temperature)[0]
 
-    def _update(self, rows: Sequence[Row], rates: StepRates, allow_update: AllowUpdate) -> Metrics:
+    def _update(self, experiences: Sequence[Experience], rates: StepRates, allow_update: AllowUpdate) -> Metrics:
         """Train on one mini-batch: one critic step and one policy step."""
-        lengths_N = torch.tensor([len(row.positions_S) for row in rows], dtype=torch.float64)
+        lengths_N = torch.tensor([len(each) for each in experiences], dtype=torch.float64)
         weights_N = token_weights(lengths_N, self.algorithm.normalise, self.algorithm.constant)
         weighted = [
-            row.with_columns(**{WEIGHT: row.columns[WEIGHT] * weight})
-            for row, weight in zip(rows, weights_N.tolist(), strict=True)
-            if len(row.positions_S)
+            each.with_columns(**{WEIGHT: each.columns[WEIGHT] * weight})
+            for each, weight in zip(experiences, weights_N.tolist(), strict=True)
+            if len(each)
         ]
         self.token_log.set_weights(weighted)
         metrics: Metrics = {}
         if self.critic is not None and weighted:
             metrics |= self._descend(weighted, self.critic.optimiser, self._value_loss, rates.critic, isfinite)
             metrics = {name.replace("policy/", "critic/"): value for name, value in metrics.items()}
-        moving = [] if rates.critic_only else [row for row in weighted if self._has_gradient(row)]
+        moving = [] if rates.critic_only else [each for each in weighted if self._has_gradient(each)]
         if moving:
             metrics |= self._descend(
                 moving, self.optimiser, lambda packed: self._policy_loss(packed, rates), rates.policy, allow_update
@@ -194,7 +207,7 @@ class Learner:
 
     def _descend(
         self,
-        rows: Sequence[Row],
+        experiences: Sequence[Experience],
         optimiser: Optimiser,
         loss_of: Callable[[Pack], tuple[Tensor, Mapping[str, Tensor]]],
         learning_rate: float,
@@ -202,9 +215,10 @@ class Learner:
     ) -> Metrics:
         """Accumulate the gradients of all packs, then step; metrics stay on the device until the end."""
         optimiser.zero()
+        rows, whole = experience_rows(experiences), self.algorithm.loss not in loss.TOKENWISE
         sums: dict[str, Tensor] = {}
         with self.timer.time("train"):
-            for packed in rank_packs(rows, self.train.pack_tokens, self.policy.device, self.ranks):
+            for packed in rank_packs(rows, self.train.pack_tokens, self.policy.device, self.ranks, whole=whole):
                 self.timer.count("train/tokens", len(packed.ids_N))
                 value, metrics = loss_of(packed)
                 value.backward()
@@ -222,15 +236,15 @@ class Learner:
         means = {f"policy/{name}": total / weight for name, total in totals.items()}
         return {**means, "policy/loss": summed_loss, "policy/gradient_norm": norm}
 
-    def _has_gradient(self, row: Row) -> bool:
-        """Whether a row can change the weights.
+    def _has_gradient(self, experience: Experience) -> bool:
+        """Whether a trajectory can change the weights.
 
-        A mini-batch without such a row is skipped: the optimiser would only follow its momentum.
+        A mini-batch without such a trajectory is skipped: the optimiser would only follow its momentum.
         """
         settings = self.algorithm
         if settings.kl.place == "loss" or settings.entropy > 0 or settings.loss not in loss.LOSSES:
             return True
-        advantage_S = row.columns["advantage"] * row.columns.get("correction", torch.ones(()))
+        advantage_S = experience.columns["advantage"] * experience.columns.get("correction", torch.ones(()))
         return bool((advantage_S > 0 if settings.negative_weight == 0 else advantage_S != 0).any())
 
     def _policy_loss(self, packed: Pack, rates: StepRates) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -264,24 +278,12 @@ class Learner:
         return (columns[WEIGHT] * tokens.value_T).sum(), _weighted_sums(columns[WEIGHT], metrics)
 
 
-def _row(trajectory: Trajectory, sampled_only: bool) -> Row:
-    """Convert a trajectory to a row that scores its sampled tokens, or all tokens after the prompt."""
-    # numpy reads Python numbers several times faster than torch.
-    ids_L = torch.from_numpy(np.array(trajectory.ids, dtype=np.int64))
-    sampled_L = torch.from_numpy(np.array(trajectory.sampled, dtype=np.bool_))
-    if not sampled_only:
-        sampled_L = sampled_L.cumsum(0) > 0  # retrieved text is trained on as well, but not the prompt
-    positions_S = sampled_L.nonzero()[:, 0]
-    columns = {WEIGHT: torch.ones(len(positions_S))}
-    return Row(ids_L, positions_S, columns | ({"rollout": torch.tensor(trajectory.logprobs)} if sampled_only else {}))
-
-
-def _engine_drift(rows: Sequence[Row], updates: Sequence[Metrics], recomputed: bool) -> Metrics:
+def _engine_drift(experiences: Sequence[Experience], updates: Sequence[Metrics], recomputed: bool) -> Metrics:
     """Estimate the KL between the engine's and the trainer's log-probabilities before the first update."""
     if not recomputed:
         found = updates[0].get("policy/k3") if updates else None
         return {} if found is None else {"parity/k3": found}
-    pairs = [(row.columns["old"], row.columns["rollout"]) for row in rows if "rollout" in row.columns]
+    pairs = [(each.columns["old"], each.columns["rollout"]) for each in experiences if "rollout" in each.columns]
     k3_T = torch.cat([kl.k3(rollout, old) for old, rollout in pairs]) if pairs else torch.empty(0)
     return {"parity/k3": float(k3_T.mean())} if len(k3_T) else {}
 

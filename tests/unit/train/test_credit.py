@@ -8,24 +8,28 @@ import pytest
 import torch
 
 from sleuth.config.algorithm import AlgorithmConfig
-from sleuth.model.packing import Row, row
-from sleuth.records import Group, Score, Segment, StopReason, Trajectory
+from sleuth.records import Group, Question, Score, Segment, StopReason, Trajectory
 from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
+from sleuth.train.experience import Experience, build_experiences
 
 REWARDS = torch.tensor([1.0, 0.0])
 ONE_GROUP = torch.tensor([7, 7])
 
 
-def rows(*columns: dict[str, Sequence[float]]) -> list[Row]:
-    """Rows of which each has as many scored tokens as its columns, after a prompt of two."""
-    lengths = [len(next(iter(each.values()))) for each in columns]
-    return [
-        row([1, 2, *range(length)], [0.0, 0.0, *[1.0] * length], **each)
-        for length, each in zip(lengths, columns, strict=True)
-    ]
+def rows(*columns: dict[str, Sequence[float]]) -> list[Experience]:
+    """Trajectories of which each has as many sampled tokens as its columns, after a prompt of two."""
+    made = []
+    for each in columns:
+        length = len(next(iter(each.values())))
+        sampled = (False, False) + (True,) * length
+        segment = Segment((1, 2, *range(length)), sampled, (-1.0,) * length, (0,) * length)
+        whole = Trajectory(Question("q", "?", (), "library"), 0, 0, 1, (segment,), (), StopReason.ANSWERED)
+        (experience,) = build_experiences([whole], 1.0)
+        made.append(experience.with_columns(**{name: torch.tensor(list(column)) for name, column in each.items()}))
+    return made
 
 
-def advantages(made: Sequence[Row]) -> list[list[float]]:
+def advantages(made: Sequence[Experience]) -> list[list[float]]:
     return [each.columns["advantage"].tolist() for each in made]
 
 
@@ -101,21 +105,21 @@ def two_turns(turns: tuple[float, ...], total: float, trajectory: Callable[..., 
     return RewardBatch.of([Group(each.question, (each, each), scores)])
 
 
-def scored_rows() -> list[Row]:
-    return [row([1, 2, 3, 4, 5], [0.0, 1.0, 1.0, 0.0, 1.0], value=[0.0] * 3) for _ in range(2)]
+def experiences(batch: RewardBatch) -> list[Experience]:
+    return [each.with_columns(value=torch.zeros(len(each))) for each in build_experiences(batch.trajectories, 1.0)]
 
 
 def test_turn_rewards_are_paid_at_the_end_of_their_turn(trajectory: Callable[..., Trajectory]) -> None:
     batch = two_turns((0.5, 0.25), 1.0, trajectory)
     assert batch.rewards_N.tolist() == [1.75, 0.0]
-    first, second = attach_turn_rewards(scored_rows(), batch)
+    first, second = attach_turn_rewards(experiences(batch), batch)
     assert first.columns["turn_reward"].tolist() == [0.0, 0.5, 0.25]
     assert second.columns["turn_reward"].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_a_token_is_not_credited_for_earlier_turns(trajectory: Callable[..., Trajectory]) -> None:
     batch = two_turns((0.5, 0.25), 1.0, trajectory)
-    made = attach_turn_rewards(scored_rows(), batch)
+    made = attach_turn_rewards(experiences(batch), batch)
     found = attach_advantages(made, batch.rewards_N, batch.groups_N, algorithm(advantage="dr_grpo"), 0.0)
     # The mean is 0.875; the second turn of the first trajectory starts after 0.5 was paid.
     assert advantages(found) == [[0.875, 0.875, 0.375], [-0.875, -0.875, -0.875]]
@@ -123,7 +127,7 @@ def test_a_token_is_not_credited_for_earlier_turns(trajectory: Callable[..., Tra
 
 def test_grpo_scales_turn_rewards_as_it_scales_the_return(trajectory: Callable[..., Trajectory]) -> None:
     batch = two_turns((0.5, 0.25), 1.0, trajectory)
-    made = attach_turn_rewards(scored_rows(), batch)
+    made = attach_turn_rewards(experiences(batch), batch)
     found = attach_advantages(made, batch.rewards_N, batch.groups_N, algorithm(advantage="grpo"), 0.0)
     deviation = 1.75 / 2**0.5
     assert advantages(found)[0] == pytest.approx([0.875 / deviation, 0.875 / deviation, 0.375 / deviation], rel=1e-5)
@@ -131,10 +135,11 @@ def test_grpo_scales_turn_rewards_as_it_scales_the_return(trajectory: Callable[.
 
 def test_the_critic_sees_turn_rewards_where_they_are_paid(trajectory: Callable[..., Trajectory]) -> None:
     batch = two_turns((0.5, 0.25), 1.0, trajectory)
-    made = attach_turn_rewards(scored_rows(), batch)
+    made = attach_turn_rewards(experiences(batch), batch)
     found = attach_advantages(made, batch.rewards_N, batch.groups_N, algorithm(advantage="gae"), 0.0)
     assert found[0].columns["return"].tolist() == [1.75, 1.75, 1.25]
 
 
 def test_without_turn_rewards_no_column_is_added(trajectory: Callable[..., Trajectory]) -> None:
-    assert "turn_reward" not in attach_turn_rewards(scored_rows(), two_turns((), 1.0, trajectory))[0].columns
+    batch = two_turns((), 1.0, trajectory)
+    assert "turn_reward" not in attach_turn_rewards(experiences(batch), batch)[0].columns

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from sleuth.model.packing import WEIGHT, Row
 from sleuth.records import Trajectory
 from sleuth.runs.json_files import read_row, read_rows
+from sleuth.train.experience import build_experiences
 from sleuth.train.loop import train
 from sleuth.train.metrics import TokenLog
 from sleuth.train.observer import SilentObserver
@@ -71,9 +71,9 @@ def test_trajectories_that_no_update_saw_have_no_ratio(parts: Making, tmp_path: 
 def test_figures_that_are_no_numbers_are_none(trajectory: Callable[..., Trajectory]) -> None:
     """JSON has no word for them, and a record must not end a run."""
     kept, each = TokenLog(), trajectory()
-    row = Row(torch.tensor(each.ids), torch.tensor([1, 2]), {WEIGHT: torch.ones(2)})
-    kept.start([each], [row.with_columns(advantage=torch.tensor([math.nan, 1.0]))])
-    kept.set_weights([row.with_columns(weight=torch.full((2,), math.inf))])
+    (learned,) = build_experiences([each], 1.0)
+    kept.start([learned.with_columns(advantage=torch.tensor([math.nan, 1.0]))])
+    kept.set_weights([learned.with_columns(weight=torch.full((2,), math.inf))])
     assert kept.collect() == {id(each): {"advantage": [None, 1.0], "weight": None, "ratio": None}}
     assert kept.collect() == {}
 

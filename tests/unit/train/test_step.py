@@ -18,11 +18,12 @@ from sleuth.errors import ConfigError
 from sleuth.model.policy import Policy, Reference
 from sleuth.model.tokens import Tokens
 from sleuth.records import Group, StopReason, Trajectory
+from sleuth.train.experience import build_experiences, experience_rows
 from sleuth.train.models import Critic
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.ranks import ALONE
 from sleuth.train.sharding import score_rows
-from sleuth.train.step import Learner, StepRates, _row
+from sleuth.train.step import Learner, StepRates
 
 REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, 1.0], [0.25, 0.25]]
 TEMPERATURE = 1.3
@@ -521,7 +522,7 @@ def test_kl_is_that_of_the_policy_before_the_first_update(
 
 def _distance(ours: Learner, group: Group, place: str) -> float:
     """The mean over the tokens of a mini-batch: k1 where the KL is charged in the reward, else k3."""
-    rows = [_row(each, True) for each in group.trajectories]
+    rows = experience_rows(build_experiences(group.trajectories, TEMPERATURE))
     assert ours.reference is not None
 
     def by(scorer: Reference) -> Tensor:

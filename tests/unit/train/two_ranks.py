@@ -35,11 +35,12 @@ from sleuth.train import checkpoint
 from sleuth.train.checkpoint import Progress, Saver
 from sleuth.train.credit import RewardBatch
 from sleuth.train.data import QuestionStream
+from sleuth.train.experience import build_experiences, experience_rows
 from sleuth.train.publish import CopiedWeights, SharedWeights, engine_policy
 from sleuth.train.ranks import Ranks, describe_disconnect, join_ranks
 from sleuth.train.rollout import RolloutSampler
 from sleuth.train.sharding import rank_packs
-from sleuth.train.step import Learner, StepRates, _row
+from sleuth.train.step import Learner, StepRates
 
 Found = dict[str, Any]
 
@@ -90,7 +91,7 @@ def learned(folder: Path, ranks: Ranks, groups: list[Group]) -> Found:
 
 def idle(folder: Path, ranks: Ranks, groups: list[Group]) -> list[bool]:
     """Which of this rank's packs of the two mini-batches are idle."""
-    rows = [_row(each, True) for each in RewardBatch.of(groups).trajectories]
+    rows = experience_rows(build_experiences(RewardBatch.of(groups).trajectories, 1.0))
     return [
         not packed.rows
         for batch in (rows[: len(rows) // 2], rows[len(rows) // 2 :])
@@ -191,7 +192,7 @@ def chance(question: Question, trajectory: Trajectory) -> float:
 
 def apart(folder: Path, ranks: Ranks, groups: list[Group]) -> list[str]:
     """What is said where the processes do different things: another operation, other rows."""
-    rows = [_row(each, True) for each in RewardBatch.of(groups).trajectories][: 3 + ranks.rank]
+    rows = experience_rows(build_experiences(RewardBatch.of(groups).trajectories, 1.0))[: 3 + ranks.rank]
     said = []
     for each in (lambda: ranks.gather([1], f"place {ranks.rank}"), lambda: list(rank_packs(rows, 32, CPU, ranks))):
         try:

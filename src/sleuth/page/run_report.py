@@ -67,6 +67,15 @@ _TRENDS = (
     ("Episodes without an answer", "episode/answerless"),
     ("Malformed episodes", "episode/malformed"),
 )
+_ATTEMPTS = "gateway/attempts"
+_OUTSIDE = {  # counts over the attempts of a step
+    "gateway/calls": "calls of the policy",
+    "gateway/segments": "segments",
+    "gateway/forks": "forks",
+    "gateway/rewritten": "messages rewritten by the client",
+    "gateway/helper_calls": "calls of the helper model",
+    "gateway/failures": "failed attempts",
+}
 _NEGATIVE = ("policy/likelihood_right",)
 _SMOOTH_FROM = 12  # minimum number of steps to draw a running mean
 
@@ -96,6 +105,7 @@ def run_page(
         Section("Before and after, by kind of question", change_table(found), *notes, change_charts(found)),
         Section("Guard events", *guard_events(events, parity)),
         Section("Training curves", curves(metrics, held_out, ceiling, guard_markers(events))),
+        *([Section("Outside agent", *outside_agent(metrics))] if _keys(metrics, "gateway/") else []),
         Section("Timing and memory", *timing(metrics)),
         Section("Transcripts", *map(transcript, transcripts)),
         Section("Settings", folded("All settings of the run", pairs(list(flatten(manifest.get("config") or {}))))),
@@ -311,6 +321,28 @@ def curves(
         _step_time(rows),
     ]
     return element("div", *charts, class_="charts")
+
+
+def outside_agent(rows: Rows) -> Iterator[Html]:
+    """Yield the totals of an outside agent's attempts, and curves per attempt of those counts that are not all zero."""
+    totals = {key: sum(value for value in _column(rows, key)[1] if value) for key in (_ATTEMPTS, *_OUTSIDE)}
+    yield pairs([("attempts", short(totals[_ATTEMPTS])), *((_OUTSIDE[key], short(totals[key])) for key in _OUTSIDE)])
+    charts = []
+    for key, label in _OUTSIDE.items():
+        if totals[key]:
+            means = [
+                {"step": row["step"], key: row[key] / row[_ATTEMPTS]}
+                for row in rows
+                if key in row and row.get(_ATTEMPTS)
+            ]
+            charts.append(line_chart(f"{label.capitalize()} per attempt", trend(means, key), low=0))
+    charts += [
+        line_chart(
+            key.removeprefix("segment/").replace("_", " ").replace("/", " ").capitalize(), trend(rows, key), low=0
+        )
+        for key in _keys(rows, "segment/")
+    ]
+    yield element("div", *charts, class_="charts")
 
 
 def exact_match(

@@ -214,10 +214,13 @@ class Library:
         run.append_metrics(step, self._metrics(step, pace, played, scores))
 
     def outside_step(self, run: Run, step: int) -> None:
-        """Records a step of an outside agent, and a checkpoint with the tokenizer."""
+        """Records a step of an outside agent whose writer alone is trained, and a checkpoint with the tokenizer."""
         played = [outside(self.tokens, (step, 0, sample)) for sample in range(2)]
         run.write_trajectories(step, (trajectory_row(each, each.reward) for each in played))
-        run.write_token_log(step, ({"advantage": 0.5, "ratio": [1.0] * len(each.logprobs)} for each in played))
+        roles = [[segment.role for segment in each.segments for _ in segment.logprobs] for each in played]
+        values = [[1.0 if role == "writer" else None for role in each] for each in roles]
+        run.write_token_log(step, ({"advantage": each, "ratio": each} for each in values))
+        run.append_metrics(step, {"gateway/attempts": 2.0, "gateway/calls": 6.0, "gateway/segments": 4.0})
         checkpoint(self, run, step)
 
     @staticmethod

@@ -147,6 +147,9 @@ def test_an_outside_agent(tab: "Tab", bare: "tuple[Library, str]") -> None:
     expect(sections.first.locator(".t.shared")).to_have_count(0)
     shared = sections.last.locator(".t.shared").first
     expect(shared).to_be_hidden()
+    legend = page.locator(".tokenview .legend")
+    expect(legend).to_contain_text("sampled in a role that is not trained")
+    expect(legend).to_contain_text("shared with the parent segment")
     tab.keep("tokens")
     sections.last.locator("summary").click()
     shared.hover()
@@ -160,6 +163,8 @@ def test_an_outside_agent(tab: "Tab", bare: "tuple[Library, str]") -> None:
     page.keyboard.press("g")
     expect(page.locator(".column").first.locator(".segment")).to_have_count(2)
     tab.keep("group")
+    page.goto(f"{address}#/runs?run=runs/agents")
+    expect(page.locator(".charts")).to_contain_text("of an outside agent, per step")
 
 
 def test_text_is_never_run(tab: "Tab", steady: Callable[[str], str]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from sleuth.page.run_report import curves, exact_match, trend
+from sleuth.page.run_report import curves, exact_match, outside_agent, run_page, trend
 from sleuth.records import Estimate
 
 Read = Callable[[str], tuple[list[tuple[str, dict[str, str | None]]], str]]
@@ -70,3 +70,27 @@ def test_missing_metrics_have_no_chart(read: Read) -> None:
 def test_no_steps(read: Read) -> None:
     _, text = read(curves([], {}, None))
     assert text.count("No values were recorded.") == 2
+
+
+def test_outside_agent(read: Read) -> None:
+    counts = {"attempts": 4, "calls": 10, "segments": 6, "forks": 2, "rewritten": 0, "helper_calls": 0, "failures": 1}
+    recorded = rows(
+        3, **{f"gateway__{name}": float(count) for name, count in counts.items()}, segment__tokens_writer=7.0
+    )
+    recorded[2] = {"step": 3, "gateway/attempts": 0.0, "gateway/calls": 0.0}  # a step without attempts has no mean
+    elements, text = read("".join(outside_agent(recorded)))
+    for line in ("attempts8", "calls of the policy20", "segments12", "forks4", "messages rewritten by the client0"):
+        assert line in text
+    assert [tag for tag, _ in elements].count("figure") == 5
+    assert "Calls of the policy per attempt" in text
+    assert "each step: 2.5" in text
+    assert "Tokens writer" in text
+    assert "Messages rewritten by the client per attempt" not in text
+
+
+def test_only_runs_of_an_outside_agent_have_its_section(read: Read) -> None:
+    def page(metrics: list[dict[str, Any]]) -> str:
+        return read(run_page(title="a", manifest={}, metrics=metrics, summary={}, transcripts=[]))[1]
+
+    assert "Outside agent" not in page(rows(3, reward__mean=0.5))
+    assert "Outside agent" in page(rows(3, gateway__attempts=4.0, gateway__calls=8.0))

@@ -28,6 +28,9 @@ export const CHARTS = [
   { key: "clipped", title: "Clipped", metric: "policy/clipped", note: "share of tokens", low: 0 },
   { key: "length", title: "Length", metric: "episode/tokens", note: "sampled tokens per response", low: 0 },
   { key: "norm", title: "Gradient norm", metric: "policy/gradient_norm", note: "before clipping", low: 0 },
+  { key: "calls", title: "Calls", metric: "gateway/calls", note: "of an outside agent, per step", low: 0 },
+  { key: "segments", title: "Segments", metric: "gateway/segments", note: "of an outside agent, per step", low: 0 },
+  { key: "forks", title: "Forks", metric: "gateway/forks", note: "of an outside agent, per step", low: 0 },
   { key: "step-time", title: "Step time", metric: "time/step", note: "seconds", low: 0 },
 ];
 export const TIME = { key: "time", title: "Step time by part", note: "seconds" };

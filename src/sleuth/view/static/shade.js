@@ -24,14 +24,18 @@ export function shade(tokens, name) {
   return OVERLAYS[name].make(tokens);
 }
 
-function origin({ origin: origins }) {
+function origin({ origin: origins, advantage }) {
   const legend = [
     ["c0", 0.3, "sampled by the model, trained on"],
     [null, 0, "given: prompt and documents"],
   ];
-  const looks = { sampled: ["c0", 0.3], shared: ["quiet", 0.15] };
-  if (origins.includes("shared")) legend.push([...looks.shared, "shared with the parent segment, which trains on it"]);
-  return { of: (place) => looks[origins[place]] ?? null, legend };
+  const looks = { sampled: ["c0", 0.3], frozen: ["c2", 0.3], shared: ["quiet", 0.15] };
+  // Tokens of a role that is not trained have no advantage, though others have one.
+  const kind = (place) => (origins[place] === "sampled" && advantage?.[place] === null ? "frozen" : origins[place]);
+  const kinds = new Set(origins.map((each, place) => kind(place)));
+  if (kinds.has("frozen")) legend.push([...looks.frozen, "sampled in a role that is not trained"]);
+  if (kinds.has("shared")) legend.push([...looks.shared, "shared with the parent segment, which trains on it"]);
+  return { of: (place) => looks[kind(place)] ?? null, legend };
 }
 
 function logprob({ logprob: values }) {

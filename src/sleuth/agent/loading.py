@@ -147,7 +147,16 @@ class AgentSpec:
         return self.config.concurrency
 
     def load(self, shots: Sequence[Question] = (), *, lockstep: bool | None = None) -> Agent:
-        """Load the weights and build the agent; `shots` are prompt examples, `lockstep` overrides its setting."""
+        """Load the weights and build the agent; `shots` are prompt examples, `lockstep` overrides its setting.
+
+        Raises ConfigError for an outside agent, which only training and evaluation can run.
+        """
+        if self.config.agent.is_outside:
+            raise ConfigError(
+                f"{self.name} has an outside agent ({self.config.agent.source}), which answers questions in its own "
+                "program: evaluate it with `sleuth evaluate`, or export the model with `sleuth export`, serve it with "
+                "vLLM, and let your agent call that server"
+            )
         method = methods.make_method(self.config.agent, shots)
         require_search(self.config)
         engine, tokens = load_engine(self.config, self.weights, lockstep=lockstep)

@@ -17,8 +17,9 @@ from sleuth.credentials import token_from_env
 from sleuth.retrieval.backends import STARTUP_TIMEOUT, backend_identity
 from sleuth.runs.checksums import fingerprint
 
-EXCLUDED = ("protocol", "method", "prompt", "concurrency")  # stamped separately, or without effect on answers
-NEWER = ("tools", "tool_limits", "turns")  # settings that older evaluations do not have
+# Stamped separately, or without effect on answers.
+EXCLUDED = ("protocol", "method", "prompt", "concurrency", "workers", "deadline")
+NEWER = ("tools", "tool_limits", "turns", "run", "command")  # settings that older evaluations do not have
 
 
 def stamp_settings(config: Config, index: Path, protocol: Protocol) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def _stamp_imports(config: Config) -> Mapping[str, str | None] | None:
     """Hash the modules of imported functions; a hash is None if the source is not available."""
     agent, retrieval = config.agent, config.retrieval
     settings = {"method": agent.method, "protocol": agent.protocol, **{tool: tool for tool in agent.tools}}
+    settings |= {} if agent.run is None else {"run": agent.run}
     if agent.method not in UNSEARCHED and retrieval.replay is None:
         settings["index"] = str(retrieval.index)
     return {setting: _source_hash(name) for setting, name in settings.items() if name.startswith(IMPORT)} or None

@@ -234,7 +234,9 @@ def _answer_questions(
     """Answer the questions without an answer; the model is loaded only if there are any."""
     from sleuth.agent import methods
     from sleuth.agent.episode import Agent
+    from sleuth.agent.loading import AgentSpec
     from sleuth.evaluate.runner import evaluate_folder
+    from sleuth.gateway.outside import OutsideAgent, load_runner, running
 
     total, done = len(folder.questions()), sum(place.usable for place in folder.locations().values())
     if done:
@@ -242,15 +244,16 @@ def _answer_questions(
     if done == total:
         return
     try:
-        agent = spec.load(examples)
-        methods.require_prompts(agent, folder.questions())
+        agent = load_runner(spec, examples) if isinstance(spec, AgentSpec) else spec.load(examples)
+        if not isinstance(agent, OutsideAgent):
+            methods.require_prompts(agent, folder.questions())
         if isinstance(agent, Agent) and (note := methods.describe_overlong(agent, folder.questions(), "questions")):
             console.print(note, soft_wrap=True)
     except UserError:
         folder.remove_if_empty()
         raise
     try:
-        with TrainingProgress(console) as live, INTERRUPTION.handle_signals():
+        with running(agent), TrainingProgress(console) as live, INTERRUPTION.handle_signals():
             live.begin(f"asking {total - done:,} questions", total - done)
             evaluation = evaluate_folder(
                 agent, folder, temperature=temperature, seed=seed, concurrent=spec.concurrency,

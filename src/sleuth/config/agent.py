@@ -13,6 +13,8 @@ TOOL_FILES = (".yaml", ".yml")  # verl's tool configuration
 TOOL_SOURCES = ("import:", "mcp:http://", "mcp:https://")
 SINGLE = ("direct", "cot", "rag")  # single-turn methods; each has a prompt of the same name
 UNSEARCHED = ("direct", "cot")  # methods that never search
+OUTSIDE = ("run", "command")  # settings that select an agent not written for Sleuth, which makes the next ones unused
+OWN_AGENT = ("protocol", "prompt", "tools", "tool_limits", "searches", "observation_tokens")
 
 
 class ToolLimits(BaseModel):
@@ -74,6 +76,11 @@ class AgentConfig(Section):
         return self.run is not None or self.command is not None
 
     @property
+    def source(self) -> str:
+        """The setting that selects the outside agent, with its value."""
+        return f"agent.run = {self.run}" if self.run is not None else f"agent.command = {self.command}"
+
+    @property
     def template(self) -> str:
         """Name of the prompt template in use."""
         return self.prompt or (self.method if self.method in SINGLE else "instruct")
@@ -120,14 +127,13 @@ class AgentConfig(Section):
         if not self.is_outside:
             self._reject_unused("Sleuth's own agent; set agent.run or agent.command as well", "workers", "deadline")
             return self
-        chosen = [name for name in ("run", "command") if getattr(self, name) is not None]
+        chosen = [name for name in OUTSIDE if getattr(self, name) is not None]
         chosen += ["method"] if "method" in self.model_fields_set else []
         if len(chosen) > 1:
             names = " and ".join(f"agent.{name}" for name in chosen)
             raise ValueError(f"{names} exclude each other, because each of them runs the episodes; keep one")
         given = f"agent.{chosen[0]}"
-        unused = ("protocol", "prompt", "tools", "tool_limits", "searches", "observation_tokens")
-        self._reject_unused(f"{given}, which has its own prompts and tools", *unused)
+        self._reject_unused(f"{given}, which has its own prompts and tools", *OWN_AGENT)
         if self.command is not None and not self.command.strip():
             raise ValueError("command is empty; write it like node agent.js")
         if self.run is None or self.run == "worker":

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from sleuth import hub
-from sleuth.config.agent import TOOL_FILES
+from sleuth.config.agent import OUTSIDE, OWN_AGENT, TOOL_FILES
 from sleuth.config.data import FILES
 from sleuth.config.hooks import register
 from sleuth.config.section import Section
@@ -62,7 +62,12 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def compose(tree: Tree, overrides: Sequence[str] = ()) -> Config:
-    """Build a Config from a tree and `key=value` overrides."""
+    """Build a Config from a tree and `key=value` overrides; one that selects an outside agent removes our own."""
+    given: Tree = {}
+    for override in overrides:
+        _apply(given, override)
+    if _has_outside_agent(given):
+        _remove_own_agent(tree)
     for override in overrides:
         _apply(tree, override)
     return _validate(tree)
@@ -263,7 +268,21 @@ def _read_with_base(path: Path) -> Tree:
     if BASE in below:
         problem = "names itself" if base.samefile(path) else f"has its own base, {_shown(below[BASE])}"
         raise ConfigError(f"{path}: base = {_shown(name)} {problem}; a base must not have a base")
+    if _has_outside_agent(tree):
+        _remove_own_agent(below)
     return _merge(tree, below)
+
+
+def _has_outside_agent(tree: Tree) -> bool:
+    agent = tree.get("agent")
+    return isinstance(agent, dict) and any(name in agent for name in OUTSIDE)
+
+
+def _remove_own_agent(tree: Tree) -> None:
+    """Remove the settings of Sleuth's own agent, which have no effect on an outside agent."""
+    agent = tree.get("agent")
+    if isinstance(agent, dict):
+        tree["agent"] = {name: value for name, value in agent.items() if name not in ("method", *OWN_AGENT)}
 
 
 def _merge(above: Tree, below: Tree) -> Tree:

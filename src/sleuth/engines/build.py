@@ -54,6 +54,8 @@ class Lockstep:
         obstacle = None
         if device != "cpu":
             obstacle = f"the engine runs on {device}, where sums differ from run to run"
+        elif config.agent.is_outside:
+            obstacle = f"the agent runs outside the engine: {config.agent.source}"
         elif config.agent.method.startswith(IMPORT):
             obstacle = f"agent.method = {config.agent.method} may use fewer workers than there are episodes"
         elif config.agent.remote_tools:

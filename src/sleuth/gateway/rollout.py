@@ -117,7 +117,7 @@ class Rollout:
         self.failure: str | None = None  # of the engine
         self.limit: StopReason | None = None  # the limit of the policy that a call has exceeded
         self.closed = False
-        self._policy, self._session = policy, session
+        self.policy, self._session = policy, session
         self._strands: list[Strand] = []
         self._turns: list[Turn] = []
         self._chats: dict[Key, Place] = {}
@@ -136,19 +136,19 @@ class Rollout:
     async def complete(self, call: Call, on_content: OnContent | None = None) -> Reply:
         """Sample the choices of a call and record them; raises ApiError, or EngineFailure if generation fails."""
         self._require_open()
-        first, limit = self.counts.calls, self._policy.config.turns
+        first, limit = self.counts.calls, self.policy.config.turns
         if limit is not None and first + call.n > limit:
             self.limit = self.limit or StopReason.OUT_OF_TURNS
             message = f"the attempt has made {first} of at most {limit} calls (agent.turns); end it"
             raise ApiError(400, message, code="max_calls_exceeded")
         prompt = self._prompt(call)
-        room = self._policy.config.context_tokens - len(prompt.ids)
+        room = self.policy.config.context_tokens - len(prompt.ids)
         if room <= 0:
             self.limit = self.limit or StopReason.OUT_OF_TOKENS
             raise ApiError(
                 400,
                 f"the prompt has {len(prompt.ids):,} tokens; the maximum context length is "
-                f"{self._policy.config.context_tokens:,} tokens including the reply (agent.context_tokens)",
+                f"{self.policy.config.context_tokens:,} tokens including the reply (agent.context_tokens)",
                 param="messages" if isinstance(call.prompt, tuple) else "prompt",
                 code="context_length_exceeded",
             )
@@ -251,9 +251,9 @@ class Rollout:
         return self._chat_prompt(merge_assistant(call.prompt), call)  # type: ignore[arg-type]
 
     def _chat_prompt(self, messages: tuple[Message, ...], call: Call) -> Prompt:
-        prompts = self._policy.prompts
+        prompts = self.policy.prompts
         opening = prompts.opening(call.tool_choice) if call.functions else ""
-        opened = tuple(self._policy.tokens.encode(opening)) if opening else ()
+        opened = tuple(self.policy.tokens.encode(opening)) if opening else ()
         keys = list(_prefix_keys(messages, call))
         for known in range(len(messages), 0, -1):
             place = self._chats.get(keys[known])
@@ -272,12 +272,12 @@ class Rollout:
     def _text_prompt(self, text: str, role: str) -> Prompt:
         known = [(seen, place) for (of, seen), place in self._texts.items() if of == role and text.startswith(seen)]
         if not known:
-            return Prompt(None, (), (*self._policy.tokens.prefix_ids, *self._policy.tokens.encode(text)))
+            return Prompt(None, (), (*self.policy.tokens.prefix_ids, *self.policy.tokens.encode(text)))
         seen, place = max(known, key=lambda each: len(each[0]))
         rest = text[len(seen) :]
         rest = rest.removeprefix(place.stop) if place.stop else rest
         shared = self._strands[place.strand].ledger.ids[: place.length]
-        return Prompt(place, shared, tuple(self._policy.tokens.encode(rest)) if rest else ())
+        return Prompt(place, shared, tuple(self.policy.tokens.encode(rest)) if rest else ())
 
     def _ids_prompt(self, ids: tuple[int, ...], role: str) -> Prompt:
         """Continue the strand that shares the longest prefix with the given ids."""
@@ -291,7 +291,7 @@ class Rollout:
         return Prompt(best, ids[: best.length], ids[best.length :])
 
     def _sampling(self, call: Call, number: int, room: int) -> Sampling:
-        task, config = self.task, self._policy.config
+        task, config = self.task, self.policy.config
         try:
             return Sampling(
                 max_tokens=min(call.max_tokens or config.turn_tokens, room),
@@ -308,25 +308,25 @@ class Rollout:
     def _stream(self, call: Call, number: int, on_content: OnContent | None) -> ContentStream | None:
         if on_content is None:
             return None
-        calls = (self._policy.prompts.call_format.opening,) if call.functions and call.tool_choice != "none" else ()
+        calls = (self.policy.prompts.call_format.opening,) if call.functions and call.tool_choice != "none" else ()
         return ContentStream((*call.stops, *calls), lambda text: on_content(number, text))
 
     async def _generate(self, prompt: Prompt, sampling: Sampling, stream: ContentStream | None) -> Completion:
         on_tokens = None
         if stream is not None and not prompt.opening:
-            on_tokens = TextStream(self._policy.tokens, stream.add).add
-        return await self._policy.engine.generate(prompt.ids, sampling, self._session, on_tokens)
+            on_tokens = TextStream(self.policy.tokens, stream.add).add
+        return await self.policy.engine.generate(prompt.ids, sampling, self._session, on_tokens)
 
     def _record(self, call: Call, prompt: Prompt, number: int, completion: Completion, temperature: float) -> Choice:
         """Append a completion to a strand, remember where to continue, and return what the client gets."""
-        completion, text = trim_at_stop(completion, call.stops, self._policy.tokens)
+        completion, text = trim_at_stop(completion, call.stops, self.policy.tokens)
         stop = (
             next((each for each in call.stops if text.endswith(each)), "") if completion.finish == Finish.STOP else ""
         )
         sent = text if call.include_stop else text.removesuffix(stop)
         content, calls = sent, _NO_CALLS
         if call.functions and call.tool_choice != "none":
-            content, calls = self._policy.prompts.parse(prompt.opening + sent)
+            content, calls = self.policy.prompts.parse(prompt.opening + sent)
         strand, turn = self._strands[number], len(self._turns)
         before = len(strand.ledger)
         if temperature == 0 < self.task.temperature:
@@ -337,7 +337,7 @@ class Rollout:
             strand.temperatures += [temperature] * len(completion.ids)
         self._turns.append(_turn(prompt.opening + text, content, calls, len(completion.ids), number))
         ended = completion.finish in (Finish.STOP, Finish.END)
-        ended = ended and completion.ids[-1] in self._policy.tokens.special_ids
+        ended = ended and completion.ids[-1] in self.policy.tokens.special_ids
         self._remember(
             call, Place(number, before), Place(number, len(strand.ledger), sent, ended, stop), content, calls
         )

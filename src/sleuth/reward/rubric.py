@@ -44,13 +44,19 @@ class Rubric:
         return list(await asyncio.gather(*map(self.score_one, trajectories)))
 
     async def score(self, question: Question, trajectory: Trajectory) -> Score:
-        """Return the training reward with all its parts, including those that do not count towards the total."""
+        """Return the training reward with all its parts, including those that do not count towards the total.
+
+        A reward that the agent computed itself replaces the settings.
+        """
         if not trajectory.stop.usable:
             raise ValueError(f"a trajectory that stopped with {trajectory.stop} is unusable and has no score")
-        parts = measure(question, trajectory)
-        answer = await self._answer_score(question, trajectory)
+        parts, own = measure(question, trajectory), trajectory.reward
+        answer = await self._answer_score(question, trajectory) if own is None else own
         if clash := parts.keys() & answer.parts.keys():
-            raise FunctionFailed(f"{self._config.answer!r} returned the reserved part name {min(clash)!r}; rename it")
+            source = f"{self._config.answer!r}" if own is None else "the agent"
+            raise FunctionFailed(f"{source} returned the reserved part name {min(clash)!r}; rename it")
+        if own is not None:
+            return Score(own.total, parts | own.parts, own.turns)
         total = answer.total
         if self._config.format is not False:
             total = self._apply_format(total, trajectory, parts)

@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sleuth.agent.tools import Usage
 from sleuth.engines.paged.scheduler import EngineStats
+from sleuth.gateway.outside import OutsideCounts
 from sleuth.model.packing import WEIGHT, Pack
 from sleuth.model.policy import Policy
 from sleuth.records import Group, Malformed, StopReason, Trajectory
@@ -154,18 +155,20 @@ def has_spread(group: Group) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RolloutCounters:
-    """Snapshot of the counters of the search tool and the engine."""
+    """Snapshot of the counters of the search tool, the engine, the tools, and an outside agent."""
 
     searches: Usage
     stats: EngineStats
     tools: Mapping[str, Usage]
+    outside: OutsideCounts | None = None
 
     def metrics_since(self, before: "RolloutCounters", reward_seconds: float, ranks: Ranks) -> Metrics:
         """Compute the metrics since an earlier snapshot, combined over all ranks."""
         mine = [reward_seconds, *(now - then for now, then in zip(self._counts(), before._counts(), strict=True))]
         every = [theirs for (theirs,) in ranks.gather([mine], "the counts of searches")]
         totals = [sum(part) for part in zip(*every, strict=True)]
-        reward, searches, seconds, busy, reused, prefilled, preempted, *tools = totals
+        reward, searches, seconds, busy, reused, prefilled, preempted, *others = totals
+        gateway, tools = others[: len(self._outside)], others[len(self._outside) :]
         metrics = {
             "search/count": float(searches),
             "time/search": busy / ranks.world,
@@ -180,13 +183,17 @@ class RolloutCounters:
             metrics |= {f"tool/{name}/calls": float(calls), f"tool/{name}/failures": float(failures)}
             if calls:
                 metrics[f"tool/{name}/seconds"] = duration / calls
-        return metrics
+        return metrics | {f"gateway/{name}": float(n) for name, n in zip(self._outside, gateway, strict=True)}
+
+    @property
+    def _outside(self) -> dict[str, int]:
+        return {} if self.outside is None else asdict(self.outside)
 
     def _counts(self) -> tuple[float, ...]:
         searches, stats = self.searches, self.stats
         tools = [count for usage in self.tools.values() for count in (usage.calls, usage.failures, usage.seconds)]
         work = (stats.reused, stats.prefilled, stats.preempted)
-        return (searches.calls, searches.seconds, searches.busy, *work, *tools)
+        return (searches.calls, searches.seconds, searches.busy, *work, *self._outside.values(), *tools)
 
 
 DECIMALS = 5  # of ratios and advantages

@@ -15,13 +15,16 @@ from typing import Any
 import torch
 
 from sleuth.agent import prompts as prompt_templates
+from sleuth.agent.episode import Agent
 from sleuth.agent.ledger import Ledger
 from sleuth.config.algorithm import AlgorithmConfig, CorrectionConfig
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine, Sampling
 from sleuth.errors import EngineFailure, UserError
+from sleuth.gateway.outside import OutsideAgent
 from sleuth.model.packing import Row, pack, row
 from sleuth.model.policy import Policy
+from sleuth.records import Question
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train.guards import stop_for_engine
 from sleuth.train.observer import RunObserver
@@ -80,7 +83,7 @@ def check_engine(parts: Parts, rollouts: RolloutSchedule, observer: RunObserver,
     work = measure(
         parts.engine,
         parts.learner.policy,
-        [prompt_templates.render(each, agent.config.template, agent.protocol, agent.tokens) for each in questions],
+        [_prompt(agent, question) for question in questions],
         context=agent.config.context_tokens,
         concurrent=config.engine.slots,
         temperature=config.train.temperature,
@@ -97,6 +100,13 @@ def check_engine(parts: Parts, rollouts: RolloutSchedule, observer: RunObserver,
     observer.log(found.line())
     require(found, parts.config.engine.parity_limit, parts.config.model.policy)
     return found
+
+
+def _prompt(agent: Agent | OutsideAgent, question: Question) -> Sequence[int]:
+    """Return a question's prompt, or the question alone for an outside agent, whose prompts are not known yet."""
+    if isinstance(agent, Agent):
+        return prompt_templates.render(question, agent.config.template, agent.protocol, agent.tokens)
+    return prompt_templates.encode([{"role": "user", "content": question.question}], agent.tokens)
 
 
 def require(found: Parity, limit: float, model: str) -> None:

@@ -11,13 +11,14 @@ import torch
 
 from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
-from sleuth.agent.loading import SEARCHES, build_agent, require_search
+from sleuth.agent.loading import SEARCHES, require_search
 from sleuth.agent.tools import load_tools
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.engines.build import Lockstep
 from sleuth.errors import InputError, UserError
+from sleuth.gateway.outside import OutsideAgent, build_runner, check_agent, running
 from sleuth.records import Question
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import checksums
@@ -54,7 +55,7 @@ class Parts:
     versions: Mapping[str, Any] | None = None
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> Agent | OutsideAgent:
         return self.sampler.agent
 
     @property
@@ -67,8 +68,9 @@ class Parts:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Lock the run folder; on exit, wait until checkpoints and trackers are written."""
-        with self.run.lock() if self.is_first_rank else nullcontext(), self.saver, closing(self.trackers):
+        """Lock the run folder and start the gateway, if any; on exit, wait until all checkpoints are written."""
+        lock = self.run.lock() if self.is_first_rank else nullcontext()
+        with lock, self.saver, closing(self.trackers), running(self.agent):
             yield
 
     def record_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -150,6 +152,7 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
         torch.set_num_threads(config.train.threads)
     rubric = Rubric(config.reward)
     methods.make_method(config.agent)
+    check_agent(config.agent)
     tools = load_tools(config.agent)
     require_search(config)
     learner = Learner.build(config, ranks)
@@ -159,11 +162,11 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
     training, held_out = load_questions(config, sources, observer)
     engine, publisher = build_engine(config, learner, run.path)
     observer.log(Lockstep.resolve(config, learner.policy.device.type).line(config.concurrency))
-    agent = build_agent(config, engine, tokens, sources.index, run.path / SEARCHES, tools)
-    methods.require_prompts(agent, [*training, *held_out])
-    for kind, questions in (("training questions", training), ("held-out questions", held_out)):
-        if warning := methods.describe_overlong(agent, questions, kind):
-            observer.log(warning)
+    agent = build_runner(config, engine, tokens, sources.index, run.path / SEARCHES, tools)
+    if isinstance(agent, OutsideAgent):
+        observer.log(f"{config.agent.source} calls the policy at {agent.gateway.url}")
+    else:
+        _check_prompts(agent, training, held_out, observer)
     stream = QuestionStream(training, config.train.seed, config.data.shuffle)
     rollout_ranks = ranks.for_thread() if config.train.mode == "ahead" else ranks
     return Parts(
@@ -177,3 +180,12 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
         saver=Saver(run, config.train.keep, ranks, always=(0,)),  # step 0 is the last rollback target
         trackers=Trackers.build(config.track, run, observer, enabled=ranks.rank == 0),
     )
+
+
+def _check_prompts(
+    agent: Agent, training: Sequence[Question], held_out: Sequence[Question], observer: RunObserver
+) -> None:
+    methods.require_prompts(agent, [*training, *held_out])
+    for kind, questions in (("training questions", training), ("held-out questions", held_out)):
+        if warning := methods.describe_overlong(agent, questions, kind):
+            observer.log(warning)

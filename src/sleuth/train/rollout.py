@@ -21,6 +21,7 @@ from sleuth.config.tree import Config
 from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.scheduler import EngineStats
 from sleuth.evaluate.results import ScoredTrajectory
+from sleuth.gateway.outside import OutsideAgent
 from sleuth.records import Group, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.interruption import INTERRUPTION
@@ -61,7 +62,7 @@ class RolloutBatch:
 class RolloutSampler:
     """Collects the rollouts of a run."""
 
-    agent: Agent
+    agent: Agent | OutsideAgent
     rubric: Rubric
     stream: QuestionStream
     config: Config
@@ -95,7 +96,8 @@ class RolloutSampler:
         engine, toolbox = self.agent.engine, self.agent.tools
         stats = engine.stats if isinstance(engine, PagedEngine) else EngineStats()
         tools = {name: replace(usage) for name, usage in toolbox.usage.items()}
-        return RolloutCounters(replace(toolbox.searches), replace(stats), tools)
+        outside = replace(self.agent.counts) if isinstance(self.agent, OutsideAgent) else None
+        return RolloutCounters(replace(toolbox.searches), replace(stats), tools, outside)
 
     async def _run(self, questions: Sequence[Question], step: int, first: int, timer: Timer) -> list[ScoredTrajectory]:
         """Run each question `train.samples` times; group ids are consecutive, starting at `first`."""

@@ -366,3 +366,12 @@ def test_python_settings_are_overrides(recipe: Path) -> None:
     assert config.train.questions == type(config.train)().questions
     with pytest.raises(ConfigError, match=r"train\.steps = .*complex"):
         overrides({"train.steps": 3j})
+
+
+def test_outside_agent_replaces_the_recipes_own(tmp_path: Path) -> None:
+    config = load("quickstart", ["agent.run=import:mine.run"])
+    assert (config.agent.run, config.agent.prompt, config.agent.turn_tokens) == ("import:mine.run", None, 64)
+    (tmp_path / "mine.toml").write_text('base = "quickstart"\n[agent]\nrun = "import:mine.run"\n')
+    assert load(str(tmp_path / "mine.toml")).agent == config.agent
+    with pytest.raises(ConfigError, match=r"agent.*searches has no effect"):
+        load("quickstart", ["agent.run=import:mine.run", "agent.searches=3"])

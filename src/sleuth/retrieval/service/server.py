@@ -153,11 +153,14 @@ class _Api:
     async def retrieve(self, request: Request) -> Response:
         """Passages for queries."""
         params = parse_body(await self._body(request), RetrieveRequest, openapi.RETRIEVE_EXAMPLE)
-        self._check_texts(params.queries, "queries", self.limits.queries)
+        check_texts(params.queries, "queries", self.limits.queries, self.limits.characters)
         self.metrics.queries.inc(len(params.queries))
         try:
             async with cancel_on_disconnect(request.receive):
-                body = await self._search(params)
+                body = await search(self.retriever, params, self.k, self.limits)
+        except QueriesFailed as error:
+            self.metrics.unavailable.inc(error.count)
+            raise
         except Overloaded as error:
             self.metrics.overloaded.inc()
             # Not 429: most clients of this API retry a 503 only.
@@ -170,7 +173,7 @@ class _Api:
         if pages is None:
             raise HttpProblem(404, "this server has no pages; start it with --pages FILE (JSONL of url and contents)")
         params = parse_body(await self._body(request), AccessRequest, openapi.ACCESS_EXAMPLE)
-        self._check_texts(params.urls, "urls", self.limits.urls)
+        check_texts(params.urls, "urls", self.limits.urls, self.limits.characters)
         body = await asyncio.to_thread(lambda: encode_json({"result": [pages.get(url) for url in params.urls]}))
         return Response(body, media_type=JSON)
 
@@ -192,40 +195,47 @@ class _Api:
             request.scope, request.receive, max_bytes=limits.body, seconds=limits.body_seconds, remedy=remedy
         )
 
-    async def _search(self, params: RetrieveRequest) -> bytes:
-        """Return the encoded hits of all queries; one failed query fails the request."""
-        queries, scored, limits = params.queries, params.return_scores, self.limits
-        if params.reranks:
-            k, name = params.topk_rerank or self.k, "topk_retrieval"
-            # A retriever with a cross-encoder returns its candidates reranked, others in the order of the index.
-            depth = max(k, params.topk_retrieval or RERANK_CANDIDATES)
-            row = _scored_contents if scored else lambda hit: hit.passage.contents
-        else:
-            k, name = params.topk or self.k, "topk"
-            depth, row = k, scored_row if scored else lambda hit: passage_row(hit.passage)
-        if depth > limits.topk:
-            raise HttpProblem(
-                422, f"{name} is {depth if depth < 10**15 else 'huge'}, above the limit of {limits.topk:,}"
-            )
-        if len(queries) * depth > limits.hits:
-            exceeded = f"exceed the limit of {limits.hits:,} hits per response; send fewer queries at once"
-            raise HttpProblem(422, f"{len(queries):,} queries with {depth:,} hits each {exceeded}")
-        answers = await self.retriever.search(queries, depth)
-        failures = [answer for answer in answers if isinstance(answer, SearchUnavailable)]
-        if failures:
-            self.metrics.unavailable.inc(len(failures))
-            raise HttpProblem(503, f"{len(failures)} of {len(queries)} queries failed: {failures[0].cause}")
-        return await encode_results((hits[:k] for hits in answers if isinstance(hits, list)), row)
 
-    def _check_texts(self, texts: Sequence[str], name: str, most: int) -> None:
-        if len(texts) > most:
-            raise HttpProblem(422, f"{name} has {len(texts):,} entries, above the limit of {most:,} per request")
-        longest = self.limits.characters
-        for place, text in enumerate(texts):
-            if len(text) > longest:
-                raise HttpProblem(
-                    422, f"{name}.{place} has {len(text):,} characters, above the limit of {longest:,}; shorten it"
-                )
+class QueriesFailed(HttpProblem):
+    """Some queries of a request failed, which fails the whole request."""
+
+    def __init__(self, failures: Sequence[SearchUnavailable], queries: int) -> None:
+        super().__init__(503, f"{len(failures)} of {queries} queries failed: {failures[0].cause}")
+        self.count = len(failures)
+
+
+async def search(retriever: Retriever, params: RetrieveRequest, default_k: int, limits: Limits) -> bytes:
+    """Search all queries of a request and return the encoded hits; raises HttpProblem."""
+    queries, scored = params.queries, params.return_scores
+    if params.reranks:
+        k, name = params.topk_rerank or default_k, "topk_retrieval"
+        # A retriever with a cross-encoder returns its candidates reranked, others in the order of the index.
+        depth = max(k, params.topk_retrieval or RERANK_CANDIDATES)
+        row = _scored_contents if scored else lambda hit: hit.passage.contents
+    else:
+        k, name = params.topk or default_k, "topk"
+        depth, row = k, scored_row if scored else lambda hit: passage_row(hit.passage)
+    if depth > limits.topk:
+        raise HttpProblem(422, f"{name} is {depth if depth < 10**15 else 'huge'}, above the limit of {limits.topk:,}")
+    if len(queries) * depth > limits.hits:
+        exceeded = f"exceed the limit of {limits.hits:,} hits per response; send fewer queries at once"
+        raise HttpProblem(422, f"{len(queries):,} queries with {depth:,} hits each {exceeded}")
+    answers = await retriever.search(queries, depth)
+    failures = [answer for answer in answers if isinstance(answer, SearchUnavailable)]
+    if failures:
+        raise QueriesFailed(failures, len(queries))
+    return await encode_results((hits[:k] for hits in answers if isinstance(hits, list)), row)
+
+
+def check_texts(texts: Sequence[str], name: str, most: int, longest: int) -> None:
+    """Raise HttpProblem if there are more than `most` texts, or one of more than `longest` characters."""
+    if len(texts) > most:
+        raise HttpProblem(422, f"{name} has {len(texts):,} entries, above the limit of {most:,} per request")
+    for place, text in enumerate(texts):
+        if len(text) > longest:
+            raise HttpProblem(
+                422, f"{name}.{place} has {len(text):,} characters, above the limit of {longest:,}; shorten it"
+            )
 
 
 class _DirectRoute:

@@ -7,12 +7,14 @@ if TYPE_CHECKING:
     from sleuth.agent.task import Task
     from sleuth.api.agent import Agent
     from sleuth.api.index import Index
+    from sleuth.api.run import Run
+    from sleuth.api.trainer import Trainer
     from sleuth.evaluate.results import Evaluation
     from sleuth.gateway.endpoint import Endpoint
     from sleuth.records import Score as Reward
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Endpoint", "Evaluation", "Index", "Reward", "Task", "__version__"]
+__all__ = ["Agent", "Endpoint", "Evaluation", "Index", "Reward", "Run", "Task", "Trainer", "__version__"]
 
 # The module and the name of each class, imported when it is first used.
 _HOMES = {
@@ -21,7 +23,9 @@ _HOMES = {
     "Evaluation": ("sleuth.evaluate.results", "Evaluation"),
     "Index": ("sleuth.api.index", "Index"),
     "Reward": ("sleuth.records", "Score"),
+    "Run": ("sleuth.api.run", "Run"),
     "Task": ("sleuth.agent.task", "Task"),
+    "Trainer": ("sleuth.api.trainer", "Trainer"),
 }
 
 

@@ -21,13 +21,15 @@ def postponed(source: str) -> Iterator[str]:
 
 
 def stubs(source: str) -> Iterator[str]:
-    """Functions without a body, except the methods of a Protocol."""
+    """Functions without a body, except the methods of a Protocol and overloads."""
     tree = ast.parse(source)
     exempt = {id(item) for node in _protocols(tree) for item in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id == "NotImplementedError":
             yield f"line {node.lineno}: NotImplementedError"
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and id(node) not in exempt and _idle(node.body):
+            if "overload" in map(_dotted, node.decorator_list):
+                continue
             yield f"line {node.lineno}: {node.name} does nothing"
 
 

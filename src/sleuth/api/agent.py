@@ -21,6 +21,7 @@ from sleuth.agent.methods import require_prompts
 from sleuth.agent.remote import RemoteAgent
 from sleuth.agent.task import Task
 from sleuth.api import background
+from sleuth.api.console import quiet_transformers
 from sleuth.api.index import Index, SearchFunction
 from sleuth.api.run import Run
 from sleuth.config import recipe
@@ -139,9 +140,10 @@ class Agent:
             if value is not None:
                 raise ConfigError(f"{option} has no effect without an address such as http://host:8000/v1; remove it")
         spec = describe_agent(name, options, ASKED)
-        if options == AgentOptions(before=before) and (Path(name) / "manifest.json").is_file():
-            return cls(load_run_agent(RunFolder.open(Path(name)), before), spec.concurrency)
-        return cls(spec.load(), spec.concurrency)
+        is_plain_run = options == AgentOptions(before=before) and (Path(name) / "manifest.json").is_file()
+        with quiet_transformers():
+            agent = load_run_agent(RunFolder.open(Path(name)), before) if is_plain_run else spec.load()
+        return cls(agent, spec.concurrency)
 
     def ask(
         self, question: str | Question, *, temperature: float = 0.0, seed: int = 0, on_text: OnText | None = None

@@ -11,8 +11,8 @@ import typer
 from rich.progress import Progress
 from typer import Argument, Option
 
+from sleuth.api.progress import StageProgress
 from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_SEED
-from sleuth.cli.progress import StageProgress
 from sleuth.cli.terminal import Terminal, echo, print_markdown
 from sleuth.errors import InputError
 from sleuth.runs.atomic import require_new

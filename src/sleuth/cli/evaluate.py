@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 from typer import Argument, Option
 
+from sleuth.api.progress import TrainingProgress
 from sleuth.cli import options
-from sleuth.cli.progress import TrainingProgress
 from sleuth.cli.terminal import print_markdown, silence_transformers, stderr_console
 from sleuth.errors import ConfigError, InputError, Interrupted, UserError
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 from typer import Argument, Option
 
+from sleuth.api.progress import StageProgress
 from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_PROCESSES, MAX_TOKENS
-from sleuth.cli.progress import StageProgress
 from sleuth.cli.terminal import echo, print_markdown
 from sleuth.config.retrieval import IndexKind
 from sleuth.errors import InputError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from sleuth.api.progress import StageProgress
 from sleuth.cli import options
-from sleuth.cli.progress import StageProgress
 from sleuth.cli.terminal import echo, silence_transformers
 from sleuth.credentials import redact, token_from_env
 from sleuth.errors import ConfigError, InputError

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from sleuth.api.progress import TrainingProgress
 from sleuth.cli.options import MAX_SEED
-from sleuth.cli.progress import TrainingProgress
 from sleuth.cli.terminal import silence_transformers, stderr_console
 from sleuth.config import recipe
 from sleuth.errors import ConfigError, InputError, Interrupted

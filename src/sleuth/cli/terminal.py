@@ -1,26 +1,11 @@
 """Terminal output of the commands: control characters in documents, model output and file names are made visible."""
 
-from collections.abc import Iterable
-
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markdown import Markdown
-from rich.segment import Segment
 
+from sleuth.api.console import Terminal as Terminal
+from sleuth.api.console import stderr_console as stderr_console
 from sleuth.page.document import visible
-
-
-class Terminal(Console):
-    """A rich console that makes control characters in text visible; its own styling is unaffected."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(visible(segment.text), segment.style)
-
-
-def stderr_console(*, quiet: bool = False) -> Terminal:
-    """A console on stderr that prints text literally, without markup."""
-    return Terminal(stderr=True, markup=False, highlight=False, quiet=quiet)
 
 
 def echo(text: str, *, nl: bool = True, err: bool = False) -> None:

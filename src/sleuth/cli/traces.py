@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
+from sleuth.api.progress import TrainingProgress
 from sleuth.cli.options import MAX_HITS, MAX_INT, MAX_ITEMS, MAX_SEED, require_finite
-from sleuth.cli.progress import TrainingProgress
 from sleuth.cli.terminal import silence_transformers, stderr_console
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.retrieval import RetrievalConfig

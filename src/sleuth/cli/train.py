@@ -3,16 +3,16 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from typer import Argument, Option
 
+from sleuth.api.progress import TrainingProgress
 from sleuth.cli.launch import launch, rank
 from sleuth.cli.options import MAX_PROCESSES
-from sleuth.cli.progress import TrainingProgress
 from sleuth.cli.terminal import silence_transformers, stderr_console
 from sleuth.config import recipe
 from sleuth.config.tree import Config
@@ -20,12 +20,8 @@ from sleuth.errors import ConfigError, InputError, Interrupted
 from sleuth.page.document import read_estimate
 from sleuth.page.run_report import loss_notes, question_count
 from sleuth.runs.interruption import INTERRUPTION
-from sleuth.runs.run import Run, next_run_path, step_of
+from sleuth.runs.run import Run, next_run_path
 
-if TYPE_CHECKING:
-    from sleuth.train.parts import Parts
-
-RUNS = Path("runs")
 TABLE_WIDTH = 122
 
 
@@ -61,6 +57,7 @@ def train(
 
 def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Path | None, nproc: int) -> None:
     """Run the same command in several processes, after all checks that can run in this process."""
+    from sleuth.api.trainer import RUNS
     from sleuth.train.ranks import require_gpus, require_supported
 
     match begun:
@@ -75,33 +72,19 @@ def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Pat
 
 def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Console, started: float) -> None:
     """Start or resume a run in this process; only rank 0 prints the result."""
-    from sleuth.train.loop import train as train_parts
-    from sleuth.train.parts import resume_run, start_run
-    from sleuth.train.ranks import join_ranks
-    from sleuth.train.summary import write_summary
+    from sleuth.api.trainer import RUNS, describe_interrupted, train_in_process
 
     silence_transformers()
-    ranks = join_ranks()
-    parts: Parts
+    folder = begun.path if isinstance(begun, Run) else out or next_run_path(RUNS, begun.name)
     with TrainingProgress(console) as live, INTERRUPTION.handle_signals():
-        path = begun.path if isinstance(begun, Run) else out or next_run_path(RUNS, begun.name)
-        ((folder,), *_) = ranks.gather([path], "the name of the run")
         try:
-            match begun:
-                case Run():
-                    parts = resume_run(begun, live, changes, ranks)
-                case Config():
-                    parts = start_run(begun, folder, live, ranks)
-            outcome = train_parts(parts, live, started)
+            folder, summary = train_in_process(begun, folder, live, changes, started)
         except Interrupted:
-            if (folder / "manifest.json").exists():  # otherwise there is nothing to resume
-                saved = Run(folder).latest()
-                reached = "before its first checkpoint" if saved is None else f"after step {step_of(saved)}"
-                console.print(f"interrupted {reached}; continue with: sleuth train --resume {folder}", soft_wrap=True)
+            if line := describe_interrupted(folder):
+                console.print(f"{line}; continue with: sleuth train --resume {folder}", soft_wrap=True)
             raise
-    if ranks.rank == 0:
-        _print_result(console, write_summary(parts, outcome), parts.run.path)
-    ranks.close()
+    if summary is not None:
+        _print_result(console, summary, folder)
 
 
 def _print_result(console: Console, summary: Mapping[str, Any], folder: Path) -> None:

@@ -175,6 +175,11 @@ class FunctionRetriever:
 
 async def in_daemon_thread(call: Callable[[], Any]) -> Any:
     """Run a function in a thread that does not keep the process alive if the function never returns."""
+    return await asyncio.wrap_future(start_daemon_thread(call, "search function"))
+
+
+def start_daemon_thread(call: Callable[[], Any], name: str) -> "Future[Any]":
+    """Start a function in a daemon thread and return the future of its result."""
     outcome: Future[Any] = Future()
     outcome.set_running_or_notify_cancel()  # cancelling the caller does not stop the thread; its late result is dropped
 
@@ -186,5 +191,5 @@ async def in_daemon_thread(call: Callable[[], Any]) -> Any:
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="user function", daemon=True).start()
-    return await asyncio.wrap_future(outcome)
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,7 +16,7 @@ Result = TypeVar("Result")
 
 LAUNCHED = "SLEUTH_LAUNCHED"  # environment variable set for the ranks that `sleuth train --nproc` starts
 SHOW_CURSOR = b"\x1b[?25h"
-NOTICE = b"\nsleuth: stopping at the next point that can be resumed; press Ctrl-C again to exit at once\n"
+NOTICE = b"\nsleuth: stopping at the next point that can be resumed; press Ctrl-C again to stop at once\n"
 
 
 class Interruption:
@@ -24,6 +25,7 @@ class Interruption:
     def __init__(self) -> None:
         self.signal: int | None = None
         self._deferred = False
+        self._exits = True
         self._cancels: list[Callable[[], object]] = []
 
     def raise_if_interrupted(self) -> None:
@@ -32,8 +34,14 @@ class Interruption:
             raise Interrupted(self.signal)
 
     @contextmanager
-    def handle_signals(self) -> Iterator[None]:
-        """Handle signals inside the context; signals that the process ignores stay ignored."""
+    def handle_signals(self, *, second_exits: bool = True) -> Iterator[None]:
+        """Handle signals inside the context; signals that the process ignores stay ignored.
+
+        The second signal exits the process, or raises KeyboardInterrupt. Only the main thread can handle signals.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         if LAUNCHED in os.environ:
             # When a rank fails, the launcher sends SIGTERM to the others, which can no longer save.
             numbers = [signal.SIGINT]
@@ -41,6 +49,7 @@ class Interruption:
             both = (signal.SIGINT, signal.SIGTERM)
             numbers = [number for number in both if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._receive) for number in numbers}
+        self._exits = second_exits
         try:
             yield
         finally:
@@ -75,6 +84,8 @@ class Interruption:
             self._cancels.remove(cancel)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.signal is not None and not self._exits:
+            raise KeyboardInterrupt
         if self.signal is not None:
             # As safe as kill -9: files under their final names are complete.
             if sys.stderr.isatty():

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -82,3 +83,22 @@ def test_ignored_signal_stays_ignored() -> None:
         assert INTERRUPTION.signal is None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_signal_can_raise_instead_of_exiting() -> None:
+    with INTERRUPTION.handle_signals(second_exits=False), INTERRUPTION.defer():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert INTERRUPTION.signal is None
+
+
+def test_another_thread_handles_no_signals() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def handled() -> object:
+        with INTERRUPTION.handle_signals():
+            return signal.getsignal(signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(handled).result() is before

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sleuth.cli.progress import TrainingProgress, format_metrics
+from sleuth.api.progress import TrainingProgress, format_metrics
 
 METRICS = {
     "reward/mean": 0.5,

@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from sleuth.cli.terminal import Terminal
+from sleuth.api.console import Terminal
 
 LINE_INTERVAL = 30.0  # seconds between lines without a terminal
 STEP_INTERVAL = 10  # training steps between lines without a terminal

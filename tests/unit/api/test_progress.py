@@ -5,7 +5,7 @@ import re
 
 from rich.console import Console
 
-from sleuth.cli.progress import StageProgress
+from sleuth.api.progress import StageProgress
 
 
 def shown(*reports: tuple[str, int, int], terminal: bool = False, pause: float = 0.0) -> str:

@@ -64,6 +64,7 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "gpu": _has_gpu,
     "chromium": _has_browser,
     "vllm": lambda: Path(os.environ.get("SLEUTH_VLLM", "")).is_file(),
+    "frameworks": lambda: "SLEUTH_FRAMEWORKS" in os.environ,
     "bitsandbytes": lambda: find_spec("bitsandbytes") is not None,
     "wandb": lambda: find_spec("wandb") is not None,
     "tensorboard": lambda: find_spec("tensorboard") is not None,

@@ -27,6 +27,7 @@ OPTIONAL = frozenset(
         "tensorboard",
         "trackio",
         "trafilatura",
+        "verifiers",
         "vllm",
         "wandb",
     }

@@ -1,4 +1,4 @@
-"""The function of `agent.run = "import:package.function"`; imports nothing heavy, because workers need it."""
+"""The function behind `agent.run`; imports nothing heavy, because workers need it."""
 
 from collections.abc import Callable
 from math import isfinite
@@ -12,11 +12,17 @@ from sleuth.records import Score
 
 CONTRACT = Contract(("task", "llm"), "a number, a Reward or None", is_async=None)
 
+VERIFIERS = "verifiers:"
+
 AgentFunction = Callable[[Task, Endpoint], Any]
 
 
 def load_agent(spec: str) -> AgentFunction:
-    """Import the function of `agent.run`; raises ConfigError if it cannot be called as run(task, llm)."""
+    """Import the agent of `agent.run`; raises ConfigError if it cannot be called as run(task, llm)."""
+    if spec.startswith(VERIFIERS):
+        from sleuth.gateway.verifiers_env import EnvironmentAgent  # needs the extra of that name
+
+        return EnvironmentAgent(spec.removeprefix(VERIFIERS))
     return import_function(spec, CONTRACT)
 
 

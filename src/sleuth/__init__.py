@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sleuth.agent.task import Task
     from sleuth.api.agent import Agent
+    from sleuth.api.gateway import Gateway
     from sleuth.api.index import Index
     from sleuth.api.run import Run
     from sleuth.api.trainer import Trainer
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
     from sleuth.records import Score as Reward
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Endpoint", "Evaluation", "Index", "Reward", "Run", "Task", "Trainer", "__version__"]
+__all__ = ["Agent", "Endpoint", "Evaluation", "Gateway", "Index", "Reward", "Run", "Task", "Trainer", "__version__"]
 
 # The module and the name of each class, imported when it is first used.
 _HOMES = {
     "Agent": ("sleuth.api.agent", "Agent"),
     "Endpoint": ("sleuth.gateway.endpoint", "Endpoint"),
     "Evaluation": ("sleuth.evaluate.results", "Evaluation"),
+    "Gateway": ("sleuth.api.gateway", "Gateway"),
     "Index": ("sleuth.api.index", "Index"),
     "Reward": ("sleuth.records", "Score"),
     "Run": ("sleuth.api.run", "Run"),

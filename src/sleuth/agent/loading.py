@@ -11,7 +11,7 @@ from sleuth.agent.remote import RemoteAgent, make_message_protocol
 from sleuth.agent.stamp import stamp_settings, stamp_weights
 from sleuth.agent.tools import Tool, Toolbox, load_tools
 from sleuth.config import recipe
-from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
+from sleuth.config.agent import OUTSIDE, SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.engine import OWN_SERVER_SETTINGS, EngineConfig
 from sleuth.config.tree import Config
 from sleuth.corpus.questions import CORPUS, TEST, TRAIN
@@ -42,7 +42,7 @@ def build_agent(
 
 def build_toolbox(config: Config, index: Path, recording: Path, tools: Sequence[Tool] | None = None) -> Toolbox:
     """Build the agent's tools; searches are written to `recording` if `retrieval.record` is set."""
-    searches = config.agent.method not in UNSEARCHED
+    searches = config.agent.method not in UNSEARCHED and config.has_index
     retriever = open_retriever(config.retrieval, index, recording) if searches else NullRetriever()
     opens_pages = "access" in config.agent.tools or config.retrieval.pages is not None
     pages = open_pages(config.retrieval) if opens_pages else None
@@ -51,7 +51,7 @@ def build_toolbox(config: Config, index: Path, recording: Path, tools: Sequence[
 
 def require_search(config: Config) -> None:
     """Raise InputError if the search server does not respond; call this before loading a model."""
-    if config.agent.method not in UNSEARCHED and config.retrieval.replay is None:
+    if config.agent.method not in UNSEARCHED and config.has_index and config.retrieval.replay is None:
         require_ready(config.retrieval.index, config.retrieval.service)
 
 
@@ -114,6 +114,11 @@ class AgentOptions:
     def chosen_method(self) -> str | None:
         """The method given with `--method` or `--set agent.method=...`, if any."""
         return self.method or self.values.get("agent.method")
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the settings select an outside agent, which may do without an index."""
+        return any(f"agent.{name}" in self.values for name in OUTSIDE)
 
     @property
     def values(self) -> dict[str, str]:
@@ -274,7 +279,7 @@ def _external_tree(name: str, kind: str, options: AgentOptions, questions: Path 
     """Return the data and retrieval settings for a model that has no run."""
     if questions is None:
         raise InputError(f"{name} is {kind} without questions; name a question file with --suite")
-    if options.index is None and options.chosen_method not in UNSEARCHED:
+    if options.index is None and options.chosen_method not in UNSEARCHED and not options.is_outside:
         raise ConfigError(f"{name} is {kind} without an index; name one with --index")
     return {
         "data": {"train": str(questions), "test": str(questions)},

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any, Self
 
 from sleuth.agent import episode
 from sleuth.agent.conversation import OnText
-from sleuth.agent.episode import Runner
 from sleuth.agent.loading import (
     AgentOptions,
     describe_agent,
@@ -33,6 +33,7 @@ from sleuth.engines.remote import DEFAULT_TIMEOUT, Endpoint, is_address
 from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.results import Evaluation, QuestionResult
 from sleuth.evaluate.runner import CircuitBreaker, evaluate
+from sleuth.gateway.outside import OutsideAgent, load_runner, running
 from sleuth.records import Hit, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run as RunFolder
@@ -107,8 +108,10 @@ AgentEvent = Thought | ToolCall | ToolOutput | Malformed | AgentAnswer
 class Agent:
     """A model that thinks, searches and answers; `load` one, and `close` it to free its memory."""
 
-    def __init__(self, runner: Runner, concurrency: int) -> None:
+    def __init__(self, runner: episode.Agent | OutsideAgent | RemoteAgent, concurrency: int) -> None:
         self._runner, self._concurrency, self._orders = runner, concurrency, count()
+        self._stack = ExitStack()
+        self._stack.enter_context(running(runner))
 
     @classmethod
     def load(
@@ -130,8 +133,7 @@ class Agent:
         `model` (its name there), `key_env` and `timeout` belong to a server.
         """
         name = str(run_or_model.path if isinstance(run_or_model, Run) else run_or_model)
-        overrides = recipe.overrides(settings) if isinstance(settings, Mapping) else list(settings)
-        options = AgentOptions(tuple(overrides), _index_name(index), method, before)
+        options = AgentOptions(tuple(setting_lines(settings)), index_name(index), method, before)
         if is_address(name):
             endpoint = Endpoint(name, model or "", key_env, DEFAULT_TIMEOUT if timeout is None else timeout)
             remote = describe_remote_agent(endpoint, options, ASKED)
@@ -142,8 +144,9 @@ class Agent:
         spec = describe_agent(name, options, ASKED)
         is_plain_run = options == AgentOptions(before=before) and (Path(name) / "manifest.json").is_file()
         with quiet_transformers():
-            agent = load_run_agent(RunFolder.open(Path(name)), before) if is_plain_run else spec.load()
-        return cls(agent, spec.concurrency)
+            if is_plain_run and not spec.config.agent.is_outside:
+                return cls(load_run_agent(RunFolder.open(Path(name)), before), spec.concurrency)
+            return cls(load_runner(spec), spec.concurrency)
 
     def ask(
         self, question: str | Question, *, temperature: float = 0.0, seed: int = 0, on_text: OnText | None = None
@@ -163,9 +166,9 @@ class Agent:
         """Answer a question and yield what happens, for `for` or `async for`; the last event is the AgentAnswer.
 
         Thought is the next piece of reasoning, ToolCall a call and ToolOutput its result, Malformed a turn that is
-        neither a call nor an answer. A model on a server sends no events before the end.
+        neither a call nor an answer. A model on a server and an outside agent send no events before the end.
         """
-        return background.Stream(lambda: self._stream(_task(question, temperature, seed)))
+        return background.Stream(lambda: self._stream(as_task(question, temperature, seed)))
 
     def evaluate(
         self,
@@ -196,7 +199,8 @@ class Agent:
 
     def close(self) -> None:
         """Stop the engine and free its memory."""
-        if isinstance(self._runner, episode.Agent):
+        self._stack.close()
+        if not isinstance(self._runner, RemoteAgent):
             background.run(self._runner.engine.close())
 
     def __enter__(self) -> Self:
@@ -210,7 +214,7 @@ class Agent:
     async def _ask(
         self, question: str | Question, temperature: float, seed: int, on_text: OnText | None
     ) -> AgentAnswer:
-        task = _task(question, temperature, seed)
+        task = as_task(question, temperature, seed)
         return AgentAnswer(await self._runner.run(task, next(self._orders), on_text))
 
     async def _stream(self, task: Task) -> AsyncGenerator[AgentEvent, None]:
@@ -246,7 +250,7 @@ class Agent:
         on_result: Callable[[QuestionResult], None] | None,
     ) -> Evaluation:
         loaded = await asyncio.to_thread(read_questions, questions)
-        if isinstance(self._runner, episode.Agent | RemoteAgent):
+        if not isinstance(self._runner, OutsideAgent):
             require_prompts(self._runner, loaded)
         return await evaluate(
             self._runner,
@@ -279,7 +283,8 @@ def read_questions(questions: AnyQuestions) -> list[Question]:
     return loaded
 
 
-def _task(question: str | Question, temperature: float, seed: int) -> Task:
+def as_task(question: str | Question, temperature: float, seed: int) -> Task:
+    """Return an attempt at a question; raises InputError if the question is empty."""
     if isinstance(question, str):
         if not question.strip():
             raise InputError("the question is empty; give some text")
@@ -287,7 +292,13 @@ def _task(question: str | Question, temperature: float, seed: int) -> Task:
     return Task(question, seed=seed, temperature=temperature)
 
 
-def _index_name(index: AnyIndex | None) -> str | None:
+def setting_lines(settings: Settings) -> list[str]:
+    """Return settings as `key=value` lines."""
+    return recipe.overrides(settings) if isinstance(settings, Mapping) else list(settings)
+
+
+def index_name(index: AnyIndex | None) -> str | None:
+    """Return the name of an index for `retrieval.index`."""
     match index:
         case None:
             return None

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sleuth.api.agent import Settings
+from sleuth.api.agent import Settings, setting_lines
 from sleuth.api.console import quiet_transformers, stderr_console
 from sleuth.api.progress import TrainingProgress, format_metrics
 from sleuth.api.run import Run
@@ -66,9 +66,8 @@ class Trainer:
     @cached_property
     def config(self) -> Config:
         """All settings of the run."""
-        given = self._settings
         functions = {"model.policy": self._model, "reward.answer": self._reward, "agent.run": self._agent}
-        lines = recipe.overrides(given) if isinstance(given, Mapping) else list(given)
+        lines = setting_lines(self._settings)
         lines += recipe.overrides({name: value for name, value in functions.items() if value is not None})
         config = self._compose(lines)
         if self._tools:
@@ -90,8 +89,7 @@ class Trainer:
         """
         begun = RunFolder.open(run.path if isinstance(run, Run) else Path(run))
         self._bind_functions(begun)
-        changes = recipe.overrides(settings) if isinstance(settings, Mapping) else list(settings)
-        return _train_here(begun, begun.path, changes, on_step)
+        return _train_here(begun, begun.path, setting_lines(settings), on_step)
 
     def _compose(self, lines: Sequence[str]) -> Config:
         return recipe.compose({}, lines) if self._recipe is None else recipe.load(self._recipe, lines)

@@ -21,6 +21,7 @@ from sleuth.cli.sft import coldstart, sft
 from sleuth.cli.terminal import echo
 from sleuth.cli.train import train
 from sleuth.cli.view import view
+from sleuth.cli.worker import worker
 from sleuth.credentials import redact
 from sleuth.errors import TrainingStopped, UserError
 from sleuth.model.memory import describe_out_of_memory
@@ -34,7 +35,7 @@ GROUPS: dict[str, typer.Typer] = {
     "bench": bench.app,
 }
 COMMANDS: tuple[Callable[..., None], ...] = (
-    train, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart,
+    train, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart, worker,
 )  # fmt: skip
 
 STOPPED = 1

@@ -15,6 +15,7 @@ from sleuth.cli.launch import launch, rank
 from sleuth.cli.options import MAX_PROCESSES
 from sleuth.cli.terminal import silence_transformers, stderr_console
 from sleuth.config import recipe
+from sleuth.config.agent import OUTSIDE
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, InputError, Interrupted
 from sleuth.page.document import read_estimate
@@ -44,7 +45,7 @@ def train(
     if isinstance(begun, Run) and summary is not None and not settings:
         console.print(f"{begun.path} is already finished", soft_wrap=True)
         try:
-            _print_result(console, summary, begun.path)
+            _print_result(console, summary, begun)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{begun.path / 'summary.json'} is damaged ({error!r}); remove it, and the same command writes it again"
@@ -84,13 +85,17 @@ def _run(begun: Run | Config, changes: list[str], out: Path | None, console: Con
                 console.print(f"{line}; continue with: sleuth train --resume {folder}", soft_wrap=True)
             raise
     if summary is not None:
-        _print_result(console, summary, folder)
+        _print_result(console, summary, Run(folder))
 
 
-def _print_result(console: Console, summary: Mapping[str, Any], folder: Path) -> None:
+def _print_result(console: Console, summary: Mapping[str, Any], run: Run) -> None:
+    folder, agent = run.path, run.config_and_inputs()[0].get("agent", {})
     print_summary(console, summary)
     console.print(f"run folder   {folder}\nreport       {folder / 'report.html'}", soft_wrap=True)
-    console.print(f'ask it       sleuth ask {folder} "..."', soft_wrap=True)
+    if any(agent.get(name) is not None for name in OUTSIDE):
+        console.print(f"evaluate it  sleuth evaluate {folder}", soft_wrap=True)
+    else:
+        console.print(f'ask it       sleuth ask {folder} "..."', soft_wrap=True)
 
 
 def print_summary(console: Console, summary: Mapping[str, Any]) -> None:

@@ -57,6 +57,12 @@ class Config(Section):
         return tree
 
     @property
+    def has_index(self) -> bool:
+        """Whether there is something to search; an outside agent may do without."""
+        given = (self.data.corpus, self.retrieval.index, self.retrieval.replay)
+        return self.world is not None or any(each is not None for each in given)
+
+    @property
     def remote_tools(self) -> bool:
         """Whether episodes wait for other processes, servers or the web."""
         if self.agent.is_outside:

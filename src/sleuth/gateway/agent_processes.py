@@ -17,7 +17,7 @@ from inspect import isawaitable
 from typing import Any, NoReturn
 
 from sleuth.config.hooks import describe_exception
-from sleuth.errors import FunctionFailed
+from sleuth.errors import FunctionFailed, SleuthError
 from sleuth.gateway.agent_function import AgentFunction, as_score
 from sleuth.gateway.assignment import Assignment, reward_to_json
 
@@ -27,6 +27,10 @@ EXIT_SECONDS = 5.0
 KILLED_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM)  # by the system or an operator; other signals are crashes
 
 Outcome = dict[str, Any]  # {"reward": ...}, {"error": sentence} or {"lost": sentence}
+
+
+class PoolBroken(SleuthError):
+    """No more processes can be started."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,10 +85,15 @@ class ProcessPool:
         process.kill()
         return await self._describe_exit(process.pid)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Kill all processes."""
         self._requests.close()
-        os.waitpid(self._server, 0)
+        for process in self._idle:
+            process.kill()
+        if self._watcher is not None:
+            await self._watcher
+        self._exits.close()
+        await asyncio.to_thread(os.waitpid, self._server, 0)
 
     async def _take(self) -> AgentProcess:
         while self._idle:
@@ -100,7 +109,8 @@ class ProcessPool:
         reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE)
         pid = int(await reader.readline() or 0)
         if not pid:
-            raise RuntimeError("the process from which agents are forked has ended")
+            writer.close()
+            raise PoolBroken("the process from which agents are forked has ended")
         return AgentProcess(pid, reader, writer)
 
     async def _describe_exit(self, pid: int) -> Outcome:

@@ -35,7 +35,3 @@ class Assignment:
 
 def reward_to_json(reward: Score | None) -> dict[str, Any] | None:
     return None if reward is None else asdict(reward)
-
-
-def reward_from_json(row: Mapping[str, Any] | None) -> Score | None:
-    return None if row is None else Score(row["total"], dict(row["parts"]), tuple(row["turns"]))

@@ -6,15 +6,15 @@ import os
 import shlex
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from starlette.routing import BaseRoute
 
 from sleuth.agent.task import Task
 from sleuth.errors import ConfigError, FunctionFailed
-from sleuth.gateway.endpoint import Endpoint
+from sleuth.gateway.endpoint import TOKEN_ENV, Endpoint
 from sleuth.gateway.launcher import describe_deadline
-from sleuth.gateway.worker import TOKEN_ENV
 from sleuth.http.connections import LoopSemaphore
 
 MAX_OUTPUT = 2000  # characters of the program's output in an error
@@ -53,32 +53,30 @@ class CommandLauncher:
             _kill_group(process)
 
     async def _run(self, task: Task, endpoint: Endpoint, deadline: float) -> None:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self._words,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                env=environment(task, endpoint),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise FunctionFailed(f"{self._command!r} could not be started: {error}") from error
-        self._running.add(process.pid)
-        output = bytearray()
-        reading = asyncio.create_task(_talk(process, task.question.question, output))
-        try:
-            async with asyncio.timeout(deadline):
-                code = await process.wait()
-                await asyncio.wait({reading}, timeout=DRAIN_SECONDS)
-        except TimeoutError:
-            raise FunctionFailed(describe_deadline(self._command, deadline)) from None
-        finally:
-            self._running.discard(process.pid)
-            if process.returncode is None:
-                _kill_group(process.pid)
-                await process.wait()
-            reading.cancel()
+        async with _collect_output() as (output, writable):
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self._words,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=writable,
+                    stderr=writable,
+                    env=environment(task, endpoint),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise FunctionFailed(f"{self._command!r} could not be started: {error}") from error
+            self._running.add(process.pid)
+            try:
+                async with asyncio.timeout(deadline):
+                    await process.communicate(f"{task.question.question}\n".encode())
+                    code = await process.wait()
+            except TimeoutError:
+                raise FunctionFailed(describe_deadline(self._command, deadline)) from None
+            finally:
+                self._running.discard(process.pid)
+                if process.returncode is None:
+                    _kill_group(process.pid)
+                    await process.wait()
         if code != 0:
             ended = f"exited with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
             raise FunctionFailed(f"{self._command!r} {ended}: {_last_lines(output) or 'it printed nothing'}")
@@ -100,14 +98,28 @@ def environment(task: Task, endpoint: Endpoint) -> dict[str, str]:
     return {**inherited, **endpoint.environment, **own}
 
 
-async def _talk(process: asyncio.subprocess.Process, question: str, output: bytearray) -> None:
-    """Write the question, and keep the last part of what the program prints."""
-    assert process.stdin is not None and process.stdout is not None  # noqa: PT018, S101 (both are pipes)
-    process.stdin.write(f"{question}\n".encode())
-    process.stdin.close()
-    while piece := await process.stdout.read(2**16):
-        output += piece
-        del output[: -4 * MAX_OUTPUT]
+@asynccontextmanager
+async def _collect_output() -> AsyncIterator[tuple[bytearray, int]]:
+    """Yield the last part of what is written to a pipe, and its writing end; background processes may keep it open."""
+    output, reader = bytearray(), asyncio.StreamReader()
+    readable, writable = os.pipe()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(readable, "rb", 0)
+    )
+
+    async def read() -> None:
+        while piece := await reader.read(2**16):
+            output.extend(piece)
+            del output[: -4 * MAX_OUTPUT]
+
+    reading = asyncio.create_task(read())
+    try:
+        yield output, writable
+    finally:
+        os.close(writable)
+        await asyncio.wait({reading}, timeout=DRAIN_SECONDS)
+        reading.cancel()
+        transport.close()
 
 
 def _kill_group(process: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MODEL = "policy"  # `policy/ROLE` names a role
+TOKEN_ENV = "SLEUTH_GATEWAY_TOKEN"  # noqa: S105 (the variable with the token of workers)
 
 
 @dataclass(frozen=True, slots=True)

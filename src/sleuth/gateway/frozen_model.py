@@ -50,6 +50,10 @@ class FrozenModel:
         kind = received.headers.get("content-type", JSON)
         return StreamingResponse(_copy(received, kind, on_reply), received.status_code, media_type=kind)
 
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
 
 async def _copy(received: httpx.Response, kind: str, on_reply: OnReply) -> AsyncIterator[bytes]:
     pieces: list[bytes] = []

@@ -23,7 +23,7 @@ from sleuth.gateway.command import CommandLauncher
 from sleuth.gateway.frozen_model import FrozenModel
 from sleuth.gateway.launcher import AttemptLost, FunctionLauncher, Launcher
 from sleuth.gateway.rollout import Policy, Rollout
-from sleuth.gateway.server import Gateway, GatewayLimits
+from sleuth.gateway.server import Gateway, GatewayLimits, OpenRollout
 from sleuth.gateway.workers import LocalWorkers, RemoteWorkers, worker_token
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question, StopReason, Trajectory
@@ -97,22 +97,8 @@ class OutsideAgent:
         except FunctionFailed as error:
             failure = str(error)
         finally:
-            search_failure = self.gateway.close(rollout.id).search_failure
-            rollout.close()
-        if isinstance(search_failure, SearchUnavailable):
-            return rollout.finish(StopReason.SEARCH_UNAVAILABLE, str(search_failure))
-        if search_failure is not None:
-            raise search_failure
-        if rollout.failure is not None:
-            return rollout.finish(StopReason.ENGINE_FAILED, rollout.failure)
-        if not rollout.counts.calls:
-            failure = failure or f"{self.config.source} did not call the policy; send its requests to llm.base_url"
-            return rollout.finish(StopReason.FUNCTION_FAILED, failure)
-        if rollout.limit is not None:  # a failure is then the policy's own: it used up its context or its calls
-            return rollout.finish(rollout.limit)
-        if failure is not None:
-            return rollout.finish(StopReason.FUNCTION_FAILED, failure)
-        return rollout.finish(StopReason.ANSWERED)
+            attempt = self.gateway.close(rollout.id)
+        return conclude(attempt, failure, self.config.source)
 
     def _set_reward(self, rollout: Rollout, returned: object) -> None:
         score = as_score(self.config.source, returned)
@@ -124,6 +110,26 @@ class OutsideAgent:
             rollout.set_reward(score)
         except ApiError as error:
             raise FunctionFailed(f"{self.config.source} returned a bad reward: {error}") from error
+
+
+def conclude(attempt: OpenRollout, failure: str | None, source: str) -> Trajectory:
+    """End a closed attempt and return its trajectory; `failure` says why the agent `source` failed, if it did."""
+    rollout, search_failure = attempt.rollout, attempt.search_failure
+    rollout.close()
+    if isinstance(search_failure, SearchUnavailable):
+        return rollout.finish(StopReason.SEARCH_UNAVAILABLE, str(search_failure))
+    if search_failure is not None:
+        raise search_failure
+    if rollout.failure is not None:
+        return rollout.finish(StopReason.ENGINE_FAILED, rollout.failure)
+    if not rollout.counts.calls:
+        failure = failure or f"{source} did not call the policy; send its requests to llm.base_url"
+        return rollout.finish(StopReason.FUNCTION_FAILED, failure)
+    if rollout.limit is not None:  # a failure is then the policy's own: it used up its context or its calls
+        return rollout.finish(rollout.limit)
+    if failure is not None:
+        return rollout.finish(StopReason.FUNCTION_FAILED, failure)
+    return rollout.finish(StopReason.ANSWERED)
 
 
 def check_agent(config: AgentConfig) -> None:
@@ -160,7 +166,7 @@ def build_runner(
     gateway = Gateway(
         config.gateway.host,
         config.gateway.port,
-        tools=toolbox,
+        tools=toolbox if config.has_index else None,
         helper=FrozenModel.of(config.gateway.helper, seconds),
         limits=GatewayLimits(call_seconds=seconds),
         routes=launcher.routes,

@@ -7,9 +7,9 @@ import asyncio
 import hmac
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Self, TypeVar
@@ -169,7 +169,7 @@ class Gateway:
         return attempt
 
     def _application(self, host: str, routes: Sequence[BaseRoute]) -> FastAPI:
-        app = FastAPI(title="Sleuth gateway", version=__version__, openapi_url=None)
+        app = FastAPI(title="Sleuth gateway", version=__version__, openapi_url=None, lifespan=self._lifespan)
         for path, api in APIS.items():
             self._add(app, f"/rollout/{{id}}/v1{path}", partial(self._complete, path, api), "POST", api)
         self._add(app, "/rollout/{id}/v1/models", self._models)
@@ -182,6 +182,12 @@ class Gateway:
         # Every rollout has a key, so that other machines may use any name of this one.
         app.add_middleware(RequestCheck, names=[host] if host in LOOPBACK else None, respond=error_response)
         return app
+
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        yield
+        if self._helper is not None:
+            await self._helper.close()
 
     def _add(self, app: FastAPI, path: str, handler: Handler, method: str = "GET", api: Api | None = None) -> None:
         respond = error_response if api is None else api.error_response

@@ -89,7 +89,7 @@ class TaskQueue:
         self._waiting: deque[Attempt] = deque()
         self._workers: dict[str, WorkerRecord] = {}
         self._failure: SleuthError | None = None
-        self._pulls: deque[tuple[WorkerRecord, Future[Assignment]]] = deque()
+        self._pulls: deque[tuple[WorkerRecord, Future[Assignment | None]]] = deque()
 
     async def launch(self, task: Task, endpoint: Endpoint, deadline: float) -> Score | None:
         """Wait for a worker to run the task; the deadline starts when a worker takes it."""
@@ -111,6 +111,12 @@ class TaskQueue:
         with self._lock:
             return sum(not self._has_vanished(worker) for worker in self._workers.values())
 
+    @property
+    def running(self) -> int:
+        """The number of attempts that workers hold."""
+        with self._lock:
+            return len(self._attempts) - len(self._waiting)
+
     def add(self, task: Task, endpoint: Endpoint, deadline: float) -> Attempt:
         """Add an attempt, and give it to a worker that waits for one."""
         attempt = Attempt(Assignment(secrets.token_hex(8), task, endpoint), deadline)
@@ -120,11 +126,7 @@ class TaskQueue:
             self.counts.added += 1
             self._attempts[attempt.assignment.id] = attempt
             self._waiting.append(attempt)
-            while self._pulls:
-                worker, pull = self._pulls.popleft()
-                if pull.set_running_or_notify_cancel():
-                    pull.set_result(self._assign(worker))
-                    break
+            self._dispatch()
         return attempt
 
     def fail(self, failure: SleuthError) -> None:
@@ -170,9 +172,6 @@ class TaskQueue:
 
     def register(self, name: str) -> WorkerRecord:
         with self._lock:
-            for record in [each for each in self._workers.values() if self._has_vanished(each)]:
-                if not record.attempts:
-                    del self._workers[record.id]
             worker = WorkerRecord(secrets.token_hex(8), name, self._clock())
             self._workers[worker.id] = worker
             return worker
@@ -183,7 +182,7 @@ class TaskQueue:
             worker = self._seen(worker_id)
             if self._waiting:
                 return self._assign(worker)
-            pull: Future[Assignment] = Future()
+            pull: Future[Assignment | None] = Future()
             self._pulls.append((worker, pull))
         try:
             async with asyncio.timeout(seconds):
@@ -191,18 +190,23 @@ class TaskQueue:
         except TimeoutError:
             return None if pull.cancel() else pull.result()
         except asyncio.CancelledError:
-            if not pull.cancel():  # assigned, but the worker will never read it
-                self._put_back(pull.result())
+            if not pull.cancel() and (assignment := pull.result()):  # the worker will never read it
+                self._put_back(assignment)
             raise
         finally:
             with self._lock:
                 self._pulls = deque(each for each in self._pulls if each[1] is not pull)
                 worker.seen = self._clock()
 
-    def heartbeat(self, worker_id: str, running: Sequence[str]) -> list[str]:
-        """Record that the worker is alive and what it runs; return the attempts that it should stop."""
+    def heartbeat(self, worker_id: str, running: Sequence[str], *, stopping: bool = False) -> list[str]:
+        """Record that the worker is alive and what it runs; return the attempts that it should stop.
+
+        A worker that is stopping gets no more attempts: its pull ends.
+        """
         with self._lock:
             worker = self._seen(worker_id)
+            if stopping:
+                self._end_pulls(worker)
             # An attempt that was taken a while ago and does not run: the reply to the pull never arrived.
             undelivered = self._clock() - 2 * self.timing.heartbeat
             for attempt in [each for key, each in worker.attempts.items() if key not in running]:
@@ -234,9 +238,21 @@ class TaskQueue:
         """Remove a worker; what it still holds is lost."""
         with self._lock:
             worker = self._seen(worker_id)
+            self._end_pulls(worker)
             for attempt in list(worker.attempts.values()):
                 self._lose(attempt, "it stopped")
             del self._workers[worker.id]
+
+    def dismiss_all(self) -> None:
+        """Remove all workers, because their processes have ended."""
+        with self._lock:
+            for worker_id in list(self._workers):
+                self.leave(worker_id)
+
+    def _end_pulls(self, worker: WorkerRecord) -> None:
+        for pull in [pull for puller, pull in self._pulls if puller is worker]:
+            if _claim(pull):
+                pull.set_result(None)
 
     def _seen(self, worker_id: str) -> WorkerRecord:
         worker = self._workers.get(worker_id)
@@ -247,6 +263,13 @@ class TaskQueue:
 
     def _has_vanished(self, worker: WorkerRecord) -> bool:
         return self._clock() >= worker.seen + self.timing.silence
+
+    def _dispatch(self) -> None:
+        """Give waiting attempts to pulls."""
+        while self._waiting and self._pulls:
+            worker, pull = self._pulls.popleft()
+            if _claim(pull):
+                pull.set_result(self._assign(worker))
 
     def _assign(self, worker: WorkerRecord) -> Assignment:
         attempt = self._waiting.popleft()
@@ -261,6 +284,7 @@ class TaskQueue:
                 del attempt.worker.attempts[assignment.id]
                 attempt.worker = None
                 self._waiting.appendleft(attempt)
+                self._dispatch()
 
     def _lose(self, attempt: Attempt, what: str) -> None:
         name = attempt.worker.name if attempt.worker else "none"
@@ -280,3 +304,8 @@ class TaskQueue:
             attempt.outcome.set_exception(outcome)
         else:
             attempt.outcome.set_result(outcome)
+
+
+def _claim(pull: "Future[Assignment | None]") -> bool:
+    """Whether the pull still waits; from now on it cannot be cancelled."""
+    return not pull.done() and pull.set_running_or_notify_cancel()

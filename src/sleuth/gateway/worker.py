@@ -25,10 +25,10 @@ from sleuth.config.hooks import describe_exception, is_async
 from sleuth.credentials import authorization_header, token_from_env
 from sleuth.errors import FunctionFailed, InputError, SleuthError, UserError
 from sleuth.gateway.agent_function import AgentFunction, as_score, load_agent
-from sleuth.gateway.agent_processes import Outcome, ProcessPool
+from sleuth.gateway.agent_processes import Outcome, PoolBroken, ProcessPool
 from sleuth.gateway.assignment import Assignment, reward_to_json
+from sleuth.gateway.endpoint import TOKEN_ENV
 
-TOKEN_ENV = "SLEUTH_GATEWAY_TOKEN"  # noqa: S105 (the name of a variable)
 CONNECT_SECONDS = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 PARENT_SECONDS = 0.5  # between two looks at the parent
@@ -61,7 +61,7 @@ class Executor(Protocol):
     async def run(self, assignment: Assignment) -> Outcome:
         """Run an attempt to its end; if this is cancelled, stop it."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop all attempts."""
 
 
@@ -91,7 +91,7 @@ class ThreadExecutor:
             return {"error": describe_exception(self._spec, error)}
         return {"reward": reward_to_json(score)}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
 
@@ -113,6 +113,7 @@ class Worker:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._id = ""
+        self._broken: PoolBroken | None = None
         headers = authorization_header(options.token, "the token of the gateway")
         self._client = httpx.AsyncClient(base_url=options.gateway.rstrip("/"), headers=headers)
 
@@ -134,12 +135,14 @@ class Worker:
                     self._id = reply["worker"]
                     log.info("worker %s is connected to %s", self._name, self._options.gateway)
                     await self._work(reply["heartbeat"], reply["poll"])
+        if self._broken is not None:
+            raise self._broken
 
     async def _work(self, heartbeat: float, poll: float) -> None:
         beating = asyncio.create_task(self._beat(heartbeat))
         try:
-            while not self._stop.is_set():
-                await self._unless_stopped(self._take(poll))
+            while await self._unless_stopped(self._free.acquire()) and not self._stop.is_set():
+                await self._pull(poll)
             if self._running:
                 await asyncio.wait(self._running.values(), timeout=self._options.grace)
             await self._cancel(list(self._running))
@@ -150,20 +153,26 @@ class Worker:
             beating.cancel()
             await self._cancel(list(self._running))
 
-    async def _take(self, poll: float) -> None:
-        """Wait for a free slot and for an assignment, and start it."""
-        await self._free.acquire()
-        assignment = None
+    async def _pull(self, poll: float) -> None:
+        """Wait for an assignment and start it in the slot that was acquired."""
+        pull = asyncio.create_task(self._ask("pull", seconds=poll + CONNECT_SECONDS))
         try:
-            row = (await self._ask("pull", seconds=poll + CONNECT_SECONDS))["assignment"]
-            if row is not None:
-                assignment = Assignment.from_json(row, self._options.gateway)
-                task = asyncio.create_task(self._attempt(assignment))
-                self._running[assignment.id] = task
-                task.add_done_callback(lambda _: self._free.release())
-        finally:
-            if assignment is None:
-                self._free.release()
+            await self._unless_stopped(asyncio.wait({pull}))
+            if not pull.done():
+                # The gateway answers the pull now, perhaps with a task that it has just assigned.
+                await asyncio.wait_for(self._send_heartbeat(), CONNECT_SECONDS)
+            row = (await asyncio.wait_for(pull, None if pull.done() else CONNECT_SECONDS))["assignment"]
+        except BaseException:
+            pull.cancel()
+            self._free.release()
+            raise
+        if row is None:
+            self._free.release()
+            return
+        assignment = Assignment.from_json(row, self._options.gateway)
+        task = asyncio.create_task(self._attempt(assignment))
+        self._running[assignment.id] = task
+        task.add_done_callback(lambda _: self._free.release())
 
     async def _attempt(self, assignment: Assignment) -> None:
         label = f"{assignment.task.question.id}, sample {assignment.task.sample}"
@@ -174,6 +183,9 @@ class Worker:
             ended = f"failed: {problem}" if problem else f"reward {(outcome['reward'] or {}).get('total')}"
             log.info("%s: %s (%.1f s)", label, ended, time.monotonic() - started)
             await self._ask("result", attempt=assignment.id, **outcome)
+        except PoolBroken as error:
+            self._broken = error
+            self._stop.set()
         except Refused as error:
             log.info("%s: %s", label, error)
         except Unregistered:
@@ -187,10 +199,13 @@ class Worker:
         try:
             while True:
                 await asyncio.sleep(seconds)
-                reply = await self._ask("heartbeat", running=list(self._running))
-                await self._cancel(reply["stop"])
+                await self._send_heartbeat()
         except Unregistered:
             await self._cancel(list(self._running))  # slots are free again, and the next pull registers anew
+
+    async def _send_heartbeat(self) -> None:
+        reply = await self._ask("heartbeat", running=list(self._running), stopping=self._stop.is_set())
+        await self._cancel(reply["stop"])
 
     async def _cancel(self, attempts: list[str]) -> None:
         tasks = [self._running[each] for each in attempts if each in self._running]
@@ -257,12 +272,12 @@ def run_worker(options: WorkerOptions) -> None:
         worker = Worker(options, executor)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, worker.stop)
-        await worker.run()
+        try:
+            await worker.run()
+        finally:
+            await executor.close()
 
-    try:
-        asyncio.run(work())
-    finally:
-        executor.close()
+    asyncio.run(work())
 
 
 def _end_with(parent: int) -> None:

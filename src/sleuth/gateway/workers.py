@@ -19,10 +19,10 @@ from starlette.routing import Route
 from sleuth.agent.task import Task
 from sleuth.errors import ConfigError, FunctionFailed
 from sleuth.gateway.agent_function import load_agent
-from sleuth.gateway.endpoint import Endpoint
+from sleuth.gateway.endpoint import TOKEN_ENV, Endpoint
 from sleuth.gateway.launcher import AttemptLost
 from sleuth.gateway.task_queue import TaskQueue, Timing, UnknownAttempt, UnknownWorker
-from sleuth.gateway.worker import TOKEN_ENV, USER_ERROR
+from sleuth.gateway.worker import USER_ERROR
 from sleuth.http.requests import cancel_on_disconnect, parse_body, read_body
 from sleuth.http.responses import JSON, HttpProblem, encode_json
 from sleuth.records import Score
@@ -94,6 +94,7 @@ class LocalWorkers:
             code = self._program.wait()
             if self._closed.is_set():
                 return
+            self.queue.dismiss_all()
             if code == USER_ERROR:
                 self.queue.fail(ConfigError("the workers of agent.run could not start; see the message above"))
                 return
@@ -115,6 +116,7 @@ class Body(BaseModel):
 
 class Heartbeat(Body):
     running: list[str]
+    stopping: bool = False
 
 
 class Reward(BaseModel):
@@ -172,7 +174,7 @@ def worker_routes(queue: TaskQueue, token: str) -> list[Route]:
         return {"assignment": None if assignment is None else assignment.to_json()}
 
     async def heartbeat(body: Heartbeat, _: Request) -> object:
-        return {"stop": queue.heartbeat(body.worker, body.running)}
+        return {"stop": queue.heartbeat(body.worker, body.running, stopping=body.stopping)}
 
     async def result(body: Result, _: Request) -> object:
         queue.finish(body.worker, body.attempt, body.outcome)

@@ -76,7 +76,7 @@ class BackgroundServer:
 
     def __init__(self, app: ASGIApp, listener: socket.socket, *, shutdown_seconds: int = 1) -> None:
         self._ready = threading.Event()
-        self._server = _Server(_configure(app, shutdown_seconds, "off"), self._ready.set)
+        self._server = _Server(_configure(app, shutdown_seconds, "on"), self._ready.set)
         self._listener = listener
         self._thread = threading.Thread(target=self._run, name="http server", daemon=True)
 
@@ -84,14 +84,19 @@ class BackgroundServer:
         """Start the thread and wait until the server accepts connections."""
         self._thread.start()
         self._ready.wait()
+        if not self._server.started:
+            raise RuntimeError("the HTTP server did not start; see its log")
 
     def close(self) -> None:
         self._server.should_exit = True
         self._thread.join()
 
     def _run(self) -> None:
-        with self._listener:
-            self._server.run(sockets=[self._listener])
+        try:
+            with self._listener:
+                self._server.run(sockets=[self._listener])
+        finally:
+            self._ready.set()  # also if it failed to start
 
 
 def _configure(app: ASGIApp, shutdown_seconds: int, lifespan: Literal["on", "off"]) -> uvicorn.Config:

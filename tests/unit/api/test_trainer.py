@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 
 import sleuth
 from sleuth.errors import ConfigError, InputError
@@ -107,6 +108,26 @@ def test_an_agent_function_replaces_the_agent_of_the_recipe() -> None:
     assert config.agent.is_outside
     with pytest.raises(ConfigError, match="tools"):
         sleuth.Trainer("quickstart", agent=run, tools=[shout])
+
+
+def test_an_agent_function_is_trained_and_evaluated(tmp_path: Path) -> None:
+    async def run(task: sleuth.Task, llm: sleuth.Endpoint) -> float:
+        async with AsyncOpenAI(base_url=llm.base_url, api_key=llm.api_key) as client:
+            found = await llm.search_async(task.question.question, 1)
+            prompt = f"Question: {task.question.question}\n{found[0]['contents']}\n"
+            reply = await client.completions.create(model=llm.model, prompt=prompt, max_tokens=8)
+        return float(len(reply.choices[0].text) % 2)
+
+    settings = {**SMALL, "train": {**SMALL["train"], "steps": 1}, "evaluate": {"before": False, "after": False}}
+    run_folder = sleuth.Trainer("quickstart", agent=run, settings=settings, folder=tmp_path / "run").train()
+    scored = run_folder.trajectories(1)
+    assert {each.score.total for each in scored if each.score} == {0.0, 1.0}
+    assert all(each.trajectory.stop.usable for each in scored)
+    assert run_folder.metrics()[-1]["gateway/calls"] == 16
+    with sleuth.Agent.load(run_folder) as agent:
+        evaluation = agent.evaluate([{"question": "Who?", "golden_answers": ["Ada"]}])
+        assert evaluation.results[0].stop == "answered"
+        assert [type(event).__name__ for event in agent.stream("Who?")] == ["AgentAnswer"]
 
 
 @pytest.mark.parametrize(

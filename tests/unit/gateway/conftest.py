@@ -1,6 +1,7 @@
-"""A gateway over loopback, with a scripted engine and a small index of its own."""
+"""A scripted engine, a small index, and agents that do what the question says."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,51 @@ from sleuth.records import Hit, Passage, Question
 
 QUESTION = Question("q", "Where?", ("Oslo",), "test")
 END = "<|im_end|>"
+
+AGENTS = """
+import asyncio
+import os
+import signal
+import sys
+import time
+
+
+def plain(task, llm):
+    what, _, value = task.question.question.partition(" ")
+    match what:
+        case "reward":
+            return float(value)
+        case "sleep":
+            time.sleep(float(value))
+        case "exit":
+            os._exit(int(value))
+        case "signal":
+            os.kill(os.getpid(), int(value))
+        case "raise":
+            raise ValueError(value)
+        case "quit":
+            sys.exit(value)
+        case "text":
+            return value
+        case "pid":
+            return os.getpid()
+        case "key":
+            return float(llm.api_key)
+
+
+async def run(task, llm):
+    await asyncio.sleep(0)
+    return plain(task, llm)
+
+
+async def patient(task, llm):
+    await asyncio.sleep(float(task.question.question))
+    return 1.0
+
+
+def wrong(task):
+    return 1.0
+"""
 
 
 class Shelf:
@@ -46,3 +92,17 @@ def make_rollout(chat_tokens: Tokens) -> Callable[..., Rollout]:
         return Rollout(policy, Task(QUESTION, seed=7))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def _agents_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("agents")
+    (folder / "obedient_agents.py").write_text(AGENTS)
+    return folder
+
+
+@pytest.fixture
+def agents(_agents_folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of the module of agents, which worker processes can import too."""
+    monkeypatch.syspath_prepend(_agents_folder)
+    return "import:obedient_agents"

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from sleuth.errors import InputError
-from sleuth.http.server import MAX_HEAD_BYTES, BoundedHeadProtocol, authority, bind, reachable_host
+from sleuth.http.server import MAX_HEAD_BYTES, BackgroundServer, BoundedHeadProtocol, authority, bind, reachable_host
 
 
 class Hasty(BoundedHeadProtocol):
@@ -217,3 +217,13 @@ def test_head_that_is_too_large_is_refused_before_it_is_parsed() -> None:
     assert f"{MAX_HEAD_BYTES:,} bytes".encode() in at_once
     assert all(answer.startswith(b"HTTP/1.1 431 ") for answer in others)
     assert well == "0"
+
+
+def test_background_server_answers_until_it_is_closed() -> None:
+    listener = bind("127.0.0.1", 0)
+    server, url = BackgroundServer(APP, listener), f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    server.start()
+    assert httpx.get(url).text == "0"
+    server.close()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -259,6 +259,62 @@ class LiveEpisode:
             self._on_end(end)
             self._queue.put_nowait(end)
         finally:
+            self._queue.put_nowait(None)
+
+
+class LiveEpisodes:
+    """The episodes of one request; `start` waits for a slot and starts the episode of a choice."""
+
+    def __init__(self, start: Callable[[int], Awaitable[LiveEpisode]], count: int) -> None:
+        self.count = count
+        self._queue: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue()
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks = [asyncio.create_task(self._run(start, index)) for index in range(count)]
+
+    async def __aenter__(self) -> "LiveEpisodes":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Cancel the episodes that are still running or waiting."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        if self._started.done() and not self._started.cancelled():
+            self._started.exception()  # mark the exception as retrieved; `events` reports it too
+
+    async def started(self) -> None:
+        """Wait for the start of the first episode; raises the exception of `start`."""
+        await asyncio.shield(self._started)
+
+    async def events(self, idle_seconds: float | None = None) -> AsyncIterator[tuple[int, Event] | None]:
+        """Yield each event with the index of its episode; None after every `idle_seconds` without an event."""
+        running = self.count
+        while running:
+            try:
+                item = await asyncio.wait_for(self._queue.get(), idle_seconds)
+            except TimeoutError:
+                yield None
+                continue
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+
+    async def _run(self, start: Callable[[int], Awaitable[LiveEpisode]], index: int) -> None:
+        try:
+            async with await start(index) as episode:
+                if not self._started.done():
+                    self._started.set_result(None)
+                async for event in episode.events():
+                    if event is not None:
+                        self._queue.put_nowait((index, event))
+        except Exception as error:
+            if not self._started.done():
+                self._started.set_exception(error)
+            self._queue.put_nowait(error)
+        else:
             self._queue.put_nowait(None)
 
 

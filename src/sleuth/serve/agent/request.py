@@ -1,155 +1,41 @@
-"""Requests to /v1/chat/completions: supported fields, refused fields, and the question they contain."""
+"""Requests to an agent: the fields that it decides itself, and the question in the messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from reprlib import repr as shorten
-from typing import Annotated, Any
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.responses import Response
 
 from sleuth.agent import methods, prompts
 from sleuth.agent.episode import Agent, multi_turn
-from sleuth.http.responses import JSON, HttpProblem, encode_json
+from sleuth.gateway import api
+from sleuth.gateway.api import ApiError
+from sleuth.gateway.chat_completions import INSTRUCTION_ROLES, ChatMessage, ChatRequest
 from sleuth.records import Question
 
-INSTRUCTION_ROLES = ("system", "developer")
 ROLES = (*INSTRUCTION_ROLES, "user", "assistant")
-ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-ERROR_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 SINGLE_QUESTION = "send the question alone, as one message of the user"
-EXPECTED = '{"model": "...", "messages": [{"role": "user", "content": "..."}]}'
 
-# Fields that never change an answer.
-IGNORED = {
-    "metadata",
-    "parallel_tool_calls",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "user",
-}
-# Fields that would change an answer: their neutral values, and why any other value is refused.
+# Fields of the gateway's API that the agent decides: their neutral values, and why any other value is refused.
 UNSUPPORTED: Mapping[str, tuple[Sequence[object], str]] = {
-    "audio": ((), "answers are text"),
-    "frequency_penalty": ((0,), "tokens are sampled as in training"),
-    "function_call": (("none", "auto"), "the agent calls only its own tools"),
-    "functions": (([],), "the agent calls only its own tools"),
-    "logit_bias": (({},), "tokens are sampled as in training"),
-    "logprobs": ((False,), "logprobs are not returned"),
-    "modalities": ((["text"],), "answers are text"),
-    "n": ((1,), "each request has one answer; send several requests"),
-    "presence_penalty": ((0,), "tokens are sampled as in training"),
-    "repetition_penalty": ((1,), "tokens are sampled as in training"),
-    "response_format": (({"type": "text"},), "answers are short text"),
-    "stop": (([], ""), "the agent has its own stop strings"),
-    "tool_choice": (("none", "auto"), "the agent calls only its own tools"),
-    "tools": (([],), "the agent calls only its own tools"),
-    "top_logprobs": ((0,), "logprobs are not returned"),
+    "include_stop_str_in_output": ((False,), "the answer ends before a stop string"),
+    "return_token_ids": ((False,), "an answer is the result of several prompts"),
+    "tool_choice": (("none", "auto"), "the agent decides which of its tools to call"),
 }
 
 
-class ApiError(HttpProblem):
-    """A refused request; `param` names the field and `code` the problem, as in OpenAI's API."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        super().__init__(status, message, headers)
-        self.param, self.code = param, code
-
-
-def error_body(error: HttpProblem) -> dict[str, Any]:
-    param, code = (error.param, error.code) if isinstance(error, ApiError) else (None, None)
-    kind = ERROR_TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
-    code = code or ERROR_CODES.get(error.status)
-    return {"error": {"message": str(error), "type": kind, "param": param, "code": code}}
-
-
-def error_response(error: HttpProblem) -> Response:
-    return Response(encode_json(error_body(error)), error.status, error.headers, media_type=JSON)
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
-
-
-class Part(_Strict):
-    type: str
-    text: str | None = None
-
-
-class Message(_Strict):  # other fields are ignored
-    role: str
-    content: str | list[Part] | None = None
-
-
-class StreamOptions(_Strict):
-    include_usage: bool = False
-
-
-class ChatRequest(_Strict):
-    """The supported fields; None means the server's default."""
-
-    model_config = ConfigDict(extra="allow")
-
-    messages: Annotated[list[Message], Field(min_length=1)]
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: int | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-
-    @property
-    def token_limit(self) -> int | None:
-        """The maximum number of sampled tokens; the newer name of the field takes precedence."""
-        return self.max_completion_tokens or self.max_tokens
-
-
-def parse_request(body: bytes) -> ChatRequest:
-    """Parse a request body; raises ApiError for a field that would have no effect."""
-    try:
-        request = ChatRequest.model_validate_json(body)
-    except ValidationError as error:
-        first: Any = error.errors(include_url=False, include_context=False)[0]
-        place, param = ".".join(map(str, first["loc"])), str(first["loc"][0]) if first["loc"] else None
-        if first["type"] == "json_invalid":
-            reason = first["msg"].removeprefix("Invalid JSON: ")
-            message = f"the body is not JSON ({reason}); expected {EXPECTED}"
-            raise ApiError(400, message, code="invalid_json") from None
-        if first["type"] == "missing":
-            raise ApiError(400, f"{place} is missing; expected {EXPECTED}", param=param) from None
-        problem = first["msg"][0].lower() + first["msg"][1:]
-        message = f"{place or 'the body'}: {problem}, but is {shorten(first['input'])}"
-        raise ApiError(400, message, param=param) from None
-    for name, value in (request.model_extra or {}).items():
-        if value is None or name in IGNORED:
-            continue
-        if name not in UNSUPPORTED:
-            raise ApiError(400, f"unknown field {name!r}; remove it", param=name, code="unknown_parameter")
-        neutral, reason = UNSUPPORTED[name]
-        if value not in neutral:
-            message = f"{name} is {shorten(value)}, which is not supported: {reason}; remove it"
-            raise ApiError(400, message, param=name, code="unsupported_parameter")
-    if request.stream_options is not None and not request.stream:
-        raise ApiError(400, "stream_options needs stream = true; set it, or remove the options", param="stream_options")
+def parse_request(body: bytes, tools: Collection[str] = ("search",)) -> ChatRequest:
+    """Parse a request to an agent with these tools; raises ApiError for a field that would have no effect."""
+    request = api.parse_request(body, ChatRequest)
+    for name, (neutral, reason) in UNSUPPORTED.items():
+        if (value := getattr(request, name)) is not None and value not in neutral:
+            raise api.unsupported(name, value, reason)
+    api.stop_strings(request.stop)
+    names = {tool.function.name for tool in request.tools or ()}
+    if names and (names != set(tools) or request.tool_choice == "none"):
+        reason = f"the agent calls its own tools, which are {', '.join(tools)}"
+        raise api.unsupported("tools", sorted(names), reason)
     return request
 
 
-def extract_question(messages: Sequence[Message], agent: Agent, max_characters: int) -> Question:
+def extract_question(messages: Sequence[ChatMessage], agent: Agent, max_characters: int) -> Question:
     """Return the last message as a question, with earlier messages before it in the prompt.
 
     Raises ApiError for earlier messages without a chat template, or with a method other than `search`.
@@ -189,16 +75,10 @@ def count_prompt_tokens(question: Question, agent: Agent) -> int:
         raise ApiError(400, message, param="messages") from error
 
 
-def _text(place: int, message: Message) -> str:
+def _text(place: int, message: ChatMessage) -> str:
     """Return the content of a message as text."""
     where = f"messages.{place}"
     if message.role not in ROLES:
         error = f"{where} has the role {message.role!r}; expected one of {', '.join(ROLES)}"
         raise ApiError(400, error, param="messages")
-    content = message.content
-    if isinstance(content, list):
-        other = next((part.type for part in content if part.type != "text" or part.text is None), None)
-        if other is not None:
-            raise ApiError(400, f"{where} has a part of type {other!r}; only text is supported", param="messages")
-        content = "".join(part.text or "" for part in content)
-    return content or ""
+    return api.text_of(message.content, where)

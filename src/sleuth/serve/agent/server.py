@@ -5,8 +5,9 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import files
 from itertools import count
 from math import ceil
@@ -19,20 +20,15 @@ from starlette.requests import ClientDisconnect
 from sleuth import __version__
 from sleuth.agent.episode import Agent
 from sleuth.agent.task import Task
+from sleuth.gateway.api import ApiError, error_response
+from sleuth.gateway.chat_completions import ChatRequest
 from sleuth.http.middleware import BearerAuth, MetricsMiddleware, RequestCheck, ServerMetrics
 from sleuth.http.requests import cancel_on_disconnect, read_body
 from sleuth.http.responses import JSON, add_problem_handlers, encode_json
 from sleuth.page.document import THEME
-from sleuth.serve.agent.completion import Completion, StreamingAnswer, whole_answer
-from sleuth.serve.agent.live_episode import End, EpisodeRequest, LiveEpisode
-from sleuth.serve.agent.request import (
-    ApiError,
-    ChatRequest,
-    count_prompt_tokens,
-    error_response,
-    extract_question,
-    parse_request,
-)
+from sleuth.serve.agent.completion import AnswerFormat, StreamingAnswer, whole_answer
+from sleuth.serve.agent.live_episode import End, EpisodeRequest, LiveEpisode, LiveEpisodes
+from sleuth.serve.agent.request import count_prompt_tokens, extract_question, parse_request
 
 CHAT, MODELS, HEALTH, METRICS = "/v1/chat/completions", "/v1/models", "/health", "/metrics"
 MAX_BODY_BYTES, MAX_BODY_SECONDS = 2**20, 30.0
@@ -196,28 +192,37 @@ class Api:
         body = await read_body(
             request.scope, request.receive, max_bytes=MAX_BODY_BYTES, seconds=MAX_BODY_SECONDS, remedy="shorten it"
         )
-        wanted = parse_request(body)
+        wanted = parse_request(body, [tool.name for tool in self.agent.tools.tools])
         if wanted.model not in (None, self.served_model.name):
             raise self._unknown_model(str(wanted.model))
-        episode_request, completion = self._episode_request(wanted), Completion(self.served_model.name)
-        try:
-            async with cancel_on_disconnect(request.receive):
-                release = await self.admission.acquire()
-            order, on_end = next(self._orders), self.metrics.observe_episode
-            episode = LiveEpisode(self.agent, episode_request, order, release, on_end)
-            if wanted.stream:
-                include_usage = wanted.stream_options is not None and wanted.stream_options.include_usage
-                on_disconnect = self.metrics.disconnects.inc
-                return StreamingAnswer(episode, completion, include_usage=include_usage, on_disconnect=on_disconnect)
-            async with episode, cancel_on_disconnect(request.receive):
-                return _json(await whole_answer(episode, completion))
-        except ClientDisconnect:
-            self.metrics.disconnects.inc()
-            raise
-        except ApiError as error:
-            if error.status == 429:
-                self.metrics.overloaded.inc()
-            raise
+        count, most = wanted.n or 1, self.admission.slots
+        if count > most:
+            raise ApiError(400, f"n is {count}; the maximum is {most}, the number of concurrent questions", param="n")
+        episode_request = self._episode_request(wanted)
+        name, form = self.served_model.name, AnswerFormat(self.agent, wanted)
+        async with AsyncExitStack() as stack:
+            episodes = await stack.enter_async_context(LiveEpisodes(partial(self._start, episode_request), count))
+            try:
+                async with cancel_on_disconnect(request.receive):
+                    await episodes.started()
+                if wanted.stream:
+                    stack.pop_all()  # the response ends the episodes
+                    return StreamingAnswer(episodes, name, form, on_disconnect=self.metrics.disconnects.inc)
+                async with cancel_on_disconnect(request.receive):
+                    return _json(await whole_answer(episodes, name, form))
+            except ClientDisconnect:
+                self.metrics.disconnects.inc()
+                raise
+            except ApiError as error:
+                if error.status == 429:
+                    self.metrics.overloaded.inc()
+                raise
+
+    async def _start(self, request: EpisodeRequest, sample: int) -> LiveEpisode:
+        """Wait for a slot and start the episode of a choice; its number is part of the seed."""
+        release = await self.admission.acquire()
+        sampled = replace(request, task=replace(request.task, sample=sample))
+        return LiveEpisode(self.agent, sampled, next(self._orders), release, self.metrics.observe_episode)
 
     def _episode_request(self, wanted: ChatRequest) -> EpisodeRequest:
         limits = self.limits

@@ -1,6 +1,8 @@
 """The service as the official client sees it: answers whole and streamed, their sources, what they cost."""
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -153,3 +155,86 @@ def test_what_a_question_cost_is_counted(house: Any) -> None:
     assert house.figure("sleuth_searches_total") == 1
     assert house.figure('sleuth_requests_total{path="/v1/chat/completions",status="200"}') == 1
     assert httpx.get(f"{house.url}/health").json() == {"status": "ok", "under_way": 0, "places": 64, "waiting": 0}
+
+
+def test_several_answers(house: Any) -> None:
+    client = house.client()
+    whole = client.chat.completions.create(model="wise", messages=ASKED, n=3, temperature=1, seed=5)
+    assert [(choice.index, choice.message.content) for choice in whole.choices] == [
+        (0, "Emma"),
+        (1, "Emma"),
+        (2, "Emma"),
+    ]
+    assert all(untimed(choice.message.model_extra["sleuth"])["steps"] == STEPS for choice in whole.choices)
+    one = client.chat.completions.create(model="wise", messages=ASKED)
+    assert whole.usage.total_tokens == 3 * one.usage.total_tokens
+    with client.chat.completions.stream(
+        model="wise", messages=ASKED, n=3, stream_options={"include_usage": True}
+    ) as streamed:
+        merged = streamed.get_final_completion()
+    assert merged.usage == whole.usage
+    assert sorted((choice.index, choice.message.content) for choice in merged.choices) == [
+        (0, "Emma"), (1, "Emma"), (2, "Emma"),
+    ]  # fmt: skip
+    assert house.figure('sleuth_episodes_total{stop="answered"}') == 7
+
+
+def test_answers_wait_for_slots_one_by_one(serving: Callable[..., Any]) -> None:
+    """Requests with several answers cannot block each other."""
+
+    def ask(_: int) -> list[str]:
+        found = client.chat.completions.create(model="wise", messages=ASKED, n=2)
+        return [choice.message.content for choice in found.choices]
+
+    with serving(ServerLimits(slots=2), opened=False) as house, ThreadPoolExecutor(3) as pool:
+        client = house.client()
+        answers = pool.map(ask, range(3))
+        until = time.monotonic() + 10
+        while house.health()["waiting"] != 4 and time.monotonic() < until:
+            time.sleep(0.01)
+        house.shelf.open.set()
+        assert list(answers) == [["Emma", "Emma"]] * 3
+        with pytest.raises(openai.BadRequestError, match="the maximum is 2") as error:
+            client.chat.completions.create(model="wise", messages=ASKED, n=3)
+        assert error.value.param == "n"
+
+
+def test_an_answer_without_a_slot_refuses_the_request(serving: Callable[..., Any]) -> None:
+    with serving(ServerLimits(slots=2, wait=0), opened=False) as house:
+        client = house.client()
+        stream = client.chat.completions.create(model="wise", messages=ASKED, stream=True)
+        with pytest.raises(openai.RateLimitError):
+            client.chat.completions.create(model="wise", messages=ASKED, n=2)
+        house.shelf.open.set()
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "Emma"
+        assert house.health()["under_way"] == 0
+
+
+@pytest.mark.parametrize(("stop", "answer"), [("mm", "E"), (["a", "Em"], ""), ("x", "Emma"), ("book", "Emma")])
+def test_an_answer_ends_before_a_stop_string(house: Any, stop: str | list[str], answer: str) -> None:
+    found = house.client().chat.completions.create(model="wise", messages=ASKED, stop=stop)
+    assert (found.choices[0].message.content, found.choices[0].finish_reason) == (answer, "stop")
+
+
+@pytest.mark.parametrize("question", ["What is Emma", "Name the answer", "What is a"])
+def test_logprobs_of_the_answer(house: Any, question: str) -> None:
+    """Also of an answer that its closing tag or a thought contains."""
+    asked: list[ChatCompletionMessageParam] = [{"role": "user", "content": question}]
+    client = house.client()
+    whole = client.chat.completions.create(model="wise", messages=asked, logprobs=True)
+    with client.chat.completions.stream(model="wise", messages=asked, logprobs=True) as streamed:
+        for _ in streamed:
+            continue
+        merged = streamed.get_final_completion()
+    for found in (whole, merged):
+        tokens = found.choices[0].logprobs.content
+        assert "".join(token.token for token in tokens).strip() == question.split()[-1]
+        assert all(token.logprob <= 0 for token in tokens)
+    nothing = client.chat.completions.create(model="wise", messages=asked, logprobs=True, max_tokens=1)
+    assert nothing.choices[0].logprobs.content == []
+
+
+def test_tools_of_the_agent_may_be_listed(house: Any) -> None:
+    tool = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
+    found = house.client().chat.completions.create(model="wise", messages=ASKED, tools=[tool], tool_choice="auto")
+    assert (found.choices[0].message.content, found.choices[0].message.tool_calls) == ("Emma", None)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from sleuth.serve.agent.request import ApiError, error_body, parse_request
+from sleuth.gateway.api import ApiError, error_body
+from sleuth.serve.agent.request import parse_request
 
 ASKED = [{"role": "user", "content": "Where?"}]
 
@@ -42,13 +43,12 @@ def test_what_changes_nothing_is_taken(neutral: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("functions", [{"name": "f"}]),
         ("tool_choice", "required"),
-        ("stop", ["\n"]),
         ("response_format", {"type": "json_object"}),
-        ("logprobs", True),
+        ("return_token_ids", True),
+        ("include_stop_str_in_output", True),
         ("frequency_penalty", 0.5),
         ("logit_bias", {"50": 1}),
         ("modalities", ["audio"]),
@@ -79,3 +79,18 @@ def test_what_cannot_be_read_is_said(content: bytes, param: str | None, sentence
     error = refusal(content)
     assert error["param"] == param
     assert sentence in error["message"]
+
+
+def test_tools_are_those_of_the_agent() -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("search", "add")]
+    assert parse_request(body(tools=tools), ["add", "search"]).tools is not None
+    for content, own in ((body(tools=tools), ["search"]), (body(tools=tools[:1]), ["search", "add"]),
+                         (body(tools=tools[:1], tool_choice="none"), ["search"])):  # fmt: skip
+        with pytest.raises(ApiError, match=f"its own tools, which are {', '.join(own)}") as refused:
+            parse_request(content, own)
+        assert refused.value.param == "tools"
+
+
+@pytest.mark.parametrize("stop", [["a", ""], ["a"] * 2 + [str(number) for number in range(16)]])
+def test_bad_stop_strings_are_refused(stop: list[str]) -> None:
+    assert refusal(body(stop=stop))["param"] == "stop"

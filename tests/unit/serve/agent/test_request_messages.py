@@ -12,13 +12,15 @@ from sleuth.agent.tags import Tags
 from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
+from sleuth.gateway.api import ApiError
+from sleuth.gateway.chat_completions import ChatMessage
 from sleuth.model.tokens import Tokens
 from sleuth.retrieval.retriever import NullRetriever
-from sleuth.serve.agent.request import ApiError, Message, count_prompt_tokens, extract_question
+from sleuth.serve.agent.request import count_prompt_tokens, extract_question
 
-FIRST = Message(role="user", content="Who wrote Emma?")
-SECOND = Message(role="assistant", content="Jane Austen")
-LAST = Message(role="user", content="And where was she born?")
+FIRST = ChatMessage(role="user", content="Who wrote Emma?")
+SECOND = ChatMessage(role="assistant", content="Jane Austen")
+LAST = ChatMessage(role="user", content="And where was she born?")
 
 
 def agent_of(tokens: Tokens, **knobs: Any) -> Agent:
@@ -29,7 +31,7 @@ def agent_of(tokens: Tokens, **knobs: Any) -> Agent:
 
 
 def test_one_message_is_the_question(tokens: Tokens) -> None:
-    parts = Message.model_validate(
+    parts = ChatMessage.model_validate(
         {"role": "user", "content": [{"type": "text", "text": " Where is "}, {"type": "text", "text": "Oslo? "}]}
     )
     question = extract_question([parts], agent_of(tokens), 100)
@@ -39,7 +41,7 @@ def test_one_message_is_the_question(tokens: Tokens) -> None:
 
 def test_earlier_turns_are_shown_through_the_chat_template(speaker: Callable[..., Tokens]) -> None:
     tokens = speaker("hermes")
-    error_body = Message(role="developer", content="Be short.")
+    error_body = ChatMessage(role="developer", content="Be short.")
     question = extract_question([error_body, FIRST, SECOND, LAST], agent_of(tokens), 100)
     shown = prompts.render(question, "brief", Tags(), tokens)
     text = tokens.tokenizer.decode(shown)
@@ -59,7 +61,7 @@ def test_a_template_that_takes_no_such_chat_is_a_refusal(speaker: Callable[..., 
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
         "{{ m.content }}{% endfor %}",
     )
-    question = extract_question([Message(role="system", content="Be short."), LAST], agent_of(tokens), 100)
+    question = extract_question([ChatMessage(role="system", content="Be short."), LAST], agent_of(tokens), 100)
     with pytest.raises(ApiError, match="chat template rejects these messages"):
         count_prompt_tokens(question, agent_of(tokens))
 
@@ -85,7 +87,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str]] = {
 @pytest.mark.parametrize(("messages", "sentence"), REFUSED.values(), ids=REFUSED)
 def test_what_is_no_question_is_refused(tokens: Tokens, messages: list[dict[str, Any]], sentence: str) -> None:
     with pytest.raises(ApiError, match=sentence) as denied:
-        extract_question([Message.model_validate(message) for message in messages], agent_of(tokens), 100)
+        extract_question([ChatMessage.model_validate(message) for message in messages], agent_of(tokens), 100)
     assert denied.value.status == 400
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sleuth.serve.agent.request import ApiError
+from sleuth.gateway.api import ApiError
 from sleuth.serve.agent.server import QUEUED_PER_SLOT, Admission
 
 

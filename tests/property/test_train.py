@@ -1,14 +1,17 @@
 """What holds of every question stream and every packing."""
 
 from collections import Counter
+from dataclasses import replace
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sleuth.algorithms.normalise import Normalisation, token_weights
 from sleuth.model.packing import Row, pack, row
-from sleuth.records import Question
+from sleuth.records import Question, Segment, StopReason, Trajectory
 from sleuth.train.data import QuestionStream
+from sleuth.train.experience import build_experiences, experience_rows
 from sleuth.train.ranks import Alone
 from sleuth.train.sharding import assign_rows, rank_packs
 
@@ -96,3 +99,68 @@ def test_ranks_share_every_row_once_and_make_as_many_packs(lengths: list[int], w
     assert sorted(number for each in made for pack in each for number in pack.rows) == list(range(len(lengths)))
     idle = [pack for each in made for pack in each if not pack.rows]
     assert all(len(pack.target_T) == 0 and len(pack.ids_N) for pack in idle)
+
+
+@st.composite
+def attempts(draw: st.DrawFn) -> Trajectory:
+    """Attempts of an agent that continues, forks and rewrites its contexts; few tokens, so that prefixes are common."""
+    segments: list[Segment] = []
+    for _ in range(draw(st.integers(0, 4))):
+        forks: bool = draw(st.booleans())
+        parent = draw(st.integers(0, len(segments) - 1)) if segments and forks else None
+        shared = draw(st.integers(1, len(segments[parent].ids))) if parent is not None else 0
+        prefix = segments[parent].ids[:shared] if parent is not None else (draw(st.integers(0, 1)),)
+        own = draw(st.lists(st.tuples(st.integers(0, 1), st.booleans()), max_size=6))
+        sampled = (False,) * len(prefix) + tuple(is_sampled for _, is_sampled in own)
+        # The logprob of a token is its number in the attempt.
+        first = sum(len(each.logprobs) for each in segments)
+        logprobs = tuple(float(first + number) for number in range(sum(sampled)))
+        ids = (*prefix, *(token for token, _ in own))
+        role = draw(st.sampled_from(["", "writer"]))
+        segments.append(Segment(ids, sampled, logprobs, (0,) * len(logprobs), role, parent, shared))
+    return Trajectory(questions(1)[0], 0, 0, 1, tuple(segments), (), StopReason.ANSWERED)
+
+
+@QUICK
+@given(st.lists(attempts(), min_size=1, max_size=4), st.sampled_from([(), ("writer",)]))
+def test_every_trained_token_has_one_place_after_its_own_context(
+    every: list[Trajectory], roles: tuple[str, ...]
+) -> None:
+    experiences = build_experiences(every, 1.0, roles=roles)
+    made = experience_rows(experiences)
+    for number, (experience, trajectory) in enumerate(zip(experiences, every, strict=True)):
+        contexts = {}
+        for segment in trajectory.segments:
+            places = [place for place, each in enumerate(segment.sampled) if each]
+            for place, logprob in zip(places, segment.logprobs, strict=True):
+                if not roles or segment.role in roles:
+                    contexts[logprob] = segment.ids[: place + 1]
+        found = [
+            (logprob, tuple(row.ids_L[: place + 1].tolist()))
+            for row in made
+            if row.trajectory == number
+            for place, logprob in zip(row.positions_S.tolist(), row.columns["rollout"].tolist(), strict=True)
+        ]
+        assert sorted(found) == sorted(contexts.items())
+        assert experience.columns["rollout"].tolist() == list(contexts)
+        joined = experience.join([row.columns["rollout"] for row in made if row.trajectory == number])
+        assert joined.tolist() == list(contexts)
+
+
+@QUICK
+@given(st.lists(attempts(), min_size=1, max_size=4), st.sampled_from(["token", "sequence", "constant"]))
+def test_segments_weigh_as_one(every: list[Trajectory], kind: Normalisation) -> None:
+    """The weights of a trajectory are those of a plain one with as many sampled tokens."""
+
+    def weights(trajectories: list[Trajectory]) -> list[list[float]]:
+        experiences = build_experiences(trajectories, 1.0)
+        lengths_N = torch.tensor([len(each) for each in experiences], dtype=torch.float64)
+        per_token = token_weights(lengths_N, kind, 7).tolist()
+        return [(each.columns["weight"] * weight).tolist() for each, weight in zip(experiences, per_token, strict=True)]
+
+    plain = [
+        replace(each, segments=(Segment((0,) * (1 + count), (False,) + (True,) * count, each.logprobs, each.versions),))
+        for each in every
+        for count in (len(each.logprobs),)
+    ]
+    assert weights(every) == weights(plain)

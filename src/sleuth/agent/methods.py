@@ -184,15 +184,36 @@ def _problem(result: object, task: Task) -> str | None:
     identity = attrgetter("question", "group", "sample", "step")
     if identity(result) != identity(task):
         return "a Trajectory of another task (question, group, sample, step); expected that of the given task"
-    ids, sampled = len(result.ids), sum(result.sampled)
-    logprobs, versions = len(result.logprobs), len(result.versions)
-    if len(result.sampled) != ids or not sampled == logprobs == versions:
+    problems = (_segment_problem(result, index) for index in range(len(result.segments)))
+    return next((f"a Trajectory with {problem}" for problem in problems if problem), None)
+
+
+def _segment_problem(trajectory: Trajectory, index: int) -> str | None:
+    """Describe what is wrong with a segment; None if it is valid."""
+    segment = trajectory.segments[index]
+    name, earlier = f"segment {index}", trajectory.segments[:index]
+    ids, sampled = len(segment.ids), sum(segment.sampled)
+    logprobs, versions = len(segment.logprobs), len(segment.versions)
+    if len(segment.sampled) != ids or not sampled == logprobs == versions:
         return (
-            f"a Trajectory of {ids} ids with {len(result.sampled)} origins, {sampled} of them sampled, {logprobs} "
-            f"logprobs and {versions} versions; expected one origin per id, and one logprob and version per sampled id"
+            f"{name} of {ids} ids with {len(segment.sampled)} origins, {sampled} of them sampled, {logprobs} logprobs "
+            f"and {versions} versions; expected one origin per id, and one logprob and version per sampled id"
         )
-    if not all(map(isfinite, result.logprobs)):
-        return "a Trajectory with a logprob that is not finite; expected the logprobs of the engine"
+    if not all(map(isfinite, segment.logprobs)):
+        return f"a logprob in {name} that is not finite; expected the logprobs of the engine"
+    if segment.parent is not None and not 0 <= segment.parent < index:
+        return f"{name} whose parent is {segment.parent}; expected an earlier segment, or None"
+    prefix = earlier[segment.parent].ids[: segment.shared] if segment.parent is not None else ()
+    if len(prefix) != segment.shared or segment.ids[: segment.shared] != prefix or any(segment.sampled[: len(prefix)]):
+        return f"{name} with shared = {segment.shared}; expected that many tokens of its parent, given here"
+    called = sum(count for _, count in segment.calls)
+    if segment.calls and (called != sampled or not all(0 <= turn < len(trajectory.turns) for turn, _ in segment.calls)):
+        return (
+            f"{name} whose calls are {segment.calls} for {sampled} sampled ids and {len(trajectory.turns)} turns; "
+            "expected the turn and the number of sampled ids of each call"
+        )
+    if segment.temperatures and (len(segment.temperatures) != sampled or min(segment.temperatures) <= 0):
+        return f"{name} with temperatures {segment.temperatures}; expected one above 0 per sampled id, or none"
     return None
 
 

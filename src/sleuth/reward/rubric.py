@@ -19,6 +19,7 @@ RewardFunction = Callable[[Question, Trajectory], Any]
 # Search-R1 v0.3: reward of a wrong and of a right answer, by the validity of the format.
 TIERS = {True: (0.2, 1.0), False: (0.1, 0.8)}
 MANY_ANSWERS = 10
+AGENT = "the agent"  # the name, in errors, of a reward that the agent itself computed
 CONTRACT = Contract(("question", "trajectory"), "a number or a Score", is_async=None)
 
 
@@ -46,23 +47,22 @@ class Rubric:
     async def score(self, question: Question, trajectory: Trajectory) -> Score:
         """Return the training reward with all its parts, including those that do not count towards the total.
 
-        A reward that the agent computed itself replaces the settings.
+        A reward that the agent itself computed replaces the configured one.
         """
         if not trajectory.stop.usable:
             raise ValueError(f"a trajectory that stopped with {trajectory.stop} is unusable and has no score")
-        parts, own = measure(question, trajectory), trajectory.reward
-        answer = await self._answer_score(question, trajectory) if own is None else own
-        if clash := parts.keys() & answer.parts.keys():
-            source = f"{self._config.answer!r}" if own is None else "the agent"
-            raise FunctionFailed(f"{source} returned the reserved part name {min(clash)!r}; rename it")
-        if own is not None:
-            return Score(own.total, parts | own.parts, own.turns)
+        parts = measure(question, trajectory)
+        if trajectory.reward is not None:
+            own = _validate(AGENT, trajectory.reward, trajectory)
+            return Score(own.total, _merge(AGENT, parts, own.parts), own.turns)
+        answer = await self._answer_score(question, trajectory)
+        every = _merge(self._config.answer, parts, answer.parts)
         total = answer.total
         if self._config.format is not False:
             total = self._apply_format(total, trajectory, parts)
         if self._config.many_answers and count_answer_tags(trajectory) > MANY_ANSWERS:
             total = min(total, total / 4)  # min, because a quarter of a negative reward would be a smaller penalty
-        return Score(total, parts | answer.parts, answer.turns)
+        return Score(total, every, answer.turns)
 
     async def _answer_score(self, question: Question, trajectory: Trajectory) -> Score:
         name = self._config.answer
@@ -79,14 +79,7 @@ class Rubric:
                 ) from error
             except Exception as error:
                 raise FunctionFailed(describe_exception(name, error)) from error
-        if not isinstance(value, Score):
-            return Score(_number(name, "", value), {})
-        if not isinstance(value.parts, dict) or not all(isinstance(part, str) for part in value.parts):
-            raise FunctionFailed(
-                f"{name!r} returned a Score with parts {_short(value.parts)}; expected a dict of numbers by name"
-            )
-        parts = {part: _number(name, f" for the part {part!r}", number) for part, number in value.parts.items()}
-        return Score(_number(name, " for the total", value.total), parts, _turn_rewards(name, value, trajectory))
+        return _validate(name, value, trajectory)
 
     def _apply_format(self, value: float, trajectory: Trajectory, parts: dict[str, float]) -> float:
         """Interpolate between the rewards of a wrong and a right answer in this format."""
@@ -163,6 +156,24 @@ def _reward_function(answer: str) -> RewardFunction:
     return lambda question, trajectory: metric(trajectory.answer, question.golden_answers)
 
 
+def _validate(name: str, value: object, trajectory: Trajectory) -> Score:
+    """Convert the result of a reward function to a score of finite numbers."""
+    if not isinstance(value, Score):
+        return Score(_number(name, "", value), {})
+    if not isinstance(value.parts, dict) or not all(isinstance(part, str) for part in value.parts):
+        raise FunctionFailed(
+            f"{name!r} returned a Score with parts {_short(value.parts)}; expected a dict of numbers by name"
+        )
+    parts = {part: _number(name, f" for the part {part!r}", number) for part, number in value.parts.items()}
+    return Score(_number(name, " for the total", value.total), parts, _turn_rewards(name, value, trajectory))
+
+
+def _merge(name: str, parts: dict[str, float], added: dict[str, float]) -> dict[str, float]:
+    if clash := parts.keys() & added.keys():
+        raise FunctionFailed(f"{name!r} returned the reserved part name {min(clash)!r}; rename it")
+    return parts | added
+
+
 def _turn_rewards(name: str, score: Score, trajectory: Trajectory) -> tuple[float, ...]:
     if not isinstance(score.turns, Sequence) or isinstance(score.turns, str):
         raise FunctionFailed(
@@ -172,8 +183,10 @@ def _turn_rewards(name: str, score: Score, trajectory: Trajectory) -> tuple[floa
         raise FunctionFailed(
             f"{name!r} returned {len(score.turns)} turn rewards, expected one for each of {len(trajectory.turns)} turns"
         )
-    spans = sum(origin == "sampled" for origin, _ in run_lengths(trajectory.sampled))
-    if score.turns and spans and spans != len(trajectory.turns):
+    runs = [run for segment in trajectory.segments for run in run_lengths(segment.sampled)]
+    spans = sum(origin == "sampled" for origin, _ in runs)
+    known = any(segment.calls for segment in trajectory.segments)  # which tokens belong to which turn
+    if score.turns and spans and not known and spans != len(trajectory.turns):
         raise FunctionFailed(
             f"{name!r} returned turn rewards, but the episode has {len(trajectory.turns)} turns and {spans} sampled "
             "spans; return a total only"

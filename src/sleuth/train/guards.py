@@ -15,7 +15,7 @@ from sleuth.config.guards import GuardsConfig
 from sleuth.engines.base import NOT_FINITE
 from sleuth.errors import EngineFailure, TrainingStopped
 from sleuth.records import StopReason, Trajectory
-from sleuth.train.metrics import UNUSABLE, stop_metric, stop_metrics
+from sleuth.train.metrics import UNUSABLE, role_metric, stop_metric, stop_metrics
 
 Action = Literal["warn", "skip", "rollback", "stop"]
 
@@ -201,6 +201,7 @@ class Guards:
         self.config = config
         self.rollbacks = rollbacks
         self._past: dict[str, list[float]] = {name: [] for name in GUARDS}
+        self._seen: set[str] = set()  # names of all recorded metrics
         for metrics in history:
             self.record(metrics)
 
@@ -240,6 +241,20 @@ class Guards:
                 verdicts += [verdict] if verdict else []
         return verdicts
 
+    def check_roles(self, trajectories: Sequence[Trajectory], roles: Sequence[str]) -> list[Verdict]:
+        """Warn about trained roles that no segment has; raises TrainingStopped if no segment of the run had any."""
+        used = {segment.role for each in trajectories for segment in each.segments if segment.logprobs}
+        if not (missing := [role for role in roles if role not in used]):
+            return []
+        others = ", ".join(sorted(map(repr, used))) or "none"
+        sentence = f"train.roles has {', '.join(map(repr, missing))}, but the agent sampled with the roles {others}"
+        if used.isdisjoint(roles) and not any(role_metric(role) in self._seen for role in roles):
+            raise TrainingStopped(
+                f"{sentence}: nothing can be trained; correct train.roles, or the model that the agent calls "
+                f"(policy/{missing[0]})"
+            )
+        return [Verdict("roles", "warn", float(len(missing)), 0.0, sentence)]
+
     def non_finite(self, sentence: str) -> Verdict:
         """Return the verdict for non-finite weights: stop or roll back."""
         action: Action = "stop" if self.config.non_finite == "stop" else "rollback"
@@ -247,6 +262,7 @@ class Guards:
 
     def record(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics of a finished step to the history."""
+        self._seen |= metrics.keys()
         for name, past in self._past.items():
             value = _first(metrics, GUARDS[name].metrics)
             past.extend([] if value is None else [value])

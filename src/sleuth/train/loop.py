@@ -164,6 +164,9 @@ class StepMonitor:
         """Check the rollouts; return whether to learn from them."""
         self._metrics |= batch.metrics()
         self._verdicts += self._guards.check(self._metrics, failure_examples(batch.trajectories))
+        learned_from = [trajectory for group in batch.kept for trajectory in group.trajectories]
+        if roles := self._parts.config.train.roles if learned_from else ():
+            self._verdicts += self._guards.check_roles(learned_from, roles)
         worst = most_severe(self._verdicts)
         return bool(batch.kept) and (worst is None or worst.applies_update)
 

@@ -145,7 +145,29 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
         "episode/answerless": sum(each.answer is None for each in trajectories) / count,
         "group/with_spread": sum(map(has_spread, groups)) / len(groups),
         **({"policy/likelihood_right": sum(right) / len(right)} if right else {}),
+        **segment_metrics(trajectories),
     }
+
+
+def segment_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Compute means of segments, forks and sampled tokens by role; empty if all trajectories are one plain segment."""
+    segments = [segment for trajectory in trajectories for segment in trajectory.segments]
+    if all(len(each.segments) <= 1 for each in trajectories) and not any(segment.role for segment in segments):
+        return {}
+    tokens: Counter[str] = Counter()
+    for segment in segments:
+        tokens[role_metric(segment.role)] += len(segment.logprobs)
+    count = len(trajectories)
+    return {
+        "segment/count": len(segments) / count,
+        "segment/forks": sum(segment.parent is not None for segment in segments) / count,
+        **{name: total / count for name, total in sorted(tokens.items())},
+    }
+
+
+def role_metric(role: str) -> str:
+    """Return the name of the metric for the sampled tokens of a role; calls without a role count as policy."""
+    return f"role/{role or 'policy'}/tokens"
 
 
 def has_spread(group: Group) -> bool:

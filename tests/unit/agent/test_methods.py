@@ -18,7 +18,19 @@ from sleuth.config.agent import AgentConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import ConfigError, ReplayMiss, SearchUnavailable
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, run_lengths
+from sleuth.records import (
+    Answer,
+    Hit,
+    Malformed,
+    Outcome,
+    Question,
+    Segment,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    Turn,
+    run_lengths,
+)
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import measure
 
@@ -243,7 +255,7 @@ def test_a_user_defined_method(agent: MakesAgent, mine: str) -> None:
         ("none", "methods_of_a_user.none' returned NoneType; expected a Trajectory"),
         ("another", "returned a Trajectory of another task (question, group, sample, step)"),
         ("cut", "versions; expected one origin per id"),
-        ("infinite", "returned a Trajectory with a logprob that is not finite"),
+        ("infinite", "returned a Trajectory with a logprob in segment 0 that is not finite"),
         ("odd", "returned a Trajectory with stop = 'done'"),
     ],
 )
@@ -363,3 +375,33 @@ def test_prompts_that_leave_no_room_are_counted_and_refused_where_all_do(method:
     assert told.startswith("1 of 3 questions have a prompt of agent.context_tokens = 4,000 tokens or more (the longest")
     with pytest.raises(ConfigError, match=r"2 of 2 questions have .* raise agent.context_tokens"):
         overlong(8, QUESTION, SHOT)
+
+
+TURN = Turn("so", Answer("so"), Outcome.ANSWERED, 2)
+PARENT = Segment((1, 2, 3), (False, True, True), (-1.0, -1.0), (0, 0), calls=((0, 2),), temperatures=(0.5, 0.5))
+CHILD = Segment((1, 2, 4), (False, False, True), (-1.0,), (0,), "writer", parent=0, shared=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, None),
+        ({"ids": (1, 2, 4, 5)}, "segment 1 of 4 ids with 3 origins"),
+        ({"versions": ()}, "segment 1 of 3 ids with 3 origins, 1 of them sampled, 1 logprobs and 0 versions"),
+        ({"logprobs": (float("nan"),)}, "a logprob in segment 1 that is not finite"),
+        ({"parent": 1}, "segment 1 whose parent is 1"),
+        ({"parent": None}, "segment 1 with shared = 2"),
+        ({"ids": (1, 9, 4)}, "segment 1 with shared = 2"),
+        ({"shared": 3}, "segment 1 with shared = 3"),
+        ({"calls": ((0, 2),)}, "segment 1 whose calls are ((0, 2),) for 1 sampled ids"),
+        ({"calls": ((1, 1),)}, "for 1 sampled ids and 1 turns"),
+        ({"temperatures": (0.5, 0.5)}, "segment 1 with temperatures"),
+        ({"temperatures": (0.0,)}, "segment 1 with temperatures (0.0,)"),
+    ],
+)
+def test_every_segment_of_a_method_is_checked(change: dict[str, Any], says: str | None) -> None:
+    task = Task(QUESTION)
+    found = replace(task.trajectory(StopReason.ANSWERED, [TURN]), segments=(PARENT, replace(CHILD, **change)))
+    problem = methods._problem(found, task)
+    assert (problem is None) == (says is None)
+    assert (says or "") in (problem or "")

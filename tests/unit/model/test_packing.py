@@ -1,5 +1,7 @@
 """Packing: rows end to end, every scored token once, given ones never."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -83,3 +85,9 @@ def test_row_that_cannot_be_scored_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=told):
         row(ids, weights, old=old)
+
+
+def test_rows_of_one_trajectory_share_a_number() -> None:
+    rows = [replace(counted(3 + n, 1 + n), trajectory=number) for n, number in enumerate((7, 5, 7))]
+    (only,) = packed(*rows, counted(9, 1))
+    assert only.row_T.tolist() == [0, 1, 1, 0, 0, 0, 2]

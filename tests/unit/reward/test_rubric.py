@@ -1,6 +1,7 @@
 """Totals and parts of the rubric, tier by tier."""
 
 import asyncio
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError, FunctionFailed
-from sleuth.records import Malformed, Outcome, Question, StopReason, Trajectory, Turn
+from sleuth.records import Malformed, Outcome, Question, Score, Segment, StopReason, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
 
 Make = Callable[..., Turn]
@@ -296,3 +297,34 @@ def test_turn_rewards_must_be_one_number_per_turn(
 ) -> None:
     with pytest.raises(FunctionFailed, match="turn"):
         asyncio.run(judge(f"Score(1.0, {{}}, {turns})").score(question, play(answered("Oslo"))))
+
+
+def test_reward_of_the_agent_replaces_the_configured_one(question: Question, play: Play, answered: Make) -> None:
+    """As it is, without tiers of format; the usual parts are still measured."""
+    own = replace(play(answered("Oslo")), reward=Score(-2.5, {"style": 0.5}, (0.25,)))
+    score = asyncio.run(Rubric(RewardConfig(answer="f1", format=True, many_answers=True)).score(question, own))
+    assert (score.total, score.turns, score.episode_return) == (-2.5, (0.25,), -2.25)
+    assert (score.parts["em"], score.parts["style"]) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "reward", [Score(math.nan), Score(1.0, {"em": 1.0}), Score(1.0, {"x": math.inf}), Score(1.0, {}, (0.5, 0.5))]
+)
+def test_bad_reward_of_the_agent_makes_the_trajectory_unusable(
+    play: Play, answered: Make, question: Question, reward: Score
+) -> None:
+    own = replace(play(answered("Oslo")), question=question, reward=reward)
+    found, score = asyncio.run(Rubric(RewardConfig()).score_one(own))
+    assert (score, found.stop) == (None, StopReason.FUNCTION_FAILED)
+    assert "the agent" in str(found.failure)
+
+
+def test_turn_rewards_fit_the_calls_of_several_segments(question: Question, play: Play, answered: Make) -> None:
+    """Two calls in a row are one run of sampled tokens, and a turn of another model has none."""
+    turns = (answered("Rome"), answered("Bergen"), replace(answered("Oslo"), segment=None))
+    calls = Segment((1, 2, 3), (False, True, True), (-0.5, -0.5), (0, 0), calls=((0, 1), (1, 1)))
+    own = replace(play(*turns), segments=(calls,), reward=Score(1.0, {}, (0.1, 0.2, 0.3)))
+    assert asyncio.run(Rubric(RewardConfig()).score(question, own)).turns == (0.1, 0.2, 0.3)
+    without = replace(own, segments=(replace(calls, calls=()),))
+    with pytest.raises(FunctionFailed, match="3 turns and 1 sampled"):
+        asyncio.run(Rubric(RewardConfig()).score(question, without))

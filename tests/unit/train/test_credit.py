@@ -143,3 +143,66 @@ def test_the_critic_sees_turn_rewards_where_they_are_paid(trajectory: Callable[.
 def test_without_turn_rewards_no_column_is_added(trajectory: Callable[..., Trajectory]) -> None:
     batch = two_turns((), 1.0, trajectory)
     assert "turn_reward" not in attach_turn_rewards(experiences(batch), batch)[0].columns
+
+
+TEAM = (
+    Segment((1, 2, 3), (False, True, True), (-1.0,) * 2, (0,) * 2, "planner", calls=((0, 1), (3, 1))),
+    Segment((4, 5, 6, 7), (False, True, True, True), (-1.0,) * 3, (0,) * 3, "writer", calls=((1, 2), (4, 1))),
+)
+
+
+def team(turns: tuple[float, ...], roles: Sequence[str], trajectory: Callable[..., Trajectory]) -> list[Experience]:
+    """Two roles whose calls alternate; the second trajectory earns nothing. Turn 2 is that of another model."""
+    each = replace(trajectory(), segments=TEAM)
+    batch = RewardBatch.of([Group(each.question, (each, each), (Score(1.0, {}, turns), Score(0.0, {})))])
+    made = [one.with_columns(value=torch.zeros(len(one))) for one in build_experiences([each, each], 1.0, roles=roles)]
+    return attach_turn_rewards(made, batch)
+
+
+TURNS = (0.5, 0.25, 8.0, 0.125, 4.0)
+
+
+def test_turn_rewards_follow_the_calls_whichever_segment_holds_them(trajectory: Callable[..., Trajectory]) -> None:
+    """The turn of another model is paid at the token before it, so that later tokens are not credited for it."""
+    first, _ = made = team(TURNS, (), trajectory)
+    assert first.columns["turn_reward"].tolist() == [0.5, 0.125, 0.0, 8.25, 4.0]
+    found = attach_advantages(made, torch.tensor([13.875, 0.0]), ONE_GROUP, algorithm(advantage="dr_grpo"), 0.0)
+    rest = 13.875 / 2
+    expected = [rest, rest - 8.75, rest - 0.5, rest - 0.5, rest - 8.875]
+    assert found[0].columns["advantage"].tolist() == pytest.approx(expected)
+
+
+def test_turns_before_the_trained_role_are_not_credited_to_it(trajectory: Callable[..., Trajectory]) -> None:
+    first, _ = made = team(TURNS, ("writer",), trajectory)
+    assert first.columns["turn_reward"].tolist() == [0.0, 8.375, 4.0]
+    assert first.earlier == 0.5
+    found = attach_advantages(made, torch.tensor([13.875, 0.0]), ONE_GROUP, algorithm(advantage="dr_grpo"), 0.0)
+    rest = 13.875 / 2
+    assert found[0].columns["advantage"].tolist() == pytest.approx([rest - 0.5, rest - 0.5, rest - 8.875])
+    valued = attach_advantages(made, torch.tensor([13.875, 0.0]), ONE_GROUP, algorithm(advantage="gae"), 0.0)
+    assert valued[0].columns["return"].tolist() == pytest.approx([13.375, 13.375, 5.0])
+
+
+def test_the_critic_sees_the_tokens_in_the_order_of_the_calls(trajectory: Callable[..., Trajectory]) -> None:
+    """With lam = 0 the return of a token is the value of the one sampled after it."""
+    each = replace(trajectory(), segments=TEAM)
+    values = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    made = [one.with_columns(value=values) for one in build_experiences([each, each], 1.0)]
+    found = attach_advantages(made, REWARDS, ONE_GROUP, algorithm(advantage="gae", critic={"lam": 0.0}), 0.0)
+    assert found[0].columns["return"].tolist() == [3.0, 5.0, 4.0, 2.0, 1.0]
+
+
+def test_distance_of_all_segments_is_charged_once(trajectory: Callable[..., Trajectory]) -> None:
+    each = replace(trajectory(), segments=TEAM)
+    columns = {"old": torch.full((5,), -1.0), "reference": torch.full((5,), -1.5)}
+    made = [one.with_columns(**columns) for one in build_experiences([each, each], 1.0)]
+    settings = algorithm(advantage="reinforce", kl={"place": "reward"})
+    found = attach_advantages([made[0], *rows({"old": [-1.0], "reference": [-1.0]})], REWARDS, ONE_GROUP, settings, 0.2)
+    assert advantages(found) == [[0.25] * 5, [-0.25]]
+
+
+def test_the_longest_segment_is_overlong_not_their_sum(trajectory: Callable[..., Trajectory]) -> None:
+    each = replace(trajectory(), segments=TEAM)
+    batch = RewardBatch([each, replace(each, segments=())], torch.tensor([1.0, 1.0]), torch.tensor([0, 0]))
+    shaped = shape_rewards(batch, algorithm(overlong="shape", overlong_tokens=4), 6)
+    assert shaped.tolist() == [0.5, 1.0]

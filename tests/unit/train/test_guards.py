@@ -309,3 +309,22 @@ def test_a_rise_is_from_the_lowest_so_far() -> None:
 def test_a_level_needs_no_past() -> None:
     assert above_limit([], 0.06, 0.05, 20) == Crossing(0.06, 0.05)
     assert above_limit([1.0], 0.05, 0.05, 20) is None
+
+
+def test_a_trained_role_that_nobody_has_is_noticed(trajectory: Maker) -> None:
+    plain = trajectory()
+    writer = replace(plain, segments=(replace(plain.segments[0], role="writer"),))
+    assert Guards(settings()).check_roles([plain, writer], ["writer"]) == []
+    (verdict,) = Guards(settings()).check_roles([plain, writer], ["writer", "editor"])
+    assert (verdict.guard, verdict.action, verdict.applies_update) == ("roles", "warn", True)
+    assert "'editor'" in verdict.sentence
+    assert "'writer'" in verdict.sentence
+
+
+def test_roles_that_train_nothing_end_the_run_unless_they_once_did(trajectory: Maker) -> None:
+    plain = trajectory()
+    with pytest.raises(TrainingStopped, match=r"'writr'.*roles ''.*train\.roles"):
+        Guards(settings()).check_roles([plain], ["writr"])
+    known = Guards(settings(), [{"role/writer/tokens": 3.0}])
+    (verdict,) = known.check_roles([plain], ["writer"])
+    assert verdict.action == "warn"

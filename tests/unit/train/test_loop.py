@@ -803,3 +803,11 @@ def test_one_interrupt_ends_a_run_whose_search_hangs(
     with pytest.raises(KeyboardInterrupt):
         trained(made)
     assert time.monotonic() - waited[0] < 60
+
+
+def test_roles_that_nothing_was_sampled_with_end_the_run(parts: Making, tmp_path: Path, judged: str) -> None:
+    made = parts(tmp_path / "run", reward={"answer": judged}, evaluate=UNASKED)
+    roles = made.config.train.model_copy(update={"roles": ["writer"]})
+    made = replace(made, config=made.config.model_copy(update={"train": roles}))
+    with pytest.raises(TrainingStopped, match=r"train\.roles has 'writer'"):
+        train(made, SilentObserver(), 0.0)

@@ -4,7 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -182,3 +182,15 @@ def test_split_policy_that_is_frozen_keeps_its_dtype(device: str, on: Callable[.
 def test_one_process_keeps_the_policy_as_it_is(on: Callable[..., Policy]) -> None:
     policy = on("cpu", "llama")
     assert shard_policy(policy, Alone()) is policy
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_whole_trajectories_share_a_pack_on_demand(world: int) -> None:
+    rows = [replace(each, trajectory=number // 3) for number, each in enumerate(made([9, 4, 30, 5, 6, 7, 20, 2, 2]))]
+    every = [list(rank_packs(rows, 30, CPU, Among(rank, world), whole=True)) for rank in range(world)]
+    busy = [packed.rows for found in every for packed in found if packed.rows]
+    assert sorted(number for numbers in busy for number in numbers) == list(range(9))
+    for numbers in busy:
+        assert {number // 3 * 3 + place for number in numbers for place in range(3)} == set(numbers)
+    apart = [packed.rows for packed in rank_packs(rows, 30, CPU, ALONE)]
+    assert [sum(len(rows[number].ids_L) for number in numbers) <= 30 for numbers in apart] == [True] * len(apart)

@@ -17,7 +17,7 @@ from sleuth.config.train import TrainConfig
 from sleuth.errors import ConfigError
 from sleuth.model.policy import Policy, Reference
 from sleuth.model.tokens import Tokens
-from sleuth.records import Group, StopReason, Trajectory
+from sleuth.records import Group, Segment, StopReason, Trajectory
 from sleuth.train.experience import build_experiences, experience_rows
 from sleuth.train.models import Critic
 from sleuth.train.optimiser import Optimiser
@@ -108,8 +108,14 @@ class Naive:
         return found
 
     def places(self, trajectory: Trajectory) -> list[int]:
-        sampled = [place for place, each in enumerate(trajectory.sampled) if each]
-        return sampled if self.algorithm.origin_mask else list(range(sampled[0], len(trajectory.ids)))
+        """Of the scored tokens among those of all segments."""
+        found: list[int] = []
+        start = 0
+        for segment in trajectory.segments:
+            sampled = [start + place for place, each in enumerate(segment.sampled) if each]
+            start += len(segment.ids)
+            found += sampled if self.algorithm.origin_mask else range(sampled[0], start)
+        return found
 
     def old(self, trajectory: Trajectory) -> list[float]:
         if not self.algorithm.recomputes:
@@ -120,15 +126,23 @@ class Naive:
         return self._every(model, trajectory)[self.places(trajectory), self._targets(trajectory)]
 
     def values(self, trajectory: Trajectory) -> Tensor:
-        states = self.valued.base_model(input_ids=torch.tensor(trajectory.ids)[None]).last_hidden_state[0]
+        states = torch.cat(
+            [
+                self.valued.base_model(input_ids=torch.tensor(segment.ids)[None]).last_hidden_state[0]
+                for segment in trajectory.segments
+            ]
+        )
         found: Tensor = self.head(states)[[place - 1 for place in self.places(trajectory)], 0]
         return found
 
     def _every(self, model: PreTrainedModel, trajectory: Trajectory) -> Tensor:
-        """Log probabilities of every token at every place; nothing comes before the first."""
-        logits = model(input_ids=torch.tensor(trajectory.ids)[None]).logits[0]
-        every = torch.log_softmax(logits / TEMPERATURE, -1)
-        return torch.cat([torch.zeros_like(every[:1]), every[:-1]])
+        """Log probabilities of every token at every place; nothing comes before the first of a segment."""
+        found = []
+        for segment in trajectory.segments:
+            logits = model(input_ids=torch.tensor(segment.ids)[None]).logits[0]
+            every = torch.log_softmax(logits / TEMPERATURE, -1)
+            found += [torch.zeros_like(every[:1]), every[:-1]]
+        return torch.cat(found)
 
     def _targets(self, trajectory: Trajectory) -> list[int]:
         return [trajectory.ids[place] for place in self.places(trajectory)]
@@ -196,7 +210,8 @@ class Naive:
         if self.algorithm.overlong != "shape":
             return [score.total for score in group.scores]
         begins = CONTEXT - self.algorithm.overlong_tokens
-        over = [(len(each.ids) - begins) / self.algorithm.overlong_tokens for each in group.trajectories]
+        longest = [max(len(segment.ids) for segment in each.segments) for each in group.trajectories]
+        over = [(length - begins) / self.algorithm.overlong_tokens for length in longest]
         return [score.total - min(1.0, max(0.0, each)) for score, each in zip(group.scores, over, strict=True)]
 
     def _advantages(self, groups: Sequence[Group]) -> list[list[float]]:
@@ -337,6 +352,23 @@ def made(groups: Callable[..., list[Group]]) -> list[Group]:
     ]
 
 
+@pytest.fixture
+def rewritten(made: list[Group]) -> list[Group]:
+    """The same groups of an agent that rewrote its history before the second turn: two segments, the same turns."""
+
+    def split(each: Trajectory) -> Trajectory:
+        (whole,) = each.segments
+        first = whole.sampled.index(True)
+        cut = whole.sampled.index(False, first)
+        count = cut - first
+        before = Segment(whole.ids[:cut], whole.sampled[:cut], whole.logprobs[:count], whole.versions[:count])
+        edited = (whole.ids[0] + 1, *whole.ids[1:])
+        origin = (False,) * cut + whole.sampled[cut:]
+        return replace(each, segments=(before, Segment(edited, origin, whole.logprobs[count:], whole.versions[count:])))
+
+    return [replace(group, trajectories=tuple(map(split, group.trajectories))) for group in made]
+
+
 def learned(ours: Learner, groups: Sequence[Group], **pace: Any) -> dict[str, float]:
     """A step by the rate of the naive one, on the old logprobs the settings ask for."""
     return ours.learn(groups, StepRates(1e-2, ours.algorithm.kl.coefficient, **pace), isfinite, recompute=False)
@@ -391,10 +423,30 @@ def test_gradient_is_that_of_the_naive_loss(
     assert found["policy/loss"] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+def test_gradient_of_a_rewritten_history_is_that_of_the_naive_loss(
+    algorithm: dict[str, Any], learner: Callable[..., Learner], naive: Callable[..., Naive], rewritten: list[Group]
+) -> None:
+    """Both segments of a trajectory train as one: its advantage, its ratio, its mean, its correction."""
+    ours, plain = learner(algorithm, pack_tokens=50), naive(algorithm)
+    found = learned(ours, rewritten)
+    loss = plain.loss(plain.played(rewritten))
+    loss.backward()
+    same(gradients(ours.policy.model), gradients(plain.model), tolerance=1e-5)
+    assert found["policy/loss"] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one segment", "two segments"])
 @pytest.mark.parametrize("algorithm", ["gae", "gae, KL charged where it arises"])
 def test_gradient_of_the_critic_is_that_of_the_naive_loss(
-    algorithm: str, learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
+    algorithm: str,
+    several: bool,
+    learner: Callable[..., Learner],
+    naive: Callable[..., Naive],
+    made: list[Group],
+    rewritten: list[Group],
 ) -> None:
+    made = rewritten if several else made
     ours, plain = learner(ALGORITHMS[algorithm], pack_tokens=50), naive(ALGORITHMS[algorithm])
     found = learned(ours, made, critic=1e-3)
     loss = plain.value_loss(made)

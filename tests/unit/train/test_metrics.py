@@ -1,0 +1,30 @@
+"""Metrics of segments and roles."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sleuth.records import Group, Score, Segment, Trajectory
+from sleuth.train.metrics import episode_metrics, segment_metrics
+
+PARTS = dict.fromkeys(("em", "f1", "format", "searches", "retrieval_hit"), 0.0)
+
+
+def test_plain_trajectories_have_no_metrics_of_segments(trajectory: Callable[..., Trajectory]) -> None:
+    assert segment_metrics([trajectory(), replace(trajectory(), segments=())]) == {}
+    assert segment_metrics([]) == {}
+
+
+def test_segments_forks_and_tokens_by_role_are_means_over_trajectories(trajectory: Callable[..., Trajectory]) -> None:
+    plain = trajectory()
+    fork = Segment((5, 6, 8), (False, False, True), (-1.0,), (0,), "writer", parent=0, shared=2)
+    forked = replace(plain, segments=(*plain.segments, fork, replace(fork, role="")))
+    expected = {
+        "segment/count": 2.0,
+        "segment/forks": 1.0,
+        "role/policy/tokens": 2.5,
+        "role/writer/tokens": 0.5,
+    }
+    assert segment_metrics([plain, forked]) == expected
+    every = episode_metrics([Group(plain.question, (plain, forked), (Score(0.0, PARTS), Score(1.0, PARTS)))])
+    assert {name: every[name] for name in expected} == expected
+    assert every["episode/tokens"] == 3.0

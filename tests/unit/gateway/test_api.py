@@ -8,11 +8,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionToolParam
 from openai.types.responses import FunctionToolParam
 
-from sleuth.gateway import chat_completions, completions, responses
-from sleuth.gateway.api import KEEP_ALIVE, ApiError
+from sleuth.gateway import anthropic, chat_completions, completions, responses
+from sleuth.gateway.api import KEEP_ALIVE, Api, ApiError
 from sleuth.gateway.calls import Choice, FinishReason, FunctionCall, Message, Reply
 from sleuth.http.responses import encode_json
 
@@ -195,3 +197,39 @@ def test_requests_of_agent_frameworks(recorded: dict[str, Any]) -> None:
     assert results[: len(calls)] == [each.id for each in calls]
     assert all(json.loads(each.arguments) for each in calls)
     assert call.functions[0]["function"]["parameters"]["required"] == ["query"]
+
+
+FIELDS = ("model", "messages", "prompt", "input", "max_tokens", "tools", "tool_choice", "stop", "n", "type", "role",
+          "content", "text", "function", "name", "parameters", "properties", "tool_calls", "id", "system", "seed",
+          "input_schema", "anyOf", "stream", "stream_options", "stop_sequences", "call_id", "output")  # fmt: skip
+WORDS = ("", "user", "function", "text", "object", "message", "function_call", "tool_use", "tool_result", "\ud800", "f")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize("api", [*APIS.values(), anthropic.API])
+@settings(max_examples=100)
+@given(fields=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6))
+def test_any_body_is_parsed_or_refused(api: Api, fields: dict[str, Any]) -> None:
+    valid = {
+        "messages": [{"role": "user", "content": "Where?"}],
+        "prompt": "Where?",
+        "input": "Where?",
+        "max_tokens": 9,
+    }
+    needed = {chat_completions.API: ("messages",), completions.API: ("prompt",), responses.API: ("input",)}
+    own = needed.get(api, ("messages", "max_tokens"))
+    body = {**{name: valid[name] for name in own}, **fields}
+    try:
+        call = api.parse(json.dumps(body).encode()).call
+    except ApiError as error:
+        refused = api.error_response(error)
+    else:
+        assert (call.max_tokens or 1) >= 1
+        assert "" not in call.stops
+        return
+    assert refused.status_code == 400
+    assert json.loads(bytes(refused.body))["error"]["message"]

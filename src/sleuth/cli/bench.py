@@ -1,6 +1,7 @@
 """sleuth bench: measure speed against reference implementations in the same run."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -202,6 +203,43 @@ def evaluate(
     found = measure(config, load_tokens(config, model), plan, _log)
     echo(found.table(name, plan).markdown())
     _write_json(json_file, {"shape": name, "plan": asdict(plan), **asdict(found), "rate": found.rate})
+
+
+@app.command()
+def gateway(
+    shape: Shape = None,
+    model: Model = None,
+    clients: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Concurrent clients, and episodes of our agent.")] = 256,
+    processes: Annotated[
+        int | None, Option(min=1, max=MAX_ITEMS, help="Processes of the clients. Default: half of the cores.")
+    ] = None,
+    questions: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Questions per agent and round.")] = 512,
+    samples: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Episodes per question.")] = 4,
+    searches: Searches = 2,
+    prompt_tokens: PromptTokens = 180,
+    turn_tokens: TurnTokens = 80,
+    observation_tokens: ObservationTokens = 240,
+    engine_memory: EngineMemory = 0.6,
+    warmup: Annotated[int, Option(min=0, max=MAX_ITEMS, help="Warm-up questions per agent, not counted.")] = 128,
+    rounds: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Times that each agent is measured.")] = 2,
+    passages: Passages = 20_000,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare agents that call the policy over HTTP with the built-in agent, on random weights and the same engine."""
+    options = locals()
+    require_new_file(json_file)
+    from sleuth.bench.gateway import markdown, measure, record
+    from sleuth.bench.measurement import describe_machine
+    from sleuth.bench.models import choose_shape, load_tokens
+
+    silence_transformers()
+    name, config = choose_shape(shape, model, SHAPE)
+    plan = _plan(options | {"slots": clients, "steps": rounds, "update": samples}, questions * samples)
+    used = min(processes or max(1, len(os.sched_getaffinity(0)) // 2), plan.slots)
+    echo(f"{describe_machine()}\n")
+    measured = measure(config, load_tokens(config, model), plan, used, _log)
+    echo(markdown(name, plan, used, measured))
+    _write_json(json_file, record(name, plan, used, measured))
 
 
 @app.command()

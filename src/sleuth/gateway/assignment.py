@@ -1,7 +1,7 @@
 """An assignment: one attempt given to a worker, and its JSON form; needs only the standard library."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +19,8 @@ class Assignment:
     endpoint: Endpoint
 
     def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "task": asdict(self.task), "endpoint": asdict(self.endpoint)}
+        task = {**_fields(self.task), "question": _fields(self.task.question)}
+        return {"id": self.id, "task": task, "endpoint": _fields(self.endpoint)}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any], gateway: str | None = None) -> "Assignment":
@@ -31,6 +32,11 @@ class Assignment:
             base_url = f"{gateway.rstrip('/')}{urlsplit(endpoint.base_url).path}"
             endpoint = Endpoint(base_url, endpoint.api_key, endpoint.model)
         return cls(row["id"], Task(**{**row["task"], "question": Question(**question)}), endpoint)
+
+
+def _fields(row: Task | Question | Endpoint) -> dict[str, Any]:
+    """Return the fields without copying their values, which `asdict` does."""
+    return {each.name: getattr(row, each.name) for each in fields(row)}
 
 
 def reward_to_json(reward: Score | None) -> dict[str, Any] | None:

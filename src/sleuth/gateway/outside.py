@@ -22,7 +22,7 @@ from sleuth.gateway.api import ApiError
 from sleuth.gateway.command import CommandLauncher
 from sleuth.gateway.frozen_model import FrozenModel
 from sleuth.gateway.launcher import AttemptLost, FunctionLauncher, Launcher
-from sleuth.gateway.rollout import Policy, Rollout
+from sleuth.gateway.rollout import CallTimes, Policy, Rollout
 from sleuth.gateway.server import Gateway, GatewayLimits, OpenRollout
 from sleuth.gateway.workers import LocalWorkers, RemoteWorkers, worker_token
 from sleuth.model.tokens import Tokens
@@ -60,7 +60,7 @@ class OutsideAgent:
         self, engine: Engine, tokens: Tokens, tools: Toolbox, config: AgentConfig, gateway: Gateway, launcher: Launcher
     ) -> None:
         self.engine, self.tokens, self.tools, self.config = engine, tokens, tools, config
-        self.gateway, self.counts = gateway, OutsideCounts()
+        self.gateway, self.counts, self.times = gateway, OutsideCounts(), CallTimes()
         self._launcher, self._policy = launcher, Policy.of(engine, tokens, config)
         self._stack = ExitStack()
 
@@ -86,6 +86,7 @@ class OutsideAgent:
                 except AttemptLost as lost:
                     trajectory = rollout.finish(StopReason.FUNCTION_FAILED, f"{lost}, twice")
         self.counts.add(rollout, trajectory)
+        self.times.add(rollout.times)
         return trajectory
 
     async def _attempt(self, rollout: Rollout) -> Trajectory:

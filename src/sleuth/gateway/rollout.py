@@ -8,8 +8,9 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any
 
 from sleuth.agent.conversation import TextStream, trim_at_stop
@@ -83,6 +84,24 @@ class Place:
     stop: str = ""  # the stop string that ended the reply, if the client was not shown it
 
 
+class PrefixKeys:
+    """Keys of the prefixes of a chat, from no message to all; white space and the order of JSON do not count."""
+
+    def __init__(self, messages: Sequence[Message], call: Call) -> None:
+        functions = json.dumps(list(call.functions), sort_keys=True).encode() if call.functions else b""
+        self._role, self._digest = call.role, hashlib.blake2b(functions, digest_size=16)
+        self.of_prefixes: list[Key] = [(self._role, self._digest.digest())]
+        for message in messages:
+            self._digest.update(_canonical_message(message))
+            self.of_prefixes.append((self._role, self._digest.digest()))
+
+    def with_reply(self, reply: Message) -> Key:
+        """Return the key of all messages and a reply to them."""
+        digest = self._digest.copy()
+        digest.update(_canonical_message(reply))
+        return self._role, digest.digest()
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The tokens of a call: the shared ones at `place`, and the given ones after them."""
@@ -91,6 +110,7 @@ class Prompt:
     shared: tuple[int, ...]
     given: tuple[int, ...]
     opening: str = ""  # the part of the reply that was given to force a function call
+    keys: PrefixKeys | None = None  # of the messages of a chat
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -107,12 +127,28 @@ class Counts:
     helper_calls: int = 0
 
 
+@dataclass(slots=True)
+class CallTimes:
+    """Seconds of calls by part: `wait` is the time between two threads and in the three parts in the engine's loop."""
+
+    parse: float = 0.0
+    wait: float = 0.0
+    prompt: float = 0.0
+    generate: float = 0.0
+    record: float = 0.0
+    encode: float = 0.0
+
+    def add(self, other: "CallTimes") -> None:
+        for name in CallTimes.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
 class Rollout:
     """The state of one attempt; used only in the event loop of the engine."""
 
     def __init__(self, policy: Policy, task: Task, session: Session | None = None) -> None:
         self.id, self.key = secrets.token_hex(8), secrets.token_urlsafe(24)
-        self.task, self.counts = task, Counts()
+        self.task, self.counts, self.times = task, Counts(), CallTimes()
         self.reward: Score | None = None
         self.failure: str | None = None  # of the engine
         self.limit: StopReason | None = None  # the limit of the policy that a call has exceeded
@@ -141,6 +177,7 @@ class Rollout:
             self.limit = self.limit or StopReason.OUT_OF_TURNS
             message = f"the attempt has made {first} of at most {limit} calls (agent.turns); end it"
             raise ApiError(400, message, code="max_calls_exceeded")
+        started = perf_counter()
         prompt = self._prompt(call)
         room = self.policy.config.context_tokens - len(prompt.ids)
         if room <= 0:
@@ -158,6 +195,7 @@ class Rollout:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  a coroutine runs in a task
         self._running.add(task)
+        prompted = perf_counter()
         try:
             completions = await asyncio.gather(
                 *(self._generate(prompt, sampling, stream) for sampling, stream in zip(samplings, streams, strict=True))
@@ -171,13 +209,18 @@ class Rollout:
         finally:
             self._running.discard(task)
         self._require_open()
+        generated = perf_counter()
         choices = []
         for completion, sampling, stream in zip(completions, samplings, streams, strict=True):
             number = self._strand_for(prompt, call.role)
             choices.append(self._record(call, prompt, number, completion, sampling.temperature))
-            prompt = Prompt(Place(number, len(prompt.ids)), prompt.ids, (), prompt.opening)  # of the other choices
+            # Of the other choices.
+            prompt = replace(prompt, place=Place(number, len(prompt.ids)), shared=prompt.ids, given=())
             if stream is not None:
                 stream.finish(choices[-1].content)
+        self.times.prompt += prompted - started
+        self.times.generate += generated - prompted
+        self.times.record += perf_counter() - generated
         return Reply(prompt.ids, tuple(choices))
 
     def set_reward(self, reward: Score) -> None:
@@ -254,20 +297,20 @@ class Rollout:
         prompts = self.policy.prompts
         opening = prompts.opening(call.tool_choice) if call.functions else ""
         opened = tuple(self.policy.tokens.encode(opening)) if opening else ()
-        keys = list(_prefix_keys(messages, call))
+        keys = PrefixKeys(messages, call)
         for known in range(len(messages), 0, -1):
-            place = self._chats.get(keys[known])
+            place = self._chats.get(keys.of_prefixes[known])
             if place is None or (place.reply is None and known < len(messages)):
                 continue
             shared = self._strands[place.strand].ledger.ids[: place.length]
             if place.reply is None:
-                return Prompt(place, shared, opened, opening)
+                return Prompt(place, shared, opened, opening, keys)
             if known == len(messages):
                 continue  # the conversation ends with the model's own turn: nothing to add
             self.counts.rewritten += messages[known - 1] != place.reply
             after = prompts.encode_after(messages, call.functions, known, turn_ended=place.turn_ended)
-            return Prompt(place, shared, (*after, *opened), opening)
-        return Prompt(None, (), (*prompts.encode(messages, call.functions), *opened), opening)
+            return Prompt(place, shared, (*after, *opened), opening, keys)
+        return Prompt(None, (), (*prompts.encode(messages, call.functions), *opened), opening, keys)
 
     def _text_prompt(self, text: str, role: str) -> Prompt:
         known = [(seen, place) for (of, seen), place in self._texts.items() if of == role and text.startswith(seen)]
@@ -338,9 +381,8 @@ class Rollout:
         self._turns.append(_turn(prompt.opening + text, content, calls, len(completion.ids), number))
         ended = completion.finish in (Finish.STOP, Finish.END)
         ended = ended and completion.ids[-1] in self.policy.tokens.special_ids
-        self._remember(
-            call, Place(number, before), Place(number, len(strand.ledger), sent, ended, stop), content, calls
-        )
+        end = Place(number, len(strand.ledger), sent, ended, stop)
+        self._remember(call, prompt.keys, Place(number, before), end, Message("assistant", content, calls))
         finish = FinishReason.STOP if completion.finish in (Finish.STOP, Finish.END) else FinishReason.LENGTH
         finish = FinishReason.TOOL_CALLS if calls else finish
         return Choice(content, calls, finish, completion.ids, completion.logprobs)
@@ -357,20 +399,17 @@ class Rollout:
         self._strands.append(Strand(ledger, role, *shared))
         return len(self._strands) - 1
 
-    def _remember(self, call: Call, start: Place, end: Place, content: str, calls: tuple[FunctionCall, ...]) -> None:
+    def _remember(self, call: Call, keys: PrefixKeys | None, start: Place, end: Place, reply: Message) -> None:
         if isinstance(call.prompt, str):
             self._texts.setdefault((call.role, call.prompt), start)
             self._texts[call.role, f"{call.prompt}{end.reply}"] = replace(end, stop="") if call.include_stop else end
-        elif call.prompt and isinstance(call.prompt[0], Message):
-            messages = merge_assistant(call.prompt)
-            reply = Message("assistant", content, calls)
-            *_, asked = _prefix_keys(messages, call)
+        elif keys is not None:
             if call.tool_choice in ("auto", "none"):
-                self._chats.setdefault(asked, start)
-            replies = [reply, replace(reply, content="")] if calls else [reply]  # some clients drop the content
+                self._chats.setdefault(keys.of_prefixes[-1], start)
+            # Some clients drop the content of a reply with function calls.
+            replies = [reply, replace(reply, content="")] if reply.tool_calls else [reply]
             for each in replies:
-                *_, key = _prefix_keys((*messages, each), call)
-                self._chats[key] = replace(end, reply=reply)
+                self._chats[keys.with_reply(each)] = replace(end, reply=reply)
 
 
 def _turn(text: str, content: str, calls: tuple[FunctionCall, ...], tokens: int, segment: int) -> Turn:
@@ -386,15 +425,9 @@ def _turn(text: str, content: str, calls: tuple[FunctionCall, ...], tokens: int,
     return Turn(text, parsed, Outcome.ANSWERED, tokens, segment=segment)
 
 
-def _prefix_keys(messages: Sequence[Message], call: Call) -> Iterable[Key]:
-    """Yield a key for each prefix of the messages, from none to all; white space and the order of JSON do not count."""
-    digest = hashlib.blake2b(json.dumps(list(call.functions), sort_keys=True).encode(), digest_size=16)
-    yield call.role, digest.digest()
-    for message in messages:
-        calls = [[each.name, _canonical_json(each.arguments)] for each in message.tool_calls]
-        text = json.dumps([message.role, " ".join(message.content.split()), calls])
-        digest.update(text.encode())
-        yield call.role, digest.digest()
+def _canonical_message(message: Message) -> bytes:
+    calls = [[each.name, _canonical_json(each.arguments)] for each in message.tool_calls]
+    return json.dumps([message.role, " ".join(message.content.split()), calls]).encode()
 
 
 def _canonical_json(text: str) -> str:

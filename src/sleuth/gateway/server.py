@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Self, TypeVar
 
-from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from sleuth import __version__
 from sleuth.agent.tools import Toolbox
 from sleuth.errors import EngineFailure, SearchUnavailable, SleuthError, UserError
 from sleuth.gateway import anthropic, chat_completions, completions, responses
@@ -168,8 +167,8 @@ class Gateway:
             del self._ended[next(iter(self._ended))]
         return attempt
 
-    def _application(self, host: str, routes: Sequence[BaseRoute]) -> FastAPI:
-        app = FastAPI(title="Sleuth gateway", version=__version__, openapi_url=None, lifespan=self._lifespan)
+    def _application(self, host: str, routes: Sequence[BaseRoute]) -> Starlette:
+        app = Starlette(lifespan=self._lifespan)
         for path, api in APIS.items():
             self._add(app, f"/rollout/{{id}}/v1{path}", partial(self._complete, path, api), "POST", api)
         self._add(app, "/rollout/{id}/v1/models", self._models)
@@ -184,12 +183,12 @@ class Gateway:
         return app
 
     @asynccontextmanager
-    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         yield
         if self._helper is not None:
             await self._helper.close()
 
-    def _add(self, app: FastAPI, path: str, handler: Handler, method: str = "GET", api: Api | None = None) -> None:
+    def _add(self, app: Starlette, path: str, handler: Handler, method: str = "GET", api: Api | None = None) -> None:
         respond = error_response if api is None else api.error_response
 
         async def handle(request: Request) -> Response:
@@ -231,6 +230,7 @@ class Gateway:
         body = await self._body(request)
         if self._helper is not None and _model_of(body) == self._helper.model:
             return await self._helper.forward(path, body, request, partial(self._record_helper, attempt))
+        received = time.perf_counter()
         parsed = api.parse(body)
         if not parsed.is_policy:
             known = MODEL if self._helper is None else f"{MODEL} (the trained model) or {self._helper.model}"
@@ -242,8 +242,15 @@ class Gateway:
             stream = _Stream(api.writer(parsed, decode), limits.call_seconds)
             await stream.start(attempt.submit(rollout.complete(parsed.call, stream.on_content), limits.calls), request)
             return stream
+        submitted = time.perf_counter()
         reply = await self._wait(attempt.submit(rollout.complete(parsed.call), limits.calls), request)
-        return _json(api.respond(parsed, reply, decode))
+        replied = time.perf_counter()
+        response = _json(api.respond(parsed, reply, decode))
+        times = rollout.times
+        times.parse += submitted - received
+        times.wait += replied - submitted
+        times.encode += time.perf_counter() - replied
+        return response
 
     async def _models(self, request: Request) -> Response:
         context = self._attempt(request).rollout.policy.config.context_tokens

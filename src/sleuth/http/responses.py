@@ -1,8 +1,8 @@
 """JSON responses: encoding, and problems reported as a status with a one-line `detail`."""
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticSerializationError, to_json
 from starlette.exceptions import HTTPException
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from sleuth.errors import SleuthError, UserError
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
 JSON = "application/json"
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected; recorded in metrics, never sent
@@ -44,22 +44,18 @@ def problem_response(problem: HttpProblem) -> Response:
     return Response(encode_json({"detail": str(problem)}), problem.status, problem.headers, media_type=JSON)
 
 
-def add_problem_handlers(app: "FastAPI", respond: Respond = problem_response, *, hint: str = "") -> None:
+def add_problem_handlers(app: "Starlette", respond: Respond = problem_response, *, hint: str = "") -> None:
     """Respond to every exception with a problem; `hint` is appended to the detail of a 404."""
 
-    @app.exception_handler(HttpProblem)
     async def on_problem(_: Request, problem: HttpProblem) -> Response:
         return respond(problem)
 
-    @app.exception_handler(ClientDisconnect)
     async def on_disconnect(_: Request, __: ClientDisconnect) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
-    @app.exception_handler(UserError)
     async def on_user_error(_: Request, error: UserError) -> Response:
         return respond(HttpProblem(503, str(error)))
 
-    @app.exception_handler(HTTPException)
     async def on_http_exception(request: Request, error: HTTPException) -> Response:
         headers = dict(error.headers or {})
         details = {
@@ -68,6 +64,15 @@ def add_problem_handlers(app: "FastAPI", respond: Respond = problem_response, *,
         }
         return respond(HttpProblem(error.status_code, details.get(error.status_code, str(error.detail)), headers))
 
-    @app.exception_handler(Exception)
     async def on_failure(_: Request, error: Exception) -> Response:
         return respond(HttpProblem(500, f"internal error ({type(error).__name__}); see the server's log"))
+
+    handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[Response]]] = {
+        HttpProblem: on_problem,
+        ClientDisconnect: on_disconnect,
+        UserError: on_user_error,
+        HTTPException: on_http_exception,
+        Exception: on_failure,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)

@@ -31,7 +31,7 @@ class Workers(RuleBasedStateMachine):
         self.queue = TaskQueue(TIMING, clock=lambda: self.now)
         self.attempts: dict[str, Attempt] = {}
         self.held: dict[str, list[str]] = {}
-        self.pulls: list[tuple[str, asyncio.Task[Assignment | None]]] = []
+        self.pulls: list[tuple[str, asyncio.Task[list[Assignment]]]] = []
         self.accepted: dict[str, object] = {}
 
     def settle(self) -> None:
@@ -40,9 +40,8 @@ class Workers(RuleBasedStateMachine):
             self.loop.run_until_complete(asyncio.sleep(0))
         for worker, pull in [each for each in self.pulls if each[1].done()]:
             self.pulls.remove((worker, pull))
-            assignment = None if pull.cancelled() else pull.result()
-            if assignment is not None:
-                self.held[worker].append(assignment.id)
+            assignments = [] if pull.cancelled() else pull.result()
+            self.held[worker] += [assignment.id for assignment in assignments]
 
     def pick(self, place: int) -> str:
         return list(self.held)[place % len(self.held)]
@@ -58,10 +57,10 @@ class Workers(RuleBasedStateMachine):
         self.held[self.queue.register("worker").id] = []
 
     @precondition(lambda self: self.held)
-    @rule(place=PLACES)
-    def pull(self, place: int) -> None:
+    @rule(place=PLACES, count=st.integers(1, 3))
+    def pull(self, place: int, count: int) -> None:
         worker = self.pick(place)
-        self.pulls.append((worker, self.loop.create_task(self.queue.pull(worker, 60.0))))
+        self.pulls.append((worker, self.loop.create_task(self.queue.pull(worker, 60.0, count))))
         self.settle()
 
     @precondition(lambda self: self.pulls)

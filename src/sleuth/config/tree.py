@@ -75,7 +75,7 @@ class Config(Section):
     def concurrency(self) -> int:
         """Maximum number of episodes in flight."""
         waiting = self.remote_tools and self.engine.lockstep != "on"
-        return self.agent.concurrency or self.engine.slots * (EPISODES_PER_SLOT if waiting else 1)
+        return self.agent.concurrency or self.agent.workers or self.engine.slots * (EPISODES_PER_SLOT if waiting else 1)
 
     @model_validator(mode="after")
     def _check_pages(self) -> Self:

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, NoReturn
@@ -60,7 +61,10 @@ class ProcessPool:
         if self._server == 0:
             self._requests.close()
             self._exits.close()
-            _serve_forks(requests, exits, spec, function)
+            try:
+                _serve_forks(requests, exits, spec, function)
+            finally:
+                os._exit(1)  # never return into the program of the worker
         requests.close()
         exits.close()
         self._idle: list[AgentProcess] = []
@@ -140,7 +144,7 @@ class ProcessPool:
             writer.close()
 
 
-def _serve_forks(requests: socket.socket, exits: socket.socket, spec: str, function: AgentFunction) -> NoReturn:
+def _serve_forks(requests: socket.socket, exits: socket.socket, spec: str, function: AgentFunction) -> None:
     """Fork a process for each request and report exits, until the worker has closed its end."""
     os.setsid()  # signals from the terminal reach only the worker
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -157,13 +161,14 @@ def _serve_forks(requests: socket.socket, exits: socket.socket, spec: str, funct
             wake.recv(4096)
             for pid, code in _ended_children():
                 running.discard(pid)
-                exits.sendall(b"%d %d\n" % (pid, code))
+                with suppress(BrokenPipeError):  # the worker has ended; its other connection says so too
+                    exits.sendall(b"%d %d\n" % (pid, code))
         if requests in ready:
             message, descriptors, _, _ = socket.recv_fds(requests, 1, 1)
             if not message:
                 for pid in running:
                     os.killpg(pid, signal.SIGKILL)
-                os._exit(0)
+                return
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)

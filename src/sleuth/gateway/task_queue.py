@@ -176,19 +176,19 @@ class TaskQueue:
             self._workers[worker.id] = worker
             return worker
 
-    async def pull(self, worker_id: str, seconds: float) -> Assignment | None:
-        """Return the oldest waiting attempt; if there is none, wait for one."""
+    async def pull(self, worker_id: str, seconds: float, count: int = 1) -> list[Assignment]:
+        """Return the oldest waiting attempts, at most `count`; if there is none, wait for one."""
         with self._lock:
             worker = self._seen(worker_id)
             if self._waiting:
-                return self._assign(worker)
+                return [self._assign(worker) for _ in range(min(count, len(self._waiting)))]
             pull: Future[Assignment | None] = Future()
             self._pulls.append((worker, pull))
         try:
             async with asyncio.timeout(seconds):
-                return await asyncio.wrap_future(pull)
+                assignment = await asyncio.wrap_future(pull)
         except TimeoutError:
-            return None if pull.cancel() else pull.result()
+            assignment = None if pull.cancel() else pull.result()
         except asyncio.CancelledError:
             if not pull.cancel() and (assignment := pull.result()):  # the worker will never read it
                 self._put_back(assignment)
@@ -197,6 +197,7 @@ class TaskQueue:
             with self._lock:
                 self._pulls = deque(each for each in self._pulls if each[1] is not pull)
                 worker.seen = self._clock()
+        return [] if assignment is None else [assignment]
 
     def heartbeat(self, worker_id: str, running: Sequence[str], *, stopping: bool = False) -> list[str]:
         """Record that the worker is alive and what it runs; return the attempts that it should stop.

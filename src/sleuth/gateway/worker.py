@@ -154,25 +154,28 @@ class Worker:
             await self._cancel(list(self._running))
 
     async def _pull(self, poll: float) -> None:
-        """Wait for an assignment and start it in the slot that was acquired."""
-        pull = asyncio.create_task(self._ask("pull", seconds=poll + CONNECT_SECONDS))
+        """Wait for assignments and start them, in the slot that was acquired and in others that are free."""
+        count = 1
+        while not self._free.locked():
+            await self._free.acquire()
+            count += 1
+        pull = asyncio.create_task(self._ask("pull", seconds=poll + CONNECT_SECONDS, count=count))
+        rows: list[dict[str, Any]] = []
         try:
             await self._unless_stopped(asyncio.wait({pull}))
             if not pull.done():
-                # The gateway answers the pull now, perhaps with a task that it has just assigned.
+                # The gateway answers the pull now, perhaps with tasks that it has just assigned.
                 await asyncio.wait_for(self._send_heartbeat(), CONNECT_SECONDS)
-            row = (await asyncio.wait_for(pull, None if pull.done() else CONNECT_SECONDS))["assignment"]
-        except BaseException:
+            rows = (await asyncio.wait_for(pull, None if pull.done() else CONNECT_SECONDS))["assignments"]
+        finally:
             pull.cancel()
-            self._free.release()
-            raise
-        if row is None:
-            self._free.release()
-            return
-        assignment = Assignment.from_json(row, self._options.gateway)
-        task = asyncio.create_task(self._attempt(assignment))
-        self._running[assignment.id] = task
-        task.add_done_callback(lambda _: self._free.release())
+            for _ in range(count - len(rows)):
+                self._free.release()
+        for row in rows:
+            assignment = Assignment.from_json(row, self._options.gateway)
+            task = asyncio.create_task(self._attempt(assignment))
+            self._running[assignment.id] = task
+            task.add_done_callback(lambda _: self._free.release())
 
     async def _attempt(self, assignment: Assignment) -> None:
         label = f"{assignment.task.question.id}, sample {assignment.task.sample}"

@@ -114,6 +114,10 @@ class Body(BaseModel):
     worker: str
 
 
+class Pull(Body):
+    count: Annotated[int, Field(ge=1)] = 1
+
+
 class Heartbeat(Body):
     running: list[str]
     stopping: bool = False
@@ -168,10 +172,10 @@ def worker_routes(queue: TaskQueue, token: str) -> list[Route]:
         worker = queue.register(body.name)
         return {"worker": worker.id, "heartbeat": queue.timing.heartbeat, "poll": queue.timing.poll}
 
-    async def pull(body: Body, request: Request) -> object:
+    async def pull(body: Pull, request: Request) -> object:
         async with cancel_on_disconnect(request.receive):
-            assignment = await queue.pull(body.worker, queue.timing.poll)
-        return {"assignment": None if assignment is None else assignment.to_json()}
+            assignments = await queue.pull(body.worker, queue.timing.poll, body.count)
+        return {"assignments": [assignment.to_json() for assignment in assignments]}
 
     async def heartbeat(body: Heartbeat, _: Request) -> object:
         return {"stop": queue.heartbeat(body.worker, body.running, stopping=body.stopping)}
@@ -186,7 +190,7 @@ def worker_routes(queue: TaskQueue, token: str) -> list[Route]:
 
     return [
         route("register", Registration, '{"name": "host:1234"}', register),
-        route("pull", Body, '{"worker": ID}', pull),
+        route("pull", Pull, '{"worker": ID, "count": 1}', pull),
         route("heartbeat", Heartbeat, '{"worker": ID, "running": [ID, ...]}', heartbeat),
         route("result", Result, '{"worker": ID, "attempt": ID, "reward": {"total": 1.0}}', result),
         route("leave", Body, '{"worker": ID}', leave),

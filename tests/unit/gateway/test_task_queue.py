@@ -33,8 +33,7 @@ def test_worker_that_waits_gets_the_task_and_its_result_is_returned() -> None:
         pull = asyncio.create_task(queue.pull(worker.id, 10.0))
         await asyncio.sleep(0.01)
         launched = asyncio.create_task(queue.launch(TASK, ENDPOINT, 60.0))
-        assignment = await pull
-        assert assignment is not None
+        (assignment,) = await pull
         assert (assignment.task, assignment.endpoint) == (TASK, ENDPOINT)
         queue.finish(worker.id, assignment.id, Score(0.5))
         assert await launched == Score(0.5)
@@ -45,10 +44,10 @@ def test_worker_that_waits_gets_the_task_and_its_result_is_returned() -> None:
 def test_pull_without_tasks_ends_after_its_time() -> None:
     async def scene() -> None:
         queue = TaskQueue()
-        assert await queue.pull(queue.register("w").id, 0.01) is None
+        assert await queue.pull(queue.register("w").id, 0.01) == []
         launched = asyncio.create_task(queue.launch(TASK, ENDPOINT, 60.0))  # not given to the pull that has ended
         await asyncio.sleep(0)
-        assert await queue.pull(queue.register("v").id, 1.0) is not None
+        assert len(await queue.pull(queue.register("v").id, 1.0)) == 1
         launched.cancel()
 
     play(scene())
@@ -61,8 +60,7 @@ def test_deadline_starts_when_a_worker_takes_the_task_and_heartbeats_do_not_move
         await asyncio.sleep(0.4)
         assert not launched.done()
         worker = queue.register("w")
-        assignment = await queue.pull(worker.id, 1.0)
-        assert assignment is not None
+        (assignment,) = await queue.pull(worker.id, 1.0)
         while not launched.done():
             stops = queue.heartbeat(worker.id, [assignment.id])
             await asyncio.sleep(0.02)
@@ -81,7 +79,7 @@ def test_silent_worker_loses_its_attempts() -> None:
         worker = queue.register("w")
         launched = asyncio.create_task(queue.launch(TASK, ENDPOINT, 60.0))
         await asyncio.sleep(0)
-        assert await queue.pull(worker.id, 1.0) is not None
+        assert len(await queue.pull(worker.id, 1.0)) == 1
         assert queue.workers == 1
         with pytest.raises(AttemptLost, match="w was lost"):
             await launched
@@ -98,8 +96,7 @@ def test_worker_that_is_heard_in_time_keeps_its_attempts() -> None:
         worker = queue.register("w")
         launched = asyncio.create_task(queue.launch(TASK, ENDPOINT, 60.0))
         await asyncio.sleep(0)
-        assignment = await queue.pull(worker.id, 1.0)
-        assert assignment is not None
+        (assignment,) = await queue.pull(worker.id, 1.0)
         await asyncio.sleep(QUICK.silence + 0.2)
         queue.heartbeat(worker.id, [assignment.id])
         await asyncio.sleep(0.1)
@@ -116,7 +113,7 @@ def test_task_that_never_arrived_is_lost() -> None:
         worker = queue.register("w")
         launched = asyncio.create_task(queue.launch(TASK, ENDPOINT, 60.0))
         await asyncio.sleep(0)
-        assert await queue.pull(worker.id, 1.0) is not None
+        assert len(await queue.pull(worker.id, 1.0)) == 1
         queue.heartbeat(worker.id, [])  # may have been sent before the reply to the pull
         assert not launched.done()
         await asyncio.sleep(3 * QUICK.heartbeat)
@@ -134,13 +131,12 @@ def test_cancelled_launch_stops_the_attempt() -> None:
         launched = asyncio.create_task(queue.launch(TASK, ENDPOINT, 60.0))
         waiting = asyncio.create_task(queue.launch(TASK, ENDPOINT, 60.0))
         await asyncio.sleep(0)
-        assignment = await queue.pull(worker.id, 1.0)
-        assert assignment is not None
+        (assignment,) = await queue.pull(worker.id, 1.0)
         for each in (launched, waiting):
             each.cancel()
         await asyncio.wait({launched, waiting})
         assert queue.heartbeat(worker.id, [assignment.id]) == [assignment.id]
-        assert await queue.pull(worker.id, 0.01) is None
+        assert await queue.pull(worker.id, 0.01) == []
         assert queue.counts.withdrawn == 2
 
     play(scene())
@@ -152,7 +148,7 @@ def test_worker_that_leaves_hands_its_attempts_back() -> None:
         worker = queue.register("w")
         launched = asyncio.create_task(queue.launch(TASK, ENDPOINT, 60.0))
         await asyncio.sleep(0)
-        assert await queue.pull(worker.id, 1.0) is not None
+        assert len(await queue.pull(worker.id, 1.0)) == 1
         queue.leave(worker.id)
         with pytest.raises(AttemptLost, match="stopped"):
             await launched

@@ -134,7 +134,7 @@ def test_result_counts_once_and_only_where_the_attempt_runs() -> None:
 
                 one, other = [(await post("register", name=name)).json()["worker"] for name in "ab"]
                 attempt = asyncio.ensure_future(workers.launch(*TASK))
-                taken = (await post("pull", worker=one)).json()["assignment"]["id"]
+                taken = (await post("pull", worker=one)).json()["assignments"][0]["id"]
                 reward = {"total": 1.0, "parts": {"em": 1.0}, "turns": [0.5]}
                 nan = f'{{"worker": "{one}", "attempt": "{taken}", "reward": {{"total": NaN}}}}'
                 json = {"content-type": "application/json"}
@@ -166,7 +166,7 @@ def test_pull_whose_client_left_gets_nothing() -> None:
                 attempt = asyncio.ensure_future(workers.launch(*TASK))
                 await asyncio.sleep(0.1)
                 reply = await client.post("/pull", json={"worker": other}, timeout=5.0)
-                assert reply.json()["assignment"] is not None
+                assert len(reply.json()["assignments"]) == 1
                 attempt.cancel()
 
     play(scene())

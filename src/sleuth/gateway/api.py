@@ -1,5 +1,6 @@
 """What the HTTP APIs of the policy share: errors, strict request models, and event streams."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import repr as shorten
@@ -16,8 +17,9 @@ from sleuth.http.responses import JSON, HttpProblem, encode_json
 ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 ERROR_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 KEEP_ALIVE = b": still here\n\n"  # a comment, which clients skip
-UNION_MEMBERS = {"str", "int"}  # which pydantic names in the place of a problem
 MAX_CHOICES, MAX_STOPS = 128, 16
+
+_UNION_MEMBER = re.compile(r"str$|[A-Z]|\w+\[")  # a type, which pydantic includes in the place of a problem
 
 Decode = Callable[[Sequence[int]], str]
 Positive = Annotated[int, Field(ge=1)]
@@ -174,7 +176,7 @@ def _validation_error(error: ValidationError, example: str) -> ApiError:
     problems: Any = error.errors(include_url=False, include_context=False)
     first = max(problems, key=lambda problem: (problem["loc"][:1] == problems[0]["loc"][:1], len(problem["loc"])))
     steps = [str(step) for step in first["loc"]]
-    place = ".".join(step for step in steps if step not in UNION_MEMBERS and "[" not in step)
+    place = ".".join(step for step in steps if not _UNION_MEMBER.match(step))
     param = steps[0] if steps else None
     if first["type"] == "json_invalid":
         reason = first["msg"].removeprefix("Invalid JSON: ")

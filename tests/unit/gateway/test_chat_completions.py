@@ -197,6 +197,7 @@ def tool(**fields: Any) -> list[dict[str, Any]]:
         (body(best_of=3), "best_of", "'best_of'"),
         (body(tool_choice="required"), "tool_choice", "no tools"),
         (body(tool_choice="always"), "tool_choice", "'always'"),
+        (body(tools=[SEARCH], tool_choice={"type": "function"}), "tool_choice", "tool_choice.function is missing"),
         (body(tools=[SEARCH], tool_choice={"type": "function", "function": {"name": "g"}}), "tool_choice", "'g'"),
         (body(tools=[{"type": "web_search"}]), "tools", "'web_search'"),
         (body(tools=[{"type": "function"}]), "tools", "tools.0.function is missing"),

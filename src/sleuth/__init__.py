@@ -31,11 +31,13 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sleuth' has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    return getattr(import_module(module), attribute)
+if not TYPE_CHECKING:  # type checkers would otherwise accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'sleuth' has no attribute {name!r}")
+        module, attribute = _HOMES[name]
+        return getattr(import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

@@ -91,4 +91,4 @@ def test_public_names_resolve_and_are_not_packages() -> None:
     classes = [name for name in sleuth.__all__ if isinstance(getattr(sleuth, name), type)]
     assert [*classes, "__version__"] == sleuth.__all__
     with pytest.raises(AttributeError, match="Indx"):
-        _ = sleuth.Indx
+        _ = sleuth.Indx  # type: ignore[attr-defined]

@@ -34,10 +34,12 @@ from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.results import Evaluation, QuestionResult
 from sleuth.evaluate.runner import CircuitBreaker, evaluate
 from sleuth.gateway.outside import OutsideAgent, load_runner, running
-from sleuth.records import Hit, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, Turn
+from sleuth.records import Hit, Malformed, Outcome, Question, StopReason, Trajectory, Turn
+from sleuth.records import ToolCall as ToolCall
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run as RunFolder
-from sleuth.serve.agent.live_episode import End, EpisodeRequest, LiveEpisode, StepFinished, StepStarted, Thought
+from sleuth.serve.agent.live_episode import End, EpisodeRequest, LiveEpisode, StepFinished, StepStarted
+from sleuth.serve.agent.live_episode import Thought as Thought
 
 ASKED = Path("asked.jsonl")  # questions come from the caller; this file is never read
 

@@ -101,6 +101,18 @@ class Evaluation:
 
     results: tuple[QuestionResult, ...]
 
+    def __repr__(self) -> str:
+        em = self.em if self.usable else None
+        shown = "" if em is None else f", em={em.value:.3f} [{em.low:.3f}, {em.high:.3f}]"
+        return f"Evaluation({len(self.results)} questions, {self.unusable} unusable{shown})"
+
+    def rows(self) -> list[Tree]:
+        """One row per question, with its answer, its stop reason and its measures."""
+        return [
+            {**question_fields(each.question), "answer": each.answer, "stop": each.stop, **(each.values or {})}
+            for each in self.results
+        ]
+
     def mean(self, measure: str) -> Estimate:
         """Mean of a measure; raises ValueError if no question has it."""
         return estimate(values_of(self.results, measure), proportion=measure not in COUNTS)

@@ -68,7 +68,7 @@ class AgentConfig(Section):
     """Maximum tokens per episode, including the prompt."""
     concurrency: EpisodeCount | None = None
     """Maximum episodes in flight per process; an episode waiting for a tool occupies no slot. Default:
-    engine.slots, or 4 times that if searches leave this process."""
+    agent.workers if set, else engine.slots, or 4 times that if searches leave this process."""
 
     @property
     def is_outside(self) -> bool:

@@ -6,6 +6,7 @@ caller who no longer waits. Whatever a worker sends about it later is refused.
 
 import asyncio
 import secrets
+import sys
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from sleuth.gateway.launcher import AttemptLost, describe_deadline
 from sleuth.records import Score
 
 RECHECK_SECONDS = 1.0  # requests that waited while this process was busy are read before a worker counts as vanished
+REMINDER_SECONDS = 60.0
 
 
 class UnknownWorker(SleuthError):
@@ -63,6 +65,7 @@ class Attempt:
 
     assignment: Assignment
     deadline: float
+    added: float
     outcome: "Future[Score | None]" = field(default_factory=Future)
     worker: "WorkerRecord | None" = None
     taken: float = 0.0
@@ -88,6 +91,7 @@ class TaskQueue:
         self._attempts: dict[str, Attempt] = {}
         self._waiting: deque[Attempt] = deque()
         self._workers: dict[str, WorkerRecord] = {}
+        self._reminded = 0.0
         self._failure: SleuthError | None = None
         self._pulls: deque[tuple[WorkerRecord, Future[Assignment | None]]] = deque()
 
@@ -101,6 +105,7 @@ class TaskQueue:
                 if not outcome.done() and self.is_silent(attempt):
                     await asyncio.wait({outcome}, timeout=RECHECK_SECONDS)
                 self.check(attempt)
+                self._remind(attempt)
             return outcome.result()
         finally:
             self.withdraw(attempt)
@@ -119,7 +124,7 @@ class TaskQueue:
 
     def add(self, task: Task, endpoint: Endpoint, deadline: float) -> Attempt:
         """Add an attempt, and give it to a worker that waits for one."""
-        attempt = Attempt(Assignment(secrets.token_hex(8), task, endpoint), deadline)
+        attempt = Attempt(Assignment(secrets.token_hex(8), task, endpoint), deadline, self._clock())
         with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -254,6 +259,18 @@ class TaskQueue:
         for pull in [pull for puller, pull in self._pulls if puller is worker]:
             if _claim(pull):
                 pull.set_result(None)
+
+    def _remind(self, attempt: Attempt) -> None:
+        """Say from time to time that tasks wait in vain."""
+        with self._lock:
+            now = self._clock()
+            if (
+                attempt.worker is None
+                and not self.workers
+                and now >= max(attempt.added, self._reminded) + REMINDER_SECONDS
+            ):
+                self._reminded = now
+                sys.stderr.write(f"sleuth: {len(self._waiting)} tasks wait, and no worker is connected\n")
 
     def _seen(self, worker_id: str) -> WorkerRecord:
         worker = self._workers.get(worker_id)

@@ -42,7 +42,9 @@ class RemoteWorkers:
         self.routes = worker_routes(self.queue, token)
 
     def start(self, url: str) -> None:
-        sys.stderr.write(f"sleuth: tasks wait for workers: sleuth worker --gateway {url} --agent import:AGENT\n")
+        sys.stderr.write(
+            f"sleuth: tasks wait for workers: sleuth worker --gateway {url} --agent import:package.function\n"
+        )
 
     async def launch(self, task: Task, endpoint: Endpoint, deadline: float) -> Score | None:
         return await self.queue.launch(task, endpoint, deadline)
@@ -214,4 +216,5 @@ def worker_token(folder: Path | None) -> str:
     if path is not None:
         path.touch(mode=0o600)
         path.write_text(f"{token}\n")
+        sys.stderr.write(f"sleuth: {path} has the token of workers; set {TOKEN_ENV} to it where they run\n")
     return token

@@ -167,3 +167,20 @@ def test_failure_of_all_workers_ends_attempts_now_and_later() -> None:
                 await attempt
 
     play(scene())
+
+
+def test_tasks_that_wait_in_vain_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        now = [0.0]
+        queue = TaskQueue(QUICK, clock=lambda: now[0])
+        launched = [asyncio.create_task(queue.launch(TASK, ENDPOINT, 60.0)) for _ in range(2)]
+        await asyncio.sleep(3 * QUICK.heartbeat)
+        assert capsys.readouterr().err == ""
+        now[0] = 61.0
+        await asyncio.sleep(3 * QUICK.heartbeat)
+        assert capsys.readouterr().err == "sleuth: 2 tasks wait, and no worker is connected\n"
+        for each in launched:
+            each.cancel()
+        await asyncio.wait(launched)
+
+    play(scene())

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
@@ -98,14 +98,21 @@ def describe_result(result: "SFTResult", seconds: float) -> str:
 
 def coldstart(
     out: Annotated[Path, Option(help="Output model folder; it must not exist.")],
-    seed: Annotated[int, Option(min=0, max=MAX_SEED, help="Seed; the shipped policy uses 2.")] = 2,
+    protocol: Annotated[
+        Literal["tags", "tools"], Option(help="Search tags, or function calls through a chat template.")
+    ] = "tags",
+    seed: Annotated[
+        int | None, Option(min=0, max=MAX_SEED, help="Random seed.", show_default="that of the shipped policy")
+    ] = None,
 ) -> None:
-    """Train the quickstart's small initial policy from scratch, on demonstrations of mixed quality."""
+    """Train the small initial policy of quickstart or quickstart-tools from scratch, on demonstrations."""
     require_new(out)
-    from sleuth.sft.quickstart_policy import Plan, make_policy
+    from sleuth.sft.dialects import DIALECTS
+    from sleuth.sft.quickstart_policy import SHIPPED_SEEDS, Plan, make_policy
 
     silence_transformers()
     console = stderr_console()
+    plan = Plan(seed=SHIPPED_SEEDS[protocol] if seed is None else seed, dialect=DIALECTS[protocol])
     with TrainingProgress(console) as live:
         stage = ""
 
@@ -116,6 +123,6 @@ def coldstart(
                 stage = phase
             live.advance()
 
-        found = make_policy(Plan(seed=seed), out, progress)
+        found = make_policy(plan, out, progress)
     console.print(f"wrote {out}: the expert's ceiling is EM {found.em.value:.2f}; train it with:", soft_wrap=True)
-    console.print(f"sleuth train quickstart --set model.policy={out}", soft_wrap=True)
+    console.print(f"sleuth train {plan.dialect.recipe} --set model.policy={out}", soft_wrap=True)

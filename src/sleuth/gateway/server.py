@@ -134,7 +134,7 @@ class Gateway:
         *,
         tools: Toolbox | None = None,
         helper: FrozenModel | None = None,
-        limits: GatewayLimits = GatewayLimits(),  # noqa: B008 (frozen)
+        limits: GatewayLimits = GatewayLimits(),
         routes: Sequence[BaseRoute] = (),
     ) -> None:
         self._tools, self._helper, self._limits = tools, helper, limits

@@ -5,15 +5,13 @@ three hops: the expert stops after two and leaves the third to be discovered by 
 """
 
 import random
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from sleuth.agent import prompts
-from sleuth.agent.protocol import Protocol
 from sleuth.model.packing import Row, row
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, ToolCall
+from sleuth.records import Answer, Passage, Question, ToolCall
 from sleuth.synthesis.world.schema import RELATIONS
 from sleuth.synthesis.world.world import Hop, World, WorldQuestion
 
@@ -30,10 +28,27 @@ class Move:
 Script = list[Move]
 
 
-def render_move(move: Move, protocol: Protocol) -> str:
+class Speech(Protocol):
+    """The words of an agent in a demonstration; `end` closes a turn, and agents with one `name` observe alike."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def end(self) -> tuple[int, ...]: ...
+
+    def prompt(self, question: Question) -> list[int]: ...
+
+    def write(self, action: ToolCall | Answer) -> str: ...
+
+    def observe(self, passage: Passage) -> list[int]:
+        """Return the tokens of a search result, which begin with the end of the turn."""
+
+
+def render_move(move: Move, write: Callable[[ToolCall | Answer], str]) -> str:
     """Format a move as the model's output."""
     thought = f"<think> {move.thought}"
-    return thought if move.action is None else f"{thought} </think> {protocol.write(move.action)}"
+    return thought if move.action is None else f"{thought} </think> {write(move.action)}"
 
 
 class Demonstrator:
@@ -42,23 +57,22 @@ class Demonstrator:
     `reading` is the loss weight of observation tokens, which teach a small model to copy names.
     """
 
-    def __init__(self, world: World, tokens: Tokens, protocol: Protocol, prompt: str, reading: float) -> None:
-        self._world, self._tokens, self._protocol = world, tokens, protocol
-        self._prompt, self._reading = prompt, reading
-        self._observations: dict[int, list[int]] = {}
+    def __init__(self, world: World, tokens: Tokens, reading: float) -> None:
+        self._world, self._tokens, self._reading = world, tokens, reading
+        self._observations: dict[tuple[str, int], list[int]] = {}
 
-    def row(self, item: WorldQuestion, script: Script) -> Row:
+    def row(self, item: WorldQuestion, script: Script, speech: Speech) -> Row:
         """Return the tokens of a demonstration and their loss weights."""
-        ids = list(prompts.render(item.question, self._prompt, self._protocol, self._tokens))
-        weights = [0.0] * len(ids)
+        pieces = [(speech.prompt(item.question), 0.0)]
         for move in script:
-            pieces = [(self._tokens.encode(render_move(move, self._protocol)), 1.0)]
+            pieces.append((self._tokens.encode(render_move(move, speech.write)), 1.0))
+            if move.action is not None:
+                pieces.append((list(speech.end), 1.0))
             if isinstance(move.action, ToolCall):
-                pieces.append((self._observation(move.row), self._reading))
-            for piece, weight in pieces:
-                ids += piece
-                weights += [weight] * len(piece)
-        return row(ids, weights)
+                pieces.append((self._observation(move.row, speech)[len(speech.end) :], self._reading))
+        return row(
+            [token for ids, _ in pieces for token in ids], [weight for ids, weight in pieces for _ in range(len(ids))]
+        )
 
     def drill(self, item: WorldQuestion) -> Row:
         """Return a comparison drill: both facts are given, and only the verdict is trained on."""
@@ -66,12 +80,12 @@ class Demonstrator:
         verdict = self._tokens.encode(f" {_verdict(item)} </think>")
         return row([*facts, *verdict], [0.0] * len(facts) + [1.0] * len(verdict))
 
-    def _observation(self, row: int) -> list[int]:
+    def _observation(self, row: int, speech: Speech) -> list[int]:
         """Return the tokens of a search result, cached after the first call."""
-        if row not in self._observations:
-            shown = self._protocol.observe(ToolCall.search(""), ((Hit(self._world.passage(row), 0.0),),))
-            self._observations[row] = shown.ids(self._tokens, sys.maxsize) or []
-        return self._observations[row]
+        key = speech.name, row
+        if key not in self._observations:
+            self._observations[key] = speech.observe(self._world.passage(row))
+        return self._observations[key]
 
 
 def expert(item: WorldQuestion, _world: World, _rng: random.Random) -> Script:

@@ -1,4 +1,4 @@
-"""Cold start of the quickstart: a small model and tokenizer trained from scratch on demonstrations.
+"""Cold start of the quickstarts: a small model and tokenizer trained from scratch on demonstrations.
 
 The first phase trains an expert: copying names, two-hop chains, and drills in comparing two facts. The second phase
 adds lower-quality behaviours, mostly guesses, so that reinforcement learning has room to improve. No
@@ -25,14 +25,12 @@ from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.runs.atomic import atomic_write
 from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, expert, is_comparison, render_move
+from sleuth.sft.dialects import DIALECTS, Dialect
 from sleuth.sft.loop import fit
 from sleuth.synthesis.world.names import name_words
 from sleuth.synthesis.world.world import World, WorldQuestion
 from sleuth.train import held_out
 
-# A tag, a word, a number or another character, each with the space before it; then remaining white space.
-PIECE = r" ?</?[a-z]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s+"
-END, PAD = "<|end|>", "<|pad|>"
 Progress = Callable[[str, int, int, float], None]
 
 
@@ -48,7 +46,7 @@ class Phase:
     drills: int = 32
 
 
-SHIPPED_SEED = 2  # the seed among 0, 1 and 2 with the best expert; docs/quickstart.md shows all three
+SHIPPED_SEEDS = {"tags": 2, "tools": 1}  # those with the best expert; docs/quickstart.md shows the others
 PHASES = (
     Phase("expert", 2500, 7e-4, {"expert": 0.7, "detour": 0.3}),
     Phase("mixed", 100, 4e-4, {"guess": 0.65, "stray": 0.05, "hasty": 0.1, "expert": 0.2}),
@@ -59,7 +57,8 @@ PHASES = (
 class Plan:
     """Size of the model and of its training data; the shipped weights were trained with the defaults."""
 
-    seed: int = SHIPPED_SEED
+    seed: int = SHIPPED_SEEDS["tags"]
+    dialect: Dialect = DIALECTS["tags"]
     width: int = 192
     layers: int = 3
     heads: int = 6
@@ -76,10 +75,14 @@ def make_policy(plan: Plan, out: Path, progress: Progress) -> Evaluation:
     """Train and write the model folder, with the expert's evaluation as the ceiling; return that evaluation."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceilings: list[Evaluation] = []
+
+    def keep_ceiling(skilled: Policy) -> None:
+        ceilings.append(held_out.measure_ceiling(skilled, plan.dialect.recipe))
+
     with atomic_write(out) as folder:
-        policy = cold_start(plan, device, lambda skilled: ceilings.append(held_out.measure_ceiling(skilled)), progress)
+        policy = cold_start(plan, device, keep_ceiling, progress)
         policy.save(folder)
-        found = json.dumps(held_out.ceiling_json(ceilings[0]) | {"seed": plan.seed}, indent=2)
+        found = json.dumps(held_out.ceiling_json(ceilings[0], plan.dialect.recipe) | {"seed": plan.seed}, indent=2)
         (folder / held_out.CEILING).write_text(found + "\n", encoding="utf-8")
     return ceilings[0]
 
@@ -90,7 +93,7 @@ def cold_start(
     """Train the policy from scratch; `before_last_phase` is called with the policy before the last phase."""
     torch.manual_seed(plan.seed)
     data = DemonstrationSet.generate(plan)
-    tokens = Tokens(build_tokenizer(data.texts()))
+    tokens = Tokens(build_tokenizer(data.texts(), plan.dialect))
     policy = Policy(build_model(plan, len(tokens.tokenizer), device), tokens)
     for phase in plan.phases:
         if phase is plan.phases[-1]:
@@ -122,24 +125,28 @@ def build_model(plan: Plan, vocabulary_size: int, device: torch.device) -> PreTr
     return cast(PreTrainedModel, made.to(device))
 
 
-def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Build a tokenizer with one token per word of the texts and a byte fallback for other text."""
-    words = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
+def build_tokenizer(texts: Iterable[str], dialect: Dialect = DIALECTS["tags"]) -> PreTrainedTokenizerFast:
+    """Build a tokenizer with one token per piece of the texts and a byte fallback for other text."""
+    words = pre_tokenizers.Split(Regex(dialect.piece), behavior="isolated")
     splitter = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     counts = Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces = [PAD, END, *letters, *sorted(counts.keys() - set(letters))]
+    pad, end, *special = dialect.special
+    pieces = [*dialect.special, *letters, *sorted(counts.keys() - set(letters))]
     # With an empty prefix, any piece can continue a word, so unknown words split into known pieces and bytes.
     model = models.WordPiece(
         vocab={piece: number for number, piece in enumerate(pieces)},
-        unk_token=PAD,
+        unk_token=pad,
         continuing_subword_prefix="",
         max_input_chars_per_word=10_000,
     )
     backend = Tokenizer(model)
     backend.pre_tokenizer = splitter
     backend.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END, pad_token=PAD)
+    others = {"additional_special_tokens": special} if special else {}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token=end, pad_token=pad, chat_template=dialect.chat_template, **others
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +165,8 @@ class DemonstrationSet:
     def batches(self, phase: Phase, tokens: Tokens) -> Iterator[list[Row]]:
         """Yield endless batches of a phase's demonstrations and drills."""
         rng = random.Random(f"{self.plan.seed}/{phase.name}")
-        writers = [Demonstrator(world, tokens, Tags(), "brief", self.plan.reading) for world in self.worlds]
+        writers = [Demonstrator(world, tokens, self.plan.reading) for world in self.worlds]
+        speech = self.plan.dialect.speech(tokens)
         comparisons = [[each for each in questions if is_comparison(each)] for questions in self.questions]
         names, weights = list(phase.behaviours), list(phase.behaviours.values())
         while True:
@@ -167,7 +175,7 @@ class DemonstrationSet:
                 number = rng.randrange(len(self.worlds))
                 question = rng.choice(self.questions[number])
                 script = BEHAVIOURS[rng.choices(names, weights)[0]](question, self.worlds[number], rng)
-                rows.append(writers[number].row(question, script))
+                rows.append(writers[number].row(question, script, speech(rng)))
             for _ in range(phase.drills):
                 number = rng.randrange(len(self.worlds))
                 rows.append(writers[number].drill(rng.choice(comparisons[number])))
@@ -175,16 +183,15 @@ class DemonstrationSet:
 
     def texts(self) -> Iterator[str]:
         """Yield texts that contain every word that should be a single token."""
-        protocol, rng = Tags(), random.Random(0)
-        yield "".join(f" {word}" for word in name_words(self.plan.passages))
+        rng, names = random.Random(0), name_words(self.plan.passages)
+        yield "".join(f" {word}" for word in names)
         yield "".join(f" {year}" for year in range(1800, 2000))
         yield " Yes No yes no That does not help. must be it. I know this. are the same different came before"
-        yield protocol.instruction
+        yield from self.plan.dialect.texts()
+        if self.plan.dialect.chat_template:
+            yield '"'.join(names)  # in JSON, a name follows a quotation mark
         for world, questions in zip(self.worlds, self.questions, strict=True):
             yield from (passage.contents for passage in world.passages())
             for each in questions:
                 yield f"Question: {each.question.question}\n"
-                yield from (render_move(move, protocol) for move in expert(each, world, rng))
-        tags = ("think", "search", "information", "answer")
-        yield " ".join(f"<{slash}{name}>" for name in tags for slash in ("", "/"))
-        yield "\n\n<information>Doc 1(Title: No action was taken: nothing found.\n</information>\n\n"
+                yield from (render_move(move, Tags().write) for move in expert(each, world, rng))

@@ -79,9 +79,9 @@ QUICKSTART = "quickstart"
 WITHOUT_EFFECT = {"device", "cache", "record", "service"}  # retrieval settings that do not change the hits
 
 
-def measure_ceiling(policy: Policy) -> Evaluation:
-    """Evaluate a policy greedily on the held-out questions of the quickstart."""
-    config = recipe.load(QUICKSTART)
+def measure_ceiling(policy: Policy, name: str = QUICKSTART) -> Evaluation:
+    """Evaluate a policy greedily on the held-out questions of a quickstart's recipe."""
+    config = recipe.load(name)
     assert config.world is not None  # noqa: S101  the quickstart generates its world
     with TemporaryDirectory() as name:
         scratch, world = Path(name), Path(name) / "world"
@@ -98,7 +98,7 @@ def load_ceiling(policy: Path, config: Config) -> dict[str, Any] | None:
         return None
     saved = read_json(policy / CEILING)
     # Settings missing from the file, such as newer ones, had the values of the recipe.
-    measured = _ceiling_settings(recipe.load(QUICKSTART))
+    measured = _ceiling_settings(recipe.load(saved.get("recipe", QUICKSTART)))
     for name, value in saved["settings"].items():
         measured[name] = {**measured[name], **value} if isinstance(value, dict) else value
     return saved if measured == _ceiling_settings(config) else None
@@ -114,12 +114,13 @@ def _ceiling_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def ceiling_json(found: Evaluation) -> dict[str, Any]:
-    """Return the content of ceiling.json."""
+def ceiling_json(found: Evaluation, name: str = QUICKSTART) -> dict[str, Any]:
+    """Return the content of ceiling.json, measured with the recipe `name`."""
     count = len(found.results)
     return {
-        "settings": _ceiling_settings(recipe.load(QUICKSTART)),
-        "what": f"policy trained on expert demonstrations only, greedy, on {count} held-out questions of {QUICKSTART}",
+        "recipe": name,
+        "settings": _ceiling_settings(recipe.load(name)),
+        "what": f"policy trained on expert demonstrations only, greedy, on {count} held-out questions of {name}",
         "em": asdict(found.em),
         "by_hops": {kind: asdict(part.em) for kind, part in found.by_kind().items()},
     }

@@ -12,6 +12,7 @@ from sleuth.model.packing import WEIGHT, Row
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Malformed, ToolCall
 from sleuth.sft.demonstrations import BEHAVIOURS, Demonstrator, Script, expert, render_move
+from sleuth.sft.dialects import OwnAgent
 from sleuth.sft.quickstart_policy import build_tokenizer
 from sleuth.synthesis.world.world import World, WorldQuestion
 
@@ -36,7 +37,7 @@ def plain(world: World) -> Tokens:
 
 @pytest.fixture(scope="module")
 def demonstrator(world: World, plain: Tokens) -> Demonstrator:
-    return Demonstrator(world, plain, Tags(), PROMPT, READING)
+    return Demonstrator(world, plain, READING)
 
 
 Behaviour = Callable[[WorldQuestion, World, random.Random], Script]
@@ -48,7 +49,7 @@ all_behaviours = pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=B
 def test_actions_parse(behaviour: Behaviour, world: World, questions: list[WorldQuestion]) -> None:
     for each in questions:
         for move in behaviour(each, world, random.Random(0)):
-            read = Tags().parse(render_move(move, Tags()))
+            read = Tags().parse(render_move(move, Tags().write))
             assert isinstance(read, Malformed) if move.action is None else read == move.action
 
 
@@ -94,7 +95,7 @@ def test_row_weights(
 ) -> None:
     for each in questions[:20]:
         script = behaviour(each, world, random.Random(4))
-        row = demonstrator.row(each, script)
+        row = demonstrator.row(each, script, OwnAgent(plain, Tags()))
         prompt = prompts.render(each.question, PROMPT, Tags(), plain)
         ids, weights = row.ids_L.tolist(), weights_of(row)
         assert ids[: len(prompt)] == prompt
@@ -102,7 +103,7 @@ def test_row_weights(
         assert set(weights[len(prompt) :]) <= {READING, 1.0}
         learned = plain.decode([token for token, weight in zip(ids, weights, strict=True) if weight == 1.0])
         read = plain.decode([token for token, weight in zip(ids, weights, strict=True) if weight == READING])
-        assert learned == "".join(render_move(move, Tags()) for move in script)
+        assert learned == "".join(render_move(move, Tags().write) for move in script)
         assert read.count("<information>") == sum(isinstance(move.action, ToolCall) for move in script)
 
 

@@ -10,9 +10,11 @@ from torch import Tensor
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
 from sleuth.sft.demonstrations import BEHAVIOURS
-from sleuth.sft.quickstart_policy import END, PAD, PHASES, Plan, build_model, build_tokenizer, cold_start
+from sleuth.sft.dialects import DIALECTS
+from sleuth.sft.quickstart_policy import PHASES, Plan, build_model, build_tokenizer, cold_start
 
 CPU = torch.device("cpu")
+PAD, END = DIALECTS["tags"].special
 PLAN = Plan(
     width=16,
     layers=1,

@@ -29,7 +29,7 @@ from sleuth.runs.run import Run
 from sleuth.runs.trajectory import trajectory_row
 
 if TYPE_CHECKING:
-    from sleuth.gateway.trial import Attempt, TrialReport
+    from sleuth.gateway.trial import ScoredAttempt, TrialReport
     from sleuth.model.tokens import Tokens
 
 RECIPE = "quickstart-tools"
@@ -111,7 +111,7 @@ def _new_run(config: Config, folder: Path) -> Iterator[Run]:
         raise
 
 
-def _try(config: Config, run: Run, n: int) -> "tuple[list[Attempt], TrialReport, Tokens]":
+def _try(config: Config, run: Run, n: int) -> "tuple[list[ScoredAttempt], TrialReport, Tokens]":
     """Run the attempts as the first step of training would, each at another question."""
     import torch
 
@@ -138,7 +138,7 @@ def _try(config: Config, run: Run, n: int) -> "tuple[list[Attempt], TrialReport,
         sampling = (0, 1, train.seed, train.temperature, train.top_p, train.top_k)
         tasks = [Task(question, group, *sampling) for group, question in enumerate(stream.take(0, n))]
 
-        async def attempt_all() -> "list[Attempt]":
+        async def attempt_all() -> "list[ScoredAttempt]":
             try:
                 return await run_trial(agent, tasks, rubric, config.concurrency, progress.advance)
             finally:
@@ -153,7 +153,7 @@ def _try(config: Config, run: Run, n: int) -> "tuple[list[Attempt], TrialReport,
     return attempts, report_trial(attempts, agent.counts, agent.times, config, seconds), agent.tokens
 
 
-def _print_transcript(attempts: "Sequence[Attempt]", tokens: "Tokens") -> None:
+def _print_transcript(attempts: "Sequence[ScoredAttempt]", tokens: "Tokens") -> None:
     """Print the tokens of the first attempt that called the policy; sampled ones are bold, the others dim."""
     console = Terminal(markup=False, highlight=False)
     chosen = next((each.trajectory for each in attempts if each.calls), None)

@@ -80,9 +80,7 @@ def split_command(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise ConfigError(
-            f"agent.command = {command!r} is not a command ({error}); write it as for a shell"
-        ) from error
+        raise ConfigError(f"agent.command = {command!r} is not a command ({error}); write it as for a shell") from error
     if shutil.which(words[0]) is None:
         raise ConfigError(f"agent.command: there is no program {words[0]!r}; install it, or give its path")
     return words

@@ -17,14 +17,11 @@ from sleuth.records import Score, StopReason, Trajectory
 from sleuth.reward.rubric import Rubric
 
 FULL = 0.9  # fraction of agent.context_tokens from which a context counts as nearly full
-RAISED = re.compile(
-    r"(?P<raised>.* raised \w+)(?:: .*)? \((?P<place>[^()]+:\d+)\)", re.DOTALL
-)  # hooks.describe_exception
 NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ScoredAttempt:
     """A finished attempt; the score is None if the attempt failed."""
 
     trajectory: Trajectory
@@ -62,7 +59,7 @@ class Rewards:
     em: float | None
 
     @classmethod
-    def of(cls, attempts: Sequence[Attempt]) -> "Rewards | None":
+    def of(cls, attempts: Sequence[ScoredAttempt]) -> "Rewards | None":
         """Summarise the rewards; None if no attempt has one."""
         scored = [(each, each.score) for each in attempts if each.score is not None]
         if not scored:
@@ -154,19 +151,19 @@ class _TimedAgent:
 
     agent: OutsideAgent
     rubric: Rubric
-    attempts: dict[int, Attempt] = field(default_factory=dict)
+    attempts: dict[int, ScoredAttempt] = field(default_factory=dict)
 
     async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
         started = time.monotonic()
         trajectory = await self.agent.run(task, order, on_text)
         seconds = time.monotonic() - started
-        self.attempts[task.group] = Attempt(*await self.rubric.score_one(trajectory), seconds)
+        self.attempts[task.group] = ScoredAttempt(*await self.rubric.score_one(trajectory), seconds)
         return trajectory
 
 
 async def run_trial(
     agent: OutsideAgent, tasks: Sequence[Task], rubric: Rubric, concurrent: int, on_attempt: Callable[[], None]
-) -> list[Attempt]:
+) -> list[ScoredAttempt]:
     """Run tasks of distinct groups and score them as training would; `on_attempt` is called after each."""
     timed = _TimedAgent(agent, rubric)
     await run_batch(timed, tasks, concurrent, lambda _: on_attempt())
@@ -174,7 +171,7 @@ async def run_trial(
 
 
 def report_trial(
-    attempts: Sequence[Attempt], counts: OutsideCounts, times: CallTimes, config: Config, seconds: float
+    attempts: Sequence[ScoredAttempt], counts: OutsideCounts, times: CallTimes, config: Config, seconds: float
 ) -> TrialReport:
     """Build the report on at least one attempt; `seconds` is the duration of the whole trial."""
     durations = [each.seconds for each in attempts]
@@ -211,14 +208,12 @@ def group_failures(trajectories: Sequence[Trajectory]) -> tuple[Failure, ...]:
     found: dict[str, list[str]] = {}
     for trajectory in trajectories:
         reason = trajectory.failure or trajectory.stop.value
-        raised = RAISED.fullmatch(reason)
-        kind = f"{raised['raised']} {raised['place']}" if raised else NUMBER.sub("#", reason)
-        found.setdefault(kind, []).append(reason)
+        found.setdefault(_classify(reason)[0], []).append(reason)
     groups = sorted(found.values(), key=len, reverse=True)
-    return tuple(Failure(len(reasons), reasons[0], _place(reasons[0])) for reasons in groups)
+    return tuple(Failure(len(reasons), reasons[0], _classify(reasons[0])[1]) for reasons in groups)
 
 
-def find_hints(attempts: Sequence[Attempt], rewards: Rewards | None, config: Config) -> list[str]:
+def find_hints(attempts: Sequence[ScoredAttempt], rewards: Rewards | None, config: Config) -> list[str]:
     """Return what the attempts suggest to change before training."""
     total, agent, limit = len(attempts), config.agent, config.guards.function_failures
     stops = Counter(each.trajectory.stop for each in attempts)
@@ -277,13 +272,18 @@ def find_hints(attempts: Sequence[Attempt], rewards: Rewards | None, config: Con
     return [sentence for applies, sentence in hints if applies]
 
 
-def _longest_context(attempts: Sequence[Attempt]) -> int:
+def _longest_context(attempts: Sequence[ScoredAttempt]) -> int:
     return max((len(segment.ids) for each in attempts for segment in each.trajectory.segments), default=0)
 
 
-def _place(reason: str) -> str | None:
-    raised = RAISED.fullmatch(reason)
-    return raised["place"] if raised else None
+def _classify(reason: str) -> tuple[str, str | None]:
+    """Return the kind of a failure, and the place of an exception as `hooks.describe_exception` writes it."""
+    function, raised, rest = reason.partition(" raised ")
+    text, _, end = rest.rpartition(" (")
+    file, _, line = end.removesuffix(")").rpartition(":")
+    if not (raised and file and line.isdecimal() and end.endswith(")")):
+        return NUMBER.sub("#", reason), None
+    return f"{function} {text.partition(':')[0]} {end}", f"{file}:{line}"
 
 
 def _describe_rewards(rewards: Rewards | None) -> str:

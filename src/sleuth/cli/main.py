@@ -20,6 +20,7 @@ from sleuth.cli.settings import knobs, settings
 from sleuth.cli.sft import coldstart, sft
 from sleuth.cli.terminal import echo
 from sleuth.cli.train import train
+from sleuth.cli.trial import try_
 from sleuth.cli.view import view
 from sleuth.cli.worker import worker
 from sleuth.credentials import redact
@@ -35,7 +36,7 @@ GROUPS: dict[str, typer.Typer] = {
     "bench": bench.app,
 }
 COMMANDS: tuple[Callable[..., None], ...] = (
-    train, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart, worker,
+    train, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart, worker, try_,
 )  # fmt: skip
 
 STOPPED = 1
@@ -50,7 +51,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command(_command.__name__.rstrip("_"))(_command)  # try is a keyword
 app.command(hidden=True)(knobs)
 
 

@@ -28,14 +28,7 @@ class CommandLauncher:
     """
 
     def __init__(self, command: str, concurrency: int) -> None:
-        try:
-            self._words = shlex.split(command)
-        except ValueError as error:
-            raise ConfigError(
-                f"agent.command = {command!r} is not a command ({error}); write it as for a shell"
-            ) from error
-        if shutil.which(self._words[0]) is None:
-            raise ConfigError(f"agent.command: there is no program {self._words[0]!r}; install it, or give its path")
+        self._words = split_command(command)
         self._command = command
         self._slots = LoopSemaphore(concurrency)
         self._running: set[int] = set()
@@ -80,6 +73,17 @@ class CommandLauncher:
         if code != 0:
             ended = f"exited with code {code}" if code > 0 else f"was ended by {signal.Signals(-code).name}"
             raise FunctionFailed(f"{self._command!r} {ended}: {_last_lines(output) or 'it printed nothing'}")
+
+
+def split_command(command: str) -> list[str]:
+    """Return the words of `agent.command`; raises ConfigError if they are malformed or there is no such program."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"agent.command = {command!r} is not a command ({error}); write it as for a shell") from error
+    if shutil.which(words[0]) is None:
+        raise ConfigError(f"agent.command: there is no program {words[0]!r}; install it, or give its path")
+    return words
 
 
 def environment(task: Task, endpoint: Endpoint) -> dict[str, str]:

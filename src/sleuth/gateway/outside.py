@@ -19,7 +19,7 @@ from sleuth.engines.build import load_engine
 from sleuth.errors import ConfigError, FunctionFailed, SearchUnavailable
 from sleuth.gateway.agent_function import as_score, load_agent
 from sleuth.gateway.api import ApiError
-from sleuth.gateway.command import CommandLauncher
+from sleuth.gateway.command import CommandLauncher, split_command
 from sleuth.gateway.frozen_model import FrozenModel
 from sleuth.gateway.launcher import AttemptLost, FunctionLauncher, Launcher
 from sleuth.gateway.rollout import CallTimes, Policy, Rollout
@@ -134,7 +134,9 @@ def conclude(attempt: OpenRollout, failure: str | None, source: str) -> Trajecto
 
 
 def check_agent(config: AgentConfig) -> None:
-    """Raise ConfigError if an outside agent cannot be imported or called; call this before loading a model."""
+    """Raise ConfigError if an outside agent cannot be imported or started; call this before loading a model."""
+    if config.command is not None:
+        split_command(config.command)
     if config.run is not None and config.run.startswith(IMPORT):
         load_agent(config.run)
 

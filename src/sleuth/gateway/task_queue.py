@@ -29,6 +29,10 @@ class UnknownWorker(SleuthError):
     """A request of a worker that is not registered."""
 
 
+class QueueClosed(SleuthError):
+    """A pull after the end of the run."""
+
+
 class UnknownAttempt(SleuthError):
     """A result of an attempt that does not run at this worker."""
 
@@ -91,7 +95,7 @@ class TaskQueue:
         self._attempts: dict[str, Attempt] = {}
         self._waiting: deque[Attempt] = deque()
         self._workers: dict[str, WorkerRecord] = {}
-        self._reminded = 0.0
+        self._reminded, self._closed = 0.0, False
         self._failure: SleuthError | None = None
         self._pulls: deque[tuple[WorkerRecord, Future[Assignment | None]]] = deque()
 
@@ -184,6 +188,8 @@ class TaskQueue:
     async def pull(self, worker_id: str, seconds: float, count: int = 1) -> list[Assignment]:
         """Return the oldest waiting attempts, at most `count`; if there is none, wait for one."""
         with self._lock:
+            if self._closed:
+                raise QueueClosed("the run has ended; the next one answers")
             worker = self._seen(worker_id)
             if self._waiting:
                 return [self._assign(worker) for _ in range(min(count, len(self._waiting)))]
@@ -254,6 +260,13 @@ class TaskQueue:
         with self._lock:
             for worker_id in list(self._workers):
                 self.leave(worker_id)
+
+    def close(self) -> None:
+        """End the pulls that wait, and refuse later ones."""
+        with self._lock:
+            self._closed = True
+            for worker in self._workers.values():
+                self._end_pulls(worker)
 
     def _end_pulls(self, worker: WorkerRecord) -> None:
         for pull in [pull for puller, pull in self._pulls if puller is worker]:

@@ -21,7 +21,7 @@ from sleuth.errors import ConfigError, FunctionFailed
 from sleuth.gateway.agent_function import load_agent
 from sleuth.gateway.endpoint import TOKEN_ENV, Endpoint
 from sleuth.gateway.launcher import AttemptLost
-from sleuth.gateway.task_queue import TaskQueue, Timing, UnknownAttempt, UnknownWorker
+from sleuth.gateway.task_queue import QueueClosed, TaskQueue, Timing, UnknownAttempt, UnknownWorker
 from sleuth.gateway.worker import USER_ERROR
 from sleuth.http.requests import cancel_on_disconnect, parse_body, read_body
 from sleuth.http.responses import JSON, HttpProblem, encode_json
@@ -50,7 +50,8 @@ class RemoteWorkers:
         return await self.queue.launch(task, endpoint, deadline)
 
     def close(self) -> None:
-        """No-op: workers wait for the next run."""
+        """End the requests of the workers, which then wait for the next run."""
+        self.queue.close()
 
 
 class LocalWorkers:
@@ -166,6 +167,8 @@ def worker_routes(queue: TaskQueue, token: str) -> list[Route]:
                 raise HttpProblem(404, str(error)) from error
             except UnknownAttempt as error:
                 raise HttpProblem(409, str(error)) from error
+            except QueueClosed as error:
+                raise HttpProblem(503, str(error)) from error
             return Response(encode_json(reply), media_type=JSON)
 
         return Route(f"/worker/{name}", handle, methods=["POST"])

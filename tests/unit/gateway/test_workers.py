@@ -172,6 +172,23 @@ def test_pull_whose_client_left_gets_nothing() -> None:
     play(scene())
 
 
+def test_pulls_end_with_the_run() -> None:
+    workers = RemoteWorkers(TOKEN, Timing(poll=30.0))
+
+    async def scene() -> None:
+        async with httpx.AsyncClient(base_url=url, headers=HEADERS, timeout=20) as client:
+            worker = (await client.post("/worker/register", json={"name": "w"})).json()["worker"]
+            pull = asyncio.create_task(client.post("/worker/pull", json={"worker": worker}))
+            await asyncio.sleep(0.2)
+            workers.close()
+            assert (await pull).json() == {"assignments": []}
+            again = await client.post("/worker/pull", json={"worker": worker})
+            assert (again.status_code, "ended" in again.text) == (503, True)
+
+    with serve(workers) as url:
+        play(scene())
+
+
 def test_token_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLEUTH_GATEWAY_TOKEN", raising=False)
     token = worker_token(tmp_path)

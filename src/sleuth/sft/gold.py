@@ -112,7 +112,7 @@ class GoldDemonstrator:
         if len(path.searches) > self.searches:
             return Skipped(question, f"need more than {self.searches} searches")
         moves = self._moves(question, path, random.Random(f"{self.seed}/{question.id}"))
-        texts = [render_move(move, self.protocol) for move in moves]
+        texts = [render_move(move, self.protocol.write) for move in moves]
         if any(self.protocol.parse(text) != move.action for text, move in zip(texts, moves, strict=True)):
             return Skipped(question, "quote text that parses as an action")
         observations = [self.protocol.observe(ToolCall.search(each.query), (each.hits,)) for each in path.searches]

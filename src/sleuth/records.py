@@ -64,9 +64,9 @@ class ToolCall:
 
     @property
     def lookups(self) -> tuple[str, ...]:
-        """The queries of `search` or the URLs of `access`; empty for every other tool."""
-        key = {"search": "query_list", "access": "urls"}.get(self.name)
-        return tuple(self.arguments.get(key, ())) if key else ()
+        """The queries of `search` or the URLs of `access`; empty for every other tool, and for other arguments."""
+        texts = self.arguments.get({"search": "query_list", "access": "urls"}.get(self.name, ""))
+        return tuple(texts) if isinstance(texts, list) and all(isinstance(text, str) for text in texts) else ()
 
 
 @dataclass(frozen=True, slots=True)

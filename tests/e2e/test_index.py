@@ -576,11 +576,11 @@ BAD_NAMES = {
     "a function that fails": (("import:math.pow",), "'import:math.pow' raised TypeError: "),
     "token for a folder": (
         ("words", "--token-env", "HOME"),
-        "--token-env has no effect with words",
+        "token_env has no effect with words",
     ),
     "device for a server": (
         ("http://127.0.0.1:9", "--device", "cpu"),
-        "--device has no effect with http://127.0.0.1:9",
+        "device has no effect with http://127.0.0.1:9",
     ),
 }
 

@@ -196,13 +196,20 @@ class RemoteFunctionCalls(FunctionCalls):
 
 def parse_call(call: str, tools: Sequence[Tool]) -> ToolCall | Malformed:
     """Read a call from JSON and validate its arguments; never raises."""
+    read = read_call(call)
+    return read if isinstance(read, Malformed) else validate_call(read.name, dict(read.arguments), tools)
+
+
+def read_call(call: str) -> ToolCall | Malformed:
+    """Read a call from JSON without NaN and infinity, which cannot be written again; never raises."""
     try:
         value = json.loads(call)
+        json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
         return Malformed("the JSON of the call cannot be read")
     match value:
         case {"name": str(name), "arguments": dict(arguments)} | {"name": str(name), "parameters": dict(arguments)}:
-            return validate_call(name, arguments, tools)
+            return ToolCall(name, arguments)
     return Malformed("the call is no object with a name and an object of arguments")
 
 

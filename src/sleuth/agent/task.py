@@ -21,9 +21,13 @@ class Task:
     top_p: float = 1.0
     top_k: int = 0
 
-    def turn_seed(self, turn: int) -> int:
-        """Return the sampling seed of a turn: distinct for each turn of each sample, identical in every process."""
+    def turn_seed(self, turn: int, given: int | None = None) -> int:
+        """Return the sampling seed of a turn: distinct for each turn of each sample, identical in every process.
+
+        A seed that an agent has `given` only adds to it: with the same seed, all samples of a group would be equal.
+        """
         name = f"{self.seed}/{self.step}/{self.group}/{self.question.id}/{self.sample}/{turn}"
+        name += "" if given is None else f"/{given}"
         return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
     def trajectory(

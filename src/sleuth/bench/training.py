@@ -114,7 +114,9 @@ def _stock_pass(shape: PretrainedConfig, ids_RL: Tensor, *, checkpointing: bool)
     model = random_model(shape, ids_RL.device, attention="sdpa")
     model.train()
     if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # transformers 5.23 renames the method.
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        enable({"use_reentrant": False})
 
     def run() -> None:
         model(input_ids=ids_RL, labels=ids_RL, use_cache=False).loss.backward()

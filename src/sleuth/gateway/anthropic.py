@@ -73,6 +73,7 @@ class ToolChoice(Strict):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
+    disable_parallel_tool_use: bool = False
 
 
 class MessagesRequest(ApiRequest):
@@ -120,6 +121,7 @@ def parse(body: bytes) -> ParsedRequest[MessagesRequest]:
         role=role_of(request.model),
         functions=functions,
         tool_choice=check_tool_choice(wanted, functions),
+        parallel_calls=choice is None or not choice.disable_parallel_tool_use,
         stops=stop_strings(request.stop_sequences, "stop_sequences"),
         max_tokens=request.max_tokens,
         temperature=request.temperature,

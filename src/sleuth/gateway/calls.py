@@ -31,13 +31,15 @@ class Call:
 
     `prompt` holds the messages of a chat, or the text or the token ids of a text completion. `functions` are
     declarations as chat templates expect them: {"type": "function", "function": {...}}. `tool_choice` is auto, none,
-    required, or the name of a function. With `include_stop`, the reply includes the stop string that ended it.
+    required, or the name of a function. Without `parallel_calls`, the reply has the first function call only. With
+    `include_stop`, the reply includes the stop string that ended it.
     """
 
     prompt: tuple[Message, ...] | str | tuple[int, ...]
     role: str = ""
     functions: tuple[Mapping[str, Any], ...] = ()
     tool_choice: str = "auto"
+    parallel_calls: bool = True
     stops: tuple[str, ...] = ()
     include_stop: bool = False
     max_tokens: int | None = None

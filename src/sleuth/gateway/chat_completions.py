@@ -36,7 +36,6 @@ ROLES = (*INSTRUCTION_ROLES, "user", "assistant", "tool")
 # Fields that never change a reply.
 IGNORED = {
     "metadata",
-    "parallel_tool_calls",
     "priority",
     "prompt_cache_key",
     "prompt_cache_retention",
@@ -160,7 +159,7 @@ class OpenAIRequest(ApiRequest):
             "top_p": self.top_p,
             "top_k": self.top_k,
             "min_p": self.min_p,
-            "seed": None if self.seed is None else self.seed % 2**64,
+            "seed": self.seed,
             "n": self.n or 1,
         }
 
@@ -194,6 +193,7 @@ class ChatRequest(OpenAIRequest):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, AfterValidator(_only_sampled)] | None = None
@@ -213,6 +213,7 @@ def parse(body: bytes) -> ParsedRequest[ChatRequest]:
         prompt=tuple(_message(place, message) for place, message in enumerate(request.messages)),
         functions=functions,
         tool_choice=check_tool_choice(choice if isinstance(choice, str) else choice.function.name, functions),
+        parallel_calls=request.parallel_tool_calls is not False,
         **{**request.sampling(), "max_tokens": request.token_limit},
     )
     return ParsedRequest(call, request)

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from sleuth.agent.chat_template import GAP, is_json_string, placeholder, render_cached
-from sleuth.agent.function_calls import CallFormat, detect_format
+from sleuth.agent.chat_template import GAP, is_json_string, placeholder, render, render_cached
+from sleuth.agent.function_calls import CallFormat, detect_format, read_call
 from sleuth.agent.observation import sanitizer
 from sleuth.agent.tools import SEARCH
 from sleuth.errors import ConfigError
 from sleuth.gateway.api import ApiError
 from sleuth.gateway.calls import FunctionCall, Message
 from sleuth.model.tokens import Tokens
+from sleuth.records import ToolCall
 
 Functions = Sequence[Mapping[str, Any]]
 NO_TEMPLATE = "the model has no chat template; send the prompt as text to /v1/completions"
@@ -74,8 +75,12 @@ class ChatPrompts:
     def parse(self, text: str) -> tuple[str, tuple[FunctionCall, ...]]:
         """Split a reply into its content and its function calls; a call that is no valid JSON stays in the content."""
         content, written = self.call_format.split_calls(text)
-        calls = [call for each in written if (call := _read_call(each)) is not None]
-        return (content, tuple(calls)) if calls else (text, ())
+        calls = tuple(
+            FunctionCall(f"call_{secrets.token_hex(8)}", _encodable(read.name), _encodable(_dump(read.arguments)))
+            for read in map(read_call, written)
+            if isinstance(read, ToolCall)
+        )
+        return (content, calls) if calls else (text, ())
 
     def _hollow(self, place: int, message: Message) -> dict[str, Any]:
         """Return a message as the template expects it, with a placeholder for its content."""
@@ -83,7 +88,11 @@ class ChatPrompts:
         hollow: dict[str, Any] = {"role": role, "content": placeholder(place) if message.content else ""}
         if message.tool_calls:
             hollow["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": self._arguments(call)}}
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": self._clean(call.name), "arguments": self._arguments(call)},
+                }
                 for call in message.tool_calls
             ]
         if message.tool_call_id is not None:
@@ -91,20 +100,32 @@ class ChatPrompts:
         return hollow
 
     def _arguments(self, call: FunctionCall) -> Any:
-        text = self._sanitize(call.arguments).replace(GAP, "")
         try:
-            return json.loads(text)
+            return self._clean(json.loads(call.arguments))
         except (ValueError, RecursionError):
-            return text
+            return self._clean(call.arguments)
+
+    def _clean(self, value: Any) -> Any:
+        """Sanitise every string of a JSON value, after its escapes are read: the template writes it unescaped."""
+        match value:
+            case str():
+                return self._sanitize(value).replace(GAP, "")
+            case dict():
+                return {self._clean(key): self._clean(each) for key, each in value.items()}
+            case list():
+                return [self._clean(each) for each in value]
+        return value
 
     def _render(self, messages: Sequence[Mapping[str, Any]], functions: Functions) -> str:
         if self._tokens.tokenizer.chat_template is None:
             raise ApiError(400, NO_TEMPLATE, code="no_chat_template")
         if functions:
             _ = self.call_format
-            functions = json.loads(self._sanitize(json.dumps(list(functions))))
+            functions = self._clean(list(functions))
+        # Only the start of a conversation is the same in many attempts.
+        renderer = render if any("tool_calls" in message for message in messages) else render_cached
         try:
-            return render_cached(messages, self._tokens, functions, generation_prompt=True)
+            return renderer(messages, self._tokens, functions, generation_prompt=True)
         except Exception as error:  # templates are third-party programs
             message = f"the model's chat template rejects these messages ({error})"
             raise ApiError(400, message, param="messages") from error
@@ -121,7 +142,7 @@ class ChatPrompts:
             message = messages[int(piece)]
             content = self._sanitize(message.content) if message.role == "tool" else message.content
             if is_json_string(pieces[place - 1], pieces[place + 1]):
-                content = json.dumps(content, ensure_ascii=False)[1:-1]
+                content = _dump(content)[1:-1]
             ids += self._tokens.encode(content)
         return ids
 
@@ -171,15 +192,13 @@ class ContentStream:
         return next((size for size in lengths if any(each.startswith(self._text[-size:]) for each in self.markers)), 0)
 
 
-def _read_call(text: str) -> FunctionCall | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    match value:
-        case {"name": str(name), "arguments": dict(arguments)} | {"name": str(name), "parameters": dict(arguments)}:
-            return FunctionCall(f"call_{secrets.token_hex(8)}", name, json.dumps(arguments, ensure_ascii=False))
-    return None
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _encodable(text: str) -> str:
+    """Replace lone surrogates, which JSON allows and UTF-8 does not, with question marks."""
+    return text.encode(errors="replace").decode()
 
 
 def _filled(messages: Sequence[Message]) -> list[int]:

@@ -84,6 +84,7 @@ class ResponseRequest(ApiRequest):
     instructions: str | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedFunction | None = None
+    parallel_tool_calls: bool | None = None
     max_output_tokens: Positive | None = None
     include: list[str] | None = None
 
@@ -104,6 +105,7 @@ def parse(body: bytes) -> ParsedRequest[ResponseRequest]:
         role=role_of(request.model),
         functions=functions,
         tool_choice=check_tool_choice(choice if isinstance(choice, str) else choice.name, functions),
+        parallel_calls=request.parallel_tool_calls is not False,
         max_tokens=request.max_output_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
@@ -137,7 +139,8 @@ def _head(request: ParsedRequest[ResponseRequest]) -> dict[str, Any]:
     """The fields of a response that do not depend on the reply."""
     sent = request.body.model_dump(include={"instructions", "max_output_tokens", "temperature", "top_p"})
     asked = request.body.model_dump(include={"tools", "tool_choice"}, exclude_none=True)
-    fixed = {"parallel_tool_calls": True, "previous_response_id": None, "store": False, "truncation": "disabled"}
+    parallel = request.call.parallel_calls
+    fixed = {"parallel_tool_calls": parallel, "previous_response_id": None, "store": False, "truncation": "disabled"}
     head = {"id": _new_id("resp"), "object": "response", "created_at": int(time.time()), "model": request.model}
     return {
         **head,

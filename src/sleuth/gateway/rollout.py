@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -29,7 +29,8 @@ from sleuth.records import Answer, Hit, Malformed, Outcome, Score, Segment, Stop
 TAGS = Tags()
 _NO_CALLS: tuple[FunctionCall, ...] = ()
 CLOSED = "this attempt has ended; its worker was given up, or it passed its deadline"
-Key = tuple[str, bytes]  # the role, and a digest of the messages and functions
+ChatKey = tuple[str, bytes]  # the role, and a digest of the functions and messages
+ReplyKey = tuple[ChatKey, bytes]  # a chat, and what identifies a reply to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +85,6 @@ class Place:
     stop: str = ""  # the stop string that ended the reply, if the client was not shown it
 
 
-class PrefixKeys:
-    """Keys of the prefixes of a chat, from no message to all; white space and the order of JSON do not count."""
-
-    def __init__(self, messages: Sequence[Message], call: Call) -> None:
-        functions = json.dumps(list(call.functions), sort_keys=True).encode() if call.functions else b""
-        self._role, self._digest = call.role, hashlib.blake2b(functions, digest_size=16)
-        self.of_prefixes: list[Key] = [(self._role, self._digest.digest())]
-        for message in messages:
-            self._digest.update(_canonical_message(message))
-            self.of_prefixes.append((self._role, self._digest.digest()))
-
-    def with_reply(self, reply: Message) -> Key:
-        """Return the key of all messages and a reply to them."""
-        digest = self._digest.copy()
-        digest.update(_canonical_message(reply))
-        return self._role, digest.digest()
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The tokens of a call: the shared ones at `place`, and the given ones after them."""
@@ -110,7 +93,7 @@ class Prompt:
     shared: tuple[int, ...]
     given: tuple[int, ...]
     opening: str = ""  # the part of the reply that was given to force a function call
-    keys: PrefixKeys | None = None  # of the messages of a chat
+    chat: ChatKey | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -156,7 +139,8 @@ class Rollout:
         self.policy, self._session = policy, session
         self._strands: list[Strand] = []
         self._turns: list[Turn] = []
-        self._chats: dict[Key, Place] = {}
+        self._chats: dict[ChatKey, Place] = {}
+        self._replies: dict[ReplyKey, list[Place]] = {}
         self._texts: dict[tuple[str, str], Place] = {}
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -172,6 +156,9 @@ class Rollout:
     async def complete(self, call: Call, on_content: OnContent | None = None) -> Reply:
         """Sample the choices of a call and record them; raises ApiError, or EngineFailure if generation fails."""
         self._require_open()
+        if self.reward is not None and self.reward.turns:
+            message = "the attempt has a reward for each of its calls; post it after the last call"
+            raise ApiError(409, message, code="reward_exists")
         first, limit = self.counts.calls, self.policy.config.turns
         if limit is not None and first + call.n > limit:
             self.limit = self.limit or StopReason.OUT_OF_TURNS
@@ -197,8 +184,8 @@ class Rollout:
         self._running.add(task)
         prompted = perf_counter()
         try:
-            completions = await asyncio.gather(
-                *(self._generate(prompt, sampling, stream) for sampling, stream in zip(samplings, streams, strict=True))
+            completions = await _gather(
+                self._generate(prompt, sampling, stream) for sampling, stream in zip(samplings, streams, strict=True)
             )
         except asyncio.CancelledError:
             self._require_open()
@@ -209,6 +196,7 @@ class Rollout:
         finally:
             self._running.discard(task)
         self._require_open()
+        self.limit = None  # the agent has shortened its prompt
         generated = perf_counter()
         choices = []
         for completion, sampling, stream in zip(completions, samplings, streams, strict=True):
@@ -230,20 +218,27 @@ class Rollout:
             message = f"the attempt already has the reward {self.reward.total:g}; post it once"
             raise ApiError(409, message, param="reward", code="reward_exists")
         calls = sum(turn.segment is not None for turn in self._turns)
+        if reward.turns and self._running:
+            message = (
+                f"{len(self._running)} calls of the attempt are not finished; post a reward per call after the last"
+            )
+            raise ApiError(409, message, param="turns")
         if reward.turns and len(reward.turns) != calls:
             message = f"the reward has {len(reward.turns)} turns, but the attempt made {calls} calls; send one for each"
             raise ApiError(400, message, param="turns")
         self.reward = reward
 
     def record_search(self, queries: Sequence[str], hits: Sequence[Sequence[Hit]]) -> None:
-        """Attach the hits of a search to the turn that asked for it."""
+        """Attach the hits of a search to the last turn of the policy, preferably one that calls a function."""
         self.counts.searches += len(queries)
-        if self._turns:
-            last = self._turns[-1]
-            outcome = Outcome.FOUND if isinstance(last.action, ToolCall) else last.outcome
+        places = [place for place, turn in enumerate(self._turns) if turn.segment is not None]
+        calls = [place for place in places if isinstance(self._turns[place].action, ToolCall)]
+        for place in (calls or places)[-1:]:
+            turn = self._turns[place]
+            outcome = Outcome.FOUND if calls else turn.outcome
             found = tuple(hit for each in hits for hit in each)
-            counts = (*last.counts, *map(len, hits))
-            self._turns[-1] = replace(last, hits=last.hits + found, counts=counts, outcome=outcome)
+            counts = (*turn.counts, *map(len, hits))
+            self._turns[place] = replace(turn, hits=turn.hits + found, counts=counts, outcome=outcome)
 
     def record_helper(self, text: str) -> None:
         """Record a reply of the frozen helper model, which is not trained."""
@@ -297,33 +292,59 @@ class Rollout:
         prompts = self.policy.prompts
         opening = prompts.opening(call.tool_choice) if call.functions else ""
         opened = tuple(self.policy.tokens.encode(opening)) if opening else ()
-        keys = PrefixKeys(messages, call)
-        for known in range(len(messages), 0, -1):
-            place = self._chats.get(keys.of_prefixes[known])
-            if place is None or (place.reply is None and known < len(messages)):
-                continue
-            shared = self._strands[place.strand].ledger.ids[: place.length]
-            if place.reply is None:
-                return Prompt(place, shared, opened, opening, keys)
+        chat, replies = self._find_replies(messages, call)
+        if chat in self._chats:  # the same request again
+            place = self._chats[chat]
+            return Prompt(place, self._tokens_at(place), opened, opening, chat)
+        for known, place in reversed(replies):
             if known == len(messages):
                 continue  # the conversation ends with the model's own turn: nothing to add
             self.counts.rewritten += messages[known - 1] != place.reply
             after = prompts.encode_after(messages, call.functions, known, turn_ended=place.turn_ended)
-            return Prompt(place, shared, (*after, *opened), opening, keys)
-        return Prompt(None, (), (*prompts.encode(messages, call.functions), *opened), opening, keys)
+            return Prompt(place, self._tokens_at(place), (*after, *opened), opening, chat)
+        return Prompt(None, (), (*prompts.encode(messages, call.functions), *opened), opening, chat)
+
+    def _find_replies(self, messages: Sequence[Message], call: Call) -> tuple[ChatKey, list[tuple[int, Place]]]:
+        """Return the key of a chat, and the places of the model's own replies in it with their numbers of messages.
+
+        In the key, such a reply stands for the tokens at its place, however the client has rewritten it.
+        """
+        functions = json.dumps(list(call.functions), sort_keys=True).encode() if call.functions else b""
+        digest, found = hashlib.blake2b(functions, digest_size=16), list[tuple[int, Place]]()
+        for number, message in enumerate(messages, 1):
+            chat = call.role, digest.digest()
+            place = None
+            if message.role == "assistant":
+                place = _closest(self._replies.get((chat, _canonical_reply(message)), ()), message)
+            if place is not None:
+                found.append((number, place))
+                digest.update(f"{place.strand}/{place.length};".encode())
+            else:
+                calls = [[each.name, each.arguments] for each in message.tool_calls]
+                digest.update(json.dumps([message.role, message.content, calls]).encode())
+        return (call.role, digest.digest()), found
+
+    def _tokens_at(self, place: Place) -> tuple[int, ...]:
+        return self._strands[place.strand].ledger.ids[: place.length]
 
     def _text_prompt(self, text: str, role: str) -> Prompt:
         known = [(seen, place) for (of, seen), place in self._texts.items() if of == role and text.startswith(seen)]
         if not known:
-            return Prompt(None, (), (*self.policy.tokens.prefix_ids, *self.policy.tokens.encode(text)))
+            ids = (*self.policy.tokens.prefix_ids, *self.policy.tokens.encode(text))
+            if not ids:
+                raise ApiError(400, "the prompt is empty; send some text", param="prompt")
+            return Prompt(None, (), ids)
         seen, place = max(known, key=lambda each: len(each[0]))
         rest = text[len(seen) :]
         rest = rest.removeprefix(place.stop) if place.stop else rest
-        shared = self._strands[place.strand].ledger.ids[: place.length]
-        return Prompt(place, shared, tuple(self.policy.tokens.encode(rest)) if rest else ())
+        return Prompt(place, self._tokens_at(place), tuple(self.policy.tokens.encode(rest)) if rest else ())
 
     def _ids_prompt(self, ids: tuple[int, ...], role: str) -> Prompt:
         """Continue the strand that shares the longest prefix with the given ids."""
+        size = len(self.policy.tokens.tokenizer)
+        if (unknown := next((token for token in ids if not 0 <= token < size), None)) is not None:
+            message = f"the prompt has the token {unknown}; expected tokens from 0 to {size - 1}"
+            raise ApiError(400, message, param="prompt")
         best: Place | None = None
         for number, strand in enumerate(self._strands):
             length = _common_prefix(strand.ledger.ids, ids)
@@ -340,7 +361,7 @@ class Rollout:
                 max_tokens=min(call.max_tokens or config.turn_tokens, room),
                 temperature=task.temperature if call.temperature is None else call.temperature,
                 stops=call.stops,
-                seed=task.turn_seed(number) if call.seed is None else call.seed % 2**64,
+                seed=task.turn_seed(number, call.seed),
                 top_p=task.top_p if call.top_p is None else call.top_p,
                 top_k=task.top_k if call.top_k is None else call.top_k,
                 min_p=call.min_p or 0.0,
@@ -370,6 +391,7 @@ class Rollout:
         content, calls = sent, _NO_CALLS
         if call.functions and call.tool_choice != "none":
             content, calls = self.policy.prompts.parse(prompt.opening + sent)
+            calls = calls if call.parallel_calls else calls[:1]
         strand, turn = self._strands[number], len(self._turns)
         before = len(strand.ledger)
         if temperature == 0 < self.task.temperature:
@@ -380,9 +402,9 @@ class Rollout:
             strand.temperatures += [temperature] * len(completion.ids)
         self._turns.append(_turn(prompt.opening + text, content, calls, len(completion.ids), number))
         ended = completion.finish in (Finish.STOP, Finish.END)
-        ended = ended and completion.ids[-1] in self.policy.tokens.special_ids
+        ended = ended and bool(completion.ids) and completion.ids[-1] in self.policy.tokens.special_ids
         end = Place(number, len(strand.ledger), sent, ended, stop)
-        self._remember(call, prompt.keys, Place(number, before), end, Message("assistant", content, calls))
+        self._remember(call, prompt.chat, Place(number, before), end, Message("assistant", content, calls))
         finish = FinishReason.STOP if completion.finish in (Finish.STOP, Finish.END) else FinishReason.LENGTH
         finish = FinishReason.TOOL_CALLS if calls else finish
         return Choice(content, calls, finish, completion.ids, completion.logprobs)
@@ -399,17 +421,17 @@ class Rollout:
         self._strands.append(Strand(ledger, role, *shared))
         return len(self._strands) - 1
 
-    def _remember(self, call: Call, keys: PrefixKeys | None, start: Place, end: Place, reply: Message) -> None:
+    def _remember(self, call: Call, chat: ChatKey | None, start: Place, end: Place, reply: Message) -> None:
         if isinstance(call.prompt, str):
             self._texts.setdefault((call.role, call.prompt), start)
             self._texts[call.role, f"{call.prompt}{end.reply}"] = replace(end, stop="") if call.include_stop else end
-        elif keys is not None:
+        elif chat is not None:
             if call.tool_choice in ("auto", "none"):
-                self._chats.setdefault(keys.of_prefixes[-1], start)
+                self._chats.setdefault(chat, start)
             # Some clients drop the content of a reply with function calls.
             replies = [reply, replace(reply, content="")] if reply.tool_calls else [reply]
             for each in replies:
-                self._chats[keys.with_reply(each)] = replace(end, reply=reply)
+                self._replies.setdefault((chat, _canonical_reply(each)), []).append(replace(end, reply=reply))
 
 
 def _turn(text: str, content: str, calls: tuple[FunctionCall, ...], tokens: int, segment: int) -> Turn:
@@ -425,9 +447,32 @@ def _turn(text: str, content: str, calls: tuple[FunctionCall, ...], tokens: int,
     return Turn(text, parsed, Outcome.ANSWERED, tokens, segment=segment)
 
 
-def _canonical_message(message: Message) -> bytes:
+def _closest(places: Sequence[Place], message: Message) -> Place | None:
+    """Return the place whose reply is the message; else the one with its function calls; else the newest."""
+
+    def likeness(place: Place) -> tuple[bool, bool]:
+        reply = place.reply
+        calls = isinstance(reply, Message) and bool(reply.tool_calls) and reply.tool_calls == message.tool_calls
+        return reply == message, calls
+
+    return max(reversed(places), key=likeness, default=None)
+
+
+async def _gather(work: Iterable[Coroutine[Any, Any, Completion]]) -> list[Completion]:
+    """Like `asyncio.gather`, but if one fails, the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _canonical_reply(message: Message) -> bytes:
+    """Encode what identifies a reply of the model; client libraries change white space and the order of JSON."""
     calls = [[each.name, _canonical_json(each.arguments)] for each in message.tool_calls]
-    return json.dumps([message.role, " ".join(message.content.split()), calls]).encode()
+    return json.dumps([" ".join(message.content.split()), calls]).encode()
 
 
 def _canonical_json(text: str) -> str:

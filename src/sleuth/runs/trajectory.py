@@ -80,11 +80,12 @@ def _score_row(score: Score) -> Row:
 
 def _turn_row(turn: Turn, question: Question) -> Row:
     match turn.action:
-        case ToolCall("search", {"query_list": [query]}):
+        # Functions of outside agents may have the same names and other arguments.
+        case ToolCall("search", {"query_list": [str(query)]}):
             row: Row = {"action": "search", "query": query}
-        case ToolCall("search"):
+        case ToolCall("search", {"query_list": _}) if turn.action.lookups:
             row = {"action": "search", "queries": list(turn.action.lookups)}
-        case ToolCall("access"):
+        case ToolCall("access", {"urls": _}) if turn.action.lookups:
             row = {"action": "access", "urls": list(turn.action.lookups)}
         case ToolCall(name, arguments):
             row = {"action": "tool", "name": name, "arguments": dict(arguments)}

@@ -55,7 +55,7 @@ def test_a_request_becomes_a_call() -> None:
     )  # fmt: skip
     assert request.call == Call(
         (Message("user", "Where?"),), role="writer", functions=(SEARCH,), tool_choice="search", stops=("\n",),
-        include_stop=True, max_tokens=5, temperature=1.0, top_p=0.9, top_k=0, min_p=0.1, seed=2**64 - 1, n=2,
+        include_stop=True, max_tokens=5, temperature=1.0, top_p=0.9, top_k=0, min_p=0.1, seed=-1, n=2,
     )  # fmt: skip
     assert (request.model, request.stream, request.is_policy) == ("policy/writer", False, True)
     assert parse(body()).call == Call((Message("user", "Where?"),))

@@ -19,6 +19,7 @@ from sleuth.gateway.calls import Call, Choice, FinishReason, FunctionCall, Messa
 from sleuth.gateway.rollout import Policy, Rollout
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Outcome, Passage, Question, Score, StopReason, ToolCall, Trajectory
+from sleuth.runs.trajectory import FullRow, trajectory_row, validate_row
 
 Speaker = Callable[..., Tokens]
 END = "<|im_end|>"
@@ -301,7 +302,153 @@ def test_seeds_are_those_of_the_task(tokens: Tokens) -> None:
     ask(rollout, "a")
     ask(rollout, "b", seed=-1)
     ask(rollout, "c")
-    assert seen == [task.turn_seed(0), 2**64 - 1, task.turn_seed(2)]
+    assert seen == [task.turn_seed(0), task.turn_seed(1, -1), task.turn_seed(2)]
+
+
+def test_a_seed_of_the_agent_does_not_make_samples_equal() -> None:
+    samples = [Task(QUESTION, seed=7, sample=sample) for sample in range(4)]
+    seeds = {task.turn_seed(turn, 42) for task in samples for turn in range(3)}
+    assert len(seeds) == 12
+    assert not seeds & {task.turn_seed(turn) for task in samples for turn in range(3)}
+
+
+def test_white_space_of_other_messages_counts(play: Callable[..., Rollout], tokens: Tokens) -> None:
+    """Indentation can change the meaning of a text that the model has not written."""
+    rollout = play("One" + END, "Two" + END)
+    ask(rollout, (Message("user", "if a:\n    b\nc"),))
+    second = reply(rollout, (Message("user", "if a:\n    b\n    c"),))
+    assert "b\n    c" in tokens.decode(second.prompt_ids)
+
+
+def test_choices_that_differ_in_white_space_are_continued_with_their_own_tokens(
+    play: Callable[..., Rollout], tokens: Tokens
+) -> None:
+    rollout = play("x =  1" + END, "x = 1" + END, "Yes" + END)
+    first, second = reply(rollout, (USER,), n=2).choices
+    for choice in (first, second):
+        continued = reply(play_again(rollout, tokens), (USER, said(choice), Message("user", "Sure?")))
+        assert choice.content in tokens.decode(continued.prompt_ids)
+
+
+def play_again(rollout: Rollout, tokens: Tokens) -> Rollout:
+    """The same rollout, whose model now says yes."""
+    engine = ScriptedEngine(lambda _: tokens.encode_trusted("Yes" + END))
+    rollout.policy = replace(rollout.policy, engine=engine)
+    return rollout
+
+
+def test_a_call_after_rewards_of_calls_is_refused(play: Callable[..., Rollout]) -> None:
+    rollout = play("One", "Two")
+    ask(rollout, "a")
+    rollout.set_reward(Score(1.0, {}, (0.5,)))
+    with pytest.raises(ApiError) as refused:
+        ask(rollout, "b")
+    assert (refused.value.status, refused.value.code) == (409, "reward_exists")
+    assert ended(rollout).reward == Score(1.0, {}, (0.5,))
+
+
+def test_rewards_of_calls_are_refused_while_a_call_is_running(tokens: Tokens) -> None:
+    class Waiting(ScriptedEngine):
+        async def generate(self, ids: Sequence[int], sampling: Any, *rest: Any) -> Completion:
+            await asyncio.sleep(0)
+            with pytest.raises(ApiError) as refused:
+                rollout.set_reward(Score(1.0, {}, (1.0,)))
+            assert refused.value.status == 409
+            return await super().generate(ids, sampling, *rest)
+
+    engine = Waiting(lambda _: tokens.encode("One"))
+    rollout = Rollout(Policy.of(engine, tokens, AgentConfig(run="import:a.b")), Task(QUESTION))
+    ask(rollout, "a")
+    rollout.set_reward(Score(1.0, {}, (1.0,)))
+
+
+def test_a_limit_is_forgotten_when_the_agent_goes_on(play: Callable[..., Rollout]) -> None:
+    rollout = play("One", context_tokens=20)
+    with pytest.raises(ApiError):
+        ask(rollout, "a" * 30)
+    assert rollout.limit is StopReason.OUT_OF_TOKENS
+    ask(rollout, "a")
+    assert rollout.limit is None
+
+
+@pytest.mark.parametrize("prompt", ["", (5, 10**6), (5, -1)])
+def test_prompts_that_no_engine_can_read_are_the_mistake_of_the_client(
+    play: Callable[..., Rollout], prompt: Any
+) -> None:
+    rollout = play("One")
+    with pytest.raises(ApiError) as refused:
+        ask(rollout, prompt)
+    assert (refused.value.status, rollout.failure) == (400, None)
+
+
+def test_an_empty_completion_is_recorded(tokens: Tokens) -> None:
+    class Silent(ScriptedEngine):
+        async def generate(self, ids: Sequence[int], sampling: Any, *rest: Any) -> Completion:
+            return Completion((), (), (), Finish.STOP)
+
+    engine = Silent(lambda _: [])
+    rollout = Rollout(Policy.of(engine, tokens, AgentConfig(run="import:a.b")), Task(QUESTION))
+    assert ask(rollout, (USER,)).content == ""
+
+
+def test_the_other_choices_are_cancelled_if_one_fails(tokens: Tokens) -> None:
+    cancelled: list[int] = []
+
+    class Failing(ScriptedEngine):
+        async def generate(self, ids: Sequence[int], sampling: Any, *rest: Any) -> Completion:
+            if sampling.seed == task.turn_seed(0):
+                raise EngineFailure("out of memory")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.append(sampling.seed)
+            raise AssertionError
+
+    task = Task(QUESTION)
+    engine = Failing(lambda _: [])
+    rollout = Rollout(Policy.of(engine, tokens, AgentConfig(run="import:a.b")), task)
+    with pytest.raises(EngineFailure):
+        ask(rollout, "a", n=3)
+    assert cancelled == [task.turn_seed(1), task.turn_seed(2)]
+
+
+def test_only_the_first_function_call_without_parallel_calls(play: Callable[..., Rollout]) -> None:
+    choice = ask(play(CALLING + CALLING + END), (USER,), functions=(SEARCH,), parallel_calls=False)
+    assert len(choice.tool_calls) == 1
+    assert len(ask(play(CALLING + CALLING + END), (USER,), functions=(SEARCH,)).tool_calls) == 2
+
+
+@pytest.mark.parametrize("arguments", ['{"query_list": NaN}', '{"k": 1e999}'])
+def test_calls_that_cannot_be_written_as_json_stay_text(play: Callable[..., Rollout], arguments: str) -> None:
+    written = f'<tool_call>\n{{"name": "search", "arguments": {arguments}}}\n</tool_call>'
+    choice = ask(play(written + END), (USER,), functions=(SEARCH,))
+    assert (choice.tool_calls, choice.content) == ((), written)
+
+
+def test_lone_surrogates_are_replaced(play: Callable[..., Rollout]) -> None:
+    written = '<tool_call>\n{"name": "search", "arguments": {"query": "a\\ud800b"}}\n</tool_call>'
+    (call,) = ask(play(written + END), (USER,), functions=(SEARCH,)).tool_calls
+    assert json.loads(call.arguments.encode()) == {"query": "a?b"}
+
+
+@pytest.mark.parametrize("queries", ["null", "3", "[1]", '[["a"]]', '"Oslo"', "[]"])
+def test_arguments_of_any_type_are_recorded(play: Callable[..., Rollout], queries: str) -> None:
+    """A function of the agent may be called search, too."""
+    written = f'<tool_call>\n{{"name": "search", "arguments": {{"query_list": {queries}}}}}\n</tool_call>'
+    rollout = play(written + END)
+    ask(rollout, (USER,), functions=(SEARCH,))
+    row = trajectory_row(ended(rollout), Score(0.0, {}))
+    assert row["turns"][0]["arguments"] == {"query_list": json.loads(queries)}
+    validate_row(FullRow, json.loads(json.dumps(row, allow_nan=False)))
+
+
+def test_hits_belong_to_the_call_that_asked_for_them(play: Callable[..., Rollout]) -> None:
+    rollout = play(CALLING + END)
+    ask(rollout, (USER,), functions=(SEARCH,))
+    rollout.record_helper("A summary.")
+    rollout.record_search(["it"], [[Hit(Passage("1", "x"), 1.0)]])
+    called, helper = ended(rollout).turns
+    assert (len(called.hits), called.outcome, helper.hits) == (1, Outcome.FOUND, ())
 
 
 def test_limits_end_the_attempt_of_the_policy(play: Callable[..., Rollout]) -> None:

@@ -59,7 +59,7 @@ class AgentConfig(Section):
     searches: Annotated[int, Field(ge=0, le=10000)] = 4
     """Maximum number of searches; the turn after the last search must answer."""
     turns: Annotated[int | None, Field(gt=0, le=20000)] = None
-    """Maximum turns per episode. Default: agent.searches + 1."""
+    """Maximum turns per episode, or calls of an outside agent. Default: agent.searches + 1, outside: none."""
     turn_tokens: TokenCount = 500
     """Maximum tokens sampled per turn."""
     observation_tokens: TokenCount = 500

@@ -67,6 +67,7 @@ class Endpoint:
 
 
 def _rows(reply: Any) -> list[list[dict[str, Any]]]:
-    reply.raise_for_status()
+    if reply.is_error:
+        raise RuntimeError(f"the search was refused with status {reply.status_code}: {reply.text[:300]}")
     results: list[list[Mapping[str, Any]]] = reply.json()["result"]
     return [[{**hit["document"], "score": hit["score"]} for hit in hits] for hits in results]

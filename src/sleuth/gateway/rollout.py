@@ -25,10 +25,11 @@ from sleuth.gateway.calls import Call, Choice, FinishReason, FunctionCall, Messa
 from sleuth.gateway.prompting import ChatPrompts, ContentStream, merge_assistant
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Malformed, Outcome, Score, Segment, StopReason, ToolCall, Trajectory, Turn
+from sleuth.reward.rubric import RESERVED_PARTS
 
 TAGS = Tags()
 _NO_CALLS: tuple[FunctionCall, ...] = ()
-CLOSED = "this attempt has ended; its worker was given up, or it passed its deadline"
+CLOSED = "this attempt has ended: its agent returned, it passed its deadline (agent.deadline), or its worker was lost"
 ChatKey = tuple[str, bytes]  # the role, and a digest of the functions and messages
 ReplyKey = tuple[ChatKey, bytes]  # a chat, and what identifies a reply to it
 
@@ -187,9 +188,6 @@ class Rollout:
             completions = await _gather(
                 self._generate(prompt, sampling, stream) for sampling, stream in zip(samplings, streams, strict=True)
             )
-        except asyncio.CancelledError:
-            self._require_open()
-            raise
         except EngineFailure as failure:
             self.failure = str(failure)
             raise
@@ -217,6 +215,9 @@ class Rollout:
         if self.reward is not None:
             message = f"the attempt already has the reward {self.reward.total:g}; post it once"
             raise ApiError(409, message, param="reward", code="reward_exists")
+        if clash := set(reward.parts).intersection(RESERVED_PARTS):
+            message = f"the part name {min(clash)!r} is reserved, as are {', '.join(RESERVED_PARTS)}; rename it"
+            raise ApiError(400, message, param="parts")
         calls = sum(turn.segment is not None for turn in self._turns)
         if reward.turns and self._running:
             message = (

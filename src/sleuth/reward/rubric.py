@@ -20,6 +20,7 @@ RewardFunction = Callable[[Question, Trajectory], Any]
 TIERS = {True: (0.2, 1.0), False: (0.1, 0.8)}
 MANY_ANSWERS = 10
 AGENT = "the agent"  # the name, in errors, of a reward that the agent itself computed
+RESERVED_PARTS = ("cover_em", "em", "f1", "format", "retrieval_hit", "searches")  # what `measure` records
 CONTRACT = Contract(("question", "trajectory"), "a number or a Score", is_async=None)
 
 
@@ -170,7 +171,8 @@ def _validate(name: str, value: object, trajectory: Trajectory) -> Score:
 
 def _merge(name: str, parts: dict[str, float], added: dict[str, float]) -> dict[str, float]:
     if clash := parts.keys() & added.keys():
-        raise FunctionFailed(f"{name!r} returned the reserved part name {min(clash)!r}; rename it")
+        reserved = f"reserved are {', '.join(RESERVED_PARTS)}"
+        raise FunctionFailed(f"{name!r} returned the reserved part name {min(clash)!r}; rename it ({reserved})")
     return parts | added
 
 

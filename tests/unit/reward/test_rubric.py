@@ -12,7 +12,7 @@ import pytest
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError, FunctionFailed
 from sleuth.records import Malformed, Outcome, Question, Score, Segment, StopReason, Trajectory, Turn
-from sleuth.reward.rubric import Rubric
+from sleuth.reward.rubric import RESERVED_PARTS, Rubric
 
 Make = Callable[..., Turn]
 Play = Callable[..., Trajectory]
@@ -24,6 +24,7 @@ TIERED = RewardConfig(format=True, retrieval=0.1)
 def test_every_part_is_reported(question: Question, play: Play, searched: Make, answered: Make) -> None:
     score = asyncio.run(Rubric(RewardConfig()).score(question, play(searched("Oslo is old."), answered("Oslo Norway"))))
     assert score.total == 0.0
+    assert sorted(score.parts) == list(RESERVED_PARTS)
     assert score.parts == {
         "em": 0.0,
         "f1": pytest.approx(2 / 3),  # one word shared of two said and one gold: 2 * 1 / (2 + 1)

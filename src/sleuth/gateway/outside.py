@@ -17,7 +17,7 @@ from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.engines.build import load_engine
 from sleuth.errors import ConfigError, FunctionFailed, SearchUnavailable
-from sleuth.gateway.agent_function import as_score, load_agent
+from sleuth.gateway.agent_function import load_agent
 from sleuth.gateway.api import ApiError
 from sleuth.gateway.command import CommandLauncher, split_command
 from sleuth.gateway.frozen_model import FrozenModel
@@ -26,7 +26,7 @@ from sleuth.gateway.rollout import CallTimes, Policy, Rollout
 from sleuth.gateway.server import Gateway, GatewayLimits, OpenRollout
 from sleuth.gateway.workers import LocalWorkers, RemoteWorkers, worker_token
 from sleuth.model.tokens import Tokens
-from sleuth.records import Question, StopReason, Trajectory
+from sleuth.records import Question, Score, StopReason, Trajectory
 
 REMOTE = "worker"  # agent.run of attempts that wait for `sleuth worker` processes
 
@@ -93,16 +93,15 @@ class OutsideAgent:
         failure: str | None = None
         endpoint = self.gateway.open(rollout)
         try:
-            returned = await self._launcher.launch(rollout.task, endpoint, self.config.deadline)
-            self._set_reward(rollout, returned)
+            score = await self._launcher.launch(rollout.task, endpoint, self.config.deadline)
+            self._set_reward(rollout, score)
         except FunctionFailed as error:
             failure = str(error)
         finally:
             attempt = self.gateway.close(rollout.id)
         return conclude(attempt, failure, self.config.source)
 
-    def _set_reward(self, rollout: Rollout, returned: object) -> None:
-        score = as_score(self.config.source, returned)
+    def _set_reward(self, rollout: Rollout, score: Score | None) -> None:
         if score is None:
             return
         if rollout.reward is not None:

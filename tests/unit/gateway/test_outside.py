@@ -50,7 +50,7 @@ class OftenLost(FunctionLauncher):
 
     losses = 1
 
-    async def launch(self, task: Task, endpoint: Endpoint, deadline: float) -> object:
+    async def launch(self, task: Task, endpoint: Endpoint, deadline: float) -> Score | None:
         result = await super().launch(task, endpoint, deadline)
         if self.losses:
             self.losses -= 1
@@ -143,7 +143,7 @@ def _silent(task: Task, llm: Endpoint) -> float:
 
 def _late(task: Task, llm: Endpoint) -> None:
     ask(llm)
-    time.sleep(1)
+    time.sleep(4)
 
 
 def _both(task: Task, llm: Endpoint) -> float:
@@ -157,7 +157,7 @@ def _both(task: Task, llm: Endpoint) -> float:
     [
         (_raises, ["KeyError", "no such tool", "test_outside.py"]),
         (_silent, ["did not call the policy", "llm.base_url"]),
-        (_late, ["0.5 s", "agent.deadline"]),
+        (_late, ["2 s", "agent.deadline"]),
         (_both, ["returned a reward and posted one"]),
         (returning("great"), ["'great'", "expected a number"]),
         (returning(float("nan")), ["nan"]),
@@ -166,7 +166,7 @@ def _both(task: Task, llm: Endpoint) -> float:
 )
 def test_unusable_attempt_says_why(attempt: Attempt, function: Function, facts: Sequence[str]) -> None:
     counts: dict[str, int] = {}
-    found = attempt(function, deadline=0.5, counts=counts)
+    found = attempt(function, deadline=2.0, counts=counts)
     assert (found.stop, counts["failures"]) == (StopReason.FUNCTION_FAILED, 1)
     for fact in facts:
         assert fact in str(found.failure)

@@ -125,11 +125,10 @@ def conclude(attempt: OpenRollout, failure: str | None, source: str) -> Trajecto
     if not rollout.counts.calls:
         failure = failure or f"{source} did not call the policy; send its requests to llm.base_url"
         return rollout.finish(StopReason.FUNCTION_FAILED, failure)
-    if rollout.limit is not None:  # a failure is then the policy's own: it used up its context or its calls
-        return rollout.finish(rollout.limit)
-    if failure is not None:
-        return rollout.finish(StopReason.FUNCTION_FAILED, failure)
-    return rollout.finish(StopReason.ANSWERED)
+    if failure is None:
+        return rollout.finish(StopReason.ANSWERED)
+    # If the policy has used up its context or its calls, and has got no reply since, it is the cause of the failure.
+    return rollout.finish(rollout.limit or StopReason.FUNCTION_FAILED, failure)
 
 
 def check_agent(config: AgentConfig) -> None:

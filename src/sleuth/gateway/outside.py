@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from starlette.routing import BaseRoute
+
 from sleuth.agent.conversation import OnText
 from sleuth.agent.episode import Agent, Runner
 from sleuth.agent.loading import AgentSpec, build_agent, build_toolbox, require_search
 from sleuth.agent.task import Task
 from sleuth.agent.tools import Tool, Toolbox
-from sleuth.config.agent import AgentConfig
+from sleuth.config.agent import REMOTE, AgentConfig
 from sleuth.config.hooks import IMPORT
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
@@ -27,8 +29,6 @@ from sleuth.gateway.server import Gateway, GatewayLimits, OpenRollout
 from sleuth.gateway.workers import LocalWorkers, RemoteWorkers, worker_token
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question, Score, StopReason, Trajectory
-
-REMOTE = "worker"  # agent.run of attempts that wait for `sleuth worker` processes
 
 
 @dataclass(slots=True)
@@ -94,22 +94,24 @@ class OutsideAgent:
         endpoint = self.gateway.open(rollout)
         try:
             score = await self._launcher.launch(rollout.task, endpoint, self.config.deadline)
-            self._set_reward(rollout, score)
+            set_reward(rollout, score, self.config.source)
         except FunctionFailed as error:
             failure = str(error)
         finally:
             attempt = self.gateway.close(rollout.id)
         return conclude(attempt, failure, self.config.source)
 
-    def _set_reward(self, rollout: Rollout, score: Score | None) -> None:
-        if score is None:
-            return
-        if rollout.reward is not None:
-            raise FunctionFailed(f"{self.config.source} returned a reward and posted one; do one of the two")
-        try:
-            rollout.set_reward(score)
-        except ApiError as error:
-            raise FunctionFailed(f"{self.config.source} returned a bad reward: {error}") from error
+
+def set_reward(rollout: Rollout, score: Score | None, source: str) -> None:
+    """Set the reward that `source` returned, if any; raises FunctionFailed if the agent has also posted one."""
+    if score is None:
+        return
+    if rollout.reward is not None:
+        raise FunctionFailed(f"{source} returned a reward and posted one; do one of the two")
+    try:
+        rollout.set_reward(score)
+    except ApiError as error:
+        raise FunctionFailed(f"{source} returned a bad reward: {error}") from error
 
 
 def conclude(attempt: OpenRollout, failure: str | None, source: str) -> Trajectory:
@@ -151,6 +153,19 @@ def build_launcher(config: Config, folder: Path | None) -> Launcher:
     return FunctionLauncher(str(agent.run))
 
 
+def build_gateway(config: Config, tools: Toolbox | None, routes: Sequence[BaseRoute] = ()) -> Gateway:
+    """Build the configured gateway; `tools` answers searches, `routes` are served too."""
+    seconds = config.agent.deadline
+    return Gateway(
+        config.gateway.host,
+        config.gateway.port,
+        tools=tools,
+        helper=FrozenModel.of(config.gateway.helper, seconds),
+        limits=GatewayLimits(call_seconds=seconds),
+        routes=routes,
+    )
+
+
 def build_runner(
     config: Config,
     engine: Engine,
@@ -163,15 +178,8 @@ def build_runner(
     if not config.agent.is_outside:
         return build_agent(config, engine, tokens, index, recording, tools)
     toolbox = build_toolbox(config, index, recording, tools)
-    launcher, seconds = build_launcher(config, recording.parent), config.agent.deadline
-    gateway = Gateway(
-        config.gateway.host,
-        config.gateway.port,
-        tools=toolbox if config.has_index else None,
-        helper=FrozenModel.of(config.gateway.helper, seconds),
-        limits=GatewayLimits(call_seconds=seconds),
-        routes=launcher.routes,
-    )
+    launcher = build_launcher(config, recording.parent)
+    gateway = build_gateway(config, toolbox if config.has_index else None, launcher.routes)
     return OutsideAgent(engine, tokens, toolbox, config.agent, gateway, launcher)
 
 

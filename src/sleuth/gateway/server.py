@@ -159,8 +159,10 @@ class Gateway:
         return Endpoint(f"{self.url}/rollout/{rollout.id}/v1", rollout.key)
 
     def close(self, rollout_id: str) -> OpenRollout:
-        """Refuse further requests of a rollout, end those in flight, and return the attempt."""
-        attempt = self._attempts.pop(rollout_id)
+        """Refuse further requests of an open rollout, end those in flight, and return the attempt."""
+        attempt = self._attempts.pop(rollout_id, None)
+        if attempt is None:
+            raise RuntimeError("this attempt has ended: it was finished before, or its gateway was closed")
         attempt.close()
         self._ended[rollout_id] = None
         while len(self._ended) > MAX_CLOSED:

@@ -21,6 +21,7 @@ from sleuth.engines.build import load_engine
 from sleuth.errors import ConfigError, FunctionFailed, SearchUnavailable
 from sleuth.gateway.agent_function import load_agent
 from sleuth.gateway.api import ApiError
+from sleuth.gateway.calls import count_forks
 from sleuth.gateway.command import CommandLauncher, split_command
 from sleuth.gateway.frozen_model import FrozenModel
 from sleuth.gateway.launcher import AttemptLost, FunctionLauncher, Launcher
@@ -47,7 +48,7 @@ class OutsideCounts:
         self.attempts += 1
         self.calls += rollout.counts.calls
         self.segments += len(trajectory.segments)
-        self.forks += rollout.forks
+        self.forks += count_forks([segment.role for segment in trajectory.segments])
         self.rewritten += rollout.counts.rewritten
         self.helper_calls += rollout.counts.helper_calls
         self.failures += not trajectory.stop.usable

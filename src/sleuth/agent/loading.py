@@ -211,7 +211,7 @@ class RemoteAgentSpec:
 
 def describe_agent(name: str, options: AgentOptions, questions: Path | None) -> AgentSpec:
     """Describe the agent of a run folder, a model folder or a hub name, without loading its weights."""
-    require_effective(options.settings, ("agent.", "engine.", "retrieval.", "model.dtype"))
+    require_effective(options.settings, ("agent.", "engine.", "gateway.", "retrieval.", "model.dtype"))
     folder = Path(name)
     if (folder / "manifest.json").is_file():
         return _run_spec(Run.open(folder), options, questions)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -15,21 +15,67 @@ _loops: dict[int, tuple[asyncio.AbstractEventLoop, threading.Thread]] = {}  # by
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in the background loop and wait for it; an interrupt cancels it."""
+    """Run a coroutine in the background loop and wait for it; an interrupt cancels it and waits for its end."""
     if threading.current_thread() is _background()[1]:
         work.close()
         raise RuntimeError("a blocking call inside the event loop of Sleuth would never return; await its _async form")
-    future = _submit(work)
+    task = _Task(work)
     try:
-        return future.result()
+        task.start()
+        return task.outcome.result()
     except BaseException:
-        future.cancel()
+        task.cancel()
+        wait([task.outcome])
         raise
 
 
 async def run_async(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in the background loop, and await it from any other loop."""
-    return await asyncio.wrap_future(_submit(work))
+    """Run a coroutine in the background loop, and await it from any other loop; cancelling the caller cancels it."""
+    task = _Task(work)
+    task.start()
+    outcome = asyncio.wrap_future(task.outcome)
+    try:
+        return await asyncio.shield(outcome)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.gather(outcome, return_exceptions=True)
+        raise
+
+
+class _Task(Generic[Result]):
+    """A task in the background loop; it has an outcome only when it has ended, also after it was cancelled.
+
+    The future of asyncio.run_coroutine_threadsafe is done as soon as it is cancelled, before the task has cleaned up.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, Result]) -> None:
+        self.outcome: Future[Result] = Future()
+        self._work, self._loop = work, _background()[0]
+        self._task: asyncio.Task[Result] | None = None
+
+    def start(self) -> None:
+        self._loop.call_soon_threadsafe(self._start)
+
+    def cancel(self) -> None:
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:  # the interrupt came before the start
+            self._work.close()
+            self.outcome.cancel()
+
+    def _end(self, task: "asyncio.Task[Result]") -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self.outcome.set_result(task.result())
+        else:
+            self.outcome.set_exception(error)
 
 
 class Stream(Generic[Item]):
@@ -61,10 +107,6 @@ async def _next(items: AsyncGenerator[Item, None]) -> Item | None:
 
 async def _close(items: AsyncGenerator[Any, None]) -> None:
     await items.aclose()
-
-
-def _submit(work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-    return asyncio.run_coroutine_threadsafe(work, _background()[0])
 
 
 def _background() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:

@@ -1,6 +1,6 @@
 """The gateway in Python: a model behind OpenAI-compatible endpoints; calls become trajectories for any trainer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -12,12 +12,13 @@ from sleuth.api import background
 from sleuth.api.agent import ASKED, AnyIndex, Settings, as_task, index_name, setting_lines
 from sleuth.api.console import quiet_transformers
 from sleuth.api.run import Run
+from sleuth.config.agent import REMOTE
 from sleuth.engines.base import Session
 from sleuth.engines.build import load_engine
 from sleuth.gateway import server
 from sleuth.gateway.agent_function import as_score
 from sleuth.gateway.endpoint import Endpoint
-from sleuth.gateway.outside import REMOTE, conclude
+from sleuth.gateway.outside import build_gateway, conclude, set_reward
 from sleuth.gateway.rollout import Policy, Rollout
 from sleuth.records import Question, Score, Trajectory
 
@@ -41,9 +42,9 @@ class Gateway:
         tools = build_toolbox(config, spec.index, spec.recording) if config.has_index else None
         with quiet_transformers():
             engine, tokens = load_engine(config, spec.weights)
-        limits = server.GatewayLimits(call_seconds=config.agent.deadline)
         self._policy, self._version, self._opened = Policy.of(engine, tokens, config.agent), 0, 0
-        self._server = server.Gateway(config.gateway.host, config.gateway.port, tools=tools, limits=limits)
+        self._sessions: dict[str, AbstractContextManager[Session]] = {}  # of open rollouts, by id
+        self._server = build_gateway(config, tools)
         self._server.__enter__()
 
     @property
@@ -71,9 +72,9 @@ class Gateway:
         return self._version
 
     def close(self) -> None:
-        """Stop the server and the engine; open rollouts are refused from now on."""
+        """Stop the server and the engine; rollouts that are still open are lost."""
         self._server.__exit__()
-        background.run(self._policy.engine.close())
+        background.run(self._close())
 
     def __enter__(self) -> Self:
         return self
@@ -88,17 +89,29 @@ class Gateway:
         self._opened += 1
         session = self._policy.engine.session(self._opened)
         rollout = Rollout(self._policy, task, session.__enter__())
-        return GatewayRollout(self._server, rollout, session, self._server.open(rollout))
+        self._sessions[rollout.id] = session
+        return GatewayRollout(rollout, self._server.open(rollout), self._end)
+
+    async def _close(self) -> None:
+        for rollout_id in list(self._sessions):
+            self._exit_session(rollout_id)
+        await self._policy.engine.close()
+
+    def _end(self, rollout_id: str) -> server.OpenRollout:
+        attempt = self._server.close(rollout_id)
+        self._exit_session(rollout_id)
+        return attempt
+
+    def _exit_session(self, rollout_id: str) -> None:
+        self._sessions.pop(rollout_id).__exit__(None, None, None)
 
 
 class GatewayRollout:
     """One attempt: pass `endpoint` to the agent, then `finish` to get the trajectory."""
 
-    def __init__(
-        self, gateway: server.Gateway, rollout: Rollout, session: AbstractContextManager[Session], endpoint: Endpoint
-    ) -> None:
+    def __init__(self, rollout: Rollout, endpoint: Endpoint, end: Callable[[str], server.OpenRollout]) -> None:
         self.endpoint = endpoint
-        self._gateway, self._rollout, self._session = gateway, rollout, session
+        self._rollout, self._end = rollout, end
 
     @property
     def task(self) -> Task:
@@ -107,7 +120,8 @@ class GatewayRollout:
     def finish(self, reward: float | Score | None = None, *, failure: str | None = None) -> Trajectory:
         """End the attempt; its segments have token ids, the mask of sampled tokens, and their logprobs and versions.
 
-        `reward` replaces one that the agent would post. `failure` says why the attempt is unusable.
+        `reward` is for an agent that posts none: with both, FunctionFailed is raised. `failure` says why the attempt is
+        unusable. Raises RuntimeError if the attempt was finished before, or the gateway was closed.
         """
         return background.run(self._finish(reward, failure))
 
@@ -116,9 +130,6 @@ class GatewayRollout:
         return await background.run_async(self._finish(reward, failure))
 
     async def _finish(self, reward: float | Score | None, failure: str | None) -> Trajectory:
-        score = as_score("finish", reward)
-        if score is not None:
-            self._rollout.set_reward(score)
-        attempt = self._gateway.close(self._rollout.id)
-        self._session.__exit__(None, None, None)
-        return conclude(attempt, failure, "the agent")
+        if not self._rollout.closed:
+            set_reward(self._rollout, as_score("finish", reward), "the caller of finish")
+        return conclude(self._end(self._rollout.id), failure, "the agent")

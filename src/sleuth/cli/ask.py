@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from rich.console import Console
 from rich.text import Text
@@ -13,9 +13,6 @@ from sleuth.cli.terminal import Terminal, silence_transformers
 from sleuth.errors import ConfigError, InputError
 from sleuth.records import StopReason
 from sleuth.runs.run import Run
-
-if TYPE_CHECKING:
-    pass
 
 STYLES = {"think": "dim", "search": "cyan", "information": "green", "answer": "bold"}
 STYLES |= {"tool_call": "cyan", "tool_response": "green"}

@@ -14,6 +14,7 @@ TOOL_SOURCES = ("import:", "mcp:http://", "mcp:https://")
 SINGLE = ("direct", "cot", "rag")  # single-turn methods; each has a prompt of the same name
 UNSEARCHED = ("direct", "cot")  # methods that never search
 OUTSIDE = ("run", "command")  # settings that select an agent not written for Sleuth, which makes the next ones unused
+REMOTE = "worker"  # agent.run of attempts that wait for `sleuth worker` processes
 OWN_AGENT = ("protocol", "prompt", "tools", "tool_limits", "searches", "observation_tokens")
 
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, NoReturn
 
-from sleuth.config.hooks import describe_exception
 from sleuth.errors import FunctionFailed, SleuthError
-from sleuth.gateway.agent_function import AgentFunction, as_score
+from sleuth.gateway.agent_function import AgentFunction, agent_failures, as_score, as_score_async
 from sleuth.gateway.assignment import Assignment, reward_to_json
 
 PR_SET_PDEATHSIG = 1
@@ -208,14 +207,10 @@ def _serve_attempts(connection: socket.socket, server: int, spec: str, function:
 
 
 def _attempt(runner: asyncio.Runner, spec: str, function: AgentFunction, assignment: Assignment) -> Outcome:
-    async def finish(result: Any) -> Any:
-        return await result
-
     try:
-        result = function(assignment.task, assignment.endpoint)
-        score = as_score(spec, runner.run(finish(result)) if isawaitable(result) else result)
+        with agent_failures(spec):
+            result = function(assignment.task, assignment.endpoint)  # outside the loop: a plain agent may run its own
+            score = runner.run(as_score_async(spec, result)) if isawaitable(result) else as_score(spec, result)
     except FunctionFailed as error:
         return {"error": str(error)}
-    except BaseException as error:  # including SystemExit: only this attempt ends
-        return {"error": describe_exception(spec, error)}
     return {"reward": reward_to_json(score)}

@@ -1,6 +1,6 @@
 """A call to the policy and its reply, independent of the API through which the call arrived."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -49,6 +49,11 @@ class Call:
     min_p: float | None = None
     seed: int | None = None
     n: int = 1
+
+
+def count_forks(roles: Collection[str]) -> int:
+    """Return how many segments, given by their roles, branch off or restart an earlier conversation of their role."""
+    return len(roles) - len(set(roles))
 
 
 class FinishReason(StrEnum):

@@ -1,22 +1,17 @@
 """Launchers start an outside agent for each attempt; this one calls a Python function in the process of the trainer."""
 
 import asyncio
-import threading
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
-from inspect import isawaitable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 from starlette.routing import BaseRoute
 
 from sleuth.agent.task import Task
-from sleuth.config.hooks import describe_exception, is_async
 from sleuth.errors import FunctionFailed, SleuthError
-from sleuth.gateway.agent_function import load_agent
+from sleuth.gateway.agent_function import LoopThread, call_agent, load_agent
 from sleuth.gateway.endpoint import Endpoint
+from sleuth.records import Score
 from sleuth.retrieval.backends import in_daemon_thread
-
-Result = TypeVar("Result")
 
 
 class AttemptLost(SleuthError):
@@ -32,8 +27,8 @@ class Launcher(Protocol):
     def start(self, url: str) -> None:
         """Called once, when the gateway accepts requests at `url`."""
 
-    async def launch(self, task: Task, endpoint: Endpoint, deadline: float) -> object:
-        """Run the agent for at most `deadline` seconds and return what it returned: a number, a Score or None.
+    async def launch(self, task: Task, endpoint: Endpoint, deadline: float) -> Score | None:
+        """Run the agent for at most `deadline` seconds and return its reward, if it returned one.
 
         Raises FunctionFailed if the agent fails or is too slow, AttemptLost if its process vanished. Called in the
         event loop of the engine; if the call is cancelled, the agent is stopped.
@@ -45,25 +40,6 @@ class Launcher(Protocol):
 
 def describe_deadline(spec: str, deadline: float) -> str:
     return f"{spec!r} did not return within {deadline:g} s (agent.deadline)"
-
-
-class LoopThread:
-    """An event loop in a daemon thread; closing it cancels its tasks."""
-
-    def __init__(self, name: str) -> None:
-        self._loop: Future[asyncio.AbstractEventLoop] = Future()
-        self._closed = asyncio.Event()
-        threading.Thread(target=asyncio.run, args=(self._run(),), name=name, daemon=True).start()
-
-    def submit(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-        return asyncio.run_coroutine_threadsafe(work, self._loop.result())
-
-    def close(self) -> None:
-        self._loop.result().call_soon_threadsafe(self._closed.set)
-
-    async def _run(self) -> None:
-        self._loop.set_result(asyncio.get_running_loop())
-        await self._closed.wait()
 
 
 class FunctionLauncher:
@@ -80,21 +56,13 @@ class FunctionLauncher:
     def start(self, url: str) -> None:
         """No-op: the endpoint of an attempt has the address."""
 
-    async def launch(self, task: Task, endpoint: Endpoint, deadline: float) -> object:
-        work = self._thread.submit(self._call(task, endpoint))
+    async def launch(self, task: Task, endpoint: Endpoint, deadline: float) -> Score | None:
+        work = self._thread.submit(call_agent(self._spec, self._function, task, endpoint, in_daemon_thread))
         try:
-            async with asyncio.timeout(deadline) as limit:
+            async with asyncio.timeout(deadline):
                 return await asyncio.wrap_future(work)
-        except Exception as error:
-            late = isinstance(error, TimeoutError) and limit.expired()
-            sentence = describe_deadline(self._spec, deadline) if late else describe_exception(self._spec, error)
-            raise FunctionFailed(sentence) from error
-
-    async def _call(self, task: Task, endpoint: Endpoint) -> object:
-        if is_async(self._function):
-            return await self._function(task, endpoint)
-        result = await in_daemon_thread(lambda: self._function(task, endpoint))
-        return await result if isawaitable(result) else result
+        except TimeoutError:
+            raise FunctionFailed(describe_deadline(self._spec, deadline)) from None
 
     def close(self) -> None:
         self._thread.close()

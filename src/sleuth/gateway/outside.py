@@ -6,19 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from starlette.routing import BaseRoute
+
 from sleuth.agent.conversation import OnText
 from sleuth.agent.episode import Agent, Runner
 from sleuth.agent.loading import AgentSpec, build_agent, build_toolbox, require_search
 from sleuth.agent.task import Task
 from sleuth.agent.tools import Tool, Toolbox
-from sleuth.config.agent import AgentConfig
+from sleuth.config.agent import REMOTE, AgentConfig
 from sleuth.config.hooks import IMPORT
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.engines.build import load_engine
 from sleuth.errors import ConfigError, FunctionFailed, SearchUnavailable
-from sleuth.gateway.agent_function import as_score, load_agent
+from sleuth.gateway.agent_function import load_agent
 from sleuth.gateway.api import ApiError
+from sleuth.gateway.calls import count_forks
 from sleuth.gateway.command import CommandLauncher, split_command
 from sleuth.gateway.frozen_model import FrozenModel
 from sleuth.gateway.launcher import AttemptLost, FunctionLauncher, Launcher
@@ -26,9 +29,7 @@ from sleuth.gateway.rollout import CallTimes, Policy, Rollout
 from sleuth.gateway.server import Gateway, GatewayLimits, OpenRollout
 from sleuth.gateway.workers import LocalWorkers, RemoteWorkers, worker_token
 from sleuth.model.tokens import Tokens
-from sleuth.records import Question, StopReason, Trajectory
-
-REMOTE = "worker"  # agent.run of attempts that wait for `sleuth worker` processes
+from sleuth.records import Question, Score, StopReason, Trajectory
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ class OutsideCounts:
         self.attempts += 1
         self.calls += rollout.counts.calls
         self.segments += len(trajectory.segments)
-        self.forks += rollout.forks
+        self.forks += count_forks([segment.role for segment in trajectory.segments])
         self.rewritten += rollout.counts.rewritten
         self.helper_calls += rollout.counts.helper_calls
         self.failures += not trajectory.stop.usable
@@ -93,24 +94,25 @@ class OutsideAgent:
         failure: str | None = None
         endpoint = self.gateway.open(rollout)
         try:
-            returned = await self._launcher.launch(rollout.task, endpoint, self.config.deadline)
-            self._set_reward(rollout, returned)
+            score = await self._launcher.launch(rollout.task, endpoint, self.config.deadline)
+            set_reward(rollout, score, self.config.source)
         except FunctionFailed as error:
             failure = str(error)
         finally:
             attempt = self.gateway.close(rollout.id)
         return conclude(attempt, failure, self.config.source)
 
-    def _set_reward(self, rollout: Rollout, returned: object) -> None:
-        score = as_score(self.config.source, returned)
-        if score is None:
-            return
-        if rollout.reward is not None:
-            raise FunctionFailed(f"{self.config.source} returned a reward and posted one; do one of the two")
-        try:
-            rollout.set_reward(score)
-        except ApiError as error:
-            raise FunctionFailed(f"{self.config.source} returned a bad reward: {error}") from error
+
+def set_reward(rollout: Rollout, score: Score | None, source: str) -> None:
+    """Set the reward that `source` returned, if any; raises FunctionFailed if the agent has also posted one."""
+    if score is None:
+        return
+    if rollout.reward is not None:
+        raise FunctionFailed(f"{source} returned a reward and posted one; do one of the two")
+    try:
+        rollout.set_reward(score)
+    except ApiError as error:
+        raise FunctionFailed(f"{source} returned a bad reward: {error}") from error
 
 
 def conclude(attempt: OpenRollout, failure: str | None, source: str) -> Trajectory:
@@ -126,11 +128,10 @@ def conclude(attempt: OpenRollout, failure: str | None, source: str) -> Trajecto
     if not rollout.counts.calls:
         failure = failure or f"{source} did not call the policy; send its requests to llm.base_url"
         return rollout.finish(StopReason.FUNCTION_FAILED, failure)
-    if rollout.limit is not None:  # a failure is then the policy's own: it used up its context or its calls
-        return rollout.finish(rollout.limit)
-    if failure is not None:
-        return rollout.finish(StopReason.FUNCTION_FAILED, failure)
-    return rollout.finish(StopReason.ANSWERED)
+    if failure is None:
+        return rollout.finish(StopReason.ANSWERED)
+    # If the policy has used up its context or its calls, and has got no reply since, it is the cause of the failure.
+    return rollout.finish(rollout.limit or StopReason.FUNCTION_FAILED, failure)
 
 
 def check_agent(config: AgentConfig) -> None:
@@ -153,6 +154,19 @@ def build_launcher(config: Config, folder: Path | None) -> Launcher:
     return FunctionLauncher(str(agent.run))
 
 
+def build_gateway(config: Config, tools: Toolbox | None, routes: Sequence[BaseRoute] = ()) -> Gateway:
+    """Build the configured gateway; `tools` answers searches, `routes` are served too."""
+    seconds = config.agent.deadline
+    return Gateway(
+        config.gateway.host,
+        config.gateway.port,
+        tools=tools,
+        helper=FrozenModel.of(config.gateway.helper, seconds),
+        limits=GatewayLimits(call_seconds=seconds),
+        routes=routes,
+    )
+
+
 def build_runner(
     config: Config,
     engine: Engine,
@@ -165,15 +179,8 @@ def build_runner(
     if not config.agent.is_outside:
         return build_agent(config, engine, tokens, index, recording, tools)
     toolbox = build_toolbox(config, index, recording, tools)
-    launcher, seconds = build_launcher(config, recording.parent), config.agent.deadline
-    gateway = Gateway(
-        config.gateway.host,
-        config.gateway.port,
-        tools=toolbox if config.has_index else None,
-        helper=FrozenModel.of(config.gateway.helper, seconds),
-        limits=GatewayLimits(call_seconds=seconds),
-        routes=launcher.routes,
-    )
+    launcher = build_launcher(config, recording.parent)
+    gateway = build_gateway(config, toolbox if config.has_index else None, launcher.routes)
     return OutsideAgent(engine, tokens, toolbox, config.agent, gateway, launcher)
 
 

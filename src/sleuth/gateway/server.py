@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -101,15 +102,25 @@ class OpenRollout:
     _pending: set[Future[Any]] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def submit(self, work: Coroutine[Any, Any, Result], limit: int) -> Future[Result]:
-        """Run a coroutine in the engine's loop; raises ApiError if the attempt has ended or has too many requests."""
+    def submit(self, work: Coroutine[Any, Any, Result], limit: float = inf) -> Future[Result]:
+        """Run a coroutine in the engine's loop; raises ApiError if the attempt has ended or has `limit` requests."""
+        try:
+            return self._add(lambda: asyncio.run_coroutine_threadsafe(work, self.loop), limit)
+        except ApiError:
+            work.close()
+            raise
+
+    def hold(self, limit: float) -> Future[None]:
+        """Count a request that another server answers until its future is cancelled, as it is when the attempt ends."""
+        return self._add(Future, limit)
+
+    def _add(self, start: Callable[[], Future[Result]], limit: float) -> Future[Result]:
         with self._lock:
-            if self._closed or self.loop.is_closed() or len(self._pending) >= limit:
-                work.close()
-                if len(self._pending) >= limit and not self._closed:
-                    raise ApiError(429, f"{limit} requests of this rollout are open; wait for their replies")
+            if self._closed or self.loop.is_closed():
                 raise closed()
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            if len(self._pending) >= limit:
+                raise ApiError(429, f"{limit} requests of this rollout are open; wait for their replies")
+            future = start()
             self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
@@ -159,8 +170,10 @@ class Gateway:
         return Endpoint(f"{self.url}/rollout/{rollout.id}/v1", rollout.key)
 
     def close(self, rollout_id: str) -> OpenRollout:
-        """Refuse further requests of a rollout, end those in flight, and return the attempt."""
-        attempt = self._attempts.pop(rollout_id)
+        """Refuse further requests of an open rollout, end those in flight, and return the attempt."""
+        attempt = self._attempts.pop(rollout_id, None)
+        if attempt is None:
+            raise RuntimeError("this attempt has ended: it was finished before, or its gateway was closed")
         attempt.close()
         self._ended[rollout_id] = None
         while len(self._ended) > MAX_CLOSED:
@@ -229,7 +242,12 @@ class Gateway:
         attempt, limits = self._attempt(request), self._limits
         body = await self._body(request)
         if self._helper is not None and _model_of(body) == self._helper.model:
-            return await self._helper.forward(path, body, request, partial(self._record_helper, attempt))
+            held = attempt.hold(limits.calls)
+            try:
+                return await self._helper.forward(path, body, request, held, partial(_record_helper, attempt))
+            except BaseException:
+                held.cancel()
+                raise
         received = time.perf_counter()
         parsed = api.parse(body)
         if not parsed.is_policy:
@@ -282,13 +300,6 @@ class Gateway:
 
     async def _health(self, _: Request) -> Response:
         return _json({"status": "ok", "rollouts": len(self._attempts)})
-
-    def _record_helper(self, attempt: OpenRollout, text: str) -> None:
-        async def record() -> None:
-            attempt.rollout.record_helper(text)
-
-        with suppress(ApiError):  # the attempt has ended
-            attempt.submit(record(), self._limits.calls)
 
     async def _wait(self, future: Future[Result], request: Request) -> Result:
         """Wait for work in the engine's loop; cancel it if the client disconnects or it takes too long."""
@@ -393,17 +404,27 @@ class _Stream(Response):
 
     async def _next(self) -> tuple[int, str] | Future[Reply] | None:
         """Return the next item, or None after a pause; raises ApiError if the call takes too long."""
-        try:
-            async with asyncio.timeout(KEEP_ALIVE_SECONDS):
-                return await self._items.get()
-        except TimeoutError:
-            if self._loop.time() > self._ends:
-                raise _too_slow(self._seconds) from None
+        assert self._future is not None  # noqa: S101  start has set it
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(min(self._ends, self._loop.time() + KEEP_ALIVE_SECONDS)):
+                item = await self._items.get()
+            if self._loop.time() < self._ends or self._future.done():
+                return item
+        if self._loop.time() < self._ends:
             return None
+        raise _too_slow(self._seconds)
 
     def _put(self, item: tuple[int, str] | Future[Reply]) -> None:
         with suppress(RuntimeError):  # the gateway was stopped
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+
+def _record_helper(attempt: OpenRollout, text: str) -> None:
+    async def record() -> None:
+        attempt.rollout.record_helper(text)
+
+    with suppress(ApiError):  # the attempt has ended
+        attempt.submit(record())
 
 
 def closed() -> ApiError:

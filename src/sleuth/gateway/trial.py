@@ -11,6 +11,7 @@ from sleuth.agent.conversation import OnText
 from sleuth.agent.episode import run_batch
 from sleuth.agent.task import Task
 from sleuth.config.tree import Config
+from sleuth.gateway.calls import count_forks
 from sleuth.gateway.outside import OutsideAgent, OutsideCounts
 from sleuth.gateway.rollout import CallTimes
 from sleuth.records import Score, StopReason, Trajectory
@@ -35,8 +36,7 @@ class ScoredAttempt:
 
     @property
     def forks(self) -> int:
-        """Segments beyond the first of each role."""
-        return len(self.trajectory.segments) - len({segment.role for segment in self.trajectory.segments})
+        return count_forks([segment.role for segment in self.trajectory.segments])
 
     @property
     def is_unanswered(self) -> bool:

@@ -16,15 +16,14 @@ import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from inspect import isawaitable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import httpx
 
-from sleuth.config.hooks import describe_exception, is_async
 from sleuth.credentials import authorization_header, token_from_env
 from sleuth.errors import FunctionFailed, InputError, SleuthError, UserError
-from sleuth.gateway.agent_function import AgentFunction, as_score, load_agent
+from sleuth.gateway.agent_function import AgentFunction, LoopThread, call_agent, load_agent
 from sleuth.gateway.agent_processes import Outcome, PoolBroken, ProcessPool
 from sleuth.gateway.assignment import Assignment, reward_to_json
 from sleuth.gateway.endpoint import TOKEN_ENV
@@ -70,29 +69,22 @@ class ThreadExecutor:
 
     def __init__(self, spec: str, function: AgentFunction) -> None:
         self._spec, self._function = spec, function
-        self._loop = asyncio.new_event_loop()  # an agent that blocks it does not stop heartbeats
+        self._loop = LoopThread("agents")  # an agent that blocks it does not stop heartbeats
         self._threads = ThreadPoolExecutor(MAX_THREADS, "agent")
-        threading.Thread(target=self._loop.run_forever, name="agents", daemon=True).start()
 
     async def run(self, assignment: Assignment) -> Outcome:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._attempt(assignment), self._loop))
+        return await asyncio.wrap_future(self._loop.submit(self._attempt(assignment)))
 
     async def _attempt(self, assignment: Assignment) -> Outcome:
-        arguments = assignment.task, assignment.endpoint
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._threads)
         try:
-            if is_async(self._function):
-                result = self._function(*arguments)
-            else:
-                result = await self._loop.run_in_executor(self._threads, self._function, *arguments)
-            score = as_score(self._spec, await result if isawaitable(result) else result)
+            score = await call_agent(self._spec, self._function, assignment.task, assignment.endpoint, in_thread)
         except FunctionFailed as error:
             return {"error": str(error)}
-        except (Exception, SystemExit) as error:
-            return {"error": describe_exception(self._spec, error)}
         return {"reward": reward_to_json(score)}
 
     async def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.close()
 
 
 class Unregistered(SleuthError):

@@ -26,6 +26,7 @@ from sleuth.gateway.worker import USER_ERROR
 from sleuth.http.requests import cancel_on_disconnect, parse_body, read_body
 from sleuth.http.responses import JSON, HttpProblem, encode_json
 from sleuth.records import Score
+from sleuth.runs.atomic import atomic_write, write_private
 
 TOKEN_FILE = "gateway-token"  # noqa: S105 (the name of a file)
 MAX_BODY = 2**20
@@ -213,11 +214,11 @@ def worker_token(folder: Path | None) -> str:
     if token := os.environ.get(TOKEN_ENV, "").strip():
         return token
     path = None if folder is None else folder / TOKEN_FILE
-    if path is not None and path.is_file():
-        return path.read_text().strip()
+    if path is not None and path.is_file() and (token := path.read_text().strip()):
+        return token
     token = secrets.token_urlsafe(24)
     if path is not None:
-        path.touch(mode=0o600)
-        path.write_text(f"{token}\n")
+        with atomic_write(path) as temporary:
+            write_private(temporary, f"{token}\n".encode())
         sys.stderr.write(f"sleuth: {path} has the token of workers; set {TOKEN_ENV} to it where they run\n")
     return token

@@ -308,7 +308,7 @@ def failure_examples(trajectories: Iterable[Trajectory]) -> dict[str, str]:
     """Return an example failure for each lost-episode metric, to append to a sentence."""
     examples: dict[str, str] = {}
     for each in trajectories:
-        if each.failure:
+        if each.failure and not each.stop.usable:
             for metric in (stop_metric(each.stop), UNUSABLE):
                 examples.setdefault(metric, f", for example: {each.failure}")
     return examples

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sleuth.agent.tools import Usage
 from sleuth.engines.paged.scheduler import EngineStats
+from sleuth.gateway.calls import count_forks
 from sleuth.gateway.outside import OutsideCounts
 from sleuth.model.packing import WEIGHT, Pack
 from sleuth.model.policy import Policy
@@ -160,7 +161,7 @@ def segment_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     count = len(trajectories)
     return {
         "segment/count": len(segments) / count,
-        "segment/forks": sum(segment.parent is not None for segment in segments) / count,
+        "segment/forks": sum(count_forks([each.role for each in one.segments]) for one in trajectories) / count,
         **{name: total / count for name, total in sorted(tokens.items())},
     }
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
+from sleuth.config.agent import REMOTE
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError, TrainingStopped
 from sleuth.runs.interruption import INTERRUPTION
@@ -153,6 +154,16 @@ def require_supported(config: Config, world: int) -> None:
     if config.retrieval.record and world > 1:
         raise ConfigError(
             f"retrieval.record = true supports one process, but {world} would write the same file; leave out --nproc"
+        )
+    if config.gateway.port and world > 1:
+        raise ConfigError(
+            f"gateway.port = {config.gateway.port} supports one process, but {world} would each open a gateway there; "
+            "remove it, or leave out --nproc"
+        )
+    if config.agent.run == REMOTE and world > 1:
+        raise ConfigError(
+            f"agent.run = {REMOTE} supports one process, but {world} would each have a gateway with its own address; "
+            "leave out --nproc, or name the agent itself: agent.run = import:package.function"
         )
 
 

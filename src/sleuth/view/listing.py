@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sleuth.gateway.calls import count_forks
 from sleuth.http.responses import HttpProblem
 from sleuth.records import Outcome
 from sleuth.runs.trajectory import InvalidRow, segment_rows
@@ -63,7 +64,7 @@ def brief(at: TrajectoryId, row: Mapping[str, Any]) -> Tree:
         "tokens": tokens,
         "tokens_sampled": sampled,
         "segments": len(segments),
-        "forks": max(0, len(segments) - 1),
+        "forks": count_forks([segment.get("role") or "" for segment in segments]),
         "reward_by": None if row.get("reward") is None else "agent",
         "roles": list(dict.fromkeys(segment["role"] for segment in segments if segment.get("role"))),
         "broken": None,

@@ -1,8 +1,10 @@
 """The event loop behind blocking calls."""
 
 import asyncio
+import os
+import signal
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
@@ -43,6 +45,44 @@ def test_cancelling_the_caller_cancels_the_work() -> None:
 
     asyncio.run(caller())
     assert cancelled.wait(5)
+
+
+async def slow_to_close(started: Callable[[], object], closed: list[bool]) -> AsyncGenerator[int, None]:
+    try:
+        yield 0
+        started()
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0.1)
+        closed.append(True)
+
+
+def test_interrupt_of_a_stream_waits_for_its_cleanup() -> None:
+    closed: list[bool] = []
+    with pytest.raises(KeyboardInterrupt):
+        list(background.Stream(lambda: slow_to_close(interrupt, closed)))
+    assert closed == [True]
+
+
+def interrupt() -> None:
+    """Do what Ctrl-C does: the main thread waits in a lock, which only a real signal wakes."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_cancelling_an_async_stream_waits_for_its_cleanup() -> None:
+    closed: list[bool] = []
+
+    async def read() -> None:
+        reader, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert reader is not None
+        async for _ in background.Stream(
+            lambda: slow_to_close(lambda: loop.call_soon_threadsafe(reader.cancel), closed)
+        ):
+            continue
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(read())
+    assert closed == [True]
 
 
 async def numbers(closed: list[bool]) -> AsyncGenerator[int, None]:

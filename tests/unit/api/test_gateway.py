@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, OpenAI
 from transformers import AutoModelForCausalLM
@@ -85,6 +86,37 @@ def test_an_ended_or_unused_attempt_is_unusable(gateway: sleuth.Gateway) -> None
         failed.finish(reward=float("nan"))
     trajectory = failed.finish(failure="the browser crashed")
     assert (trajectory.stop, trajectory.failure) == (StopReason.FUNCTION_FAILED, "the browser crashed")
+
+
+def test_a_posted_reward_is_not_replaced(gateway: sleuth.Gateway) -> None:
+    rollout = gateway.open("Who?")
+    complete(rollout.endpoint)
+    headers = {"x-api-key": rollout.endpoint.api_key}
+    httpx.post(rollout.endpoint.reward_url, json={"reward": 0.5}, headers=headers).raise_for_status()
+    with pytest.raises(FunctionFailed, match="posted one"):
+        rollout.finish(reward=1.0)
+    assert rollout.finish().reward == sleuth.Reward(0.5)
+
+
+def test_an_attempt_that_has_ended_cannot_be_finished() -> None:
+    with sleuth.Gateway("quickstart", settings=SETTINGS) as gateway:
+        finished, lost = gateway.open("Who?"), gateway.open("Who?")
+        finished.finish()
+        with pytest.raises(RuntimeError, match="finished before"):
+            finished.finish(reward=1.0)
+    with pytest.raises(RuntimeError, match="gateway was closed"):
+        lost.finish(reward=1.0)
+
+
+def test_settings_of_the_gateway_and_its_helper_apply() -> None:
+    helper = {"url": "http://127.0.0.1:1/v1", "model": "judge"}
+    with sleuth.Gateway("quickstart", settings={**SETTINGS, "gateway": {"host": "::1", "helper": helper}}) as gateway:
+        assert gateway.url.startswith("http://[::1]:")
+        rollout = gateway.open("Who?")
+        client = OpenAI(base_url=rollout.endpoint.base_url, api_key=rollout.endpoint.api_key, max_retries=0)
+        assert [model.id for model in client.models.list()] == ["policy", "judge"]
+        with pytest.raises(APIStatusError, match="helper"):
+            client.completions.create(model="judge", prompt=PROMPT)
 
 
 def test_a_gateway_needs_no_index_and_a_closed_one_is_gone(tmp_path: Path) -> None:

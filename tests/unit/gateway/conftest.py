@@ -41,6 +41,8 @@ def plain(task, llm):
             raise ValueError(value)
         case "quit":
             sys.exit(value)
+        case "cancel":
+            raise asyncio.CancelledError(value)
         case "text":
             return value
         case "pid":

@@ -94,6 +94,7 @@ def test_reward_error_and_nothing(play: Play) -> None:
         assert "ValueError: x" in (await ask("raise x"))["error"]
         assert "'x'" in (await ask("text x"))["error"]
         assert "SystemExit" in (await ask("quit x"))["error"]
+        assert "CancelledError: x" in (await ask("cancel x"))["error"]
         assert reward(await ask("key")) == 7.0
 
     play(scene)

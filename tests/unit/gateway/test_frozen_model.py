@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from threading import Event
 from typing import Any
 
 import httpx
@@ -12,14 +13,20 @@ from sleuth.config.gateway import HelperConfig
 from sleuth.errors import ConfigError
 from sleuth.gateway.frozen_model import FrozenModel, reply_text
 from sleuth.gateway.rollout import Rollout
-from sleuth.gateway.server import Gateway
+from sleuth.gateway.server import Gateway, GatewayLimits
 from sleuth.records import StopReason, Trajectory
 
 Post = Callable[..., Awaitable[httpx.Response]]
 MESSAGES = [{"role": "user", "content": "Which?"}]
 
 
-def play(rollout: Rollout, url: str, story: Callable[[Post], Awaitable[None]]) -> Trajectory:
+def play(
+    rollout: Rollout,
+    url: str,
+    story: Callable[[Post], Awaitable[None]],
+    gateways: list[Gateway] | None = None,
+    **options: Any,
+) -> Trajectory:
     async def run(gateway: Gateway) -> Trajectory:
         endpoint = gateway.open(rollout)
         async with httpx.AsyncClient(headers={"x-api-key": endpoint.api_key}) as client:
@@ -32,7 +39,9 @@ def play(rollout: Rollout, url: str, story: Callable[[Post], Awaitable[None]]) -
         return rollout.finish(StopReason.ANSWERED)
 
     frozen = FrozenModel(url, "wise", "secret", 5.0)
-    with Gateway(helper=frozen) as gateway:
+    with Gateway(helper=frozen, **options) as gateway:
+        if gateways is not None:
+            gateways.append(gateway)
         return asyncio.run(run(gateway))
 
 
@@ -76,6 +85,56 @@ def test_failures_of_the_server(make_rollout: Callable[..., Rollout], stage: Any
     stage.play = lambda _: stage.scene({"error": {"message": "slow down"}}, 429)
     assert play(make_rollout(), stage.url, refused).turns == ()
     assert play(make_rollout(), "http://127.0.0.1:9/v1", unreachable).turns == ()
+
+
+@pytest.fixture
+def held(stage: Any) -> Iterator[Event]:
+    """Makes the helper wait before it answers, until this is set."""
+    released = Event()
+
+    def play(_: object) -> Any:
+        assert released.wait(10)
+        return stage.said("Bergen")
+
+    stage.play = play
+    yield released
+    released.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 (the state of another thread)
+            await asyncio.sleep(0.01)
+
+
+def test_open_requests_are_bounded_and_all_replies_are_recorded(
+    make_rollout: Callable[..., Rollout], stage: Any, held: Event
+) -> None:
+    async def story(post: Post) -> None:
+        calls = [asyncio.ensure_future(post(model="wise")) for _ in range(2)]
+        await until(lambda: len(stage.heard) == 2)
+        for model in ("wise", "policy"):
+            assert (await post(model=model)).status_code == 429
+        held.set()
+        assert [(await call).status_code for call in calls] == [200, 200]
+        assert (await post(model="wise")).status_code == 200
+
+    found = play(make_rollout(), stage.url, story, limits=GatewayLimits(calls=2))
+    assert [turn.text for turn in found.turns] == ["Bergen"] * 3
+
+
+def test_requests_in_flight_end_with_their_rollout(
+    make_rollout: Callable[..., Rollout], stage: Any, held: Event
+) -> None:
+    async def story(post: Post) -> None:
+        call = asyncio.ensure_future(post(model="wise"))
+        await until(lambda: len(stage.heard) == 1)
+        gateways[0].close(rollout.id)
+        reply = await asyncio.wait_for(call, 5)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (410, "rollout_closed")
+
+    rollout, gateways = make_rollout(), list[Gateway]()
+    assert play(rollout, stage.url, story, gateways).turns == ()
 
 
 @pytest.mark.parametrize(

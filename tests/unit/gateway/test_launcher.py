@@ -1,6 +1,7 @@
 """Functions as agents: plain and async, failures, deadlines, and agents that block."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -13,7 +14,7 @@ from sleuth.agent.task import Task
 from sleuth.errors import ConfigError, FunctionFailed
 from sleuth.gateway.endpoint import Endpoint
 from sleuth.gateway.launcher import FunctionLauncher
-from sleuth.records import Question
+from sleuth.records import Question, Score
 
 TASK = Task(Question("q1", "Where?", ("Oslo",), "test"))
 ENDPOINT = Endpoint("http://127.0.0.1:1/rollout/a/v1", "key")
@@ -21,17 +22,49 @@ ENDPOINT = Endpoint("http://127.0.0.1:1/rollout/a/v1", "key")
 Launch = Callable[..., object]
 
 
-def plain(task: Task, llm: Endpoint) -> str:
-    return f"{task.question.id} {llm.api_key}"
+def plain(task: Task, llm: Endpoint) -> float:
+    assert (task.question.id, llm.api_key) == ("q1", "key")
+    return 0.5
 
 
-async def asynchronous(task: Task, llm: Endpoint) -> str:
+async def asynchronous(task: Task, llm: Endpoint) -> float:
     await asyncio.sleep(0)
     return plain(task, llm)
 
 
 def failing(task: Task, llm: Endpoint) -> None:
     raise KeyError("no such tool")
+
+
+def quitting(task: Task, llm: Endpoint) -> None:
+    sys.exit("no key")
+
+
+async def quitting_async(task: Task, llm: Endpoint) -> None:
+    quitting(task, llm)
+
+
+async def quitting_in_a_task(task: Task, llm: Endpoint) -> None:
+    await asyncio.create_task(quitting_async(task, llm))
+
+
+async def interrupted(task: Task, llm: Endpoint) -> None:
+    raise KeyboardInterrupt
+
+
+async def cancelled(task: Task, llm: Endpoint) -> None:
+    raise asyncio.CancelledError("of a client")
+
+
+async def cancelling_itself(task: Task, llm: Endpoint) -> None:
+    current = asyncio.current_task()
+    assert current is not None
+    current.cancel()
+    await asyncio.sleep(1)
+
+
+async def timed_out(task: Task, llm: Endpoint) -> None:
+    raise TimeoutError("of a client")
 
 
 def sleeping(task: Task, llm: Endpoint) -> None:
@@ -72,13 +105,37 @@ def launch() -> Launch:
 
 
 @pytest.mark.parametrize("function", ["plain", "asynchronous", "wrapped"])
-def test_returns_what_the_function_returns(launch: Launch, function: str) -> None:
-    assert launch(function) == "q1 key"
+def test_returns_the_reward_of_the_function(launch: Launch, function: str) -> None:
+    assert launch(function) == Score(0.5)
 
 
 def test_failure_names_function_error_and_line(launch: Launch) -> None:
     with pytest.raises(FunctionFailed, match=r"failing.*KeyError.*no such tool.*test_launcher.py:\d+"):
         launch("failing")
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        ("quitting", "SystemExit: no key"),
+        ("quitting_async", "SystemExit: no key"),
+        ("quitting_in_a_task", "SystemExit: no key"),
+        ("interrupted", "KeyboardInterrupt"),
+        ("cancelled", "CancelledError: of a client"),
+        ("cancelling_itself", "CancelledError"),
+        ("timed_out", "TimeoutError: of a client"),
+    ],
+)
+def test_agent_that_ends_its_task_ends_its_own_attempt_only(function: str, error: str) -> None:
+    async def launch_twice() -> list[object]:
+        attempts = [launcher.launch(TASK, ENDPOINT, 5.0) for _ in range(2)]
+        at_once = await asyncio.gather(*attempts, return_exceptions=True)
+        return [*at_once, *await asyncio.gather(launcher.launch(TASK, ENDPOINT, 5.0), return_exceptions=True)]
+
+    with closing(FunctionLauncher(f"import:{__name__}.{function}")) as launcher:
+        outcomes = asyncio.run(launch_twice())
+    assert [type(outcome) for outcome in outcomes] == [FunctionFailed] * 3
+    assert all(error in str(outcome) for outcome in outcomes)
 
 
 @pytest.mark.parametrize("function", ["sleeping", "blocking"])
@@ -98,7 +155,7 @@ def test_loop_of_the_caller_runs_while_an_async_agent_blocks() -> None:
     with closing(FunctionLauncher(f"import:{__name__}.blocking")) as launcher:
         launcher.start("http://127.0.0.1:1")
         result, ticks = asyncio.run(count_ticks())
-    assert result == 1.0
+    assert result == Score(1.0)
     assert ticks > 5
 
 

@@ -280,6 +280,33 @@ def test_slow_call_gets_504_and_open_requests_are_bounded(make_rollout: Make, ch
     play(make_rollout(engine=engine), story, limits=GatewayLimits(calls=3, call_seconds=0.3))
 
 
+class TalkativeEngine(ScriptedEngine):
+    """Samples a token again and again, for five seconds in all."""
+
+    async def generate(
+        self, ids: Sequence[int], sampling: Sampling, session: Session | None = None, on_tokens: OnTokens | None = None
+    ) -> Completion:
+        completion = await super().generate(ids, sampling, session)
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if on_tokens is not None:
+                on_tokens(completion.ids)
+        return completion
+
+
+def test_stream_that_is_never_silent_ends_at_its_deadline(make_rollout: Make, chat_tokens: Tokens) -> None:
+    async def story(client: Client, _: Gateway) -> None:
+        started = time.monotonic()
+        reply = await client.post(CHAT, {**ASK, "stream": True})
+        assert 0.5 <= time.monotonic() - started < 3
+        *content, last = (json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {"))
+        assert "Oslo" in "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in content)
+        assert last["error"]["code"] == "timeout"
+
+    engine = TalkativeEngine(lambda _: chat_tokens.encode("Oslo"))
+    play(make_rollout(engine=engine), story, limits=GatewayLimits(call_seconds=0.5))
+
+
 def test_requests_are_held_while_the_engines_loop_does_not_run(make_rollout: Make) -> None:
     rollout = make_rollout("Oslo")
     replies: list[httpx.Response] = []

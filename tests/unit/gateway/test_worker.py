@@ -75,12 +75,20 @@ def test_rewards_and_errors_come_back(agents: str, function: str, options: tuple
     async def scene() -> None:
         workers = RemoteWorkers(TOKEN, QUICK)
         with serve(workers) as url, working(url, f"{agents}.{function}", *options) as process:
-            texts = ("reward 0.5", "none", "raise x", "quit x", *(f"reward {number}" for number in range(40)))
-            first, none, error, left, *others = await collect(*(launch(workers, text) for text in texts))
+            texts = (
+                "reward 0.5",
+                "none",
+                "raise x",
+                "quit x",
+                "cancel x",
+                *(f"reward {number}" for number in range(40)),
+            )
+            first, none, error, left, cancelled, *others = await collect(*(launch(workers, text) for text in texts))
             assert (first, none) == (Score(0.5), None)
             assert isinstance(error, FunctionFailed)
             assert "ValueError: x" in str(error)
             assert "SystemExit" in str(left)
+            assert "CancelledError: x" in str(cancelled)
             assert [score.total for score in others] == list(range(40))
             process.terminate()
             code, log = await ended(process)

@@ -199,6 +199,17 @@ def test_token_is_kept_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert worker_token(tmp_path) == "mine"
 
 
+def test_empty_token_file_of_an_interrupted_run_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLEUTH_GATEWAY_TOKEN", raising=False)
+    (tmp_path / TOKEN_FILE).touch()
+    token = worker_token(tmp_path)
+    assert len(token) > 20
+    assert worker_token(tmp_path) == token
+    assert stat.S_IMODE((tmp_path / TOKEN_FILE).stat().st_mode) == 0o600
+
+
 def test_crash_and_block_end_one_attempt_each(agents: str) -> None:
     async def scene() -> None:
         workers = LocalWorkers(f"{agents}.plain", 4, QUICK)

@@ -214,6 +214,7 @@ def test_every_reason_that_loses_an_episode_has_a_guard_of_its_own() -> None:
 
 def test_the_example_of_a_failure_is_one_of_the_reason_spoken_of(trajectory: Maker) -> None:
     lost = [
+        replace(trajectory(stop=StopReason.OUT_OF_TOKENS), failure="the agent crashed, but its tokens are usable"),
         replace(trajectory(stop=StopReason.SEARCH_UNAVAILABLE), failure="no answer"),
         replace(trajectory(stop=StopReason.ENGINE_FAILED), failure="out of pages"),
         trajectory(),

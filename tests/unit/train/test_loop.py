@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
+from sleuth.agent.episode import Agent
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.base import NOT_FINITE, Completion, Engine, OnTokens, Sampling, Session
 from sleuth.errors import EngineFailure, InputError, SearchUnavailable, TrainingStopped
@@ -710,6 +711,7 @@ class Faulty:
 
 def test_engine_failures_end_the_run_before_the_survivors_teach(parts: Making, tmp_path: Path, judged: str) -> None:
     made = parts(tmp_path / "run", reward={"answer": judged}, evaluate=UNASKED)
+    assert isinstance(made.agent, Agent)
     made = replace(made, sampler=replace(made.sampler, agent=replace(made.agent, engine=Faulty(made.engine))))
     with pytest.raises(TrainingStopped, match=r"50% .* lost to engine failures, more than 5%.*overloaded"):
         trained(made)
@@ -735,6 +737,7 @@ def test_rollout_of_weights_that_are_not_finite_is_rolled_back(
     def fails() -> bool:
         return metrics.exists() and metrics.read_bytes().count(b"\n") > 1 and not events.exists()
 
+    assert isinstance(made.agent, Agent)
     engine = Faulty(made.engine, NOT_FINITE, every, fails)
     made = replace(made, sampler=replace(made.sampler, agent=replace(made.agent, engine=engine)))
     trained(made)

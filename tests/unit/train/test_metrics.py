@@ -20,7 +20,7 @@ def test_segments_forks_and_tokens_by_role_are_means_over_trajectories(trajector
     forked = replace(plain, segments=(*plain.segments, fork, replace(fork, role="")))
     expected = {
         "segment/count": 2.0,
-        "segment/forks": 1.0,
+        "segment/forks": 0.5,
         "role/policy/tokens": 2.5,
         "role/writer/tokens": 0.5,
     }

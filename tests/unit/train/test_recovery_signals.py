@@ -44,6 +44,7 @@ class Signalled(Agent):
 
 
 def signalled(made: Parts, step: int) -> Parts:
+    assert isinstance(made.agent, Agent)
     agent = Signalled(**{each.name: getattr(made.agent, each.name) for each in fields(made.agent) if each.init})
     object.__setattr__(agent, "step", step)
     return replace(made, sampler=replace(made.sampler, agent=agent))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def test_list_and_filter(outside: Run, ask: Callable[..., Any]) -> None:
     plain, first, second = get("/api/trajectories", run=ID, step_from=4).json()["rows"]
     names = ("segments", "forks", "roles", "reward_by", "answer", "tokens_sampled")
     assert [plain[name] for name in names] == [1, 0, [], None, "Ada", 58]
-    assert [first[name] for name in names] == [2, 1, ["writer"], "agent", "Ada", len(CALL) + 17]
+    assert [first[name] for name in names] == [2, 0, ["writer"], "agent", "Ada", len(CALL) + 17]
     found = get("/api/trajectories", run=ID, segments_min=2).json()
     assert [each["at"] for each in found["rows"]] == [first["at"], second["at"]]
     assert get("/api/trajectories", run=ID, segments_min=1).json()["total"] == 15
@@ -39,6 +40,16 @@ def test_list_and_filter(outside: Run, ask: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(("text", "count"), [("looks RIGHT", 2), ("weights_versions", 0), ("parent", 0)])
 def test_text_search(text: str, count: int, outside: Run, ask: Callable[..., Any]) -> None:
     assert len(ask("runs")("/api/trajectories", run=ID, text=text).json()["rows"]) == count
+
+
+def test_second_segment_of_a_role_is_a_fork(
+    run: Run, ask: Callable[..., Any], forked: Callable[..., Trajectory]
+) -> None:
+    attempt = forked(0)
+    restarted = replace(attempt, segments=(*attempt.segments, replace(attempt.segments[1], parent=None, shared=0)))
+    run.write_trajectories(4, [trajectory_row(restarted, Score(0.5))])
+    (row,) = ask("runs")("/api/trajectories", run=ID, step_from=4).json()["rows"]
+    assert (row["segments"], row["forks"]) == (3, 1)
 
 
 def test_another_key_order(outside: Run, ask: Callable[..., Any], forked: Callable[..., Trajectory]) -> None:

@@ -41,8 +41,10 @@ def try_(
         str | None, Argument(metavar="AGENT", help="import:package.function, verifiers:ENVIRONMENT or worker.")
     ] = None,
     command: Annotated[str | None, Option(help="Instead of AGENT: a program to start for each attempt.")] = None,
-    n: Annotated[int, Option("--n", min=1, max=MAX_ITEMS, help="Number of attempts, each at another question.")] = 10,
-    name: Annotated[str, Option("--recipe", help="Recipe of the questions, model and settings.")] = RECIPE,
+    n: Annotated[
+        int, Option("--n", min=1, max=MAX_ITEMS, help="Number of attempts, each on a different question.")
+    ] = 10,
+    name: Annotated[str, Option("--recipe", help="Recipe that gives the questions, model and settings.")] = RECIPE,
     model: Annotated[str | None, Option(help="Another model folder or hub name (model.policy).")] = None,
     workers: Annotated[
         int | None, Option(min=0, max=MAX_PROCESSES, help="Processes that run AGENT (agent.workers).")
@@ -112,7 +114,7 @@ def _new_run(config: Config, folder: Path) -> Iterator[Run]:
 
 
 def _try(config: Config, run: Run, n: int) -> "tuple[list[ScoredAttempt], TrialReport, Tokens]":
-    """Run the attempts as the first step of training would, each at another question."""
+    """Run the attempts as the first step of training would, each on a different question."""
     import torch
 
     from sleuth.agent.loading import SEARCHES, AgentSpec

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import from_json
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
@@ -30,7 +30,7 @@ from sleuth.gateway.api import KEEP_ALIVE, Api, ApiError, StreamWriter, error_re
 from sleuth.gateway.calls import Reply
 from sleuth.gateway.endpoint import MODEL, Endpoint
 from sleuth.gateway.frozen_model import FrozenModel
-from sleuth.gateway.rollout import CLOSED, Rollout
+from sleuth.gateway.rollout import CLOSED, CallTimes, Rollout
 from sleuth.http.middleware import LOOPBACK, RequestCheck
 from sleuth.http.requests import cancel_on_disconnect, parse_body, read_body
 from sleuth.http.responses import JSON, HttpProblem, add_problem_handlers, encode_json
@@ -191,8 +191,9 @@ class Gateway:
         self._add(app, "/health", self._health)
         app.router.routes.extend(routes)
         add_problem_handlers(app, error_response, hint="; the model is at /rollout/ID/v1")
-        # Every rollout has a key, so that other machines may use any name of this one.
-        app.add_middleware(RequestCheck, names=[host] if host in LOOPBACK else None, respond=error_response)
+        # Every rollout has a key, so that other machines may use any name of this one, and curl its default type.
+        names = [host] if host in LOOPBACK else None
+        app.add_middleware(RequestCheck, names=names, json_only=False, respond=error_response)
         return app
 
     @asynccontextmanager
@@ -257,7 +258,7 @@ class Gateway:
         rollout = attempt.rollout
         decode = rollout.policy.tokens.decode
         if parsed.stream:
-            stream = _Stream(api.writer(parsed, decode), limits.call_seconds)
+            stream = _Stream(api.writer(parsed, decode), limits.call_seconds, rollout.times)
             await stream.start(attempt.submit(rollout.complete(parsed.call, stream.on_content), limits.calls), request)
             return stream
         submitted = time.perf_counter()
@@ -348,9 +349,10 @@ class _Stream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, writer: StreamWriter, seconds: float) -> None:
+    def __init__(self, writer: StreamWriter, seconds: float, times: CallTimes) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
+        self._times, self._started = times, time.perf_counter()
         self._writer, self._seconds = writer, seconds
         self._loop = asyncio.get_running_loop()
         self._ends = self._loop.time() + seconds
@@ -384,7 +386,10 @@ class _Stream(Response):
             async with cancel_on_disconnect(receive):
                 await self._send_events(send)
             await send({"type": "http.response.body", "body": b""})
+        except ClientDisconnect:
+            return
         finally:
+            self._times.wait += time.perf_counter() - self._started
             self._future.cancel()
 
     async def _send_events(self, send: Send) -> None:

@@ -257,6 +257,8 @@ def _message(reply: httpx.Response) -> str:
 
 def run_worker(options: WorkerOptions) -> None:
     """Run a worker until SIGTERM or SIGINT; attempts then have `options.grace` seconds, or are handed back."""
+    if not options.gateway.startswith(("http://", "https://")):
+        raise InputError(f"the gateway is {options.gateway!r}; expected its address, such as http://127.0.0.1:9100")
     function = load_agent(options.agent)
     executor = (ProcessPool if options.processes else ThreadExecutor)(options.agent, function)
 

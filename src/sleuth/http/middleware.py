@@ -25,7 +25,8 @@ class RequestCheck:
     """Middleware that refuses requests with an unknown Host, a foreign Origin or a body that is not JSON.
 
     `names` are accepted as Host besides localhost and IP addresses; None accepts any Host, for servers that require a
-    token. Pages from `origins` are accepted too.
+    token. Pages from `origins` are accepted too. Without `json_only`, a body may have any Content-Type, for servers
+    whose every request has a secret.
     """
 
     def __init__(
@@ -34,9 +35,10 @@ class RequestCheck:
         names: Collection[str] | None,
         *,
         origins: Collection[str] = (),
+        json_only: bool = True,
         respond: Respond = problem_response,
     ) -> None:
-        self._app = app
+        self._app, self._json_only = app, json_only
         self._names = None if names is None else frozenset({"localhost", *map(_normalize, names)}) - {""}
         self._origins = frozenset(map(_normalize, origins))
         self._respond = respond
@@ -66,6 +68,8 @@ class RequestCheck:
             )
         if not self._is_own_site(scope["method"], hosts[0], headers):
             return HttpProblem(403, "requests from pages of other sites are refused")
+        if not self._json_only:
+            return None
         fields = dict(headers)
         content_type, length = fields.get(b"content-type", ""), fields.get(b"content-length", "0")
         has_body = content_type or length != "0" or b"transfer-encoding" in fields

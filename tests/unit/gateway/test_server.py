@@ -294,6 +294,24 @@ class TalkativeEngine(ScriptedEngine):
         return completion
 
 
+def test_client_that_leaves_a_stream_is_no_error_of_the_server(
+    make_rollout: Make, chat_tokens: Tokens, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(client: Client, _: Gateway) -> None:
+        url, headers = f"{client.endpoint.base_url}{CHAT}", client.headers
+        async with client.http.stream("POST", url, json={**ASK, "stream": True}, headers=headers) as reply:
+            async for _line in reply.aiter_lines():
+                break
+        async with asyncio.timeout(5):
+            while rollout._running:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    rollout = make_rollout(engine=TalkativeEngine(lambda _: chat_tokens.encode("Oslo")))
+    play(rollout, story)
+    assert rollout.times.wait > 0
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 def test_stream_that_is_never_silent_ends_at_its_deadline(make_rollout: Make, chat_tokens: Tokens) -> None:
     async def story(client: Client, _: Gateway) -> None:
         started = time.monotonic()
@@ -387,6 +405,16 @@ def test_run_without_an_index_says_so(make_rollout: Make) -> None:
 def test_pages_of_other_sites_are_refused(make_rollout: Make) -> None:
     async def story(client: Client, _: Gateway) -> None:
         assert problem(await client.post(CHAT, ASK, headers={"host": "evil.example"}))[0] == 421
-        assert problem(await client.post(CHAT, ASK, headers={"content-type": "text/plain"}))[0] == 415
+        assert problem(await client.post(CHAT, ASK, headers={"origin": "http://evil.example"}))[0] == 403
 
     play(make_rollout("Oslo"), story)
+
+
+def test_reward_posted_by_curl_is_accepted(make_rollout: Make) -> None:
+    async def story(client: Client, _: Gateway) -> None:
+        headers = {"content-type": "application/x-www-form-urlencoded"}  # what curl -d sends
+        assert (await client.post("/reward", {"reward": 0.5}, headers=headers)).status_code == 200
+
+    rollout = make_rollout("Oslo")
+    play(rollout, story)
+    assert rollout.reward == Score(0.5)

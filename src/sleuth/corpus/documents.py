@@ -2,17 +2,20 @@
 
 import logging
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
+from sleuth.corpus.content import Content
 from sleuth.corpus.decoding import clean, decode, decode_html
-from sleuth.corpus.html import page_text, read_markup
+from sleuth.corpus.html_document import read_html
 from sleuth.corpus.markdown import plain_markdown
+from sleuth.corpus.plaintext import delimited_table, plain_text
+from sleuth.corpus.rst import restructured_text
+from sleuth.corpus.source_code import SUFFIXES, read_code, read_notebook
 from sleuth.errors import MissingExtra
 
-PARAGRAPHS = re.compile(r"\n[ \t]*+(?:\n[ \t]*+)++")
 HYPHEN = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
 
 
@@ -20,23 +23,14 @@ HYPHEN = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
 class Document:
     """A file of a corpus; `name` is its path in the folder, `url` its canonical address or else the name.
 
-    `text` has one paragraph per line; `headings` are the numbers of the lines that are headings.
+    `text` has one paragraph per line; `headings` maps the numbers of the lines that are headings to their levels.
     """
 
     name: str
     title: str
     url: str
     text: str
-    headings: frozenset[int] = frozenset()
-
-
-class _Content(NamedTuple):
-    """The content of a file; `title` and `url` are empty if missing."""
-
-    title: str
-    text: str
-    url: str = ""
-    headings: frozenset[int] = frozenset()
+    headings: Mapping[int, int] = field(default_factory=dict)
 
 
 def read_document(path: Path, name: str) -> Document:
@@ -54,23 +48,11 @@ def read_document(path: Path, name: str) -> Document:
     return Document(name, title, content.url or name, content.text, content.headings)
 
 
-def _read_text(path: Path) -> _Content:
-    return _Content("", _join_wrapped_lines(decode(path.read_bytes())))
+def _read_html(path: Path) -> Content:
+    return read_html(decode_html(path.read_bytes()))
 
 
-def _read_markdown(path: Path) -> _Content:
-    title, text, headings = plain_markdown(decode(path.read_bytes()))
-    return _Content(title, text, headings=headings)
-
-
-def _read_html(path: Path) -> _Content:
-    source = decode_html(path.read_bytes())
-    canonical = read_markup(source).canonical
-    title, text = page_text(source, canonical or None)
-    return _Content(title, text, canonical)
-
-
-def _read_pdf(path: Path) -> _Content:
+def _read_pdf(path: Path) -> Content:
     try:
         import pypdf
     except ImportError as error:
@@ -89,23 +71,29 @@ def _read_pdf(path: Path) -> _Content:
             reason = f"not a readable PDF ({reason or type(error).__name__})"
         raise ValueError(reason) from error
     text = HYPHEN.sub("", clean("\n".join(pages)))
-    return _Content(" ".join(clean(str(title or "")).split()), _join_wrapped_lines(text))
+    content = plain_text(text)
+    named = " ".join(clean(str(title or "")).split())
+    return Content(named or content.title, content.text, headings=content.headings)
 
 
-READERS: dict[str, Callable[[Path], _Content]] = {
-    ".txt": _read_text,
-    ".md": _read_markdown,
-    ".markdown": _read_markdown,
+def _read_decoded(read: Callable[[str], Content]) -> Callable[[Path], Content]:
+    """Return the reader of files whose text `read` converts."""
+    return lambda path: read(decode(path.read_bytes()))
+
+
+READERS: dict[str, Callable[[Path], Content]] = {
+    ".txt": _read_decoded(plain_text),
+    ".md": _read_decoded(plain_markdown),
+    ".markdown": _read_decoded(plain_markdown),
     ".html": _read_html,
     ".htm": _read_html,
+    ".rst": _read_decoded(restructured_text),
+    ".csv": _read_decoded(partial(delimited_table, delimiter=",")),
+    ".tsv": _read_decoded(partial(delimited_table, delimiter="\t")),
+    ".ipynb": _read_decoded(read_notebook),
     ".pdf": _read_pdf,
+    **dict.fromkeys(sorted(SUFFIXES), _read_decoded(read_code)),
 }
-
-
-def _join_wrapped_lines(text: str) -> str:
-    """Join the lines of each paragraph; a blank line ends a paragraph."""
-    blocks = (" ".join(block.split()) for block in PARAGRAPHS.split("\n".join(text.splitlines())))
-    return "\n".join(filter(None, blocks))
 
 
 def _title_from_name(path: Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pypdf import PdfReader, PdfWriter
 
+from sleuth.corpus.content import Content
 from sleuth.corpus.documents import Document, read_document
 from sleuth.corpus.markdown import plain_markdown
 
@@ -48,8 +49,7 @@ A quotation of two lines.
 one item that goes on
 a done item
 1. a step
-head cell
-1 2
+head: 1; cell: 2
 def f(x):
     return x * 2  # *not* markup
 The last
@@ -109,7 +109,16 @@ def test_markdown_becomes_plain_text(tmp_path: Path) -> None:
         ('---\ntags: [x]\ntitle: "In front: yes"\n---\n# Not this\n', "In front: yes"),
         ("---\ntags: [x]\n---\n## A *first* one ##\n# second\n", "A first one"),
         ("---\r\ntitle: Old lines\r\n---\r\nwords\r\n", "Old lines"),
-        ("words only", "Some file"),
+        ("words only", "words only"),
+        ("Meeting notes 1\n\nAda came.", "Meeting notes 1"),
+        ("**Meeting notes** 1\nAttendees: Ada", "Meeting notes 1"),
+        ("Meeting notes 1\n\n## Attendees\nAda", "Meeting notes 1"),
+        ("[![build](b.svg)](https://x.org)\n\n# Project\nwords", "Project"),
+        ("This is a sentence.\n\n## Attendees\nAda", "Attendees"),
+        ("This is a sentence.", "Some file"),
+        ("a paragraph that\ngoes on", "Some file"),
+        (f"{'word ' * 15}\n\nmore", "Some file"),
+        ("- an item\n- another", "Some file"),
         ("```\n# a comment in code\n```\nwords", "Some file"),
         ("# C#\nwords", "C#"),
     ],
@@ -119,17 +128,23 @@ def test_title_of_markdown(tmp_path: Path, text: str, title: str) -> None:
 
 
 def test_thematic_break_is_not_front_matter() -> None:
-    assert plain_markdown("---\nwords\n---\nmore") == ("words", "words\nmore", frozenset({0}))
+    assert plain_markdown("---\nwords\n---\nmore") == Content("words", "words\nmore", headings={0: 2})
 
 
 def test_headings_are_found_but_not_in_code() -> None:
     source = "One\n===\na\n\nTwo\n---\n# Three #\n###### Four\n# \n```\n# code\n```\n#no heading\n> ## Five"
-    _, text, headings = plain_markdown(source)
-    assert [text.splitlines()[line] for line in sorted(headings)] == ["One", "Two", "Three", "Four", "Five"]
+    found = plain_markdown(source)
+    assert [(found.text.splitlines()[line], level) for line, level in sorted(found.headings.items())] == [
+        ("One", 1),
+        ("Two", 2),
+        ("Three", 1),
+        ("Four", 6),
+        ("Five", 2),
+    ]
 
 
 def test_unclosed_code_block_is_kept() -> None:
-    assert plain_markdown("a\n~~~\nb *c*\n```\nd")[1] == "a\nb *c*\n```\nd"
+    assert plain_markdown("a\n~~~\nb *c*\n```\nd").text == "a\nb *c*\n```\nd"
 
 
 def test_html_has_a_canonical_url(tmp_path: Path) -> None:
@@ -178,7 +193,7 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
         read_document(tmp_path / "a.txt", "a.txt")
 
 
-@pytest.mark.parametrize(("library", "name"), [("pypdf", "a.pdf"), ("trafilatura", "a.html")])
+@pytest.mark.parametrize(("library", "name"), [("pypdf", "a.pdf")])
 def test_missing_extra_is_reported_with_the_file(tmp_path: Path, library: str, name: str) -> None:
     (tmp_path / name).write_bytes(pdf("Words."))
     script = (

@@ -28,6 +28,7 @@ from sleuth.config.retrieval import (
 )
 from sleuth.corpus.chunks import passages
 from sleuth.corpus.documents import Document
+from sleuth.corpus.languages import detect_language
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
@@ -228,15 +229,19 @@ def _passages(document: AnyDocument, position: int) -> Iterator[Passage]:
         case Passage():
             yield document
         case str():
-            yield from passages(Document(str(position), "", str(position), document))
+            yield from _cut(str(position), "", str(position), document)
         case {"id": str() | int(), "contents": str(contents)}:
             extra = {name: value for name, value in document.items() if name not in ("id", "contents")}
             yield Passage(str(document["id"]), contents, extra)
         case {"text": str(text)}:
             name, title = str(document.get("id", position)), str(document.get("title", ""))
-            yield from passages(Document(name, title, str(document.get("url", name)), text))
+            yield from _cut(name, title, str(document.get("url", name)), text)
         case _:
             raise InputError(
                 f"document {position} is {shorten(document)}; expected a text, a row with id, title and text, a row "
                 "with id and contents, or a Passage"
             )
+
+
+def _cut(name: str, title: str, url: str, text: str) -> Iterator[Passage]:
+    return passages(Document(name, title, url, text, language=detect_language(text)))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Build, import, describe and check search indexes.")
 
-MAX_SHOWN = 10  # skipped documents that are listed
+MAX_SHOWN = 10  # reasons for skipped files that are listed
 # Encoder options: known for e5, bge, gte, MiniLM and contriever, required for other families.
 EncoderName = Annotated[str | None, Option(help="minilm, a model folder, or a hub name.")]
 QueryPrefix = Annotated[str | None, Option(help="Prefix of queries. Default: that of the encoder family.")]
@@ -111,7 +111,7 @@ def describe(folder: Annotated[Path, Argument(help="An index folder.")]) -> None
     rows: dict[str, object] = {
         "kind": manifest.kind,
         "passages": f"{manifest.passages:,}",
-        **({"skipped": f"{len(manifest.skipped):,}"} if manifest.skipped else {}),
+        **_describe_documents(manifest),
         **{name: f"{count:,}" for name, count in manifest.counts.items()},
         **{name: value for part in parts for name, value in part},
         **({"dimensions": manifest.dimensions} if manifest.dimensions else {}),
@@ -156,15 +156,28 @@ def check(
         index_check.write_check(result, out, str(folder), manifest.model_dump(mode="json", exclude={"files"}))
 
 
+def _describe_documents(manifest: "Manifest") -> dict[str, object]:
+    found = manifest.documents
+    if found is None:  # not built from documents, or by an older version
+        return {"skipped": f"{len(manifest.skipped):,}"} if manifest.skipped else {}
+    counts = {"kinds": found.kinds, "languages": found.languages}
+    rows = {name: ", ".join(f"{count:,} {each}" for each, count in part.items()) for name, part in counts.items()}
+    return {"documents": f"{found.files:,} ({found.bytes:,} bytes)", **rows, "skipped": f"{found.skipped:,}"}
+
+
 def _given(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: options[name] for name in names if options[name] is not None}
 
 
 def _report(out: Path, manifest: "Manifest") -> None:
-    for name in manifest.skipped[:MAX_SHOWN]:
-        echo(f"not indexed: {name}", err=True)
-    if len(manifest.skipped) > MAX_SHOWN:
-        echo(f"not indexed: {len(manifest.skipped) - MAX_SHOWN:,} more, named in manifest.json", err=True)
+    from sleuth.corpus.survey import SKIPPED, describe_survey, read_survey
+
+    if (survey := read_survey(out)) is not None:
+        documents, *skipped = describe_survey(survey)
+        for line in (documents, *skipped[:MAX_SHOWN]):
+            echo(line, err=True)
+        if survey.skipped:
+            echo(f"{len(survey.skipped):,} files not indexed, named in {out / SKIPPED}", err=True)
     counts = [f"{count:,} {name}" for name, count in manifest.counts.items()]
     size = [f"{manifest.dimensions} dimensions"] if manifest.dimensions else []
     echo(f"{out}: {', '.join([manifest.kind, f'{manifest.passages:,} passages', *counts, *size])}")

@@ -42,8 +42,8 @@ def passages(document: Document, words: int = WORDS) -> Iterator[Passage]:
         section = SEPARATOR.join(heading for heading in below if len(WORD.findall(heading)) <= HEADING_WORDS)
         title = SEPARATOR.join(filter(None, (document.title, section)))
         extra: dict[str, object] = {"title": title, "url": document.url, "source": document.name, "position": position}
-        if section:
-            extra["section"] = section
+        extra |= {"section": section} if section else {}
+        extra |= {"language": document.language} if document.language else {}
         yield Passage(f"{document.name}#{position}", f'"{title}"\n{text}', extra)
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from sleuth.corpus.content import Content
 from sleuth.corpus.decoding import clean, decode, decode_html
 from sleuth.corpus.html_document import read_html
+from sleuth.corpus.languages import detect_language
 from sleuth.corpus.markdown import plain_markdown
 from sleuth.corpus.plaintext import delimited_table, plain_text
 from sleuth.corpus.rst import restructured_text
 from sleuth.corpus.source_code import SUFFIXES, read_code, read_notebook
 from sleuth.errors import MissingExtra
 
+READER = 2  # version: increase it if the text that a reader returns changes
 HYPHEN = re.compile(r"(?<=[a-z])-\n(?=[a-z])")
 
 
@@ -24,6 +26,7 @@ class Document:
     """A file of a corpus; `name` is its path in the folder, `url` its canonical address or else the name.
 
     `text` has one paragraph per line; `headings` maps the numbers of the lines that are headings to their levels.
+    `language` is an ISO 639-1 code, or empty if it was not detected.
     """
 
     name: str
@@ -31,21 +34,25 @@ class Document:
     url: str
     text: str
     headings: Mapping[int, int] = field(default_factory=dict)
+    language: str = ""
 
 
 def read_document(path: Path, name: str) -> Document:
-    """Read a document; raise ValueError if it cannot be read or contains no text."""
+    """Read a document; raise ValueError with the reason if it cannot be read or contains no text."""
+    suffix = path.suffix.lower()
     try:
-        content = READERS[path.suffix.lower()](path)
+        content = READERS[suffix](path)
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
-    except MissingExtra as error:
-        error.args = (f"{name} cannot be read: {error}",)
-        raise
+    except (ValueError, MissingExtra) as error:
+        raise ValueError(str(error)) from error
+    except Exception as error:  # a file that no reader expects must not stop the others
+        raise ValueError(f"it cannot be read ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from error
     if not content.text.strip():
         raise ValueError("it holds no text")
     title = content.title or _title_from_name(Path(name))
-    return Document(name, title, content.url or name, content.text, content.headings)
+    language = "en" if suffix in SUFFIXES else detect_language(content.text)
+    return Document(name, title, content.url or name, content.text, content.headings, language)
 
 
 def _read_html(path: Path) -> Content:

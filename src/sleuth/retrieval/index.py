@@ -24,7 +24,7 @@ from sleuth.retrieval.bm25.build import build_index
 from sleuth.retrieval.bm25.search import BM25
 from sleuth.retrieval.dense import ann, faiss_file, vectors
 from sleuth.retrieval.dense.encoder_config import encoder_settings
-from sleuth.retrieval.manifest import FileStamp, Manifest, relative_path
+from sleuth.retrieval.manifest import DocumentCounts, FileStamp, Manifest, relative_path
 from sleuth.retrieval.retriever import Ranker, Ranking, SearchOutcome
 from sleuth.runs.atomic import require_new
 
@@ -82,7 +82,7 @@ def build(
             **dict(plan),
             corpus=staging.corpus_stamp(corpus, folder, out),
             passages=corpus.survey.passages,
-            skipped=corpus.skipped,
+            documents=DocumentCounts.of(corpus.documents) if corpus.documents else None,
             counts=counts,
             encoder_sha256=encoder.fingerprint if encoder else None,
             dimensions=encoder.dimensions if encoder else None,
@@ -129,7 +129,7 @@ def import_faiss(
             kind="dense" if flat else "ann",
             corpus=staging.corpus_stamp(corpus, folder, out),
             passages=described.count,
-            skipped=corpus.skipped,
+            documents=DocumentCounts.of(corpus.documents) if corpus.documents else None,
             counts={},
             encoder=settings,
             encoder_sha256=encoder.fingerprint,

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.corpus import sources
+from sleuth.corpus.document_rows import Reuse, read_nothing
 from sleuth.corpus.passages import Survey, survey
 from sleuth.corpus.progress import Progress
+from sleuth.corpus.survey import DocumentSurvey, read_survey
 from sleuth.errors import InputError, UserError
 from sleuth.retrieval.manifest import NAME, FileDigest, Manifest, edges_hash, file_digests, relative_path
 from sleuth.runs.atomic import atomic_write, explain_write_errors, remove_leftovers, require_new, sync_tree
@@ -95,24 +97,24 @@ def source_fingerprint(source: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlainCorpus:
-    """A JSONL corpus and its survey; `skipped` lists unreadable documents."""
+    """A JSONL corpus and its survey; `documents` describes the files it was made from, if they are documents."""
 
     path: Path
     survey: Survey
-    skipped: tuple[str, ...]
+    documents: DocumentSurvey | None
 
 
-def prepare_corpus(source: Path, folder: Path, progress: Progress) -> PlainCorpus:
+def prepare_corpus(source: Path, folder: Path, progress: Progress, reuse: Reuse = read_nothing) -> PlainCorpus:
     """Convert the source to a plain corpus with offsets and ids, reusing the result of an interrupted build."""
     record = folder / SURVEY
     if record.exists():
         progress("resuming an unfinished build", 0, 0)
         saved = json.loads(record.read_bytes())
-        return PlainCorpus(Path(saved["corpus"]), Survey(**saved["survey"]), tuple(saved["skipped"]))
-    plain = sources.plain_corpus(source, folder, progress)
-    corpus = PlainCorpus(plain.path.absolute(), survey(plain.path, folder, progress, source), plain.skipped)
+        return PlainCorpus(Path(saved["corpus"]), Survey(**saved["survey"]), read_survey(folder))
+    plain = sources.plain_corpus(source, folder, progress, reuse=reuse)
+    corpus = PlainCorpus(plain.path.absolute(), survey(plain.path, folder, progress, source), plain.documents)
     with atomic_write(record) as path:
-        saved = {"corpus": str(corpus.path), "survey": asdict(corpus.survey), "skipped": corpus.skipped}
+        saved = {"corpus": str(corpus.path), "survey": asdict(corpus.survey)}
         path.write_text(json.dumps(saved))
     return corpus
 

@@ -68,7 +68,7 @@ class IndexSettings(TypedDict, total=False):
 
 # The settings of each component of an index; the encoder's setting `model` is called `encoder`.
 COMPONENT_SETTINGS: dict[Component, tuple[str, ...]] = {
-    "bm25": tuple(BM25Settings.model_fields),
+    "bm25": tuple(name for name in BM25Settings.model_fields if name != "analyzer"),
     "encoder": tuple(name if name != "model" else "encoder" for name in EncoderSettings.model_fields),
     "ann": tuple(AnnSettings.model_fields),
 }
@@ -183,7 +183,8 @@ def plan_index(kind: IndexKind, settings: IndexSettings) -> IndexPlan:
         given[component] = _given(settings, names)
     encoder = encoder_plan({"encoder": "minilm", **given["encoder"]}) if "encoder" in INDEX_KINDS[kind] else None
     try:
-        return IndexPlan.of(kind, BM25Settings(**given["bm25"]), encoder, AnnSettings(**given["ann"]))
+        bm25 = BM25Settings(**{"stemmer": "auto", **given["bm25"], "analyzer": 2})
+        return IndexPlan.of(kind, bm25, encoder, AnnSettings(**given["ann"]))
     except ValidationError as error:
         wrong = error.errors()[0]
         raise ConfigError(f"{wrong['loc'][0]} = {wrong['input']}: {wrong['msg']}") from error

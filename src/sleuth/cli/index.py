@@ -46,7 +46,9 @@ def build(
     kind: Annotated[IndexKind, Option(help="hybrid: bm25 and dense; dense is exact, ann approximate.")] = "bm25",
     k1: Annotated[float | None, Option(min=0.0, help="BM25 term saturation. Default: 0.9.")] = None,
     b: Annotated[float | None, Option(min=0.0, max=1.0, help="BM25 length normalisation. Default: 0.4.")] = None,
-    stemmer: Annotated[str | None, Option(help="BM25 stemmer language, or none. Default: english.")] = None,
+    stemmer: Annotated[
+        str | None, Option(help="BM25 stemmer language, none, or auto: by passage. Default: auto.")
+    ] = None,
     encoder: EncoderName = None,
     query_prefix: QueryPrefix = None,
     passage_prefix: PassagePrefix = None,

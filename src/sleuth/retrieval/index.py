@@ -19,7 +19,7 @@ from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit
 from sleuth.retrieval import manifest, staging
-from sleuth.retrieval.bm25.analyzer import Analyzer
+from sleuth.retrieval.bm25.analyzer import BY_LANGUAGE, Analyzer, Version, stemmer_of
 from sleuth.retrieval.bm25.build import build_index
 from sleuth.retrieval.bm25.search import BM25
 from sleuth.retrieval.dense import ann, faiss_file, vectors
@@ -37,7 +37,8 @@ RRF_CONSTANT = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
 
 def plan_index(config: RetrievalConfig) -> IndexPlan:
     """Return the plan of the index that a run builds from its corpus."""
-    bm25 = BM25Settings(k1=config.k1, b=config.b, stemmer=config.stemmer)
+    version: Version = 2 if config.stemmer == BY_LANGUAGE else 1  # with a named stemmer, the scores of earlier runs
+    bm25 = BM25Settings(k1=config.k1, b=config.b, stemmer=config.stemmer, analyzer=version)
     encoder = encoder_settings(config.encoder) if "encoder" in INDEX_KINDS[config.kind] else None
     return IndexPlan.of(config.kind, bm25, encoder)
 
@@ -65,7 +66,7 @@ def build(
 
         encoder = Encoder.load(plan.encoder, device)
     if plan.bm25 is not None:
-        Analyzer(plan.bm25.stemmer)
+        Analyzer(stemmer_of(plan.bm25.stemmer, ""))
     spec = {"source": fingerprint or staging.source_fingerprint(source), **plan.model_dump(mode="json")}
     with staging.staged_folder(out, spec) as folder:
         corpus = staging.prepare_corpus(source, folder, progress)

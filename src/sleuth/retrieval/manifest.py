@@ -131,7 +131,9 @@ def read(folder: Path) -> Manifest:
 
 def fingerprint(folder: Path) -> str:
     """Hash the content of an index from its manifest, independent of the location of corpus and encoder."""
-    content = read(folder).model_dump(mode="json", exclude={"encoder": {"model"}, "files": True})
+    content = read(folder).model_dump(mode="json", exclude={"encoder": {"model"}, "files": True, "documents": True})
+    if content["bm25"] is not None and content["bm25"]["analyzer"] == 1:
+        del content["bm25"]["analyzer"]  # older versions did not record it
     for stamp in (content["corpus"], *content["faiss"]):
         del stamp["path"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -37,6 +37,8 @@ from sleuth.retrieval import manifest
 from sleuth.retrieval.backends import open_backend, require_ready
 from sleuth.retrieval.dense.encoder_config import encoder_settings
 from sleuth.retrieval.retriever import Retriever
+from sleuth.retrieval.update import IndexUpdate
+from sleuth.retrieval.update import update as update_index
 
 TIMEOUT = 2.0  # seconds to wait for a server; short, because a person is waiting
 
@@ -130,6 +132,12 @@ class Index:
         require_ready(name, index._service, timeout=TIMEOUT)
         index._retriever  # noqa: B018  opened now, so that errors are raised here
         return index
+
+    def update(self, documents: str | Path, *, progress: Progress = silent, workers: int = 0) -> IndexUpdate:
+        """Update an index folder from the folder of documents that it was built from; unchanged ones are not read."""
+        found = update_index(Path(self.name), Path(documents), progress=progress, workers=workers, device=self._device)
+        self.__dict__.pop("_retriever", None)
+        return found
 
     @overload
     def search(self, queries: str, k: int = 3) -> list[Hit]: ...

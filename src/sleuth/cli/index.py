@@ -1,4 +1,4 @@
-"""sleuth index: build, import, describe and check search indexes."""
+"""sleuth index: build, update, import, describe and check search indexes."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ from sleuth.runs.atomic import require_new
 if TYPE_CHECKING:
     from sleuth.retrieval.manifest import Manifest
 
-app = typer.Typer(no_args_is_help=True, help="Build, import, describe and check search indexes.")
+app = typer.Typer(no_args_is_help=True, help="Build, update, import, describe and check search indexes.")
 
 MAX_SHOWN = 10  # reasons for skipped files that are listed
 # Encoder options: known for e5, bge, gte, MiniLM and contriever, required for other families.
@@ -76,6 +76,24 @@ def build(
     with StageProgress() as progress:
         built = Index.build(source, out, kind, progress=progress, **settings)
     _report(out, built.manifest)
+
+
+@app.command()
+def update(
+    folder: Annotated[Path, Argument(help="An index folder that was built from documents.")],
+    documents: Annotated[Path, Argument(help="The folder of documents.")],
+    workers: Annotated[int | None, Option(min=1, max=MAX_PROCESSES, help="Processes. Default: one per core.")] = None,
+    device: Annotated[str, Option(help="Encoder device: auto, cpu, cuda, cuda:0.")] = "auto",
+) -> None:
+    """Add new documents to an index, update changed and remove deleted ones; unchanged ones are not read again."""
+    from sleuth.api.index import Index
+
+    with StageProgress() as progress:
+        index = Index(str(folder), device=device)
+        found = index.update(documents, progress=progress, workers=workers or 0)
+    counts = {"added": found.added, "changed": found.changed, "removed": found.removed, "unchanged": found.unchanged}
+    echo(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    _report(folder, index.manifest)
 
 
 @app.command("import")

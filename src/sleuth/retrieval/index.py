@@ -29,7 +29,7 @@ from sleuth.retrieval.retriever import Ranker, Ranking, SearchOutcome
 from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
-    from sleuth.retrieval.dense.encoder import PairScorer
+    from sleuth.retrieval.dense.encoder import Encoder, PairScorer
 
 BM25_FOLDER = "bm25"
 RRF_CONSTANT = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
@@ -60,38 +60,58 @@ def build(
     plan = plan or IndexPlan.of("bm25")
     require_new(out)
     # Create analyzer and encoder first: a wrong name must fail before hours of other work.
-    encoder = None
-    if plan.encoder is not None:
-        from sleuth.retrieval.dense.encoder import Encoder
-
-        encoder = Encoder.load(plan.encoder, device)
+    encoder = load_encoder(plan, device)
     if plan.bm25 is not None:
         Analyzer(stemmer_of(plan.bm25.stemmer, ""))
     spec = {"source": fingerprint or staging.source_fingerprint(source), **plan.model_dump(mode="json")}
     with staging.staged_folder(out, spec) as folder:
         corpus = staging.prepare_corpus(source, folder, progress)
-        counts: dict[str, int] = {}
-        if plan.bm25 is not None:
-            target = folder / BM25_FOLDER
-            counts |= build_index(corpus.path, folder / OFFSETS, target, plan.bm25, workers=workers, progress=progress)
-        if encoder is not None:
-            vectors.build(corpus.path, folder / OFFSETS, folder, encoder, progress)
-            if plan.ann is not None:
-                encoded = vectors.open_vectors(folder, corpus.survey.passages, encoder.dimensions)
-                counts |= ann.build(encoded, folder, plan.ann, progress)
-        built = Manifest(
-            **dict(plan),
-            corpus=staging.corpus_stamp(corpus, folder, out),
-            passages=corpus.survey.passages,
-            documents=DocumentCounts.of(corpus.documents) if corpus.documents else None,
-            counts=counts,
-            encoder_sha256=encoder.fingerprint if encoder else None,
-            dimensions=encoder.dimensions if encoder else None,
-            libraries=manifest.library_versions(),
-        )
-        # HNSW stores the vectors itself. IVF-PQ compresses them, so its candidates are rescored with the vectors file.
-        redundant = [vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []
-        return staging.finish(built, folder, *redundant)
+        return build_parts(plan, corpus, folder, out, encoder, progress=progress, workers=workers)
+
+
+def load_encoder(plan: IndexPlan, device: str) -> "Encoder | None":
+    """Load the encoder of a plan, if it has one."""
+    if plan.encoder is None:
+        return None
+    from sleuth.retrieval.dense.encoder import Encoder
+
+    return Encoder.load(plan.encoder, device)
+
+
+def build_parts(
+    plan: IndexPlan,
+    corpus: staging.PlainCorpus,
+    folder: Path,
+    out: Path,
+    encoder: "Encoder | None",
+    *,
+    progress: Progress,
+    workers: int,
+    known: vectors.KnownVectors | None = None,
+) -> Manifest:
+    """Build the parts of an index in the staging folder of `out`; `known` vectors are not computed again."""
+    counts: dict[str, int] = {}
+    if plan.bm25 is not None:
+        target = folder / BM25_FOLDER
+        counts |= build_index(corpus.path, folder / OFFSETS, target, plan.bm25, workers=workers, progress=progress)
+    if encoder is not None:
+        vectors.build(corpus.path, folder / OFFSETS, folder, encoder, progress, known=known)
+        if plan.ann is not None:
+            encoded = vectors.open_vectors(folder, corpus.survey.passages, encoder.dimensions)
+            counts |= ann.build(encoded, folder, plan.ann, progress)
+    built = Manifest(
+        **dict(plan),
+        corpus=staging.corpus_stamp(corpus, folder, out),
+        passages=corpus.survey.passages,
+        documents=DocumentCounts.of(corpus.documents) if corpus.documents else None,
+        counts=counts,
+        encoder_sha256=encoder.fingerprint if encoder else None,
+        dimensions=encoder.dimensions if encoder else None,
+        libraries=manifest.library_versions(),
+    )
+    # HNSW stores the vectors itself. IVF-PQ compresses them, so its candidates are rescored with the vectors file.
+    redundant = [vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []
+    return staging.finish(built, folder, *redundant)
 
 
 def import_faiss(
@@ -183,11 +203,7 @@ def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device
     if settings is None or dimensions is None:
         raise InputError(f"{folder} names no encoder for its vectors; build the index again")
     encoder = Encoder.load(settings, device)
-    if encoder.fingerprint != described.encoder_sha256:
-        raise InputError(
-            f"the weights of encoder {settings.model} differ from those {folder} was built with; "
-            "restore that encoder or build the index again"
-        )
+    require_same_weights(encoder, described, folder)
     if described.ann is not None:
         files = [manifest.verified_file(folder, stamp, "FAISS index") for stamp in described.faiss]
         rescore = described.ann.method == "ivfpq" and not files
@@ -197,6 +213,15 @@ def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device
     encoded = vectors.open_vectors(folder, len(store), dimensions)
     exact_index = ExactIndex(encoded, store.ranks, devices_for(device, encoded.nbytes), unit=settings.normalise)
     return Dense(exact_index, encoder.encode_queries)
+
+
+def require_same_weights(encoder: "Encoder", described: Manifest, folder: Path) -> None:
+    """Raise InputError if an index was built with other weights of its encoder."""
+    if encoder.fingerprint != described.encoder_sha256:
+        raise InputError(
+            f"the weights of encoder {encoder.settings.model} differ from those {folder} was built with; "
+            "restore that encoder or build the index again"
+        )
 
 
 class Hybrid:

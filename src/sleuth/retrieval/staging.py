@@ -17,7 +17,14 @@ from sleuth.corpus.progress import Progress
 from sleuth.corpus.survey import DocumentSurvey, read_survey
 from sleuth.errors import InputError, UserError
 from sleuth.retrieval.manifest import NAME, FileDigest, Manifest, edges_hash, file_digests, relative_path
-from sleuth.runs.atomic import atomic_write, explain_write_errors, remove_leftovers, require_new, sync_tree
+from sleuth.runs.atomic import (
+    atomic_write,
+    explain_write_errors,
+    remove_leftovers,
+    replace_path,
+    require_new,
+    sync_tree,
+)
 from sleuth.runs.lock import locked
 
 SPEC = "order.json"
@@ -27,17 +34,21 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = False) -> Iterator[Path]:
+def staged_folder(
+    out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = False, replace: bool = False
+) -> Iterator[Path]:
     """Yield a staging folder that is renamed to `out` on success; an interrupted build with the same `spec` resumes.
 
     `spec` is everything that determines the result. If the staging folder belongs to another spec, raises
-    InputError. A user error removes the staging folder unless `keep_on_error`.
+    InputError. A user error removes the staging folder unless `keep_on_error`. If `out` exists, raises InputError;
+    with `replace` it is replaced, and the staging folder of another spec is discarded.
     """
-    require_new(out)
+    if not replace:
+        require_new(out)
     folder = out.with_name(f".building-{out.name}")
     busy = f"another process is building in {folder}; wait for it or stop it first"
     with explain_write_errors(out), _created(folder), locked(folder / LOCK, busy):
-        _write_spec(folder, spec)
+        _write_spec(folder, spec, discard=replace)
         remove_leftovers(folder)
         try:
             yield folder
@@ -51,7 +62,10 @@ def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = F
         sync_tree(folder)
         (folder / SPEC).unlink()
         (folder / LOCK).unlink()
-        folder.rename(out)
+        if replace:
+            replace_path(folder, out)
+        else:
+            folder.rename(out)
 
 
 @contextmanager
@@ -70,10 +84,10 @@ def _created(folder: Path) -> Iterator[None]:
                 parent.rmdir()
 
 
-def _write_spec(folder: Path, spec: Mapping[str, Any]) -> None:
+def _write_spec(folder: Path, spec: Mapping[str, Any], *, discard: bool) -> None:
     text = json.dumps(spec, indent=2, sort_keys=True)
     path = folder / SPEC
-    if not path.exists():
+    if not path.exists() or (discard and path.read_text(encoding="utf-8") != text):
         # Leftovers without a spec come from a build killed after it finished: their origin is unknown.
         for leftover in folder.iterdir():
             if leftover.is_dir():

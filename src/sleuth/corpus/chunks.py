@@ -13,6 +13,7 @@ HeadingPath = tuple[str, ...]  # headings, outermost first
 WORDS = 100
 SEPARATOR = " > "
 NO_HEADINGS: Mapping[int, int] = MappingProxyType({})
+LINE = re.compile(r"^.*$", re.MULTILINE)
 HEADING_WORDS = 20  # a longer heading is a paragraph marked up by mistake
 # Han and kana are written without spaces: each character counts as a word, with the punctuation that follows it.
 UNSPACED = r"\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
@@ -80,7 +81,8 @@ def _paragraphs(text: str, headings: Mapping[int, int]) -> Iterator[tuple[Headin
     above: list[tuple[int, str]] = []  # level and text
     lead = ""
     path: HeadingPath = ()
-    for number, line in enumerate(map(str.rstrip, text.splitlines())):
+    for number, found in enumerate(LINE.finditer(text)):  # a list of the lines could take ten times the memory
+        line = found[0].rstrip()
         if line and number in headings:
             level, heading = headings[number], line.strip().rstrip(" :{")
             above = [outer for outer in above if outer[0] < level] + [(level, heading)]

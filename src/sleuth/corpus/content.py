@@ -45,7 +45,7 @@ class TextLines:
 
     def extend(self, content: "TextLines | Content") -> None:
         """Append the lines of another text with their headings."""
-        lines = content.lines if isinstance(content, TextLines) else content.text.splitlines()
+        lines = content.lines if isinstance(content, TextLines) else content.text.split("\n")
         self.headings |= {number + len(self.lines): level for number, level in content.headings.items()}
         self.lines += lines
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sleuth.corpus.chunks import WORDS, passages
-from sleuth.corpus.documents import READERS, read_document
+from sleuth.corpus.documents import BINARY, READERS, read_content, read_document, require_size
 from sleuth.corpus.files import SourceFiles, display_name
+from sleuth.corpus.isolation import IsolatedReader
 from sleuth.corpus.progress import Progress, silent
 from sleuth.corpus.survey import DocumentRecord, DocumentSurvey, SkippedFile
 from sleuth.runs.checksums import file_sha256
@@ -14,6 +15,7 @@ from sleuth.runs.checksums import file_sha256
 UNSUPPORTED = "not a supported kind of document"
 CORPUS_ROWS = "rows of a corpus, not a document; index it separately"
 ROW_SUFFIXES = (".jsonl", ".parquet")
+ISOLATED_BYTES = 1 << 17  # a larger text is read in a process of its own, too; Markdown may take quadratic time
 
 # Returns the record and the rows of a document that was read before, or None if the file is new or has changed.
 Reuse = Callable[[str, int, str], tuple[DocumentRecord, list[bytes]] | None]
@@ -38,28 +40,31 @@ class DocumentRows:
         """Yield the passages of the documents as JSON lines."""
         files = self._source.files
         names: set[str] = set()
-        for done, path in enumerate(files):
-            self._progress("reading documents", done, len(files))
-            name = display_name(path, self._source.base)
-            try:
-                if name in names:
-                    raise ValueError("its name is the escaped name of another file; rename it")
-                names.add(name)
-                yield from self._rows(path, name)
-            except ValueError as error:
-                self._skipped.append(SkippedFile(name, str(error)))
+        with IsolatedReader() as isolated:
+            for done, path in enumerate(files):
+                self._progress("reading documents", done, len(files))
+                name = display_name(path, self._source.base)
+                try:
+                    if name in names:
+                        raise ValueError("its name is the escaped name of another file; rename it")
+                    names.add(name)
+                    yield from self._rows(path, name, isolated)
+                except ValueError as error:
+                    self._skipped.append(SkippedFile(name, str(error)))
         self._progress("reading documents", len(files), len(files))
 
     @property
     def survey(self) -> DocumentSurvey:
         return DocumentSurvey(tuple(self._records), tuple(sorted(self._skipped, key=lambda file: file.path)))
 
-    def _rows(self, path: Path, name: str) -> Iterator[bytes]:
+    def _rows(self, path: Path, name: str, isolated: IsolatedReader) -> Iterator[bytes]:
         """Yield the rows of a document and record it; raise ValueError, before the first row, if it cannot be read."""
         if path.suffix.lower() not in READERS:
             raise ValueError(CORPUS_ROWS if path.suffix.lower() in ROW_SUFFIXES else UNSUPPORTED)
         try:
-            size, sha256 = path.stat().st_size, file_sha256(path)
+            size = path.stat().st_size
+            require_size(path, size)
+            sha256 = file_sha256(path)
         except OSError as error:
             raise ValueError(error.strerror or str(error)) from error
         known = self._reuse(name, size, sha256)
@@ -67,7 +72,8 @@ class DocumentRows:
             self._records.append(known[0])
             yield from known[1]
             return
-        document = read_document(path, name)
+        risky = path.suffix.lower() in BINARY or size > ISOLATED_BYTES
+        document = read_document(path, name, isolated.read if risky else read_content)
         count = 0
         for passage in passages(document, self._words):
             row = {"id": passage.id, "contents": passage.contents, **passage.extra}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import islice, pairwise, takewhile
+from itertools import pairwise
 from typing import Literal
 
 from sleuth.corpus.content import UNDERLINE, Content, TextLines, choose_title, title_line
@@ -69,9 +69,10 @@ class _Reader:
         return self.number - 1, self.number + 1
 
     def _take(self, belongs: Callable[[str], bool]) -> list[str]:
-        block = list(takewhile(belongs, islice(self.lines, self.number, None)))
-        self.number += len(block)
-        return block
+        begin = self.number
+        while self.number < len(self.lines) and belongs(self.lines[self.number]):
+            self.number += 1
+        return list(self.lines[begin : self.number])
 
     def _take_simple_table(self) -> list[str]:
         """Take the lines up to the third border, or the second if a blank line follows it."""

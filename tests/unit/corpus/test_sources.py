@@ -200,7 +200,7 @@ def test_unreadable_documents_are_refused(tmp_path: Path) -> None:
         (["a.jsonl", "README.md"], r"1 \.jsonl, 1 \.md"),
         (["part_aa", "b.txt"], r"1 \.txt, 1 part_\*"),
         (["a.jsonl", "manifest.json", "b.json"], r"2 \.json, 1 \.jsonl"),
-        (["a.docx"], r"1 \.docx"),
+        (["a.odt"], r"1 \.odt"),
         (["LICENSE", "gz"], r"2 no suffix"),
     ],
 )

@@ -82,6 +82,20 @@ def plain_corpus(
     return CorpusFile(folder / CORPUS, documents)
 
 
+def survey_documents(source: Path, progress: Progress = silent) -> DocumentSurvey:
+    """Read all documents of a source and describe them; raise InputError if it holds none.
+
+    A source that will be indexed need not be surveyed: `survey.read_survey` returns the survey of the index.
+    """
+    listed = list_files(source, EXPECTED)
+    if _kind(listed) != "documents":
+        raise InputError(f"{source} holds rows of a corpus; give documents ({', '.join(SHOWN_SUFFIXES)}, source code)")
+    rows = DocumentRows(listed, progress=progress)
+    for _ in rows:
+        continue
+    return rows.survey
+
+
 def _find_finished(folder: Path, origin: str) -> CorpusFile | None:
     """Return the corpus that was already made from the same files, if it is unchanged."""
     corpus, record = folder / CORPUS, folder / ORIGIN

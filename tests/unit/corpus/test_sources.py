@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from sleuth.corpus.passages import stream
-from sleuth.corpus.sources import CorpusFile, plain_corpus
+from sleuth.corpus.sources import CorpusFile, plain_corpus, survey_documents
 from sleuth.corpus.survey import read_survey
 from sleuth.errors import InputError
 from sleuth.records import Passage
@@ -171,6 +171,18 @@ def test_documents_are_cut_into_passages(tmp_path: Path) -> None:
     ]
     assert read_survey(tmp_path / "out") == found.documents
     assert heard[-1] == ("reading documents", 8, 8)
+
+
+def test_documents_are_surveyed_without_an_index(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.md").write_text("# One\nWords.")
+    (tmp_path / "in" / "b.png").write_text("")
+    found = survey_documents(tmp_path / "in")
+    assert found == plain_corpus(tmp_path / "in", tmp_path / "out").documents
+    assert (found.kinds, [file.path for file in found.skipped]) == ({".md": 1}, ["b.png"])
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    with pytest.raises(InputError, match=r"a\.jsonl holds rows of a corpus; give documents \(\.txt"):
+        survey_documents(tmp_path / "a.jsonl")
 
 
 def test_single_document_is_a_source(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class Index:
     ) -> "Index":
         """Index documents into the new folder `path`; calling it again resumes an interrupted build.
 
-        `documents` is a file or folder (JSONL, Parquet, text, Markdown, HTML, PDF), or an iterable of texts, of
+        `documents` is a file or folder (JSONL, Parquet, or text, Markdown, HTML, PDF ...), or an iterable of texts, of
         {"id", "title", "text"} rows, which are cut into passages, or of {"id", "contents"} rows and Passages, which
         are passages already.
         """

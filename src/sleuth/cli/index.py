@@ -34,8 +34,8 @@ QueryTokens = Annotated[int | None, Option(min=1, max=MAX_TOKENS, help="Maximum 
 PassageTokens = Annotated[int | None, Option(min=1, max=MAX_TOKENS, help="Maximum tokens per passage. Default: 256.")]
 
 SOURCE_HELP = (
-    "JSONL with id and contents (plain, .gz, part_* pieces, or a folder of them), Parquet, or a folder of text, "
-    "Markdown, HTML and PDF files."
+    "JSONL with id and contents (plain, .gz, part_* pieces, or a folder of them), Parquet, or a folder of documents: "
+    "text, Markdown, HTML, PDF, Office files, source code."
 )
 
 
@@ -197,7 +197,7 @@ def _report(out: Path, manifest: "Manifest") -> None:
         for line in (documents, *skipped[:MAX_SHOWN]):
             echo(line, err=True)
         if survey.skipped:
-            echo(f"{len(survey.skipped):,} files not indexed, named in {out / SKIPPED}", err=True)
+            echo(f"{len(survey.skipped):,} not indexed in all, named in {out / SKIPPED}", err=True)
     counts = [f"{count:,} {name}" for name, count in manifest.counts.items()]
     size = [f"{manifest.dimensions} dimensions"] if manifest.dimensions else []
     echo(f"{out}: {', '.join([manifest.kind, f'{manifest.passages:,} passages', *counts, *size])}")

@@ -26,7 +26,7 @@ def read_office_file(path: Path) -> Content:
     try:
         with ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-    except (BadZipFile, ValueError, NotImplementedError) as error:
+    except (BadZipFile, ValueError, RuntimeError) as error:
         raise ValueError(f"not a readable {path.suffix.lower()} file ({error})") from error
     if size > LARGEST_ARCHIVE:
         limit = f"{LARGEST_ARCHIVE >> 20} MiB"

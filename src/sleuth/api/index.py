@@ -28,6 +28,7 @@ from sleuth.config.retrieval import (
 )
 from sleuth.corpus.chunks import passages
 from sleuth.corpus.documents import Document
+from sleuth.corpus.languages import detect_language
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import ConfigError, InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
@@ -36,6 +37,8 @@ from sleuth.retrieval import manifest
 from sleuth.retrieval.backends import open_backend, require_ready
 from sleuth.retrieval.dense.encoder_config import encoder_settings
 from sleuth.retrieval.retriever import Retriever
+from sleuth.retrieval.update import IndexUpdate
+from sleuth.retrieval.update import update as update_index
 
 TIMEOUT = 2.0  # seconds to wait for a server; short, because a person is waiting
 
@@ -67,7 +70,7 @@ class IndexSettings(TypedDict, total=False):
 
 # The settings of each component of an index; the encoder's setting `model` is called `encoder`.
 COMPONENT_SETTINGS: dict[Component, tuple[str, ...]] = {
-    "bm25": tuple(BM25Settings.model_fields),
+    "bm25": tuple(name for name in BM25Settings.model_fields if name != "analyzer"),
     "encoder": tuple(name if name != "model" else "encoder" for name in EncoderSettings.model_fields),
     "ann": tuple(AnnSettings.model_fields),
 }
@@ -93,7 +96,7 @@ class Index:
     ) -> "Index":
         """Index documents into the new folder `path`; calling it again resumes an interrupted build.
 
-        `documents` is a file or folder (JSONL, Parquet, text, Markdown, HTML, PDF), or an iterable of texts, of
+        `documents` is a file or folder (JSONL, Parquet, or text, Markdown, HTML, PDF ...), or an iterable of texts, of
         {"id", "title", "text"} rows, which are cut into passages, or of {"id", "contents"} rows and Passages, which
         are passages already.
         """
@@ -129,6 +132,12 @@ class Index:
         require_ready(name, index._service, timeout=TIMEOUT)
         index._retriever  # noqa: B018  opened now, so that errors are raised here
         return index
+
+    def update(self, documents: str | Path, *, progress: Progress = silent, workers: int = 0) -> IndexUpdate:
+        """Update an index folder from the folder of documents that it was built from; unchanged ones are not read."""
+        found = update_index(Path(self.name), Path(documents), progress=progress, workers=workers, device=self._device)
+        self.__dict__.pop("_retriever", None)
+        return found
 
     @overload
     def search(self, queries: str, k: int = 3) -> list[Hit]: ...
@@ -182,7 +191,8 @@ def plan_index(kind: IndexKind, settings: IndexSettings) -> IndexPlan:
         given[component] = _given(settings, names)
     encoder = encoder_plan({"encoder": "minilm", **given["encoder"]}) if "encoder" in INDEX_KINDS[kind] else None
     try:
-        return IndexPlan.of(kind, BM25Settings(**given["bm25"]), encoder, AnnSettings(**given["ann"]))
+        bm25 = BM25Settings(**{"stemmer": "auto", **given["bm25"], "analyzer": 2})
+        return IndexPlan.of(kind, bm25, encoder, AnnSettings(**given["ann"]))
     except ValidationError as error:
         wrong = error.errors()[0]
         raise ConfigError(f"{wrong['loc'][0]} = {wrong['input']}: {wrong['msg']}") from error
@@ -228,15 +238,19 @@ def _passages(document: AnyDocument, position: int) -> Iterator[Passage]:
         case Passage():
             yield document
         case str():
-            yield from passages(Document(str(position), "", str(position), document))
+            yield from _cut(str(position), "", str(position), document)
         case {"id": str() | int(), "contents": str(contents)}:
             extra = {name: value for name, value in document.items() if name not in ("id", "contents")}
             yield Passage(str(document["id"]), contents, extra)
         case {"text": str(text)}:
             name, title = str(document.get("id", position)), str(document.get("title", ""))
-            yield from passages(Document(name, title, str(document.get("url", name)), text))
+            yield from _cut(name, title, str(document.get("url", name)), text)
         case _:
             raise InputError(
                 f"document {position} is {shorten(document)}; expected a text, a row with id, title and text, a row "
                 "with id and contents, or a Passage"
             )
+
+
+def _cut(name: str, title: str, url: str, text: str) -> Iterator[Passage]:
+    return passages(Document(name, title, url, text, language=detect_language(text)))

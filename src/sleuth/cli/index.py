@@ -1,4 +1,4 @@
-"""sleuth index: build, import, describe and check search indexes."""
+"""sleuth index: build, update, import, describe and check search indexes."""
 
 import asyncio
 from collections import Counter
@@ -19,9 +19,9 @@ from sleuth.runs.atomic import require_new
 if TYPE_CHECKING:
     from sleuth.retrieval.manifest import Manifest
 
-app = typer.Typer(no_args_is_help=True, help="Build, import, describe and check search indexes.")
+app = typer.Typer(no_args_is_help=True, help="Build, update, import, describe and check search indexes.")
 
-MAX_SHOWN = 10  # skipped documents that are listed
+MAX_SHOWN = 10  # reasons for skipped files that are listed
 # Encoder options: known for e5, bge, gte, MiniLM and contriever, required for other families.
 EncoderName = Annotated[str | None, Option(help="minilm, a model folder, or a hub name.")]
 QueryPrefix = Annotated[str | None, Option(help="Prefix of queries. Default: that of the encoder family.")]
@@ -34,8 +34,8 @@ QueryTokens = Annotated[int | None, Option(min=1, max=MAX_TOKENS, help="Maximum 
 PassageTokens = Annotated[int | None, Option(min=1, max=MAX_TOKENS, help="Maximum tokens per passage. Default: 256.")]
 
 SOURCE_HELP = (
-    "JSONL with id and contents (plain, .gz, part_* pieces, or a folder of them), Parquet, or a folder of text, "
-    "Markdown, HTML and PDF files."
+    "JSONL with id and contents (plain, .gz, part_* pieces, or a folder of them), Parquet, or a folder of documents: "
+    "text, Markdown, HTML, PDF, Office files, source code."
 )
 
 
@@ -46,7 +46,9 @@ def build(
     kind: Annotated[IndexKind, Option(help="hybrid: bm25 and dense; dense is exact, ann approximate.")] = "bm25",
     k1: Annotated[float | None, Option(min=0.0, help="BM25 term saturation. Default: 0.9.")] = None,
     b: Annotated[float | None, Option(min=0.0, max=1.0, help="BM25 length normalisation. Default: 0.4.")] = None,
-    stemmer: Annotated[str | None, Option(help="BM25 stemmer language, or none. Default: english.")] = None,
+    stemmer: Annotated[
+        str | None, Option(help="BM25 stemmer language, none, or auto: by passage. Default: auto.")
+    ] = None,
     encoder: EncoderName = None,
     query_prefix: QueryPrefix = None,
     passage_prefix: PassagePrefix = None,
@@ -74,6 +76,24 @@ def build(
     with StageProgress() as progress:
         built = Index.build(source, out, kind, progress=progress, **settings)
     _report(out, built.manifest)
+
+
+@app.command()
+def update(
+    folder: Annotated[Path, Argument(help="An index folder that was built from documents.")],
+    documents: Annotated[Path, Argument(help="The folder of documents.")],
+    workers: Annotated[int | None, Option(min=1, max=MAX_PROCESSES, help="Processes. Default: one per core.")] = None,
+    device: Annotated[str, Option(help="Encoder device: auto, cpu, cuda, cuda:0.")] = "auto",
+) -> None:
+    """Add new documents to an index, update changed and remove deleted ones; unchanged ones are not read again."""
+    from sleuth.api.index import Index
+
+    with StageProgress() as progress:
+        index = Index(str(folder), device=device)
+        found = index.update(documents, progress=progress, workers=workers or 0)
+    counts = {"added": found.added, "changed": found.changed, "removed": found.removed, "unchanged": found.unchanged}
+    echo(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    _report(folder, index.manifest)
 
 
 @app.command("import")
@@ -111,7 +131,7 @@ def describe(folder: Annotated[Path, Argument(help="An index folder.")]) -> None
     rows: dict[str, object] = {
         "kind": manifest.kind,
         "passages": f"{manifest.passages:,}",
-        **({"skipped": f"{len(manifest.skipped):,}"} if manifest.skipped else {}),
+        **_describe_documents(manifest),
         **{name: f"{count:,}" for name, count in manifest.counts.items()},
         **{name: value for part in parts for name, value in part},
         **({"dimensions": manifest.dimensions} if manifest.dimensions else {}),
@@ -156,15 +176,28 @@ def check(
         index_check.write_check(result, out, str(folder), manifest.model_dump(mode="json", exclude={"files"}))
 
 
+def _describe_documents(manifest: "Manifest") -> dict[str, object]:
+    found = manifest.documents
+    if found is None:  # not built from documents, or by an older version
+        return {"skipped": f"{len(manifest.skipped):,}"} if manifest.skipped else {}
+    counts = {"kinds": found.kinds, "languages": found.languages}
+    rows = {name: ", ".join(f"{count:,} {each}" for each, count in part.items()) for name, part in counts.items()}
+    return {"documents": f"{found.files:,} ({found.bytes:,} bytes)", **rows, "skipped": f"{found.skipped:,}"}
+
+
 def _given(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: options[name] for name in names if options[name] is not None}
 
 
 def _report(out: Path, manifest: "Manifest") -> None:
-    for name in manifest.skipped[:MAX_SHOWN]:
-        echo(f"not indexed: {name}", err=True)
-    if len(manifest.skipped) > MAX_SHOWN:
-        echo(f"not indexed: {len(manifest.skipped) - MAX_SHOWN:,} more, named in manifest.json", err=True)
+    from sleuth.corpus.survey import SKIPPED, describe_survey, read_survey
+
+    if (survey := read_survey(out)) is not None:
+        documents, *skipped = describe_survey(survey)
+        for line in (documents, *skipped[:MAX_SHOWN]):
+            echo(line, err=True)
+        if survey.skipped:
+            echo(f"{len(survey.skipped):,} not indexed in all, named in {out / SKIPPED}", err=True)
     counts = [f"{count:,} {name}" for name, count in manifest.counts.items()]
     size = [f"{manifest.dimensions} dimensions"] if manifest.dimensions else []
     echo(f"{out}: {', '.join([manifest.kind, f'{manifest.passages:,} passages', *counts, *size])}")

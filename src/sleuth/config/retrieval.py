@@ -38,11 +38,15 @@ def backend_of(name: str | None) -> Backend:
 
 
 class BM25Settings(Section):
-    """Lucene's BM25; `stemmer` is a Snowball language, or none."""
+    """Lucene's BM25; `stemmer` is a Snowball language, none, or auto: by the language of each passage.
+
+    `analyzer` is the version of the text analysis. Version 2 folds diacritics and splits Thai and similar scripts.
+    """
 
     k1: Annotated[float, Field(ge=0)] = 0.9
     b: Annotated[float, Field(ge=0, le=1)] = 0.4
     stemmer: str = "english"
+    analyzer: Literal[1, 2] = 1
 
 
 class EncoderSettings(Section):
@@ -129,7 +133,7 @@ class RetrievalConfig(Section):
     b: Fraction = 0.4
     """BM25 length normalisation of an index that the run builds."""
     stemmer: str = "english"
-    """BM25 stemmer language, or none, of an index that the run builds."""
+    """BM25 stemmer of an index that the run builds: a language, none, or auto (by the language of each passage)."""
     encoder: str = "minilm"
     """Sentence encoder of an index that the run builds: minilm, a folder, or a hub name."""
     device: str = "auto"

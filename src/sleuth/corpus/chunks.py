@@ -1,13 +1,19 @@
 """Chunking of documents into passages of about 100 words, as in wiki-18, at sentence boundaries."""
 
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 
 from sleuth.corpus.documents import Document
 from sleuth.records import Passage
 
+HeadingPath = tuple[str, ...]  # headings, outermost first
+
 WORDS = 100
+SEPARATOR = " > "
+NO_HEADINGS: Mapping[int, int] = MappingProxyType({})
+LINE = re.compile(r"^.*$", re.MULTILINE)
 HEADING_WORDS = 20  # a longer heading is a paragraph marked up by mistake
 # Han and kana are written without spaces: each character counts as a word, with the punctuation that follows it.
 UNSPACED = r"\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
@@ -31,15 +37,18 @@ BEFORE_NUMBERS = frozenset(
 
 
 def passages(document: Document, words: int = WORDS) -> Iterator[Passage]:
-    """Yield the passages of a document, titled with its title and, if within one section, the section heading."""
-    for position, (heading, text) in enumerate(_cut(document.text, words, document.headings)):
-        named = heading != document.title and 0 < len(WORD.findall(heading)) <= HEADING_WORDS
-        title = f"{document.title}: {heading}" if named else document.title
-        extra = {"title": title, "url": document.url, "source": document.name, "position": position}
+    """Yield the passages of a document, titled with its title and the path of the headings above: `Guide > Install`."""
+    for position, (path, text) in enumerate(_cut(document.text, words, document.headings)):
+        below = path[1:] if path[:1] == (document.title,) else path
+        section = SEPARATOR.join(heading for heading in below if len(WORD.findall(heading)) <= HEADING_WORDS)
+        title = SEPARATOR.join(filter(None, (document.title, section)))
+        extra: dict[str, object] = {"title": title, "url": document.url, "source": document.name, "position": position}
+        extra |= {"section": section} if section else {}
+        extra |= {"language": document.language} if document.language else {}
         yield Passage(f"{document.name}#{position}", f'"{title}"\n{text}', extra)
 
 
-def chunks(text: str, words: int = WORDS, headings: Set[int] = frozenset()) -> Iterator[str]:
+def chunks(text: str, words: int = WORDS, headings: Mapping[int, int] = NO_HEADINGS) -> Iterator[str]:
     """Yield chunks of at most `words` words from a text with one paragraph per line, cut between sentences if possible.
 
     A paragraph that does not fit, or follows a heading, starts a new chunk if the current one is at least half full.
@@ -48,11 +57,11 @@ def chunks(text: str, words: int = WORDS, headings: Set[int] = frozenset()) -> I
     return (chunk for _, chunk in _cut(text, words, headings))
 
 
-def _cut(text: str, words: int, headings: Set[int]) -> Iterator[tuple[str, str]]:
-    """Yield chunks, each with the heading of its section, or "" if it has none or spans several."""
-    pending: list[tuple[str, str]] = []
+def _cut(text: str, words: int, headings: Mapping[int, int]) -> Iterator[tuple[HeadingPath, str]]:
+    """Yield chunks, each with the headings that all of its text is below."""
+    pending: list[tuple[HeadingPath, str]] = []
     count = 0
-    for section, lead, paragraph in _paragraphs(text, headings):
+    for path, lead, paragraph in _paragraphs(text, headings):
         pieces = [(piece, len(WORD.findall(piece))) for piece in _pieces(lead, paragraph, words)]
         if count * 2 >= words and (lead or count + sum(size for _, size in pieces) > words):
             yield from _joined(pending)
@@ -61,31 +70,38 @@ def _cut(text: str, words: int, headings: Set[int]) -> Iterator[tuple[str, str]]
             if count + size > words:
                 yield from _joined(pending)
                 pending, count = [], 0
-            pending.append((section, piece))
+            pending.append((path, piece))
             count += size
-        pending.append((section, "\n"))
+        pending.append((path, "\n"))
     yield from _joined(pending)
 
 
-def _paragraphs(text: str, headings: Set[int]) -> Iterator[tuple[str, str, str]]:
-    """Yield every paragraph with the heading of its section and the heading lines directly above it."""
-    section = lead = ""
-    for number, line in enumerate(map(str.strip, text.splitlines())):
+def _paragraphs(text: str, headings: Mapping[int, int]) -> Iterator[tuple[HeadingPath, str, str]]:
+    """Yield every paragraph with the headings it is below, outermost first, and the heading lines directly above it."""
+    above: list[tuple[int, str]] = []  # level and text
+    lead = ""
+    path: HeadingPath = ()
+    for number, found in enumerate(LINE.finditer(text)):  # a list of the lines could take ten times the memory
+        line = found[0].rstrip()
         if line and number in headings:
-            section, lead = line, f"{lead}{line}\n"
+            level, heading = headings[number], line.strip().rstrip(" :{")
+            above = [outer for outer in above if outer[0] < level] + [(level, heading)]
+            path, lead = tuple(each for _, each in above), f"{lead}{line}\n"
         elif line:
-            yield section, lead, line
+            yield path, lead, line
             lead = ""
     if lead:
-        yield section, "", lead
+        yield path, "", lead
 
 
-def _joined(pieces: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pieces joined into one text, with their common heading; nothing if there are no words."""
-    sections = {section for section, _ in pieces}
-    lines = (line.strip() for line in "".join(piece for _, piece in pieces).split("\n"))
+def _joined(pieces: list[tuple[HeadingPath, str]]) -> Iterator[tuple[HeadingPath, str]]:
+    """Yield the pieces joined into one text, with the headings they share; nothing if there are no words."""
+    lines = (line.rstrip() for line in "".join(piece for _, piece in pieces).split("\n"))
     if text := "\n".join(filter(None, lines)):
-        yield sections.pop() if len(sections) == 1 else "", text
+        paths = {path for path, _ in pieces}
+        first = min(paths, key=len)
+        shared = next((size for size in range(len(first), 0, -1) if len({path[:size] for path in paths}) == 1), 0)
+        yield first[:shared], text
 
 
 def _pieces(lead: str, paragraph: str, words: int) -> Iterator[str]:

@@ -13,6 +13,8 @@ MARKS = {
 }
 # If the declaration is readable as ASCII, the encoding cannot be UTF-16.
 DECLARED = re.compile(rb"""charset\s{0,4}=\s{0,4}["']?\s{0,4}(?!utf-?16)([A-Za-z0-9_.:-]{1,40})""", re.IGNORECASE)
+CONTROLS = bytes(code for code in range(32) if chr(code) not in "\t\n\v\f\r\x1b\x08")
+SAMPLE, MOST_CONTROLS = 1 << 16, 0.01
 HEAD = 4096  # a page must declare its encoding within this many bytes
 # Prefixes of text encodings; Python knows other codecs, some of which take minutes on a hostile page.
 TEXT_ENCODINGS = (
@@ -34,6 +36,29 @@ def decode(content: bytes, declared: str = "") -> str:
         except UnicodeError:
             continue
     return clean(content.decode("latin-1"))
+
+
+def decode_text(content: bytes) -> str:
+    """Decode a text file; raise ValueError if it is binary."""
+    return decode(require_text(content))
+
+
+def require_text(content: bytes) -> bytes:
+    """Return the content of a text file, or raise ValueError if control characters show that it is binary.
+
+    UTF-16 without a byte order mark, which has NULs at every other place, gets one.
+    """
+    if content.startswith(tuple(MARKS)):
+        return content
+    sample = content[:SAMPLE]
+    if len(sample) > 3 and sample.count(0) > 0.3 * len(sample):
+        for mark, nulls, letters in ((codecs.BOM_UTF16_LE, 1, 0), (codecs.BOM_UTF16_BE, 0, 1)):
+            if sample[nulls::2].count(0) > 0.7 * len(sample) / 2 and sample[letters::2].count(0) < 0.05 * len(sample):
+                return mark + content
+    controls = len(sample) - len(sample.translate(None, CONTROLS))
+    if controls > MOST_CONTROLS * len(sample):
+        raise ValueError("it is binary, not text")
+    return content
 
 
 def decode_html(content: bytes, declared: str = "") -> str:

@@ -65,7 +65,7 @@ def _join_lines(html: str) -> str:
     for place, piece in enumerate(pieces):
         if place % 2 == 0:
             pieces[place] = piece if preformatted else SPACE.sub(" ", piece)
-        elif _tag_name(piece) == "pre":
+        elif tag_name(piece) == "pre":
             preformatted = not piece.startswith("</")
     return "".join(pieces)
 
@@ -77,7 +77,7 @@ def read_markup(html: str) -> Markup:
         if place % 2:
             reader.read_tag(piece)
         else:
-            reader.read_text(_unescape(piece))
+            reader.read_text(unescape_text(piece))
     lines = (" ".join(line.split()) for line in "".join(reader.visible).split("\n"))
     title, heading = (" ".join("".join(pieces).split()) for pieces in reader.named.values())
     return Markup(title, heading, reader.canonical, "\n".join(filter(None, lines)))
@@ -104,7 +104,7 @@ class _MarkupReader:
             self.visible.append(SPACE.sub(" ", piece))
 
     def read_tag(self, piece: str) -> None:
-        name = _tag_name(piece)
+        name = tag_name(piece)
         if self._skip_until:
             if name == self._skip_until and piece.startswith(("</", "-->")):
                 self._skip_until = ""
@@ -117,27 +117,27 @@ class _MarkupReader:
             elif name in self.named and name not in self._found:
                 self._open = name
         if name == "link" and not self.canonical:
-            self.canonical = _canonical_address(piece)
+            self.canonical = canonical_address(piece)
         if not INLINE.fullmatch(name):
             self.visible.append("\n")
 
 
-def _tag_name(tag: str) -> str:
+def tag_name(tag: str) -> str:
     """Return the element name of a tag; for a comment, its opening mark."""
     name = NAME.match(tag)
     return name[1].lower() if name else tag
 
 
-def _canonical_address(link: str) -> str:
+def canonical_address(link: str) -> str:
     """Return the address of a link element with rel="canonical", else ""."""
     pairs = ATTRIBUTE.findall(link[:LONGEST_LINK])
-    attributes = {name.lower(): _unescape(value.strip("\"'")).strip() for name, value in pairs}
+    attributes = {name.lower(): unescape_text(value.strip("\"'")).strip() for name, value in pairs}
     address = attributes.get("href", "")
     canonical = "canonical" in attributes.get("rel", "").lower().split()
     return address if canonical and address.startswith(("http://", "https://")) else ""
 
 
-def _unescape(text: str) -> str:
+def unescape_text(text: str) -> str:
     try:
         return unescape(text)
     except ValueError:  # a character reference with more digits than Python reads

@@ -4,9 +4,8 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sleuth.corpus.chunks import WORDS, passages
-from sleuth.corpus.documents import READERS, read_document
+from sleuth.corpus.chunks import WORDS
+from sleuth.corpus.document_rows import DocumentRows, Reuse, read_nothing
+from sleuth.corpus.documents import READERS
+from sleuth.corpus.files import PIECE, SourceFiles, list_files
 from sleuth.corpus.jsonl import LONGEST_LINE, decompressed_batches, line_too_long
 from sleuth.corpus.passages import parse_lines
 from sleuth.corpus.progress import Progress, silent
+from sleuth.corpus.source_code import SUFFIXES as CODE_SUFFIXES
+from sleuth.corpus.survey import DocumentSurvey, read_survey
 from sleuth.errors import InputError
 from sleuth.records import Passage
 from sleuth.runs.atomic import atomic_write
@@ -26,12 +29,12 @@ from sleuth.runs.json_files import read_json
 
 CORPUS = "corpus.jsonl"
 ORIGIN = "source.json"  # fingerprint of the source of corpus.jsonl, so that a resumed build can reuse it
+SHOWN_SUFFIXES = [suffix for suffix in READERS if suffix not in CODE_SUFFIXES]
 EXPECTED = (
-    f"JSONL (.jsonl, .jsonl.gz, pieces named part_*), Parquet (.parquet), or documents ({', '.join(READERS)}), "
-    "as a file, a folder or a pattern such as 'wiki/*.jsonl'"
+    "JSONL (.jsonl, .jsonl.gz, pieces named part_*), Parquet (.parquet), or documents "
+    f"({', '.join(SHOWN_SUFFIXES)}, source code), as a file, a folder or a pattern such as 'wiki/*.jsonl'"
 )
 PARQUET_COLUMNS = 'the columns "id" and "contents", or "id", "title" and "text"'
-PIECE = "part_"
 KINDS = {".jsonl": "rows", ".gz": "rows", ".parquet": "tables", **dict.fromkeys(READERS, "documents")}
 REPORT_EVERY = 1024  # Parquet rows between progress reports
 # Hashes of ids and contents, so that merging needs 24 bytes of memory per passage.
@@ -40,23 +43,26 @@ HASHES = np.dtype([("high", "<u8"), ("low", "<u8"), ("contents", "<u8")])
 
 @dataclass(frozen=True, slots=True)
 class CorpusFile:
-    """An uncompressed JSONL corpus; `skipped` names the documents that could not be read, and why."""
+    """An uncompressed JSONL corpus; `documents` is the survey of its documents, if it was made from documents."""
 
     path: Path
-    skipped: tuple[str, ...] = ()
+    documents: DocumentSurvey | None = None
 
 
-def plain_corpus(source: Path, folder: Path, progress: Progress = silent, words: int = WORDS) -> CorpusFile:
+def plain_corpus(
+    source: Path, folder: Path, progress: Progress = silent, words: int = WORDS, reuse: Reuse = read_nothing
+) -> CorpusFile:
     """Return the corpus of a source: an uncompressed JSONL file as it is, any other source converted into `folder`.
 
-    Documents are cut into passages of `words` words. A corpus already made from the same files is reused.
+    Documents are cut into passages of `words` words, unless `reuse` returns their rows. A corpus already made from the
+    same files is reused.
     """
-    files = files_of(source)
-    kind = _kind(source, files)
-    if kind == "rows" and len(files) == 1 and files[0].suffix.lower() == ".jsonl":
-        return CorpusFile(files[0])
+    listed = list_files(source, EXPECTED)
+    kind = _kind(listed)
+    if kind == "rows" and len(listed.files) == 1 and listed.files[0].suffix.lower() == ".jsonl":
+        return CorpusFile(listed.files[0])
     digest = hashlib.sha256(f"{words}".encode())
-    for path in files:
+    for path in listed.files:
         status = path.stat()
         digest.update(os.fsencode(path.resolve()) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     origin = digest.hexdigest()
@@ -64,11 +70,30 @@ def plain_corpus(source: Path, folder: Path, progress: Progress = silent, words:
     if finished is not None:
         return finished
     with atomic_write(folder / CORPUS) as corpus:
-        skipped = _write(kind, source, files, corpus, progress, words)
+        if kind == "documents":
+            documents = _write_documents(DocumentRows(listed, words, progress, reuse), source, corpus)
+            documents.write(folder)
+        else:
+            documents = None
+            _write_rows(kind, listed.files, corpus, progress)
         size = corpus.stat().st_size
     with atomic_write(folder / ORIGIN) as path:
-        path.write_text(json.dumps({"origin": origin, "bytes": size, "skipped": skipped}), encoding="utf-8")
-    return CorpusFile(folder / CORPUS, tuple(skipped))
+        path.write_text(json.dumps({"origin": origin, "bytes": size}), encoding="utf-8")
+    return CorpusFile(folder / CORPUS, documents)
+
+
+def survey_documents(source: Path, progress: Progress = silent) -> DocumentSurvey:
+    """Read all documents of a source and describe them; raise InputError if it holds none.
+
+    A source that will be indexed need not be surveyed: `survey.read_survey` returns the survey of the index.
+    """
+    listed = list_files(source, EXPECTED)
+    if _kind(listed) != "documents":
+        raise InputError(f"{source} holds rows of a corpus; give documents ({', '.join(SHOWN_SUFFIXES)}, source code)")
+    rows = DocumentRows(listed, progress=progress)
+    for _ in rows:
+        continue
+    return rows.survey
 
 
 def _find_finished(folder: Path, origin: str) -> CorpusFile | None:
@@ -78,67 +103,28 @@ def _find_finished(folder: Path, origin: str) -> CorpusFile | None:
         return None
     try:
         made = read_json(record)
+        same = made.get("origin") == origin and made.get("bytes") == corpus.stat().st_size
+        return CorpusFile(corpus, read_survey(folder)) if same else None
     except InputError:
         return None
-    same = made.get("origin") == origin and made.get("bytes") == corpus.stat().st_size
-    return CorpusFile(corpus, tuple(made["skipped"])) if same else None
 
 
-def files_of(source: Path) -> list[Path]:
+def files_of(source: Path) -> tuple[Path, ...]:
     """List the files of a source by name, without hidden files; raise InputError if there are none."""
-    if source.is_dir():
-        files = _require_inside(source, (path for path in _walk(source) if path.is_file()))
-    elif source.is_file():
-        files = [source]
-    elif source.exists():
-        raise InputError(f"{source} is neither a file nor a folder; give {EXPECTED}")
-    else:
-        files = _matching(source.parent, source.name)
-    if not files:
-        problem = "holds no files" if source.is_dir() else "does not exist"
-        raise InputError(f"{source} {problem}; give {EXPECTED}")
-    if files == [source] and source.name.startswith(PIECE):
-        files = _matching(source.parent, f"{PIECE}*")
-    return sorted(files, key=_sort_key)
+    return list_files(source, EXPECTED).files
 
 
-def _matching(folder: Path, pattern: str) -> list[Path]:
-    inside = folder.iterdir() if folder.is_dir() else ()
-    named = (path for path in inside if fnmatchcase(path.name, pattern) and path.name[0] != "." and path.is_file())
-    return _require_inside(folder, named)
-
-
-def _require_inside(folder: Path, paths: Iterable[Path]) -> list[Path]:
-    """Return the paths; raise InputError for a link to a file outside of the folder, whose contents could be served."""
-    found = list(paths)
-    root = folder.resolve()
-    # Files of the Hub's cache are links to a sibling of their snapshot folder.
-    blobs = [each.parent / "blobs" for each in (root, *root.parents) if each.name == "snapshots"]
-    for path in found:
-        target = path.resolve() if path.is_symlink() else root
-        if not any(target.is_relative_to(each) for each in (root, *blobs)):
-            raise InputError(f"{path} is a link to {target}, outside of {folder}; remove it, or copy the file there")
-    return found
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(parent, name) for name in names if not name.startswith("."))
-
-
-def _sort_key(path: Path) -> tuple[str, int]:
-    """Sort key: by name, with numbered pieces in numeric order."""
-    number = path.name.removeprefix(PIECE)
-    numbered = number != path.name and number.isdecimal()
-    return (path.parent.as_posix(), int(number)) if numbered else (path.as_posix(), -1)
-
-
-def _kind(source: Path, files: Sequence[Path]) -> str:
+def _kind(listed: SourceFiles) -> str:
     """Return the kind of the files; raise InputError if they are unknown or do not belong together."""
+    source, files = listed.source, listed.files
     kinds = Counter(_file_kind(path) for path in files)
-    if kinds["documents"] and kinds.keys() <= {"documents", "packed", ""}:
+    others = sum(kinds[kind] for kind in ("rows", "tables", "pieces"))
+    # A folder of documents may hold a few files of rows, but a data set with a README is not a folder of documents.
+    if kinds["documents"] > others:
         return "documents"
+    if outside := [file for file in listed.skipped if "outside" in file.reason]:
+        link = f"{listed.base / outside[0].path} is {outside[0].reason}"
+        raise InputError(f"{link} {listed.base}; remove it, or copy the file there")
     if kinds.keys() <= {"rows", "packed"}:
         return "rows"
     if kinds["pieces"] and len({path.parent for path in files}) > 1:
@@ -146,8 +132,8 @@ def _kind(source: Path, files: Sequence[Path]) -> str:
     if len(kinds) == 1 and not kinds[""]:
         return next(iter(kinds))
     found = Counter(f"{PIECE}*" if _file_kind(path) == "pieces" else path.suffix or "no suffix" for path in files)
-    listed = ", ".join(f"{count} {suffix}" for suffix, count in sorted(found.items())[:8])
-    raise InputError(f"{source} mixes files of different kinds ({listed}); give {EXPECTED}, of one kind only")
+    listed_kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(found.items())[:8])
+    raise InputError(f"{source} mixes files of different kinds ({listed_kinds}); give {EXPECTED}, of one kind only")
 
 
 def _file_kind(path: Path) -> str:
@@ -158,49 +144,27 @@ def _file_kind(path: Path) -> str:
     return "packed" if packed else KINDS.get(path.suffix.lower(), "")
 
 
-def _write(kind: str, source: Path, files: list[Path], corpus: Path, progress: Progress, words: int) -> list[str]:
-    """Write the corpus; return the documents that were skipped."""
-    skipped: list[str] = []
-    match kind:
-        case "rows" if len(files) > 1:
-            _merge(files, corpus, progress)
-            return skipped
-        case "documents":
-            base = source if source.is_dir() else source.parent
-            content = _document_lines(files, base, skipped, progress, words)
-        case "tables":
-            content = _parquet_lines(files, progress)
-        case _:
-            total = sum(path.stat().st_size for path in files)
-            batches = decompressed_batches(files, lambda done: progress("unpacking", done, total))
-            content = (line for lines in batches for line in lines)
+def _write_documents(rows: DocumentRows, source: Path, corpus: Path) -> DocumentSurvey:
+    with corpus.open("wb") as file:
+        file.writelines(rows)
+    if not corpus.stat().st_size:
+        reasons = "; ".join(f"{file.path}: {file.reason}" for file in rows.survey.skipped[:3])
+        raise InputError(f"no document in {source} can be read ({reasons}); give {EXPECTED}")
+    return rows.survey
+
+
+def _write_rows(kind: str, files: Sequence[Path], corpus: Path, progress: Progress) -> None:
+    if kind == "rows" and len(files) > 1:
+        _merge(files, corpus, progress)
+        return
+    if kind == "tables":
+        content = _parquet_lines(files, progress)
+    else:
+        total = sum(path.stat().st_size for path in files)
+        batches = decompressed_batches(files, lambda done: progress("unpacking", done, total))
+        content = (line for lines in batches for line in lines)
     with corpus.open("wb") as file:
         file.writelines(content)
-    if kind == "documents" and not corpus.stat().st_size:
-        raise InputError(f"no document in {source} can be read ({'; '.join(skipped[:3])}); give {EXPECTED}")
-    return skipped
-
-
-def _document_lines(
-    files: Sequence[Path], base: Path, skipped: list[str], progress: Progress, words: int
-) -> Iterator[bytes]:
-    """Yield the passages of all documents as lines; unreadable documents are added to `skipped`."""
-    others = Counter(path.suffix or "no suffix" for path in files if _file_kind(path) != "documents")
-    skipped.extend(f"{count} {suffix}: not a supported kind of document" for suffix, count in sorted(others.items()))
-    files = [path for path in files if _file_kind(path) == "documents"]
-    for done, path in enumerate(files):
-        progress("reading documents", done, len(files))
-        # Escape bytes of a file name that are not valid UTF-8.
-        name = os.fsencode(path.relative_to(base).as_posix()).decode("utf-8", "backslashreplace")
-        try:
-            document = read_document(path, name)
-        except ValueError as error:
-            skipped.append(f"{name}: {error}")
-            continue
-        for passage in passages(document, words):
-            row = {"id": passage.id, "contents": passage.contents, **passage.extra}
-            yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
-    progress("reading documents", len(files), len(files))
 
 
 def _parquet_lines(files: Sequence[Path], progress: Progress) -> Iterator[bytes]:

@@ -19,17 +19,17 @@ from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit
 from sleuth.retrieval import manifest, staging
-from sleuth.retrieval.bm25.analyzer import Analyzer
+from sleuth.retrieval.bm25.analyzer import BY_LANGUAGE, Analyzer, Version, stemmer_of
 from sleuth.retrieval.bm25.build import build_index
 from sleuth.retrieval.bm25.search import BM25
 from sleuth.retrieval.dense import ann, faiss_file, vectors
 from sleuth.retrieval.dense.encoder_config import encoder_settings
-from sleuth.retrieval.manifest import FileStamp, Manifest, relative_path
+from sleuth.retrieval.manifest import DocumentCounts, FileStamp, Manifest, relative_path
 from sleuth.retrieval.retriever import Ranker, Ranking, SearchOutcome
 from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
-    from sleuth.retrieval.dense.encoder import PairScorer
+    from sleuth.retrieval.dense.encoder import Encoder, PairScorer
 
 BM25_FOLDER = "bm25"
 RRF_CONSTANT = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
@@ -37,7 +37,8 @@ RRF_CONSTANT = 60  # Cormack, Clarke and Buettcher, SIGIR 2009
 
 def plan_index(config: RetrievalConfig) -> IndexPlan:
     """Return the plan of the index that a run builds from its corpus."""
-    bm25 = BM25Settings(k1=config.k1, b=config.b, stemmer=config.stemmer)
+    version: Version = 2 if config.stemmer == BY_LANGUAGE else 1  # with a named stemmer, the scores of earlier runs
+    bm25 = BM25Settings(k1=config.k1, b=config.b, stemmer=config.stemmer, analyzer=version)
     encoder = encoder_settings(config.encoder) if "encoder" in INDEX_KINDS[config.kind] else None
     return IndexPlan.of(config.kind, bm25, encoder)
 
@@ -59,38 +60,58 @@ def build(
     plan = plan or IndexPlan.of("bm25")
     require_new(out)
     # Create analyzer and encoder first: a wrong name must fail before hours of other work.
-    encoder = None
-    if plan.encoder is not None:
-        from sleuth.retrieval.dense.encoder import Encoder
-
-        encoder = Encoder.load(plan.encoder, device)
+    encoder = load_encoder(plan, device)
     if plan.bm25 is not None:
-        Analyzer(plan.bm25.stemmer)
+        Analyzer(stemmer_of(plan.bm25.stemmer, ""))
     spec = {"source": fingerprint or staging.source_fingerprint(source), **plan.model_dump(mode="json")}
     with staging.staged_folder(out, spec) as folder:
         corpus = staging.prepare_corpus(source, folder, progress)
-        counts: dict[str, int] = {}
-        if plan.bm25 is not None:
-            target = folder / BM25_FOLDER
-            counts |= build_index(corpus.path, folder / OFFSETS, target, plan.bm25, workers=workers, progress=progress)
-        if encoder is not None:
-            vectors.build(corpus.path, folder / OFFSETS, folder, encoder, progress)
-            if plan.ann is not None:
-                encoded = vectors.open_vectors(folder, corpus.survey.passages, encoder.dimensions)
-                counts |= ann.build(encoded, folder, plan.ann, progress)
-        built = Manifest(
-            **dict(plan),
-            corpus=staging.corpus_stamp(corpus, folder, out),
-            passages=corpus.survey.passages,
-            skipped=corpus.skipped,
-            counts=counts,
-            encoder_sha256=encoder.fingerprint if encoder else None,
-            dimensions=encoder.dimensions if encoder else None,
-            libraries=manifest.library_versions(),
-        )
-        # HNSW stores the vectors itself. IVF-PQ compresses them, so its candidates are rescored with the vectors file.
-        redundant = [vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []
-        return staging.finish(built, folder, *redundant)
+        return build_parts(plan, corpus, folder, out, encoder, progress=progress, workers=workers)
+
+
+def load_encoder(plan: IndexPlan, device: str) -> "Encoder | None":
+    """Load the encoder of a plan, if it has one."""
+    if plan.encoder is None:
+        return None
+    from sleuth.retrieval.dense.encoder import Encoder
+
+    return Encoder.load(plan.encoder, device)
+
+
+def build_parts(
+    plan: IndexPlan,
+    corpus: staging.PlainCorpus,
+    folder: Path,
+    out: Path,
+    encoder: "Encoder | None",
+    *,
+    progress: Progress,
+    workers: int,
+    known: vectors.KnownVectors | None = None,
+) -> Manifest:
+    """Build the parts of an index in the staging folder of `out`; `known` vectors are not computed again."""
+    counts: dict[str, int] = {}
+    if plan.bm25 is not None:
+        target = folder / BM25_FOLDER
+        counts |= build_index(corpus.path, folder / OFFSETS, target, plan.bm25, workers=workers, progress=progress)
+    if encoder is not None:
+        vectors.build(corpus.path, folder / OFFSETS, folder, encoder, progress, known=known)
+        if plan.ann is not None:
+            encoded = vectors.open_vectors(folder, corpus.survey.passages, encoder.dimensions)
+            counts |= ann.build(encoded, folder, plan.ann, progress)
+    built = Manifest(
+        **dict(plan),
+        corpus=staging.corpus_stamp(corpus, folder, out),
+        passages=corpus.survey.passages,
+        documents=DocumentCounts.of(corpus.documents) if corpus.documents else None,
+        counts=counts,
+        encoder_sha256=encoder.fingerprint if encoder else None,
+        dimensions=encoder.dimensions if encoder else None,
+        libraries=manifest.library_versions(),
+    )
+    # HNSW stores the vectors itself. IVF-PQ compresses them, so its candidates are rescored with the vectors file.
+    redundant = [vectors.VECTORS] if plan.ann is not None and plan.ann.method == "hnsw" else []
+    return staging.finish(built, folder, *redundant)
 
 
 def import_faiss(
@@ -129,7 +150,7 @@ def import_faiss(
             kind="dense" if flat else "ann",
             corpus=staging.corpus_stamp(corpus, folder, out),
             passages=described.count,
-            skipped=corpus.skipped,
+            documents=DocumentCounts.of(corpus.documents) if corpus.documents else None,
             counts={},
             encoder=settings,
             encoder_sha256=encoder.fingerprint,
@@ -182,11 +203,7 @@ def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device
     if settings is None or dimensions is None:
         raise InputError(f"{folder} names no encoder for its vectors; build the index again")
     encoder = Encoder.load(settings, device)
-    if encoder.fingerprint != described.encoder_sha256:
-        raise InputError(
-            f"the weights of encoder {settings.model} differ from those {folder} was built with; "
-            "restore that encoder or build the index again"
-        )
+    require_same_weights(encoder, described, folder)
     if described.ann is not None:
         files = [manifest.verified_file(folder, stamp, "FAISS index") for stamp in described.faiss]
         rescore = described.ann.method == "ivfpq" and not files
@@ -196,6 +213,15 @@ def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device
     encoded = vectors.open_vectors(folder, len(store), dimensions)
     exact_index = ExactIndex(encoded, store.ranks, devices_for(device, encoded.nbytes), unit=settings.normalise)
     return Dense(exact_index, encoder.encode_queries)
+
+
+def require_same_weights(encoder: "Encoder", described: Manifest, folder: Path) -> None:
+    """Raise InputError if an index was built with other weights of its encoder."""
+    if encoder.fingerprint != described.encoder_sha256:
+        raise InputError(
+            f"the weights of encoder {encoder.settings.model} differ from those {folder} was built with; "
+            "restore that encoder or build the index again"
+        )
 
 
 class Hybrid:

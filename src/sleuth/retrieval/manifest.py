@@ -14,18 +14,21 @@ from pydantic import ValidationError
 from sleuth import __version__
 from sleuth.config.retrieval import IndexPlan
 from sleuth.config.section import Section
+from sleuth.corpus.chunks import WORDS
+from sleuth.corpus.documents import READER
+from sleuth.corpus.survey import DocumentSurvey
 from sleuth.errors import InputError
 from sleuth.runs.checksums import SEAL, file_sha256, files_sha256, list_files, seal, unseal
 
 FORMAT: Literal[2] = 2
 NAME = "manifest.json"
-LIBRARIES = ("numpy", "PyStemmer", "torch", "transformers", "sentence-transformers", "faiss-cpu")
+LIBRARIES = ("numpy", "PyStemmer", "py3langid", "torch", "transformers", "sentence-transformers", "faiss-cpu")
 EDGE = 1 << 20
 FULL_HASH_LIMIT = 256 << 20  # larger files are only checked at both ends when an index is opened
 OTHER_FOLDERS = {"run": "a run", "world": "a world", "evaluation": "an evaluation", "questions": "questions"}
 ADDRESS = re.compile(r"[\w.-]+:\d+(/.*)?")
 KEY_ORDER = (
-    *("format", "kind", "corpus", "passages", "skipped", "counts", "bm25"),
+    *("format", "kind", "corpus", "passages", "skipped", "documents", "counts", "bm25"),
     *("encoder", "encoder_sha256", "dimensions", "ann", "faiss", "libraries", "files"),
 )
 
@@ -52,13 +55,38 @@ class FileDigest(FileStamp):
     sha256: str
 
 
+class DocumentCounts(Section):
+    """The documents that an index was built from; documents.jsonl and skipped.jsonl in the folder name them."""
+
+    files: int
+    bytes: int
+    skipped: int
+    kinds: dict[str, int]
+    languages: dict[str, int]
+    words: int  # per passage
+    reader: int  # version of the readers
+
+    @classmethod
+    def of(cls, survey: DocumentSurvey) -> "DocumentCounts":
+        return cls(
+            files=len(survey.documents),
+            bytes=survey.bytes,
+            skipped=len(survey.skipped),
+            kinds=survey.kinds,
+            languages=survey.languages,
+            words=WORDS,
+            reader=READER,
+        )
+
+
 class Manifest(IndexPlan):
     """Description of an index folder; paths are relative to the folder."""
 
     format: Literal[2] = FORMAT
     corpus: FileDigest
     passages: int
-    skipped: tuple[str, ...] = ()  # unreadable documents of the source
+    skipped: tuple[str, ...] = ()  # unreadable documents, in folders written by older versions
+    documents: DocumentCounts | None = None
     counts: dict[str, int]
     encoder_sha256: str | None = None
     dimensions: int | None = None
@@ -103,7 +131,9 @@ def read(folder: Path) -> Manifest:
 
 def fingerprint(folder: Path) -> str:
     """Hash the content of an index from its manifest, independent of the location of corpus and encoder."""
-    content = read(folder).model_dump(mode="json", exclude={"encoder": {"model"}, "files": True})
+    content = read(folder).model_dump(mode="json", exclude={"encoder": {"model"}, "files": True, "documents": True})
+    if content["bm25"] is not None and content["bm25"]["analyzer"] == 1:
+        del content["bm25"]["analyzer"]  # older versions did not record it
     for stamp in (content["corpus"], *content["faiss"]):
         del stamp["path"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.corpus import sources
+from sleuth.corpus.document_rows import Reuse, read_nothing
 from sleuth.corpus.passages import Survey, survey
 from sleuth.corpus.progress import Progress
+from sleuth.corpus.survey import DocumentSurvey, read_survey
 from sleuth.errors import InputError, UserError
 from sleuth.retrieval.manifest import NAME, FileDigest, Manifest, edges_hash, file_digests, relative_path
-from sleuth.runs.atomic import atomic_write, explain_write_errors, remove_leftovers, require_new, sync_tree
+from sleuth.runs.atomic import (
+    atomic_write,
+    explain_write_errors,
+    remove_leftovers,
+    replace_path,
+    require_new,
+    sync_tree,
+)
 from sleuth.runs.lock import locked
 
 SPEC = "order.json"
@@ -25,17 +34,21 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = False) -> Iterator[Path]:
+def staged_folder(
+    out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = False, replace: bool = False
+) -> Iterator[Path]:
     """Yield a staging folder that is renamed to `out` on success; an interrupted build with the same `spec` resumes.
 
     `spec` is everything that determines the result. If the staging folder belongs to another spec, raises
-    InputError. A user error removes the staging folder unless `keep_on_error`.
+    InputError. A user error removes the staging folder unless `keep_on_error`. If `out` exists, raises InputError;
+    with `replace` it is replaced, and the staging folder of another spec is discarded.
     """
-    require_new(out)
+    if not replace:
+        require_new(out)
     folder = out.with_name(f".building-{out.name}")
     busy = f"another process is building in {folder}; wait for it or stop it first"
     with explain_write_errors(out), _created(folder), locked(folder / LOCK, busy):
-        _write_spec(folder, spec)
+        _write_spec(folder, spec, discard=replace)
         remove_leftovers(folder)
         try:
             yield folder
@@ -49,7 +62,10 @@ def staged_folder(out: Path, spec: Mapping[str, Any], *, keep_on_error: bool = F
         sync_tree(folder)
         (folder / SPEC).unlink()
         (folder / LOCK).unlink()
-        folder.rename(out)
+        if replace:
+            replace_path(folder, out)
+        else:
+            folder.rename(out)
 
 
 @contextmanager
@@ -68,10 +84,10 @@ def _created(folder: Path) -> Iterator[None]:
                 parent.rmdir()
 
 
-def _write_spec(folder: Path, spec: Mapping[str, Any]) -> None:
+def _write_spec(folder: Path, spec: Mapping[str, Any], *, discard: bool) -> None:
     text = json.dumps(spec, indent=2, sort_keys=True)
     path = folder / SPEC
-    if not path.exists():
+    if not path.exists() or (discard and path.read_text(encoding="utf-8") != text):
         # Leftovers without a spec come from a build killed after it finished: their origin is unknown.
         for leftover in folder.iterdir():
             if leftover.is_dir():
@@ -95,24 +111,24 @@ def source_fingerprint(source: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlainCorpus:
-    """A JSONL corpus and its survey; `skipped` lists unreadable documents."""
+    """A JSONL corpus and its survey; `documents` describes the files it was made from, if they are documents."""
 
     path: Path
     survey: Survey
-    skipped: tuple[str, ...]
+    documents: DocumentSurvey | None
 
 
-def prepare_corpus(source: Path, folder: Path, progress: Progress) -> PlainCorpus:
+def prepare_corpus(source: Path, folder: Path, progress: Progress, reuse: Reuse = read_nothing) -> PlainCorpus:
     """Convert the source to a plain corpus with offsets and ids, reusing the result of an interrupted build."""
     record = folder / SURVEY
     if record.exists():
         progress("resuming an unfinished build", 0, 0)
         saved = json.loads(record.read_bytes())
-        return PlainCorpus(Path(saved["corpus"]), Survey(**saved["survey"]), tuple(saved["skipped"]))
-    plain = sources.plain_corpus(source, folder, progress)
-    corpus = PlainCorpus(plain.path.absolute(), survey(plain.path, folder, progress, source), plain.skipped)
+        return PlainCorpus(Path(saved["corpus"]), Survey(**saved["survey"]), read_survey(folder))
+    plain = sources.plain_corpus(source, folder, progress, reuse=reuse)
+    corpus = PlainCorpus(plain.path.absolute(), survey(plain.path, folder, progress, source), plain.documents)
     with atomic_write(record) as path:
-        saved = {"corpus": str(corpus.path), "survey": asdict(corpus.survey), "skipped": corpus.skipped}
+        saved = {"corpus": str(corpus.path), "survey": asdict(corpus.survey)}
         path.write_text(json.dumps(saved))
     return corpus
 

@@ -43,7 +43,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
             yield temporary
             sync_tree(temporary)
             if replaces:
-                _replace(temporary, path)
+                replace_path(temporary, path)
             else:
                 _rename_new(temporary, path)
             _sync(path.parent)
@@ -58,7 +58,7 @@ def require_new(path: Path) -> None:
         raise InputError(f"{path} already exists; choose another name, or remove it")
 
 
-def _replace(source: Path, target: Path) -> None:
+def replace_path(source: Path, target: Path) -> None:
     """Rename `source` to `target`; an existing folder cannot be overwritten, so it is moved aside first."""
     aside = target.with_name(f"{ASIDE}{target.name}")
     old = temporary_path(aside)

@@ -68,48 +68,62 @@ def test_paragraph_starts_a_chunk_if_the_last_is_half_full() -> None:
 
 def test_heading_stays_with_the_text_below() -> None:
     text = "Here are three.\nHead\nThen come four words. And the rest."
-    assert list(chunks(text, 7, {1})) == ["Here are three.", "Head\nThen come four words.", "And the rest."]
-    assert list(chunks("One two three.\nPart\nSection\nFour.", 8, {1, 2})) == ["One two three.\nPart\nSection\nFour."]
-    assert list(chunks("One two.\nPart\nSection\nFour.", 4, {1, 2})) == ["One two.", "Part\nSection\nFour."]
+    assert list(chunks(text, 7, {1: 1})) == ["Here are three.", "Head\nThen come four words.", "And the rest."]
+    assert list(chunks("One two three.\nPart\nSection\nFour.", 8, {1: 1, 2: 1})) == [
+        "One two three.\nPart\nSection\nFour."
+    ]
+    assert list(chunks("One two.\nPart\nSection\nFour.", 4, {1: 1, 2: 1})) == ["One two.", "Part\nSection\nFour."]
 
 
 def test_section_starts_a_chunk_if_the_last_is_half_full() -> None:
-    assert list(chunks("One two three.\nHead\nFour.", 6, {1})) == ["One two three.", "Head\nFour."]
-    assert list(chunks("One two.\nHead\nFour.", 6, {1})) == ["One two.\nHead\nFour."]
+    assert list(chunks("One two three.\nHead\nFour.", 6, {1: 1})) == ["One two three.", "Head\nFour."]
+    assert list(chunks("One two.\nHead\nFour.", 6, {1: 1})) == ["One two.\nHead\nFour."]
 
 
 def test_heading_with_a_long_sentence_shares_the_first_chunk() -> None:
-    assert list(chunks("Head\na b c d e.", 4, {0})) == ["Head\na b c", "d e."]
-    assert list(chunks("Head\na b c d.", 4, {0})) == ["Head\na b c", "d."]
+    assert list(chunks("Head\na b c d e.", 4, {0: 1})) == ["Head\na b c", "d e."]
+    assert list(chunks("Head\na b c d.", 4, {0: 1})) == ["Head\na b c", "d."]
 
 
 def test_heading_without_text_is_kept() -> None:
-    assert list(chunks("One two.\nHead", 6, {1})) == ["One two.\nHead"]
-    assert list(chunks("A heading that is too long\n \nOne.", 4, {0})) == ["A heading that is", "too long\nOne."]
+    assert list(chunks("One two.\nHead", 6, {1: 1})) == ["One two.\nHead"]
+    assert list(chunks("A heading that is too long\n \nOne.", 4, {0: 1})) == ["A heading that is", "too long\nOne."]
 
 
-def titles(text: str, words: int, headings: set[int]) -> list[str]:
-    return [passage.title for passage in passages(Document("a.md", "Doc", "a.md", text, frozenset(headings)), words)]
+def titles(text: str, words: int, headings: dict[int, int]) -> list[str]:
+    return [passage.title for passage in passages(Document("a.md", "Doc", "a.md", text, headings), words)]
 
 
 def test_passage_in_one_section_has_its_heading_in_the_title() -> None:
     text = "Doc\nOne two three.\nFirst\nFour five. Six seven.\nSecond\nEight nine.\nThird\nTen."
-    assert titles(text, 3, {0, 2, 4, 6}) == ["Doc", "Doc", "Doc: First", "Doc: First", "Doc: Second", "Doc: Third"]
-    assert titles("First\nOne.\nSecond\nTwo.", 9, {0, 2}) == ["Doc"]
-    assert titles("One.\nFirst\nTwo.", 9, {1}) == ["Doc"]
+    levels = {0: 1, 2: 2, 4: 2, 6: 2}
+    below = ["Doc > First", "Doc > First", "Doc > Second", "Doc > Third"]
+    assert titles(text, 3, levels) == ["Doc", "Doc", *below]
+    assert titles("First\nOne.\nSecond\nTwo.", 9, {0: 1, 2: 1}) == ["Doc"]
+    assert titles("One.\nFirst\nTwo.", 9, {1: 1}) == ["Doc"]
+
+
+def test_headings_above_a_passage_are_a_path() -> None:
+    text = "Doc\nInstall\nLinux\nOne two three.\nMac\nFour five six.\nUse\nSeven eight nine."
+    levels = {0: 1, 1: 2, 2: 3, 4: 3, 6: 2}
+    assert titles(text, 3, levels) == ["Doc > Install > Linux"] * 2 + ["Doc > Install > Mac"] * 2 + ["Doc > Use"] * 2
+    # A passage that spans sections has the headings that they share.
+    assert titles(text, 14, levels) == ["Doc > Install", "Doc > Use"]
+    assert titles("Deep\nOne.\nOuter\nTwo.", 3, {0: 3, 2: 1}) == ["Doc > Deep", "Doc > Outer"]
 
 
 def test_long_heading_is_not_used_in_the_title() -> None:
-    assert titles(f"{'word ' * 21}\nOne.", 99, {0}) == ["Doc"]
-    assert titles(f"{'word ' * 20}\nOne.", 99, {0}) == [f"Doc: {'word ' * 20}".strip()]
+    assert titles(f"{'word ' * 21}\nOne.", 99, {0: 1}) == ["Doc"]
+    assert titles(f"{'word ' * 20}\nOne.", 99, {0: 1}) == [f"Doc > {'word ' * 20}".strip()]
 
 
 def test_sections_become_titled_passages_in_order() -> None:
     sections = "".join(f"## Sec {number}\n\n{f'Words of {number} here. ' * 15}\n\n" for number in range(20))
-    title, text, headings = plain_markdown(f"# Guide\n\n{sections}")
-    found = list(passages(Document("a.md", title, "https://x.org", text, headings)))
-    assert [passage.title for passage in found] == [f"Guide: Sec {number}" for number in range(20)]
-    assert "\n".join(passage.text for passage in found) == text
+    guide = plain_markdown(f"# Guide\n\n{sections}")
+    found = list(passages(Document("a.md", guide.title, "https://x.org", guide.text, guide.headings)))
+    assert [passage.title for passage in found] == [f"Guide > Sec {number}" for number in range(20)]
+    assert [passage.extra["section"] for passage in found] == [f"Sec {number}" for number in range(20)]
+    assert "\n".join(passage.text for passage in found) == guide.text
     assert [passage.id for passage in found] == [f"a.md#{position}" for position in range(20)]
 
 

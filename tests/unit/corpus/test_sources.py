@@ -11,7 +11,8 @@ import pytest
 from pyarrow import parquet
 
 from sleuth.corpus.passages import stream
-from sleuth.corpus.sources import CorpusFile, plain_corpus
+from sleuth.corpus.sources import CorpusFile, plain_corpus, survey_documents
+from sleuth.corpus.survey import read_survey
 from sleuth.errors import InputError
 from sleuth.records import Passage
 
@@ -147,6 +148,7 @@ def test_documents_are_cut_into_passages(tmp_path: Path) -> None:
     (folder / "e.png").write_bytes(b"\x89PNG")
     (folder / "f.png").write_bytes(b"\x89PNG")
     (folder / "g.txt.gz").write_bytes(b"")
+    (folder / "h.jsonl").write_bytes(LINES)
     heard: list[tuple[str, int, int]] = []
     found = plain_corpus(folder, tmp_path / "out", lambda *report: heard.append(report), words=4)
     assert [(each.id, each.contents, each.extra["position"], each.extra["url"]) for each in stream(found.path)] == [
@@ -154,13 +156,33 @@ def test_documents_are_cut_into_passages(tmp_path: Path) -> None:
         ("b/deep/two.md#0", '"Two"\nTwo\nOne two three.', 0, "b/deep/two.md"),
         ("b/deep/two.md#1", '"Two"\nFour five.\nSix.', 1, "b/deep/two.md"),
     ]
-    assert found.skipped == (
-        "1 .gz: not a supported kind of document",
-        "2 .png: not a supported kind of document",
-        "c.pdf: not a readable PDF (Stream has ended unexpectedly)",
-        "d.html: it holds no text",
-    )
-    assert heard[-1] == ("reading documents", 4, 4)
+    assert found.documents is not None
+    assert {file.path: file.reason for file in found.documents.skipped} == {
+        "c.pdf": "not a readable PDF (Stream has ended unexpectedly)",
+        "d.html": "it holds no text",
+        "e.png": "not a supported kind of document",
+        "f.png": "not a supported kind of document",
+        "g.txt.gz": "not a supported kind of document",
+        "h.jsonl": "rows of a corpus, not a document; index it separately",
+    }
+    assert [(each.path, each.bytes, each.passages, each.title) for each in found.documents.documents] == [
+        ("a.txt", 6, 1, "A"),
+        ("b/deep/two.md", 37, 2, "Two"),
+    ]
+    assert read_survey(tmp_path / "out") == found.documents
+    assert heard[-1] == ("reading documents", 8, 8)
+
+
+def test_documents_are_surveyed_without_an_index(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.md").write_text("# One\nWords.")
+    (tmp_path / "in" / "b.png").write_text("")
+    found = survey_documents(tmp_path / "in")
+    assert found == plain_corpus(tmp_path / "in", tmp_path / "out").documents
+    assert (found.kinds, [file.path for file in found.skipped]) == ({".md": 1}, ["b.png"])
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    with pytest.raises(InputError, match=r"a\.jsonl holds rows of a corpus; give documents \(\.txt"):
+        survey_documents(tmp_path / "a.jsonl")
 
 
 def test_single_document_is_a_source(tmp_path: Path) -> None:
@@ -190,7 +212,7 @@ def test_unreadable_documents_are_refused(tmp_path: Path) -> None:
         (["a.jsonl", "README.md"], r"1 \.jsonl, 1 \.md"),
         (["part_aa", "b.txt"], r"1 \.txt, 1 part_\*"),
         (["a.jsonl", "manifest.json", "b.json"], r"2 \.json, 1 \.jsonl"),
-        (["a.docx"], r"1 \.docx"),
+        (["a.odt"], r"1 \.odt"),
         (["LICENSE", "gz"], r"2 no suffix"),
     ],
 )
@@ -274,7 +296,7 @@ def test_finished_corpus_is_reused_until_the_source_changes(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("named", ["folder", "pattern"])
-def test_links_out_of_a_folder_are_refused(tmp_path: Path, named: str) -> None:
+def test_links_out_of_a_folder_are_skipped(tmp_path: Path, named: str) -> None:
     """A downloaded folder must not put a private file into an index that may be served."""
     folder = tmp_path / "docs"
     folder.mkdir()
@@ -282,14 +304,50 @@ def test_links_out_of_a_folder_are_refused(tmp_path: Path, named: str) -> None:
     (tmp_path / "secret.txt").write_text("secret")
     (folder / "b.txt").symlink_to(tmp_path / "secret.txt")
     source = folder if named == "folder" else folder / "*.txt"
-    with pytest.raises(InputError, match=r"b\.txt is a link to .*secret\.txt, outside of .*docs; remove it"):
-        plain_corpus(source, tmp_path / "made")
+    found = plain_corpus(source, tmp_path / "made")
+    assert found.documents is not None
+    assert [(file.path, file.reason) for file in found.documents.skipped] == [
+        ("b.txt", f"a link to {tmp_path / 'secret.txt'}, outside of the folder")
+    ]
+    assert "secret" not in found.path.read_text()
     # One inside, and one that the user names, are followed.
     (folder / "b.txt").unlink()
     (folder / "b.txt").symlink_to(folder / "a.txt")
     assert len(plain_corpus(source, tmp_path / "made").path.read_text().splitlines()) == 2
     (tmp_path / "link.txt").symlink_to(tmp_path / "secret.txt")
     assert "secret" in plain_corpus(tmp_path / "link.txt", tmp_path / "other").path.read_text()
+
+
+def test_link_out_of_a_folder_of_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(LINES)
+    (tmp_path / "secret.jsonl").write_bytes(LINES)
+    (tmp_path / "in" / "b.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    with pytest.raises(
+        InputError, match=r"b\.jsonl is a link to .*secret\.jsonl, outside of the folder .*in; remove it"
+    ):
+        plain_corpus(tmp_path / "in", tmp_path / "made")
+
+
+def test_odd_entries_of_a_folder_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.txt").write_text("Words.")
+    (folder / "loop").symlink_to(folder)
+    (folder / "round.txt").symlink_to(folder / "round.txt")
+    (folder / "gone.md").symlink_to(folder / "nothing")
+    os.mkfifo(folder / "sub" / "pipe.txt")
+    Path(os.fsdecode(os.fsencode(folder) + b"/b\xff.txt")).write_text("One.")
+    (folder / "b\\xff.txt").write_text("Two.")
+    found = plain_corpus(folder, tmp_path / "out")
+    assert found.documents is not None
+    assert {file.path: file.reason for file in found.documents.skipped} == {
+        "b\\xff.txt": "its name is the escaped name of another file; rename it",
+        "gone.md": "a link that leads nowhere",
+        "loop": "a link to a folder, which is not followed",
+        "round.txt": "a link that leads nowhere",
+        "sub/pipe.txt": "not a regular file",
+    }
 
 
 def test_links_of_the_hub_cache_are_followed(tmp_path: Path) -> None:

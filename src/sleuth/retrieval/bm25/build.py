@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from sleuth.corpus.arrays import open_array
 from sleuth.corpus.passages import EXPECTED, parse_row
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError, UserError
-from sleuth.retrieval.bm25.analyzer import Analyzer
+from sleuth.retrieval.bm25.analyzer import BY_LANGUAGE, Version
 from sleuth.retrieval.bm25.inverted_index import (
     GRAIN,
     MAXIMA,
@@ -29,8 +29,10 @@ from sleuth.retrieval.bm25.inverted_index import (
     ROWS,
     SCORES,
     STARTS,
+    STEMMERS,
     TERMS,
     Postings,
+    Row,
     TermNumbers,
     invert,
     write_vocabulary,
@@ -68,12 +70,13 @@ def build_index(
     finished.unlink(missing_ok=True)
     # Blocks of an earlier build are reused if corpus and stemmer are the same.
     folder = out / BLOCKS
-    stamp = json.dumps({"bytes": file.st_size, "changed": file.st_mtime_ns, "stemmer": settings.stemmer})
+    words = {"stemmer": settings.stemmer, "analyzer": settings.analyzer}
+    stamp = json.dumps({"bytes": file.st_size, "changed": file.st_mtime_ns, **words})
     if not (folder / STAMP).is_file() or (folder / STAMP).read_text() != stamp:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / STAMP).write_text(stamp)
-    blocks = Blocks.of(corpus, offsets, folder, settings.stemmer)
+    blocks = Blocks.of(corpus, offsets, folder, settings.stemmer, settings.analyzer)
     pending: queue.SimpleQueue[int] = queue.SimpleQueue()
     unfinished = [number for number in range(len(blocks)) if not blocks.is_finished(number)]
     for number in unfinished:
@@ -101,18 +104,18 @@ class Blocks:
     offsets: NDArray[np.uint64]
     borders: list[int]
     folder: Path
-    stemmer: str
+    analysis: tuple[str, Version]  # stemmer and version of the analyzer
     term_numbers: TermNumbers
 
     @classmethod
-    def of(cls, corpus: Path, offsets: Path, folder: Path, stemmer: str) -> "Blocks":
+    def of(cls, corpus: Path, offsets: Path, folder: Path, stemmer: str, version: Version = 1) -> "Blocks":
         """Divide a corpus into blocks that depend on the corpus alone."""
         starts = open_array(offsets)
         size = int(starts[-1])
         step = min(max(size // SHARES, MIN_BLOCK), MAX_BLOCK)
         firsts = np.searchsorted(starts[:-1], np.arange(0, size, step, dtype=np.uint64))
         borders = [*np.unique(firsts).tolist(), len(starts) - 1]
-        return cls(corpus, starts, borders, folder, stemmer, TermNumbers(Analyzer(stemmer)))
+        return cls(corpus, starts, borders, folder, (stemmer, version), TermNumbers(stemmer, version))
 
     def __len__(self) -> int:
         return len(self.borders) - 1
@@ -124,7 +127,7 @@ class Blocks:
         return Postings.read(self.path(number))
 
     def write(self, number: int) -> None:
-        invert(self._texts(number), self.term_numbers).write(self.path(number))
+        invert(self._rows(number), self.term_numbers).write(self.path(number))
 
     def is_finished(self, number: int) -> bool:
         """Whether an earlier build left an intact file for this block."""
@@ -133,7 +136,7 @@ class Blocks:
         except InputError:
             return False
 
-    def _texts(self, number: int) -> Iterator[str]:
+    def _rows(self, number: int) -> Iterator[Row]:
         first, last = self.borders[number], self.borders[number + 1]
         ends = self.offsets[first : last + 1].tolist()
         with self.corpus.open("rb") as file:
@@ -141,7 +144,8 @@ class Blocks:
             lines = file.read(ends[-1] - ends[0])
         for row in range(last - first):
             try:
-                yield parse_row(lines[ends[row] - ends[0] : ends[row + 1] - ends[0]])["contents"]
+                passage = parse_row(lines[ends[row] - ends[0] : ends[row + 1] - ends[0]])
+                yield passage["contents"], str(passage.get("language") or "")
             except ValueError as error:
                 place = f"{self.corpus}, passage {first + row + 1}"
                 raise InputError(f"{place} is unreadable ({error}); expected {EXPECTED}") from error
@@ -167,7 +171,7 @@ def _worker_processes(blocks: Blocks, offsets: Path, count: int, pending: queue.
     if count < 1:
         yield
         return
-    arguments = [str(blocks.corpus), str(offsets), str(blocks.folder), blocks.stemmer]
+    arguments = [str(blocks.corpus), str(offsets), str(blocks.folder), *map(str, blocks.analysis)]
     with ThreadPoolExecutor(count) as pool:
         feeders = [pool.submit(_feed, arguments, pending) for _ in range(count)]
         try:
@@ -208,6 +212,8 @@ def _merge(blocks: Blocks, out: Path, settings: BM25Settings, progress: Progress
         merged.write_scores(blocks, starts, out, progress)
     np.save(out / STARTS, starts)
     write_vocabulary(list(merged.terms), out)
+    if settings.stemmer == BY_LANGUAGE:
+        (out / STEMMERS).write_text(json.dumps(merged.stemmers), encoding="utf-8")
     (out / TERMS).write_text(json.dumps(merged.terms, ensure_ascii=False), encoding="utf-8")
     parameters = {  # as bm25s names them
         "k1": settings.k1,
@@ -230,24 +236,27 @@ class _Merge:
     numbers: list[NDArray[np.int32]]  # term numbers of each block
     document_counts: NDArray[np.int64]  # rows per term
     norms: NDArray[np.float64]  # k1 (1 - b + b length / mean length) per row
+    stemmers: list[str]  # that the rows were analyzed with
 
     @classmethod
     def of(cls, blocks: Blocks, settings: BM25Settings) -> "_Merge":
         terms: dict[str, int] = {}
         numbers, counts, block_lengths = [], [], []
+        stemmers: set[str] = set()
         for postings in map(blocks.read, range(len(blocks))):
             new = [term for term in postings.terms if term not in terms]
             terms.update(zip(new, range(len(terms), len(terms) + len(new)), strict=True))
             numbers.append(np.fromiter(map(terms.__getitem__, postings.terms), np.int32, len(postings.terms)))
             counts.append(postings.counts)
             block_lengths.append(postings.lengths)
+            stemmers.update(postings.stemmers)
         document_counts = np.zeros(len(terms), np.int64)
         for own, count in zip(numbers, counts, strict=True):
             document_counts[own] += count
         lengths = np.concatenate([*block_lengths, np.empty(0, np.uint32)])
         mean = lengths.sum() / max(len(lengths), 1) or 1.0
         norms = np.asarray(settings.k1 * (1 - settings.b + settings.b * lengths / mean))
-        return cls(terms, numbers, document_counts, norms)
+        return cls(terms, numbers, document_counts, norms, sorted(stemmers))
 
     def write_scores(self, blocks: Blocks, starts: NDArray[np.int64], out: Path, progress: Progress) -> None:
         """Write rows, scores and maxima, one range of terms at a time; `blocks` must be in row order."""
@@ -303,9 +312,9 @@ def _append(path: Path, values: NDArray[Any], start: int, total: int) -> None:
 
 if __name__ == "__main__":  # worker: inverts each block whose number it reads from stdin, then prints the number
     try:
-        *paths, stemmer_name = sys.argv[1:]
+        *paths, stemmer_name, version_number = sys.argv[1:]
         corpus_path, offsets_path, folder_path = map(Path, paths)
-        own = Blocks.of(corpus_path, offsets_path, folder_path, stemmer_name)
+        own = Blocks.of(corpus_path, offsets_path, folder_path, stemmer_name, cast(Version, int(version_number)))
         for line in sys.stdin:
             own.write(int(line))
             print(int(line), flush=True)

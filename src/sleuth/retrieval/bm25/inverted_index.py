@@ -4,6 +4,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from sleuth.corpus.arrays import open_array, sample_positions
 from sleuth.errors import InputError
-from sleuth.retrieval.bm25.analyzer import Analyzer
+from sleuth.retrieval.bm25.analyzer import Analyzer, Version, stemmer_of
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
 
@@ -24,6 +25,7 @@ PARAMETERS = "params.index.json"
 # Files that bm25s does not have. The vocabulary is a hash table with chaining: the terms of a bucket are adjacent in
 # the text array.
 MAXIMA = "maxima.npy"
+STEMMERS = "stemmers.json"
 BUCKETS = "terms.buckets.npy"
 BORDERS = "terms.borders.npy"
 TEXT = "terms.text.npy"
@@ -36,6 +38,9 @@ GRAIN = 2.0**-43
 NOT_INDEXED = -1
 CACHE_SIZE = 1 << 19
 RADIX = 1 << 16
+HEADER = 7  # checksum, and the lengths of the fields of a block
+
+Row = tuple[str, str]  # contents and language
 
 Numbers = NDArray[np.uint32]
 
@@ -85,12 +90,12 @@ class Postings:
     rows: Numbers  # relative to the first row of the block
     frequencies: Numbers  # occurrences of the term in the row
     lengths: Numbers  # words per row
+    stemmers: list[str]  # that the rows were analyzed with
 
     def write(self, path: Path) -> None:
         """Write all fields as one array, atomically."""
-        text = "\n".join(self.terms).encode()
-        letters = np.frombuffer(text.ljust(-(-len(text) // 4) * 4, b"\n"), np.uint32)
-        parts = (self.lengths, self.counts, self.rows, self.frequencies, letters)
+        texts = (_as_numbers(self.terms), _as_numbers(self.stemmers))
+        parts = (self.lengths, self.counts, self.rows, self.frequencies, *texts)
         body = np.concatenate(parts)
         header = np.array([zlib.crc32(body.data), *map(len, parts)], np.uint32)
         with atomic_write(path) as temporary, temporary.open("wb") as file:
@@ -100,48 +105,80 @@ class Postings:
     def read(cls, path: Path, *, verify: bool = False) -> "Postings":
         """Memory-map a block; raise InputError if the file is damaged."""
         stored = open_array(path)
-        header, body = stored[:6], stored[6:]
-        if len(header) < 6 or len(body) != header[1:].sum() or (verify and zlib.crc32(body.data) != header[0]):
+        header, body = stored[:HEADER], stored[HEADER:]
+        if len(header) < HEADER or len(body) != header[1:].sum() or (verify and zlib.crc32(body.data) != header[0]):
             raise InputError(f"the block {path} is damaged; remove it and build the index again")
-        lengths, counts, rows, frequencies, letters, _ = np.split(body, np.cumsum(header[1:].astype(np.int64)))
-        terms = letters.tobytes().rstrip(b"\n").decode().split("\n") if len(letters) else []
-        return cls(terms, counts, rows, frequencies, lengths)
+        lengths, counts, rows, frequencies, *texts, _ = np.split(body, np.cumsum(header[1:].astype(np.int64)))
+        terms, stemmers = (text.tobytes().rstrip(b"\n").decode().split("\n") if len(text) else [] for text in texts)
+        return cls(terms, counts, rows, frequencies, lengths, stemmers)
 
 
-class TermNumbers(dict[str, int]):
-    """Cache of term numbers by token, shared by all blocks."""
+def _as_numbers(words: Sequence[str]) -> Numbers:
+    text = "\n".join(words).encode()
+    return np.frombuffer(text.ljust(-(-len(text) // 4) * 4, b"\n"), np.uint32)
 
-    def __init__(self, analyzer: Analyzer) -> None:
-        super().__init__()
+
+class TermNumbers:
+    """Numbers of terms in order of first occurrence, shared by all blocks; tokens are cached by stemmer."""
+
+    def __init__(self, stemmer: str, version: Version = 1) -> None:
         self.numbers: dict[str, int] = {}
-        self._analyzer = analyzer
+        self._stemmer, self._version = stemmer, version
+        self._caches: dict[str, _TokenCache] = {}
 
-    def __missing__(self, token: str) -> int:
-        term = self._analyzer.term(token)
-        number = NOT_INDEXED if term is None else self.numbers.setdefault(term, len(self.numbers))
-        self[token] = number
-        return number
+    def __len__(self) -> int:
+        return sum(map(len, self._caches.values()))
 
-    def encode(self, texts: Iterable[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the term numbers of all tokens of the texts, concatenated, and the number of tokens per text."""
+    def encode(self, rows: Iterable[Row]) -> tuple[NDArray[np.int32], NDArray[np.int64], list[str]]:
+        """Return the term numbers of all tokens of the rows, concatenated, the tokens per row, and the stemmers."""
         flat, ends = array("i"), array("q", [0])
-        for text in texts:
-            flat.extend(map(self.__getitem__, self._analyzer.tokens(text)))
+        stemmers: dict[str, None] = {}
+        for contents, language in rows:
+            stemmer = stemmer_of(self._stemmer, language)
+            stemmers[stemmer] = None
+            cache = self._caches.get(stemmer) or self._cache(stemmer)
+            tokens = cache.analyzer.tokens(contents)
+            flat.extend(map(cache.__getitem__, tokens))
+            if cache.extra:  # terms of words with diacritics
+                flat.extend(chain.from_iterable(map(cache.extra.get, tokens, repeat(()))))
             ends.append(len(flat))
-        return np.array(flat, np.int32), np.diff(ends)
+        return np.array(flat, np.int32), np.diff(ends), list(stemmers)
 
     def clear(self) -> None:
-        super().clear()
+        self._caches.clear()
         self.numbers.clear()
 
+    def _cache(self, stemmer: str) -> "_TokenCache":
+        return self._caches.setdefault(stemmer, _TokenCache(Analyzer(stemmer, self._version), self.numbers))
 
-def invert(texts: Iterable[str], term_numbers: TermNumbers) -> Postings:
-    """Compute the postings of texts, with one row per text."""
+
+class _TokenCache(dict[str, int]):
+    """Term numbers by token; `extra` has the other numbers of a token that is indexed under several terms."""
+
+    def __init__(self, analyzer: Analyzer, numbers: dict[str, int]) -> None:
+        super().__init__()
+        self.analyzer, self.extra = analyzer, dict[str, tuple[int, ...]]()
+        self._numbers = numbers
+
+    def __missing__(self, token: str) -> int:
+        first, *others = (self._number(variant) for variant in self.analyzer.variants(token))
+        if others:
+            self.extra[token] = tuple(others)
+        self[token] = first
+        return first
+
+    def _number(self, token: str) -> int:
+        term = self.analyzer.term(token)
+        return NOT_INDEXED if term is None else self._numbers.setdefault(term, len(self._numbers))
+
+
+def invert(rows: Iterable[Row], term_numbers: TermNumbers) -> Postings:
+    """Compute the postings of rows, given as contents and language."""
     if len(term_numbers) > CACHE_SIZE:
         term_numbers.clear()
-    numbers, counts = term_numbers.encode(texts)
+    numbers, counts, stemmers = term_numbers.encode(rows)
     indexed = numbers != NOT_INDEXED
-    rows = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)[indexed]
+    positions = np.repeat(np.arange(len(counts), dtype=np.uint32), counts)[indexed]
     numbers = numbers[indexed]
     # Renumber by first occurrence, from 0. Assigned from last to first, so the first occurrence remains.
     first = np.full(numbers.max(initial=-1) + 1, len(numbers))
@@ -151,9 +188,9 @@ def invert(texts: Iterable[str], term_numbers: TermNumbers) -> Postings:
     renumbered = np.empty(len(first), np.int32)
     renumbered[used] = np.arange(len(used), dtype=np.int32)
     terms = list(term_numbers.numbers)
-    lengths = np.bincount(rows, minlength=len(counts)).astype(np.uint32)
-    postings = _count(renumbered[numbers], rows, len(used))
-    return Postings([terms[number] for number in used.tolist()], *postings, lengths)
+    lengths = np.bincount(positions, minlength=len(counts)).astype(np.uint32)
+    postings = _count(renumbered[numbers], positions, len(used))
+    return Postings([terms[number] for number in used.tolist()], *postings, lengths, stemmers)
 
 
 def _count(numbers: NDArray[np.int32], rows: Numbers, terms: int) -> tuple[Numbers, Numbers, Numbers]:

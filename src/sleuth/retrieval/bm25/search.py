@@ -5,10 +5,11 @@ reach, no new row can enter the top k: the remaining terms are only looked up fo
 exact: sums of scores have no rounding error (see GRAIN), and equal scores tie.
 """
 
+import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sleuth.config.retrieval import BM25Settings
-from sleuth.retrieval.bm25.analyzer import Analyzer
-from sleuth.retrieval.bm25.inverted_index import GRAIN, InvertedIndex, Vocabulary
+from sleuth.errors import InputError
+from sleuth.retrieval.bm25.analyzer import BY_LANGUAGE, QueryAnalyzer
+from sleuth.retrieval.bm25.inverted_index import GRAIN, STEMMERS, InvertedIndex, Vocabulary
 from sleuth.retrieval.retriever import Ranking
 
 CACHED_TERMS = 1 << 17
@@ -48,7 +50,7 @@ class BM25:
 
     def __init__(self, folder: Path, settings: BM25Settings, id_order: NDArray[np.uint32]) -> None:
         index = InvertedIndex.open(folder, len(id_order))
-        self._analyzer = Analyzer(settings.stemmer)
+        self._analyzer = QueryAnalyzer(_stemmers(folder, settings.stemmer), settings.analyzer)
         self._terms = _TermCache(self._analyzer, Vocabulary(folder, len(index.maxima)), index)
         self._search = MaxScore(index, len(id_order))
         self._id_order = id_order
@@ -59,11 +61,10 @@ class BM25:
             raise ValueError(f"k is {k}, expected at least 1")
         rankings: list[Ranking] = []
         for query in queries:
-            counts = Counter(map(self._terms.__getitem__, self._analyzer.tokens(query)))
+            found = map(self._terms.__getitem__, self._analyzer.tokens(query))
             terms = [
                 term if count == 1 else QueryTerm(term.maximum * count, term.start, term.end, count)
-                for term, count in counts.items()
-                if term is not None
+                for term, count in Counter(chain.from_iterable(found)).items()
             ]
             rows, scores = self._search.top(terms, k) if terms else (np.empty(0, np.intp), np.empty(0))
             order = np.lexsort((self._id_order[rows], -scores))[:k]
@@ -71,22 +72,33 @@ class BM25:
         return rankings
 
 
-class _TermCache(dict[str, QueryTerm | None]):
-    """Cache that maps tokens to terms of the index, or to None if they have no postings."""
+def _stemmers(folder: Path, stemmer: str) -> list[str]:
+    """Return the stemmers that the passages of a folder were analyzed with."""
+    if stemmer != BY_LANGUAGE:
+        return [stemmer]
+    try:
+        names: list[str] = json.loads((folder / STEMMERS).read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / STEMMERS} is missing or damaged; build the index again") from error
+    return names
 
-    def __init__(self, analyzer: Analyzer, vocabulary: Vocabulary, index: InvertedIndex) -> None:
+
+class _TermCache(dict[str, tuple[QueryTerm, ...]]):
+    """Cache that maps tokens to the terms of the index that have postings."""
+
+    def __init__(self, analyzer: QueryAnalyzer, vocabulary: Vocabulary, index: InvertedIndex) -> None:
         super().__init__()
         self._analyzer, self._vocabulary, self._index = analyzer, vocabulary, index
 
-    def __missing__(self, token: str) -> QueryTerm | None:
-        term = self._analyzer.term(token)
-        number = None if term is None else self._vocabulary.number(term)
+    def __missing__(self, token: str) -> tuple[QueryTerm, ...]:
         if len(self) >= CACHED_TERMS:
             self.clear()
-        self[token] = None
-        if number is not None:
-            start, end = self._index.starts[number : number + 2].tolist()
-            self[token] = QueryTerm(float(self._index.maxima[number]), start, end, 1)
+        terms = []
+        for number in map(self._vocabulary.number, self._analyzer.terms(token)):
+            if number is not None:
+                start, end = self._index.starts[number : number + 2].tolist()
+                terms.append(QueryTerm(float(self._index.maxima[number]), start, end, 1))
+        self[token] = tuple(terms)
         return self[token]
 
 

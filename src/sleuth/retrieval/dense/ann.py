@@ -168,6 +168,13 @@ def read(source: Path | Callable[[int], bytes]) -> Any:
     return index
 
 
+def stored_vectors(path: Path) -> Vectors:
+    """Return the vectors that an HNSW index built here stores, in the order of its rows."""
+    index = read(path)
+    vectors: Vectors = index.reconstruct_n(0, index.ntotal).astype(np.float16)
+    return vectors
+
+
 def library() -> Any:
     """Import FAISS on first use."""
     try:

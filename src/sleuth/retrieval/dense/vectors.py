@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
@@ -27,12 +28,27 @@ ROUNDING = 1e-6
 MIN_COSINE = 0.95  # a different truncation or prefix scores above, a different model, pooling or corpus far below
 
 
+@dataclass(frozen=True, slots=True)
+class KnownVectors:
+    """Vectors of an earlier index, and for each row of the corpus its row in them, or -1."""
+
+    vectors: NDArray[np.float16]
+    rows: NDArray[np.int64]
+
+
 def build(
-    corpus: Path, offsets: Path, out: Path, encoder: "Encoder", progress: Progress = silent, block: int = BLOCK
+    corpus: Path,
+    offsets: Path,
+    out: Path,
+    encoder: "Encoder",
+    progress: Progress = silent,
+    block: int = BLOCK,
+    known: KnownVectors | None = None,
 ) -> None:
     """Write the vectors of a plain corpus into the folder `out`; an interrupted build resumes.
 
-    The passages of a block are encoded together, so a resumed build gives the same bytes.
+    The passages of a block are encoded together, so a resumed build gives the same bytes. Those that are `known` are
+    copied.
     """
     starts = open_array(offsets)
     shape = (len(starts) - 1, encoder.dimensions)
@@ -49,7 +65,7 @@ def build(
             file.seek(size)
             for first in range(done, shape[0], block):
                 spans = starts[first : first + block + 1]
-                file.write(_encode(texts, spans, first, shape[0], encoder, progress).tobytes())
+                file.write(_encode(texts, spans, first, shape[0], encoder, progress, known).tobytes())
                 _sync(file)
                 _append(out / JOURNAL, "ab", first + len(spans) - 1)
         (out / UNFINISHED).rename(out / VECTORS)
@@ -123,7 +139,13 @@ def _append(journal: Path, mode: str, entry: Any) -> None:
 
 
 def _encode(
-    texts: BinaryIO, spans: NDArray[np.uint64], first: int, total: int, encoder: "Encoder", progress: Progress
+    texts: BinaryIO,
+    spans: NDArray[np.uint64],
+    first: int,
+    total: int,
+    encoder: "Encoder",
+    progress: Progress,
+    known: KnownVectors | None,
 ) -> NDArray[np.float16]:
     """Encode the passages at the byte ranges between `spans`; `first` is the row number of the first passage."""
     texts.seek(int(spans[0]))
@@ -138,7 +160,15 @@ def _encode(
         done += count
         progress("encoding", done, total)
 
-    return encoder.encode_passages(contents, advance)
+    if known is None:
+        return encoder.encode_passages(contents, advance)
+    earlier = known.rows[first : first + len(contents)]
+    encoded = known.vectors[np.maximum(earlier, 0)]
+    new = np.flatnonzero(earlier < 0)
+    done += len(contents) - len(new)
+    if len(new):
+        encoded[new] = encoder.encode_passages([contents[place] for place in new], advance)
+    return encoded
 
 
 def _sync(file: IO[bytes]) -> None:

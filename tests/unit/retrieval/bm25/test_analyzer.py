@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sleuth.errors import ConfigError
-from sleuth.retrieval.bm25.analyzer import Analyzer
+from sleuth.retrieval.bm25.analyzer import Analyzer, QueryAnalyzer, fold, stemmer_of
 
 ENGLISH = Analyzer("english")
 
@@ -57,7 +57,7 @@ def test_term_of_a_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stemmer", "remedy"), [("englsh", "did you mean english"), ("klingon", "expected none or one of arabic, ")]
+    ("stemmer", "remedy"), [("englsh", "did you mean english"), ("klingon", "expected auto, none or one of arabic, ")]
 )
 def test_unknown_stemmer(stemmer: str, remedy: str) -> None:
     with pytest.raises(ConfigError, match=f"'{stemmer}'; {remedy}"):
@@ -68,3 +68,55 @@ def test_stems_in_many_threads() -> None:
     rows = [[f"word{number}ing", "cities"] for number in range(200)]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(ENGLISH.stem, rows)) == [ENGLISH.stem(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("word", "folded"),
+    [
+        ("café", "cafe"),
+        ("cafe\u0301", "cafe"),
+        ("größe", "grosse"),
+        ("łódź", "lodz"),
+        ("œuvre", "oeuvre"),
+        ("άνθρωπος", "ανθρωπος"),
+        ("ёлка", "елка"),
+        ("йод", "йод"),
+        ("हिन्दी", "हिन्दी"),
+        ("が", "が"),
+        ("plain", "plain"),
+    ],
+)
+def test_folding(word: str, folded: str) -> None:
+    assert fold(word) == folded
+
+
+def test_second_version() -> None:
+    second = Analyzer("english", 2)
+    assert second.words("東京都は ไทย龍") == ["東京", "京都", "都は", "ไท", "ทย", "ย龍"]
+    assert second.words("เมือง") == ["เมื", "มือ", "อง"]  # a letter keeps its marks
+    assert [second.term(token) for token in ("cafés", "cafes", "the")] == ["cafe", "cafe", None]
+    assert Analyzer("none", 2).stem(["Café".lower()]) == ["cafe"]
+    assert second.variants("café") == ("café",)
+    assert second.variants("résumés") == ("résumés", "resumes")
+    assert ENGLISH.variants("résumés") == ("résumés",)
+
+
+@pytest.mark.parametrize("text", [text for text, _ in TEXTS.values() if text.isascii()])
+def test_second_version_equals_the_first_on_ascii(text: str) -> None:
+    second = Analyzer("english", 2)
+    assert second.words(text) == ENGLISH.words(text)
+    assert second.stem(second.words(text)) == ENGLISH.stem(ENGLISH.words(text))
+
+
+def test_stemmer_by_language() -> None:
+    assert [stemmer_of("auto", code) for code in ("de", "zh", "", "und")] == ["german", "none", "english", "english"]
+    assert stemmer_of("french", "de") == "french"
+
+
+def test_query_has_the_terms_of_every_language() -> None:
+    query = QueryAnalyzer(["english", "german"], 2)
+    assert [query.terms(token) for token in query.tokens("the Städte painting")] == [
+        [],
+        ["stadte", "stadt"],
+        ["paint", "painting"],
+    ]

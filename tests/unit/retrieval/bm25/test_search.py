@@ -20,15 +20,18 @@ from sleuth.retrieval.bm25.search import BM25
 
 CONTENTS = ["red apples", "green apples and pears", "the quiet harbour", "", "the of and", "東京都"]
 
-Write = Callable[[list[str]], Path]
+Write = Callable[[list[str] | list[tuple[str, str]]], Path]
+BY_LANGUAGE = BM25Settings(stemmer="auto", analyzer=2)
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a corpus, and offsets beside it, as the rooms below do."""
+    """Writes a corpus, and offsets beside it; texts may be given by their language."""
 
-    def written(contents: list[str]) -> Path:
-        lines = [json.dumps({"id": f"p{row}", "contents": text}).encode() + b"\n" for row, text in enumerate(contents)]
+    def written(contents: list[str] | list[tuple[str, str]]) -> Path:
+        passages = [("", each) if isinstance(each, str) else each for each in contents]
+        rows = [{"id": f"p{row}", "contents": text, "language": code} for row, (code, text) in enumerate(passages)]
+        lines = [json.dumps(row).encode() + b"\n" for row in rows]
         (tmp_path / "corpus.jsonl").write_bytes(b"".join(lines))
         np.save(tmp_path / "offsets.npy", np.cumsum([0, *map(len, lines)], dtype=np.uint64))
         return tmp_path / "corpus.jsonl"
@@ -66,6 +69,62 @@ def test_passages_without_a_term_of_the_query_are_no_hits(ranker: BM25) -> None:
 
 def test_part_of_a_text_without_spaces_is_found(ranker: BM25) -> None:
     assert rows(ranker, "京都") == [5]
+
+
+LANGUAGES = [
+    ("en", "The cities of the café"),
+    ("de", "Die Städte am Fluss"),
+    ("es", "La organización de los países"),
+    ("th", "ประเทศไทยมีเมืองหลวงชื่อกรุงเทพ"),
+    ("", "Painted harbours"),
+    ("xx", "painted harbours"),
+    ("und", "naïve résumés"),
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("city cafe", [0]),
+        ("CAFÉ", [0]),
+        ("stadt", [1]),
+        ("Stadte", [1]),
+        ("organizaciones", [2]),
+        ("organizacion", [2]),
+        ("organización pais", [2]),
+        ("เมืองหลวง", [3]),
+        ("the", []),
+        ("painting", [4]),
+        ("painted", [4, 5]),
+        ("resumes", [6]),
+        ("résumé", [6]),
+        ("naive", [6]),
+    ],
+)
+def test_passages_are_analyzed_by_language(write: Write, tmp_path: Path, query: str, found: list[int]) -> None:
+    built(write(LANGUAGES), tmp_path / "index", BY_LANGUAGE)
+    ranker = BM25(tmp_path / "index", BY_LANGUAGE, np.arange(len(LANGUAGES), dtype=np.uint32))
+    assert rows(ranker, query) == found
+
+
+def test_english_in_ascii_gives_the_same_bytes_with_every_version(write: Write, tmp_path: Path) -> None:
+    corpus = write(["red apples", "the quiet harbour's painting", "to be or not", "x_1 2 U.S."] * 50)
+    for name, settings in {"one": BM25Settings(), "two": BY_LANGUAGE}.items():
+        built(corpus, tmp_path / name, settings)
+    stored = {
+        name: {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.is_file()}
+        for name in ("one", "two")
+    }
+    assert json.loads(stored["two"].pop("stemmers.json")) == ["english"]
+    assert stored["one"].pop("finished.json") != stored["two"].pop("finished.json")
+    assert stored["one"] == stored["two"]
+
+
+def test_missing_stemmers_are_rejected(write: Write, tmp_path: Path) -> None:
+    built(write(LANGUAGES), tmp_path / "index", BY_LANGUAGE)
+    (tmp_path / "index" / "stemmers.json").unlink()
+    with pytest.raises(InputError, match=r"stemmers\.json is missing"):
+        BM25(tmp_path / "index", BY_LANGUAGE, np.arange(len(LANGUAGES), dtype=np.uint32))
 
 
 @pytest.mark.parametrize("query", ["", "the of and", "unheard", "?!"])
@@ -198,7 +257,7 @@ def test_ctrl_c_does_not_reach_workers(large: Path, tmp_path: Path, monkeypatch:
 
 
 def test_worker_indexes_requested_blocks(large: Path, tmp_path: Path) -> None:
-    arguments = [str(large / "corpus.jsonl"), str(large / "offsets.npy"), str(tmp_path), "english"]
+    arguments = [str(large / "corpus.jsonl"), str(large / "offsets.npy"), str(tmp_path), "english", "1"]
     command = [sys.executable, "-m", "sleuth.retrieval.bm25.build", *arguments]
     ended = subprocess.run(command, input="3\n1\n", capture_output=True, text=True, check=True)
     assert ended.stdout == "3\n1\n"

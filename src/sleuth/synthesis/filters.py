@@ -1,0 +1,165 @@
+"""Filters of question candidates that need no model: each returns whether a candidate passes."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sleuth.corpus.chunks import sentences
+from sleuth.reward.answers import comparable, cover_em, normalise
+from sleuth.synthesis.candidate import Candidate
+from sleuth.synthesis.vocabulary import GENERIC, Vocabulary, content_words, is_code, overlap, words
+
+LONGEST_ANSWER = 12  # words
+NEAR_QUOTE = 0.85  # word overlap at which an imprecise quote is replaced with the sentence of the passage
+SAME_ANSWER = 0.7  # word overlap of two questions with one answer, at which they are duplicates
+SPACES = re.compile(r"\s+")
+QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "\u00a0": " "})
+EDGES = " \t\n\"'`*“”‘’.,;:…"
+
+_NOUNS = (
+    "document|documentation|passage|text|article|section|page|chapter|paragraph|excerpt|snippet|context|content|"
+    "author|writer|table|figure|list|example|sentence|statement|quote|code|output|manual|guide"
+)
+_THINGS = (
+    "function|method|class|module|option|parameter|argument|command|file|setting|variable|attribute|package|tool|"
+    "program|feature|system|project|value|field|object|type|script|process|event|person|company|film|book|rule|policy"
+)
+POINTING = re.compile(
+    rf"\b(?:this|these|that|those|the given|the provided|the following|the above|the described|the mentioned|"
+    rf"the specified|the first|the second|both) (?:{_NOUNS}|{_THINGS})s?\b"
+    rf"|\b(?:according to|based on|in|from|by|of) (?:the|this|our) (?:{_NOUNS})s?\b(?! (?:of|for|in|on)\b)"
+    rf"|\b(?:mentioned|described|listed|shown|given|stated|discussed|provided|explained|referred to) "
+    rf"(?:above|below|here|earlier|previously|in the (?:{_NOUNS})s?)\b"
+    rf"|\bthe (?:passage|text|excerpt|snippet|author|above|following|context)s?\b"
+    rf"|\b(?:above|below|herein|aforementioned|passage [12ab])\b",
+    re.IGNORECASE,
+)
+PRONOUN = re.compile(r"\b(?:it|its|itself|they|them|their|he|she|him|his|her|this|these|those)\b", re.IGNORECASE)
+UNKNOWN = re.compile(
+    r"\b(?:unknown|not (?:stated|mentioned|specified|given|provided|known|available)|none|n/a|no answer|yes|no)\b"
+)
+
+
+def quote_in_passage(candidate: Candidate, _: Vocabulary) -> bool:
+    """Every quote stands in its passage."""
+    return bool(candidate.evidence) and all(
+        each.quote.strip() and fold(each.quote) in fold(each.passage.contents) for each in candidate.evidence
+    )
+
+
+def answer_in_evidence(candidate: Candidate, _: Vocabulary) -> bool:
+    """The answer is short, and stands in a quote as whole words."""
+    answer = candidate.answer
+    if not comparable(answer) or len(words(answer)) > LONGEST_ANSWER or UNKNOWN.fullmatch(answer.strip(EDGES).lower()):
+        return False
+    return any(_covers(each.quote, answer) for each in candidate.evidence)
+
+
+def answer_not_in_question(candidate: Candidate, _: Vocabulary) -> bool:
+    """The question contains neither the answer nor all of its words."""
+    question = candidate.question
+    asked = set(content_words(question))
+    for answer in candidate.answers:
+        said = [word for word in content_words(answer) if word not in GENERIC]
+        if _covers(question, answer) or (said and asked.issuperset(said)):
+            return False
+    return True
+
+
+def names_subject(candidate: Candidate, vocabulary: Vocabulary) -> bool:
+    """The question names what it is about: no "this document", no pronoun without antecedent, a specific word."""
+    question = candidate.question.strip()
+    if POINTING.search(question):
+        return False
+    specific = vocabulary.specific_words(question)
+    if not specific:
+        return False
+    pronoun = PRONOUN.search(question)
+    return pronoun is None or question.find(specific[0]) < pronoun.start()
+
+
+def is_question(candidate: Candidate, _: Vocabulary) -> bool:
+    """The question is one sentence of reasonable length that ends with a question mark."""
+    question = candidate.question.strip()
+    count = len(words(question))
+    return question.endswith("?") and question.count("?") == 1 and 4 <= count <= 60 and "\n" not in question
+
+
+# In the order in which they are applied; the names are those of the report.
+FILTERS: dict[str, Callable[[Candidate, Vocabulary], bool]] = {
+    "not a question": is_question,
+    "quote not in passage": quote_in_passage,
+    "answer not in evidence": answer_in_evidence,
+    "answer in question": answer_not_in_question,
+    "subject not named": names_subject,
+}
+
+
+def failed_filter(candidate: Candidate, vocabulary: Vocabulary) -> str | None:
+    """Return the name of the first filter that a candidate fails, or None."""
+    return next((name for name, passes in FILTERS.items() if not passes(candidate, vocabulary)), None)
+
+
+@dataclass(slots=True)
+class NearDuplicates:
+    """Accepts candidates whose questions differ: in words, or in more than a few words if the answer is the same."""
+
+    _questions: set[frozenset[str]] = field(default_factory=set)
+    _answers: dict[str, list[frozenset[str]]] = field(default_factory=lambda: defaultdict(list))
+
+    def accept(self, question: str, answers: Sequence[str]) -> bool:
+        """Return False for a near duplicate of an accepted question; otherwise remember the question."""
+        asked = frozenset(content_words(question))
+        key = comparable(answers[0])
+        similar = any(overlap(list(asked), list(other)) >= SAME_ANSWER for other in self._answers[key])
+        if asked in self._questions or similar:
+            return False
+        self._questions.add(asked)
+        self._answers[key].append(asked)
+        return True
+
+
+def fold(text: str) -> str:
+    """Normalise white space, case and typographic signs, for comparing quotes."""
+    return SPACES.sub(" ", text.translate(QUOTES)).strip().lower()
+
+
+def locate_quote(quote: str, text: str) -> str | None:
+    """Return the part of a text that a quote repeats: verbatim, or a sentence with almost the same words."""
+    wanted = fold(quote.strip(EDGES))
+    if not wanted:
+        return None
+    if wanted in fold(text):
+        return quote.strip(EDGES)
+    said = normalise(quote).split()
+    best = max(text_sentences(text), key=lambda each: overlap(normalise(each).split(), said), default="")
+    return best if best and overlap(normalise(best).split(), said) >= NEAR_QUOTE else None
+
+
+def text_sentences(text: str) -> list[str]:
+    """Split a text of one paragraph per line into sentences."""
+    return [sentence.strip() for line in text.splitlines() if line.strip() for sentence in sentences(line.strip())]
+
+
+def _covers(text: str, answer: str) -> bool:
+    """Whether a text contains an answer as whole words; an answer written like code must match sign by sign."""
+    if _contains(fold(text), fold(answer)):
+        return True
+    return not is_code(answer) and bool(normalise(answer)) and bool(cover_em(text, [answer]))
+
+
+def _contains(text: str, wanted: str) -> bool:
+    """Whether a text contains a string that is not part of a longer word there."""
+    start = text.find(wanted)
+    while start >= 0:
+        before, after = text[start - 1 : start], text[start + len(wanted) : start + len(wanted) + 1]
+        inside = (_joins(before) and _joins(wanted[0])) or (_joins(after) and _joins(wanted[-1]))
+        if not inside:
+            return True
+        start = text.find(wanted, start + 1)
+    return False
+
+
+def _joins(character: str) -> bool:
+    return character.isalnum() or character in ("_", "-")

@@ -14,7 +14,8 @@ LONGEST_ANSWER = 12  # words
 NEAR_QUOTE = 0.85  # word overlap at which an imprecise quote is replaced with the sentence of the passage
 SAME_ANSWER = 0.7  # word overlap of two questions with one answer, at which they are duplicates
 SPACES = re.compile(r"\s+")
-QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "\u00a0": " "})
+# Typographic signs are read as ASCII; code marks and permalink signs are left out.
+QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "\u00a0": " ", "`": "", "¶": ""})
 EDGES = " \t\n\"'`*“”‘’.,;:…"
 
 _NOUNS = (
@@ -154,12 +155,12 @@ def _contains(text: str, wanted: str) -> bool:
     start = text.find(wanted)
     while start >= 0:
         before, after = text[start - 1 : start], text[start + len(wanted) : start + len(wanted) + 1]
-        inside = (_joins(before) and _joins(wanted[0])) or (_joins(after) and _joins(wanted[-1]))
-        if not inside:
+        if not (_joins(before, wanted[0]) or _joins(wanted[-1], after)):
             return True
         start = text.find(wanted, start + 1)
     return False
 
 
-def _joins(character: str) -> bool:
-    return character.isalnum() or character in ("_", "-")
+def _joins(left: str, right: str) -> bool:
+    """Whether two neighbouring characters belong to one word; "" is the edge of the text."""
+    return bool(left and right) and (left.isalnum() or left in "_-") and (right.isalnum() or right == "_")

@@ -19,6 +19,7 @@ COLUMNS = "data_source, prompt and reward_model, as Search-R1 has them, or id, q
 FIELDS = tuple(field.name for field in fields(Question))
 METADATA = "metadata"  # FlashRAG column with whole passages; dropped
 ORIGIN = "row"  # key of the Search-R1 row from which a question was read
+EVIDENCE = "evidence"  # key of the quotes that support a made question: [{"id": passage, "quote": text}, ...]
 GENERIC_NAMES = frozenset({"train", "dev", "test", "val", "validation"})
 
 

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sleuth.corpus.questions import QuestionRow
+from sleuth.corpus.questions import EVIDENCE, QuestionRow
 from sleuth.records import Passage, Question
 
-EVIDENCE = "evidence"  # extra entry of a question: [{"id": passage, "quote": text}, ...]
 SEARCH_RANK = "search_rank"  # extra entry: worst rank of an evidence passage, counted from 1; null if not found
 DIFFICULTY = "difficulty"  # extra entry: failure rate of the untrained agent
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sleuth.corpus.chunks import sentences
+from sleuth.corpus.datasets.merge import question_key
 from sleuth.reward.answers import comparable, cover_em, normalise
 from sleuth.synthesis.candidate import Candidate
 from sleuth.synthesis.vocabulary import GENERIC, Vocabulary, content_words, is_code, overlap, words
@@ -104,8 +105,12 @@ def failed_filter(candidate: Candidate, vocabulary: Vocabulary) -> str | None:
 
 @dataclass(slots=True)
 class NearDuplicates:
-    """Accepts candidates whose questions differ: in words, or in more than a few words if the answer is the same."""
+    """Accepts candidates whose questions differ: in words, or in more than a few words if the answer is the same.
 
+    `excluded` are the keys of questions that must not be asked, such as those of a test set.
+    """
+
+    excluded: frozenset[str] = frozenset()
     _questions: set[frozenset[str]] = field(default_factory=set)
     _answers: dict[str, list[frozenset[str]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -114,7 +119,7 @@ class NearDuplicates:
         asked = frozenset(content_words(question))
         key = comparable(answers[0])
         similar = any(overlap(list(asked), list(other)) >= SAME_ANSWER for other in self._answers[key])
-        if asked in self._questions or similar:
+        if asked in self._questions or similar or question_key(question) in self.excluded:
             return False
         self._questions.add(asked)
         self._answers[key].append(asked)

@@ -11,7 +11,8 @@ BULLET = re.compile(r"^(?:[-*•+‣–]\s+|\d{1,2}[.)]\s+)")
 PILCROW = "¶"
 SIGNATURE = re.compile(
     r"^(?:(?P<kind>class|exception|async|classmethod|staticmethod|static|method|attribute|property|function|data|"
-    r"abstractmethod|coroutine)\s+)?(?P<name>@?[A-Za-z_][\w.]*)(?P<call>\(.*\))?(?:\s?(?:->|→|=)\s?.+)?$"
+    r"abstractmethod|coroutine)\s+)?(?P<name>@?[A-Za-z_][\w.]*)"
+    r"(?P<call>\([^()]*+(?:\([^()]*+\)[^()]*+)*+\))?(?:\s?(?:->|→|=)\s?[^\n]+)?$"
 )
 OPTION = re.compile(r"^-{1,2}[A-Za-z0-9][\w-]*")
 SETTING = re.compile(r"^(?P<name>[A-Za-z][\w<>*-]*(?:[._][\w<>*-]+)+)(?:\s\((?P<type>[\w /-]{1,20})\))?$")

@@ -40,8 +40,16 @@ class RulesResult:
     removed: Counter[str] = field(default_factory=Counter)
 
 
-def make_questions(passages: Sequence[Passage], config: RulesConfig, progress: Progress = silent) -> RulesResult:
-    """Make questions about the passages; the same passages and seed give the same questions."""
+def make_questions(
+    passages: Sequence[Passage],
+    config: RulesConfig,
+    progress: Progress = silent,
+    excluded: frozenset[str] = frozenset(),
+) -> RulesResult:
+    """Make questions about the passages; the same passages and seed give the same questions.
+
+    `excluded` are the keys of questions that must not be asked.
+    """
     names, proper = DocumentNames.from_passages(passages), ProperNames.from_passages(passages)
     vocabulary = Vocabulary.from_passages(passages)
     result = RulesResult(passages=len(passages))
@@ -55,7 +63,7 @@ def make_questions(passages: Sequence[Passage], config: RulesConfig, progress: P
         if place % REPORT_EVERY == 0:
             progress("reading passages", place, len(passages))
     result.proposed = len(drafts)
-    random, duplicates, used = Random(config.seed), NearDuplicates(), Counter[str]()
+    random, duplicates, used = Random(config.seed), NearDuplicates(excluded), Counter[str]()
     random.shuffle(drafts)
     for passage, scope, draft in drafts:
         evidence = tuple(Evidence(passage, quote) for quote in draft.quotes)

@@ -85,9 +85,13 @@ async def make_questions(
     config: TeacherConfig,
     retriever: Retriever | None = None,
     progress: Progress = silent,
+    excluded: frozenset[str] = frozenset(),
 ) -> TeacherResult:
-    """Ask about the passages in random order until there are enough questions; the same replies give the same file."""
-    return await _Pipeline(passages, calls, prompts, config, retriever, progress).run()
+    """Ask about the passages in random order until there are enough questions; the same replies give the same file.
+
+    `excluded` are the keys of questions that must not be asked.
+    """
+    return await _Pipeline(passages, calls, prompts, config, retriever, progress, excluded).run()
 
 
 def is_prose(passage: Passage) -> bool:
@@ -115,6 +119,7 @@ class _Pipeline:
         config: TeacherConfig,
         retriever: Retriever | None,
         progress: Progress,
+        excluded: frozenset[str],
     ) -> None:
         self._calls, self._prompts, self._config = calls, prompts, config
         self._retriever, self._progress = retriever, progress
@@ -122,7 +127,7 @@ class _Pipeline:
         self._vocabulary = Vocabulary.from_passages(passages)
         self._filters = ModelFilters(calls, prompts)
         self._result = TeacherResult(passages=len(passages))
-        self._duplicates = NearDuplicates()
+        self._duplicates = NearDuplicates(excluded)
         prose = [passage for passage in passages if is_prose(passage)]
         self._result.skipped = len(passages) - len(prose)
         self._order = Random(config.seed).sample(prose, len(prose))

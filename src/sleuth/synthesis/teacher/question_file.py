@@ -51,6 +51,7 @@ async def make_question_file(
     prompts: Path | None = None,
     retriever: Retriever | None = None,
     progress: Progress = silent,
+    excluded: frozenset[str] = frozenset(),
 ) -> TeacherResult:
     """Make questions with a teacher and write them to `out`, with a report of counts and costs beside it.
 
@@ -65,7 +66,7 @@ async def make_question_file(
         async with source.open() as teacher:
             calls = TeacherCalls(teacher, cache)
             loading = perf_counter() - started
-            result = await make_questions(passages, calls, loaded, config, retriever, progress)
+            result = await make_questions(passages, calls, loaded, config, retriever, progress, excluded)
         if result.rows:
             write_rows(out, result.rows)
         digest = hashlib.sha256(repr(sorted(loaded.items())).encode()).hexdigest()

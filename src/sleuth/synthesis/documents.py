@@ -1,11 +1,12 @@
 """Documents of a corpus: which document a passage belongs to, and the name by which a question can refer to it."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sleuth.records import Passage
+from sleuth.synthesis.vocabulary import word_set
 
 MIN_SITE_DOCUMENTS = 5  # a title part shared by this many documents, and this share of them, names the whole site
 SITE_SHARE = 0.05
@@ -17,11 +18,11 @@ COPULA = re.compile(r"\b(?:is|was|are|were)\b")
 SEPARATOR = re.compile(r"\s[—–|·-]\s")
 NUMBERING = re.compile(r"^(?:(?:Chapter|Appendix|Section|Part)\s)?(?:[0-9]{1,3}|[A-Z]{1,2})(?:\.[0-9]{1,3})*\.\s")
 # Titles that say nothing about their document, which then has no name.
-EMPTY_TITLES = frozenset(
+EMPTY_TITLES = word_set(
     """
     index readme overview introduction contents home untitled documentation document notes license changelog faq
     reference tutorial summary abstract preface appendix
-    """.split()  # noqa: SIM905 - a table of words is read as lines
+    """
 )
 
 
@@ -61,11 +62,6 @@ class DocumentNames:
         if len(name) > LONGEST_NAME or len(name) < 2 or name.casefold() in EMPTY_TITLES or not _has_letters(name):
             return None
         return name
-
-
-def count_documents(passages: Iterable[Passage]) -> Counter[str]:
-    """Count the passages of each document."""
-    return Counter(map(document_of, passages))
 
 
 def _has_letters(text: str) -> bool:

@@ -10,6 +10,8 @@ from sleuth.errors import InputError
 from sleuth.records import Passage
 from sleuth.synthesis.documents import document_of
 
+TOLERANCE = 0.1  # by which a part may exceed its fraction
+
 
 class PassageFinder(Protocol):
     """Passages by id, such as a PassageStore."""
@@ -49,9 +51,16 @@ def split_by_document(
         components[joined.root(document)] += found
     parts: dict[str, list[QuestionRow]] = {name: [] for name in fractions}
     for component in sorted(components, key=lambda name: _order(name, seed)):
-        # The part that lacks most, relative to its share.
-        chosen = min(parts, key=lambda name: len(parts[name]) / fractions[name])
-        parts[chosen] += components[component]
+        found = components[component]
+        room = {name: share * len(rows) - len(parts[name]) for name, share in fractions.items()}
+        fitting = [name for name in fractions if len(found) <= room[name] + TOLERANCE * fractions[name] * len(rows)]
+        # The emptiest part that has room; a document too large for all goes where most is missing.
+        chosen = (
+            min(fitting, key=lambda name: len(parts[name]) / fractions[name])
+            if fitting
+            else max(room, key=lambda name: room[name])
+        )
+        parts[chosen] += found
     return parts
 
 

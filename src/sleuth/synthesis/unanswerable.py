@@ -1,6 +1,7 @@
 """Unanswerable questions: their documents are held out of the corpus, and no other document answers them."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -30,30 +31,55 @@ def hold_out_documents(rows: Sequence[QuestionRow], passages: Iterable[Passage],
     """Hold out documents until about `share` of the questions are unanswerable; deterministic for a seed.
 
     Golden answers are kept for reference. A question of several documents is unanswerable if one of them is held out.
-    Questions that a remaining passage seems to answer are dropped.
+    Questions of held-out documents that another document seems to answer are dropped.
     """
     if not 0 <= share < 1:
         raise InputError(f"the share of unanswerable questions is {share}; expected 0 or more, and less than 1")
     known = PassageMap.of(passages)
-    documents = {row.question.id: question_documents(row, known) for row in rows}
-    names = sorted({name for found in documents.values() for name in found}, key=lambda name: _order(name, seed))
+    statements = _Statements(known)
+    questions: dict[str, list[QuestionRow]] = defaultdict(list)
+    for row in rows:
+        for name in question_documents(row, known):
+            questions[name].append(row)
     held: set[str] = set()
-    affected: set[str] = set()
-    for name in names:
-        if len(affected) >= share * len(rows) or len(held) + 1 >= len(names):
+    marked: dict[str, bool] = {}  # whether a question of a held-out document is unanswerable
+    for name in sorted(questions, key=lambda name: _order(name, seed))[:-1]:
+        if sum(marked.values()) >= share * len(rows):
             break
         held.add(name)
-        affected |= {question for question, found in documents.items() if name in found}
-    remaining = [set(content_words(each.contents)) for each in known.values() if document_of(each) not in held]
-    kept, dropped = [], 0
-    for row in rows:
-        if row.question.id not in affected:
-            kept.append(QuestionRow(replace(row.question, answerable=True), row.extra))
-        elif any(_answers(words, row) for words in remaining):
-            dropped += 1
-        else:
-            kept.append(QuestionRow(replace(row.question, answerable=False), row.extra))
-    return HeldOut(frozenset(held), tuple(kept), dropped)
+        for row in questions[name]:
+            own = frozenset(question_documents(row, known))
+            marked[row.question.id] = not statements.answers(row, own)
+    kept = [
+        QuestionRow(replace(row.question, answerable=row.question.id not in marked), row.extra)
+        for row in rows
+        if marked.get(row.question.id, True)
+    ]
+    return HeldOut(frozenset(held), tuple(kept), len(rows) - len(kept))
+
+
+class _Statements:
+    """The words of all passages, to find passages that may answer a question."""
+
+    def __init__(self, passages: PassageMap) -> None:
+        self._documents = [document_of(passage) for passage in passages.values()]
+        self._words = [frozenset(content_words(passage.contents)) for passage in passages.values()]
+        self._places: dict[str, set[int]] = defaultdict(set)
+        for place, words in enumerate(self._words):
+            for word in words:
+                self._places[word].add(place)
+
+    def answers(self, row: QuestionRow, own: frozenset[str]) -> bool:
+        """Whether a passage of another document has the answer and most words of the question."""
+        answer = content_words(row.question.golden_answers[0])
+        asked = frozenset(content_words(row.question.question))
+        if not answer:
+            return False
+        places = set.intersection(*(self._places[word] for word in answer))
+        return any(
+            self._documents[place] not in own and len(asked & self._words[place]) >= STATED_ELSEWHERE * len(asked)
+            for place in places
+        )
 
 
 def write_remaining(passages: Iterable[Passage], held_out: frozenset[str], path: Path) -> int:
@@ -66,15 +92,6 @@ def write_remaining(passages: Iterable[Passage], held_out: frozenset[str], path:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 count += 1
     return count
-
-
-def _answers(words: set[str], row: QuestionRow) -> bool:
-    """Whether a passage with these words has the answer and most words of the question."""
-    answer = set(content_words(row.question.golden_answers[0]))
-    if not answer or not words >= answer:
-        return False
-    asked = set(content_words(row.question.question))
-    return len(asked & words) >= STATED_ELSEWHERE * len(asked)
 
 
 def _order(name: str, seed: int) -> bytes:

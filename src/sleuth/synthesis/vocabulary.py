@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 
 from sleuth.records import Passage
 
+
+def word_set(table: str) -> frozenset[str]:
+    """Return the words of a table that is written as lines."""
+    return frozenset(table.split())
+
+
 # Words with inner signs that stay together: git-fetch, os.path, --no-verify, /etc/passwd, C++, user_id.
 WORD = re.compile(r"(?:--?)?[^\W_]\w*+(?:[.:/@+'’-]{1,2}\w++)*+(?:\+\+|\(\))?|/\w[\w./-]*+|_\w++")
-QUOTED = re.compile(r"[\"“`‘][^\"“”`‘’]{1,60}[\"”`’]")
 RARE_SHARE = 0.01  # a word in at most this share of the passages is specific
 UNCOMMON_SHARE = 0.03  # two such words are specific together
 RARE_COUNT = 2
-SAMPLE = 50_000  # passages that are counted
-STOPWORDS = frozenset(
+STOPWORDS = word_set(
     """
     a an the this that these those it its he she they them his her their we us our you your i me my one ones there here
     and or but nor so if then than as at by for from in into of off on onto out over per to up upon via with within
@@ -24,10 +28,10 @@ STOPWORDS = frozenset(
     is am are was were be been being do does did done doing have has had having can could may might must shall should
     will would ought need let
     what which who whom whose when where why how
-    """.split()  # noqa: SIM905 - a table of words is read as lines
+    """
 )
 # Words of technical prose and of questions that name no subject, however rare they are in a corpus.
-GENERIC = frozenset(
+GENERIC = word_set(
     """
     name named names called term terms used use uses using user users value values default type types kind kinds number
     numbers list lists set sets get gets return returns returned returning result results purpose mean means meaning
@@ -39,7 +43,7 @@ GENERIC = frozenset(
     documentation text passage passages article chapter paragraph author information information's thing things way ways
     part parts first second third last next new old main possible available different following certain specific main
     case cases time times version versions system program programs work works working
-    """.split()  # noqa: SIM905 - a table of words is read as lines
+    """
 )
 
 

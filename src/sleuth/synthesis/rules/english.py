@@ -2,10 +2,10 @@
 
 import re
 
-from sleuth.synthesis.vocabulary import words
+from sleuth.synthesis.vocabulary import word_set, words
 
 # Verbs with which descriptions of functions, options and settings begin.
-VERBS = frozenset(
+VERBS = word_set(
     """
     abort accept accumulate activate add adjust advance aggregate align allocate allow analyze append apply approve
     archive arrange ask assert assign associate attach attempt authenticate avoid begin bind block break build bypass
@@ -30,14 +30,12 @@ VERBS = frozenset(
     subtract supply support suppress suspend swap switch synchronize take tell terminate test throw toggle track
     transfer transform translate treat trigger trim truncate try turn unlock unpack unregister unset update upgrade
     upload use validate verify view wait walk warn wrap write yield
-    """.split()  # noqa: SIM905 - a table of words is read as lines
+    """
 )
-AUXILIARIES = frozenset(
-    "is are was were be has have had can could may might must shall should will would does do".split()  # noqa: SIM905
-)
-CLAUSES = frozenset("that which who whose where when whether if because as".split())  # noqa: SIM905
-FRAGMENT_NOUNS = frozenset(
-    "number name size path list maximum minimum length directory file format string amount location total value".split()  # noqa: SIM905
+AUXILIARIES = word_set("is are was were be has have had can could may might must shall should will would does do")
+CLAUSES = word_set("that which who whose where when whether if because as")
+FRAGMENT_NOUNS = word_set(
+    "number name size path list maximum minimum length directory file format string amount location total value"
 )
 NAME_NOUNS = (
     "environment variable|configuration variable|configuration option|configuration parameter|command-line option|"
@@ -54,9 +52,11 @@ UNCLEAR = re.compile(
     re.IGNORECASE,
 )
 RUN_ON = re.compile(r", (?:it|they|he|she|this|in which|but|so|however|please)\b")
-DANGLING = frozenset("a an the and or of to in for with by from on at as which that case is are be if when".split())  # noqa: SIM905
+DANGLING = word_set(
+    "a an the and or of to in for with by from on at as which that case is are be if when while whereas since"
+)
 MIN_WORDS, MAX_WORDS = 4, 28
-DETERMINERS = frozenset("a an the its all any each every them it to".split())  # noqa: SIM905
+DETERMINERS = word_set("a an the its all any each every them it to")
 IRREGULAR = {"do": "does", "have": "has", "be": "is"}
 BASES = {"does": "do", "has": "have"}
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sleuth.synthesis.rules.english import VERBS
-from sleuth.synthesis.vocabulary import is_code, words
+from sleuth.synthesis.vocabulary import is_code, word_set, words
 
 BULLET = re.compile(r"^(?:[-*•+‣–]\s+|\d{1,2}[.)]\s+)")
 PILCROW = "¶"
@@ -17,13 +17,13 @@ SIGNATURE = re.compile(
 OPTION = re.compile(r"^-{1,2}[A-Za-z0-9][\w-]*")
 SETTING = re.compile(r"^(?P<name>[A-Za-z][\w<>*-]*(?:[._][\w<>*-]+)+)(?:\s\((?P<type>[\w /-]{1,20})\))?$")
 INLINE = re.compile(r"^(?P<term>[^\s:][^:]{0,60}?)(?::\s|\s[–—]\s|\s--\s)(?P<text>\S.*)$")
-LABELS = frozenset(
+LABELS = word_set(
     """
     note notes warning warnings example examples tip tips important caution see also usage availability returns return
     raises parameters arguments changed new deprecated added removed author authors copyright synopsis description
     options default defaults result output input syntax hint danger attention todo question answer summary abstract
-    this that there it these error hint detail notice fatal log statement context info debug
-    """.split()  # noqa: SIM905 - a table of words is read as lines
+    this that there it these error hint detail notice fatal log statement context info debug eof begin end
+    """
 )
 CALLED = {"class": "class", "exception": "exception", "property": "property", "attribute": "attribute"}
 MAX_TERM = 90  # characters

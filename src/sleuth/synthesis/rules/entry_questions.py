@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sleuth.corpus.chunks import sentences
 from sleuth.synthesis.rules.english import predicate
 from sleuth.synthesis.rules.entries import Entry
-from sleuth.synthesis.vocabulary import is_code, words
+from sleuth.synthesis.vocabulary import is_code, word_set, words
 
 DEFAULT = re.compile(
     r"(?:^|[.;(]\s?|\b(?:it|which|this|option|parameter|and|that)\s)(?:the\s)?(?:default(?:\svalue)?\sis|defaults\sto|"
@@ -20,11 +20,11 @@ NEW = re.compile(
 DEPRECATED = re.compile(r"^Deprecated since (?:version )?(?P<version>\d[\w.]*?)[.:,]?(?:\s|$)")
 MAX_VALUE = 4  # words
 VALUE_MARKS = "\"'“”‘’` "
-NUMBER_WORDS = frozenset(
+NUMBER_WORDS = word_set(
     """
     zero one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty sixty ninety hundred
     true false none null on off yes no empty disabled enabled infinity unlimited
-    """.split()  # noqa: SIM905 - a table of words is read as lines
+    """
 )
 
 

@@ -10,7 +10,7 @@ from sleuth.synthesis.filters import text_sentences
 from sleuth.synthesis.rules.english import AUXILIARIES, NAME_NOUNS, base_form, clean_predicate, lower_first
 from sleuth.synthesis.rules.entries import clean_line
 from sleuth.synthesis.rules.entry_questions import NUMBER_WORDS, Draft, in_scope, value_answers
-from sleuth.synthesis.vocabulary import GENERIC, content_words, is_code, words
+from sleuth.synthesis.vocabulary import GENERIC, content_words, is_code, word_set, words
 
 # "The pre-commit hook runs ...", "`foo` is a ...", "Lintian checks ...".
 SUBJECT = re.compile(
@@ -40,21 +40,21 @@ STANDS = re.compile(r"^(?P<name>[A-Z][\w.-]{1,20}) (?:stands for|is short for) [
 ACRONYM = re.compile(
     r"(?P<long>[A-Z][\w-]{1,20}(?: (?:[A-Z][\w-]{1,20}|of|and|for|the)){1,5}) \((?P<name>[A-Z]{2,6})\)"
 )
-SMALL = frozenset("of and for the".split())  # noqa: SIM905
-PRONOUNS = frozenset("it this that these those they he she we you there here what which who one each some any".split())  # noqa: SIM905
-NO_NAMES = PRONOUNS | frozenset(
-    "a an the if when while since because as for in on at to by from with also however no not both all".split()  # noqa: SIM905
+SMALL = word_set("of and for the")
+PRONOUNS = word_set("it this that these those they he she we you there here what which who one each some any")
+NO_NAMES = PRONOUNS | word_set(
+    "a an the if when while since because as for in on at to by from with also however no not both all"
 )
 BACK = re.compile(r"\b(?:it|its|they|their|them|he|she|his|her)\b", re.IGNORECASE)
-UNITS = frozenset("seconds minutes hours days weeks months years times steps bytes characters".split())  # noqa: SIM905
-VAGUE = frozenset(
+UNITS = word_set("seconds minutes hours days weeks months years times steps bytes characters")
+VAGUE = word_set(
     """
     current correct second size location issue result answer reason problem only usual normal typical actual initial
     best simplest easiest common effect idea difference point
-    """.split()  # noqa: SIM905 - a table of words is read as lines
+    """
 )
-PREPOSITIONS = frozenset("in at by with when from on to for as after before once only if and or using through".split())  # noqa: SIM905
-MODALS = frozenset("must should may can will".split())  # noqa: SIM905
+PREPOSITIONS = word_set("in at by with when from on to for as after before once only if and or using through")
+MODALS = word_set("must should may can will")
 MIN_MODAL_WORDS = 6  # shorter predicates, such as "may be omitted", are true of much else
 COMMON_SHARE = 0.08  # a name in more passages than this is the subject of the whole corpus
 LONGEST_SENTENCE = 400  # characters

@@ -5,23 +5,23 @@ from collections.abc import Iterator
 
 from sleuth.synthesis.rules.entries import clean_line, read_inline
 from sleuth.synthesis.rules.entry_questions import Draft, definition_draft, in_scope
-from sleuth.synthesis.vocabulary import words
+from sleuth.synthesis.vocabulary import word_set, words
 
 MAX_VALUE = 8  # words
 MAX_CELL = 6
 RULE = re.compile(r"^[\s|:+-]+$")  # the line below the header of a table
 # Names of columns in tables without a rule below their header.
-KEYS = frozenset(
+KEYS = word_set(
     """
     name option parameter field code function command key setting term attribute variable method argument property
     status symbol operator keyword identifier file directory item id product team role country
-    """.split()  # noqa: SIM905 - a table of words is read as lines
+    """
 )
-COLUMNS = KEYS | frozenset(
+COLUMNS = KEYS | word_set(
     """
     description meaning default type value purpose package module size owner date version unit units format notes
     result since action effect location contact price limit path
-    """.split()  # noqa: SIM905 - a table of words is read as lines
+    """
 )
 SENTENCE = re.compile(r"[.!?]\s+[A-Z]")
 

@@ -69,11 +69,12 @@ def _has_letters(text: str) -> bool:
 
 
 def is_encyclopedic(passages: Iterable[Passage]) -> bool:
-    """Whether passages read like an encyclopedia: their texts begin with their titles and say what they are."""
+    """Whether passages read like an encyclopedia: a sentence near their beginning says what their title is."""
     opening = total = 0
     for passage in passages:
         total += 1
         title = SECTION.sub("", passage.title).strip().casefold()
-        start = passage.text[:OPENING].casefold()
-        opening += bool(title) and title in start and COPULA.search(start, start.find(title)) is not None
+        lines = passage.text[:OPENING].casefold().splitlines() if title else []
+        # After the title in the same line: a heading is a line of its own.
+        opening += any(COPULA.search(line.partition(title)[2]) for line in lines)
     return total > 0 and opening >= ENCYCLOPEDIC_SHARE * total

@@ -13,7 +13,7 @@ from sleuth.synthesis.vocabulary import GENERIC, Vocabulary, content_words, is_c
 
 LONGEST_ANSWER = 12  # words
 NEAR_QUOTE = 0.85  # word overlap at which an imprecise quote is replaced with the sentence of the passage
-SAME_ANSWER = 0.7  # word overlap of two questions with one answer, at which they are duplicates
+SAME_ANSWER = 0.6  # word overlap of two questions with one answer, at which they are duplicates
 SPACES = re.compile(r"\s+")
 # Typographic signs are read as ASCII; code marks and permalink signs are left out.
 QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "\u00a0": " ", "`": "", "¶": ""})
@@ -118,12 +118,19 @@ class NearDuplicates:
         """Return False for a near duplicate of an accepted question; otherwise remember the question."""
         asked = frozenset(content_words(question))
         key = comparable(answers[0])
-        similar = any(overlap(list(asked), list(other)) >= SAME_ANSWER for other in self._answers[key])
+        similar = any(_is_same(asked, other) for other in self._answers[key])
         if asked in self._questions or similar or question_key(question) in self.excluded:
             return False
         self._questions.add(asked)
         self._answers[key].append(asked)
         return True
+
+
+def _is_same(asked: frozenset[str], other: frozenset[str]) -> bool:
+    """Whether two questions with one answer ask the same; questions about two identifiers do not."""
+    if any(map(is_code, asked - other)) and any(map(is_code, other - asked)):
+        return False
+    return overlap(asked, other) >= SAME_ANSWER
 
 
 def fold(text: str) -> str:
@@ -168,4 +175,4 @@ def _contains(text: str, wanted: str) -> bool:
 
 def _joins(left: str, right: str) -> bool:
     """Whether two neighbouring characters belong to one word; "" is the edge of the text."""
-    return bool(left and right) and (left.isalnum() or left in "_-") and (right.isalnum() or right == "_")
+    return bool(left and right) and (left.isalnum() or left in "_-") and (right.isalnum() or right in "_+#")

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from sleuth.records import Passage
@@ -42,14 +42,15 @@ GENERIC = word_set(
     argument arguments command commands file files setting settings section sections page pages document documents
     documentation text passage passages article chapter paragraph author information information's thing things way ways
     part parts first second third last next new old main possible available different following certain specific main
-    case cases time times version versions system program programs work works working
+    case cases time times version versions system program programs work works working maximum minimum item items size
+    length amount limit total person people place important correct current general common whole
     """
 )
 
 
 def words(text: str) -> list[str]:
     """Split a text into words as written."""
-    return WORD.findall(text)
+    return [word.rstrip(".") for word in WORD.findall(text)]
 
 
 def content_words(text: str) -> list[str]:
@@ -101,16 +102,18 @@ class Vocabulary:
             lower = stem(word.lower())
             if word.lower() in STOPWORDS or lower in GENERIC or word.lower() in GENERIC:
                 continue
-            share = self.counts[lower] / max(1, self.passages)
+            count = self.counts[lower]
+            share = count / max(1, self.passages)
             is_name = place > 0 and word[:1].isupper()
-            if is_code(word) or is_name or self.counts[lower] <= RARE_COUNT or share <= RARE_SHARE:
+            # A word that the corpus does not have names nothing in it.
+            if is_code(word) or is_name or 0 < count <= RARE_COUNT or 0 < share <= RARE_SHARE:
                 found.append(word)
-            elif share <= UNCOMMON_SHARE:
+            elif 0 < share <= UNCOMMON_SHARE:
                 uncommon.append(word)
         return found or (uncommon if len(uncommon) > 1 else [])
 
 
-def overlap(first: Sequence[str], second: Sequence[str]) -> float:
+def overlap(first: Collection[str], second: Collection[str]) -> float:
     """Return the Jaccard similarity of two collections of words."""
     one, two = set(first), set(second)
     return len(one & two) / len(one | two) if one or two else 0.0

@@ -48,7 +48,7 @@ PARENTHESES = re.compile(r"\s?\([^()]{0,200}\)")
 END = re.compile(r"(?:;|:|\s--|\s—|\s–|,\s(?:e\.g\.|i\.e\.|for example|for instance|such as|see)\b|\s§).*+$", re.DOTALL)
 UNCLEAR = re.compile(
     r"\b(?:this|these|those|above|below|following|here|former|latter|previous|previously|same|such|also|instead|"
-    r"another|other|otherwise|see|we|you|your|our|i|former|respectively|etc|example|note)\b",
+    r"another|others?|otherwise|see|we|you|your|our|i|respectively|etc|example|note)\b",
     re.IGNORECASE,
 )
 RUN_ON = re.compile(r", (?:it|they|he|she|this|in which|but|so|however|please)\b")
@@ -56,7 +56,7 @@ DANGLING = word_set(
     "a an the and or of to in for with by from on at as which that case is are be if when while whereas since"
 )
 MIN_WORDS, MAX_WORDS = 4, 28
-DETERMINERS = word_set("a an the its all any each every them it to")
+DETERMINERS = word_set("a an the its all any each every them it to about for from with whether if")
 IRREGULAR = {"do": "does", "have": "has", "be": "is"}
 BASES = {"does": "do", "has": "have"}
 

@@ -143,6 +143,12 @@ def read_inline(line: str) -> tuple[str, str] | None:
     term, text = match["term"].strip(" `*\"'"), match["text"].strip()
     count = len(words(term))
     said = [word.lower() for word in term.split()]
-    if not 1 <= count <= 5 or any(word in LABELS for word in said) or (count > 1 and said[0] in VERBS):
+    if not 1 <= count <= 5 or any(word in LABELS for word in said) or _is_command(term):
         return None
     return (term, text) if term[0].isupper() or is_code(term.split()[0]) else None
+
+
+def _is_command(term: str) -> bool:
+    """Whether a term is an instruction, such as "Begin the game", and not a name, such as DROP ROLE."""
+    first, _, rest = term.partition(" ")
+    return bool(rest) and first.lower() in VERBS and not first.isupper()

@@ -153,8 +153,9 @@ def _value(sentence: str, scope: str | None) -> Iterator[Draft]:
     if answers is None or match["value"].split()[0] in ("not", "a", "an", "the", "also", "only", "always", "one"):
         return
     said = match["what"].split()
-    named = [word for word in content_words(match["what"]) if word not in GENERIC and word not in VAGUE]
-    if len(named) < 2 or any(word in ("that", "which", "if", "when") for word in said):
+    content = content_words(match["what"])
+    named = [word for word in content if word not in GENERIC and word not in VAGUE]
+    if not named or len(content) < 2 or any(word in ("that", "which", "if", "when") for word in said):
         return
     yield Draft(_ask(scope, f"what is the {match['what']}?"), answers, (sentence,), "value", match["what"])
 

@@ -1,5 +1,6 @@
 """Question files made by a teacher: questions, report and cached replies side by side; a killed run can be resumed."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
@@ -60,7 +61,7 @@ async def make_question_file(
     """
     require_unfinished(out)
     loaded = load_prompts(prompts)
-    source.check()
+    await asyncio.to_thread(source.check)
     started = perf_counter()
     with ReplyCache(replies_path(out)) as cache:
         async with source.open() as teacher:

@@ -37,14 +37,12 @@ class ReplyCache:
         with explain_write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
-        lock.acquire(self._file, f"{self.path} is in use by another process; wait for it, or use another --out")
-        for number, row in enumerate(read_rows(self.path), start=1):
-            match row:
-                case {"key": str(key), "text": str(text), "prompt_tokens": int(given), "completion_tokens": int(made)}:
-                    self._replies[key] = Reply(text, given, made)
-                case _:
-                    raise InputError(f"{self.path}, line {number} is not a reply; remove the line, or the file")
-        self._truncate_incomplete_line()
+        try:
+            lock.acquire(self._file, f"{self.path} is in use by another process; wait for it, or use another --out")
+            self._load()
+        except BaseException:
+            self._file.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,7 +65,14 @@ class ReplyCache:
             self._file.flush()
         self._replies[key] = reply
 
-    def _truncate_incomplete_line(self) -> None:
+    def _load(self) -> None:
+        """Read all replies, and remove an incomplete last line."""
+        for number, row in enumerate(read_rows(self.path), start=1):
+            match row:
+                case {"key": str(key), "text": str(text), "prompt_tokens": int(given), "completion_tokens": int(made)}:
+                    self._replies[key] = Reply(text, given, made)
+                case _:
+                    raise InputError(f"{self.path}, line {number} is not a reply; remove the line, or the file")
         content = self.path.read_bytes()
         end = content.rfind(b"\n") + 1
         if end < len(content):

@@ -1,5 +1,6 @@
 """The teacher: a language model that completes messages, in the embedded engine or behind an OpenAI-compatible URL."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -98,7 +99,8 @@ class TeacherSource:
             async with self.endpoint.client() as http:
                 yield RemoteTeacher(self.endpoint, http, self.concurrency or REMOTE_CONCURRENCY)
             return
-        teacher = self._load()
+        # In a thread: connecting to vLLM servers runs an event loop of its own.
+        teacher = await asyncio.to_thread(self._load)
         try:
             yield teacher
         finally:

@@ -53,7 +53,10 @@ UNCLEAR = re.compile(
 )
 RUN_ON = re.compile(r", (?:it|they|he|she|this|in which|but|so|however|please)\b")
 DANGLING = word_set(
-    "a an the and or of to in for with by from on at as which that case is are be if when while whereas since"
+    """
+    a an the and or of to in for with by from on at as which that case is are be if when while whereas since like than
+    into via e i
+    """
 )
 MIN_WORDS, MAX_WORDS = 4, 28
 DETERMINERS = word_set("a an the its all any each every them it to about for from with whether if")

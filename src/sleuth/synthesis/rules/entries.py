@@ -46,18 +46,24 @@ def clean_line(line: str) -> str:
 
 
 def read_entries(text: str) -> Iterator[Entry]:
-    """Yield the entries of a text; the lines up to the next term describe an entry."""
+    """Yield the entries of a text; the lines up to the next term describe an entry.
+
+    Terms of one kind in direct succession share a description: all of them are its answers.
+    """
     current: Entry | None = None
     lines = [line.strip() for line in text.splitlines() if clean_line(line)]
     for written, following in zip(lines, [*lines[1:], ""], strict=True):
         line = clean_line(written)
         found = parse_term(line) or _parse_list_term(written, following)
-        if found is not None:
-            if current is not None and current.description:
-                yield current
-            current = found
-        elif current is not None:
-            current.description.append(line)
+        if found is None:
+            if current is not None:
+                current.description.append(line)
+            continue
+        if current is not None and current.description:
+            yield current
+        elif current is not None and current.kind == found.kind:
+            found.answers = tuple(dict.fromkeys([*found.answers, *current.answers]))
+        current = found
     if current is not None and current.description:
         yield current
 

@@ -23,9 +23,9 @@ VALUE_MARKS = "\"'“”‘’` "
 NUMBER_WORDS = word_set(
     """
     zero one two three four five six seven eight nine ten eleven twelve fifteen twenty thirty sixty ninety hundred
-    true false none null on off yes no empty disabled enabled infinity unlimited
     """
 )
+STATES = word_set("true false none null on off yes no empty disabled enabled infinity unlimited")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,11 @@ def value_answers(text: str) -> tuple[str, ...] | None:
     if not bare or len(bare.split()) > MAX_VALUE or bare.count('"') % 2:
         return None
     first = bare.split()[0].lower()
-    valued = bare[0].isdigit() or first in NUMBER_WORDS or value[0] in VALUE_MARKS or is_code(bare.split()[0])
+    state = bare.lower().removesuffix(" string") in STATES
+    valued = state or bare[0].isdigit() or first in NUMBER_WORDS or value[0] in VALUE_MARKS or is_code(bare.split()[0])
     if not valued or any(sign in bare for sign in "[]{}<>"):
         return None
-    return tuple(dict.fromkeys([bare, bare.lower()])) if bare != bare.lower() and first in NUMBER_WORDS else (bare,)
+    return tuple(dict.fromkeys([bare, bare.lower()])) if state or first in NUMBER_WORDS else (bare,)
 
 
 def _first_sentence(entry: Entry) -> str:

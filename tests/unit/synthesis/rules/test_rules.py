@@ -208,3 +208,11 @@ def test_english() -> None:
 def test_names_are_capitalised_everywhere() -> None:
     passages = [Passage("1", '"x"\nWe use Lintian and Lintian. The Package is a package. A Package is.')]
     assert ProperNames.from_passages(passages).names == {"Lintian"}
+
+
+def test_terms_with_one_description_are_all_right() -> None:
+    found = made("--max-age=<time>\n--min-age=<time>\nLimit the commits to a time range of the user.")
+    assert found["Which option of git-stash(1) limits the commits to a time range of the user?"] == (
+        "--min-age",
+        "--max-age",
+    )

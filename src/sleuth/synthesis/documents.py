@@ -68,6 +68,13 @@ def _has_letters(text: str) -> bool:
     return any(character.isalpha() for character in text)
 
 
+def in_scope(scope: str | None, preposition: str = "in") -> str:
+    """Return " in NAME", with quotation marks around names of several words; "" without a scope."""
+    if scope is None:
+        return ""
+    return f' {preposition} "{scope}"' if " " in scope else f" {preposition} {scope}"
+
+
 def is_encyclopedic(passages: Iterable[Passage]) -> bool:
     """Whether passages read like an encyclopedia: a sentence near their beginning says what their title is."""
     opening = total = 0

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sleuth.corpus.chunks import sentences
+from sleuth.synthesis.documents import in_scope
 from sleuth.synthesis.rules.english import predicate
 from sleuth.synthesis.rules.entries import Entry
 from sleuth.synthesis.vocabulary import is_code, word_set, words
@@ -44,13 +45,6 @@ def entry_drafts(entry: Entry, scope: str | None) -> Iterator[Draft]:
     yield from _which(entry, scope)
     yield from _default(entry, scope)
     yield from _version(entry, scope)
-
-
-def in_scope(scope: str | None, preposition: str = "in") -> str:
-    """Return " in NAME", with quotation marks around names of several words; "" without a scope."""
-    if scope is None:
-        return ""
-    return f' {preposition} "{scope}"' if " " in scope else f" {preposition} {scope}"
 
 
 def value_answers(text: str) -> tuple[str, ...] | None:

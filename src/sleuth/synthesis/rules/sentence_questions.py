@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sleuth.records import Passage
+from sleuth.synthesis.documents import in_scope
 from sleuth.synthesis.filters import text_sentences
 from sleuth.synthesis.rules.english import AUXILIARIES, NAME_NOUNS, base_form, clean_predicate, lower_first
 from sleuth.synthesis.rules.entries import clean_line
-from sleuth.synthesis.rules.entry_questions import NUMBER_WORDS, Draft, in_scope, value_answers
+from sleuth.synthesis.rules.entry_questions import NUMBER_WORDS, Draft, value_answers
 from sleuth.synthesis.vocabulary import GENERIC, content_words, is_code, word_set, words
 
 # "The pre-commit hook runs ...", "`foo` is a ...", "Lintian checks ...".

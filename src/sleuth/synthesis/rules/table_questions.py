@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 
+from sleuth.synthesis.documents import in_scope
 from sleuth.synthesis.rules.entries import clean_line, read_inline
-from sleuth.synthesis.rules.entry_questions import Draft, definition_draft, in_scope
+from sleuth.synthesis.rules.entry_questions import Draft, definition_draft
 from sleuth.synthesis.vocabulary import word_set, words
 
 MAX_VALUE = 8  # words

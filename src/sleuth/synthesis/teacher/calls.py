@@ -105,11 +105,11 @@ class TeacherCalls:
         if isinstance(failure, EndpointRefused):
             final = failure.status in (400, 413, 422) and failure.status not in RETRYABLE_STATUSES
         self.last_failure = str(failure)
-        self._consecutive += 1
         if final:
             costs.refused += 1
         else:
             costs.failed += 1
+            self._consecutive += 1
         return CallFailed(self.last_failure, final)
 
     def _start(self, stage: str) -> None:

@@ -15,15 +15,16 @@ from sleuth.errors import SearchUnavailable
 from sleuth.records import Passage
 from sleuth.retrieval.retriever import Retriever
 from sleuth.synthesis.candidate import SEARCH_RANK, Candidate
-from sleuth.synthesis.documents import DocumentNames
-from sleuth.synthesis.filters import NearDuplicates, failed_filter
+from sleuth.synthesis.documents import DocumentNames, in_scope
+from sleuth.synthesis.filters import POINTING, NearDuplicates, failed_filter
+from sleuth.synthesis.rules.english import lower_first
 from sleuth.synthesis.teacher.calls import CallFailed, TeacherCalls
 from sleuth.synthesis.teacher.links import Link, find_links
 from sleuth.synthesis.teacher.model_filters import ModelFilters, Verdict
 from sleuth.synthesis.teacher.prompts import Prompt
 from sleuth.synthesis.teacher.proposals import linked_candidates, single_candidates
 from sleuth.synthesis.teacher.search_check import evidence_rank
-from sleuth.synthesis.vocabulary import Vocabulary, words
+from sleuth.synthesis.vocabulary import Vocabulary, content_words
 
 WAVE = 2048  # passages in flight together; the number of accepted questions is checked after each wave
 MIN_WORDS = 20  # shorter passages state too little to ask about
@@ -162,7 +163,7 @@ class _Pipeline:
         # Collected in the order of the passages, so that the result does not depend on the order of the replies.
         for outcome in await asyncio.gather(*map(counted, jobs)):
             if isinstance(outcome, CallFailed):
-                self._result.removed["refused by the server"] += outcome.final
+                self._result.removed["refused by the teacher"] += outcome.final
                 self._result.waiting += not outcome.final
                 continue
             for each in outcome:
@@ -232,7 +233,7 @@ class _Pipeline:
         for name, check in checks.items():
             verdict = await check(candidate)
             if isinstance(verdict, CallFailed):
-                return _Outcome(candidate, "refused by the server" if verdict.final else None, not verdict.final)
+                return _Outcome(candidate, "refused by the teacher" if verdict.final else None, not verdict.final)
             if not verdict:
                 return _Outcome(candidate, name)
         return await self._search(candidate)
@@ -250,12 +251,10 @@ class _Pipeline:
         return _Outcome(replace(candidate, extra={**candidate.extra, SEARCH_RANK: rank}))
 
     def _with_subject(self, candidate: Candidate) -> Candidate:
-        """Add the name of the document to a question that mentions none of its words; others may be about the same."""
-        name = self._names.name(candidate.evidence[-1].passage)
-        question = candidate.question
-        if name is None or len(candidate.evidence) > 1 or not question:
+        """Add the name of the document to a question that has none of its words: other documents may be similar."""
+        name, question = self._names.name(candidate.evidence[-1].passage), candidate.question
+        if name is None or len(candidate.evidence) > 1 or not question or POINTING.search(question):
             return candidate
-        asked = {word.lower() for word in words(question)}
-        if asked & {word.lower() for word in words(name)} or self._vocabulary.specific_words(question):
+        if set(content_words(question)) & set(content_words(name)):
             return candidate
-        return replace(candidate, question=f"In {name}, {question[0].lower()}{question[1:]}")
+        return replace(candidate, question=f"{in_scope(name, 'In').lstrip()}, {lower_first(question)}")

@@ -15,7 +15,7 @@ from sleuth.config.tree import Config
 from sleuth.credentials import redact
 from sleuth.engines.base import Engine, Sampling
 from sleuth.engines.build import load_engine
-from sleuth.engines.remote import Endpoint, complete_chat, served_model
+from sleuth.engines.remote import ContextFull, Endpoint, complete_chat, served_model
 from sleuth.errors import ConfigError
 from sleuth.model.policy import select_device
 from sleuth.model.tokens import Tokens
@@ -59,9 +59,12 @@ class EngineTeacher:
     tokens: Tokens
     identity: Mapping[str, Any]
     concurrency: int
+    context: int
 
     async def complete(self, messages: Sequence[Mapping[str, str]], sampling: Sampling) -> Reply:
         ids = encode([dict(message) for message in messages], self.tokens)
+        if len(ids) >= self.context:
+            raise ContextFull(f"the prompt has {len(ids):,} tokens, and the context {self.context:,}")
         completion = await self.engine.generate(ids, sampling)
         return Reply(self.tokens.decode(completion.ids), len(ids), len(completion.ids))
 
@@ -134,4 +137,5 @@ class TeacherSource:
         engine, tokens = load_engine(config, weights, lockstep=False)
         identity = {"sha256": stamp_weights(weights)}
         # Twice the slots, so that the engine never waits for this process to send the next request.
-        return EngineTeacher(engine, tokens, identity, self.concurrency or 2 * config.engine.slots)
+        concurrency = self.concurrency or 2 * config.engine.slots
+        return EngineTeacher(engine, tokens, identity, concurrency, config.agent.context_tokens)

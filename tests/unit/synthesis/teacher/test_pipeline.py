@@ -17,7 +17,7 @@ from sleuth.errors import EngineFailure, InputError, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Hit, Passage
 from sleuth.synthesis.candidate import Candidate, Evidence
-from sleuth.synthesis.teacher.calls import MAX_FAILURES, CallFailed, TeacherCalls
+from sleuth.synthesis.teacher.calls import MAX_FAILURES, TeacherCalls
 from sleuth.synthesis.teacher.model_filters import ModelFilters, same_answer
 from sleuth.synthesis.teacher.pipeline import TeacherConfig, TeacherResult, make_questions
 from sleuth.synthesis.teacher.prompts import load_prompts
@@ -134,7 +134,7 @@ def test_engine_batches_and_the_cache_makes_calls_only_once(
         messages = [{"role": role, "content": rest.partition("<|im_end|>")[0]} for role, _, rest in turns[:-1]]
         return tokens.encode(script(messages))
 
-    teacher = EngineTeacher(ScriptedEngine(play), tokens, {"sha256": "x"}, 16)
+    teacher = EngineTeacher(ScriptedEngine(play), tokens, {"sha256": "x"}, 16, 100_000)
     first = run(manual[:6], teacher, tmp_path / "cache.jsonl")
     assert len(first.rows) == 6
     made = len(prompts)
@@ -145,6 +145,8 @@ def test_engine_batches_and_the_cache_makes_calls_only_once(
     again = run(manual[:6], teacher, tmp_path / "cache.jsonl")
     assert questions(again) == questions(first)
     assert len(prompts) == made
+    short = EngineTeacher(ScriptedEngine(play), tokens, {"sha256": "y"}, 16, 100)
+    assert run(manual[:6], short, tmp_path / "short.jsonl").removed["refused by the teacher"] == 6
 
 
 def test_failed_calls_wait_for_the_next_start(manual: list[Passage], script: Any, tmp_path: Path) -> None:
@@ -292,5 +294,14 @@ def test_call_that_the_server_refuses_for_good_does_not_wait(
 ) -> None:
     stage.play = lambda _: stage.scene({"error": {"message": "maximum context length"}}, 400)
     result = asyncio.run(write(manual[:3], stage, tmp_path / "made.jsonl"))
-    assert (result.waiting, result.removed["refused by the server"]) == (0, 3)
-    assert isinstance(CallFailed("x", True), CallFailed)
+    assert (result.waiting, result.removed["refused by the teacher"]) == (0, 3)
+
+
+def test_question_without_a_word_of_its_document_names_it(manual: list[Passage], tmp_path: Path) -> None:
+    def teach(messages: Sequence[dict[str, Any]]) -> str:
+        if "Title:" in str(messages[-1]["content"]):
+            return "Question: Where do remote ledgers come from?\nAnswer: remote depot"
+        return "a remote depot" if "Text:" in str(messages[-1]["content"]) else "?"
+
+    (row,) = run(manual[:1], Scripted(teach), tmp_path / "cache.jsonl").rows
+    assert row.question.question == f"In {manual[0].title}, where do remote ledgers come from?"

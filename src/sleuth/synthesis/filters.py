@@ -9,11 +9,15 @@ from sleuth.corpus.chunks import sentences
 from sleuth.corpus.datasets.merge import question_key
 from sleuth.reward.answers import comparable, cover_em, normalise
 from sleuth.synthesis.candidate import Candidate
-from sleuth.synthesis.vocabulary import GENERIC, Vocabulary, content_words, is_code, overlap, words
+from sleuth.synthesis.vocabulary import GENERIC, Vocabulary, content_words, is_code, overlap, word_set, words
 
 LONGEST_ANSWER = 12  # words
 NEAR_QUOTE = 0.85  # word overlap at which an imprecise quote is replaced with the sentence of the passage
 SAME_ANSWER = 0.6  # word overlap of two questions with one answer, at which they are duplicates
+PREFIX = 5  # letters by which the words of a question and a passage are compared
+KEPT_WORDS = 0.6  # share of the question's words that must stand in the evidence passages
+CLAUSE_STARTS = word_set("it they this these those he she there because if when while since to yes no not that which")
+CLAUSE_VERBS = word_set("is are was were has have can may must should will would does do")
 SPACES = re.compile(r"\s+")
 # Typographic signs are read as ASCII; code marks and permalink signs are left out.
 QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "\u00a0": " ", "`": "", "¶": ""})
@@ -55,7 +59,25 @@ def answer_in_evidence(candidate: Candidate, _: Vocabulary) -> bool:
     answer = candidate.answer
     if not comparable(answer) or len(words(answer)) > LONGEST_ANSWER or UNKNOWN.fullmatch(answer.strip(EDGES).lower()):
         return False
-    return any(_covers(each.quote, answer) for each in candidate.evidence)
+    return any(covers(each.quote, answer) for each in candidate.evidence)
+
+
+def answer_is_phrase(candidate: Candidate, _: Vocabulary) -> bool:
+    """The answer is a phrase: not a clause such as "it is important", and not a placeholder such as <mode>."""
+    answer = candidate.answer.strip()
+    said = answer.lower().split()
+    clause = len(said) > 3 and any(word in CLAUSE_VERBS for word in said)
+    return bool(said) and said[0] not in CLAUSE_STARTS and not clause and not (answer[0] == "<" and answer[-1] == ">")
+
+
+def keeps_to_evidence(candidate: Candidate, _: Vocabulary) -> bool:
+    """Most words of the question stand in the evidence passages, so that nothing was made up."""
+    asked = [word for word in set(content_words(candidate.question)) if word not in GENERIC]
+    text = " ".join(each.passage.contents for each in candidate.evidence)
+    # Compared by their beginnings: "raised" stands for "raise".
+    known = {word[:PREFIX] for word in content_words(text)}
+    found = sum(word[:PREFIX] in known for word in asked)
+    return found >= KEPT_WORDS * len(asked)
 
 
 def answer_not_in_question(candidate: Candidate, _: Vocabulary) -> bool:
@@ -64,7 +86,7 @@ def answer_not_in_question(candidate: Candidate, _: Vocabulary) -> bool:
     asked = set(content_words(question))
     for answer in candidate.answers:
         said = [word for word in content_words(answer) if word not in GENERIC]
-        if _covers(question, answer) or (said and asked.issuperset(said)):
+        if covers(question, answer) or (said and asked.issuperset(said)):
             return False
     return True
 
@@ -93,7 +115,9 @@ FILTERS: dict[str, Callable[[Candidate, Vocabulary], bool]] = {
     "not a question": is_question,
     "quote not in passage": quote_in_passage,
     "answer not in evidence": answer_in_evidence,
+    "answer not a phrase": answer_is_phrase,
     "answer in question": answer_not_in_question,
+    "words not in passage": keeps_to_evidence,
     "subject not named": names_subject,
 }
 
@@ -155,8 +179,10 @@ def text_sentences(text: str) -> list[str]:
     return [sentence.strip() for line in text.splitlines() if line.strip() for sentence in sentences(line.strip())]
 
 
-def _covers(text: str, answer: str) -> bool:
+def covers(text: str, answer: str) -> bool:
     """Whether a text contains an answer as whole words; an answer written like code must match sign by sign."""
+    if not answer.strip():
+        return False
     if _contains(fold(text), fold(answer)):
         return True
     return not is_code(answer) and bool(normalise(answer)) and bool(cover_em(text, [answer]))

@@ -44,6 +44,7 @@ GENERIC = word_set(
     part parts first second third last next new old main possible available different following certain specific main
     case cases time times version versions system program programs work works working maximum minimum item items size
     length amount limit total person people place important correct current general common whole
+    stand stands added deprecated
     """
 )
 

@@ -57,6 +57,25 @@ def misanswered(candidate: Candidate, number: int) -> Candidate:
     return replace(candidate, answers=(answers[number % 5],))
 
 
+def clausal(candidate: Candidate, number: int) -> Candidate:
+    """An answer that is a sentence, or a placeholder."""
+    answers = (f"it is {candidate.answer}", f"{candidate.answer} is the maintainer", "<name>", "because of Quill", "no")
+    return replace(candidate, answers=(answers[number % 5],))
+
+
+def invented(candidate: Candidate, number: int) -> Candidate:
+    """A question about things of which the passage says nothing."""
+    tool = candidate.question.removesuffix("?").rpartition(" ")[2]
+    questions = (
+        f"Who pays the annual licence fee for {tool} in Portugal?",
+        f"Which university department originally designed {tool}?",
+        f"Who won the award for documentation quality with {tool}?",
+        f"Which lawyer registered the trademark {tool} in Lisbon?",
+        f"Who uploads the nightly builds of {tool} to the mirror?",
+    )
+    return replace(candidate, question=questions[number % 5])
+
+
 def leaked(candidate: Candidate, number: int) -> Candidate:
     """A question that contains its answer, or its words in another order."""
     first, last = candidate.answer.split()
@@ -84,7 +103,9 @@ PLANTED: dict[str, Plant] = {
     "not a question": unasked,
     "quote not in passage": misquoted,
     "answer not in evidence": misanswered,
+    "answer not a phrase": clausal,
     "answer in question": leaked,
+    "words not in passage": invented,
     "subject not named": nameless,
 }
 

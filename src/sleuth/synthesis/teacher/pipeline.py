@@ -16,7 +16,7 @@ from sleuth.records import Passage
 from sleuth.retrieval.retriever import Retriever
 from sleuth.synthesis.candidate import SEARCH_RANK, Candidate
 from sleuth.synthesis.documents import DocumentNames, in_scope
-from sleuth.synthesis.filters import POINTING, NearDuplicates, failed_filter
+from sleuth.synthesis.filters import POINTING, PRONOUN, NearDuplicates, failed_filter
 from sleuth.synthesis.rules.english import lower_first
 from sleuth.synthesis.teacher.calls import CallFailed, TeacherCalls
 from sleuth.synthesis.teacher.links import Link, find_links
@@ -201,7 +201,7 @@ class _Pipeline:
 
         def read(reply: str) -> Iterator[Candidate]:
             # A question that contains the name needs the second passage only.
-            found = linked_candidates(reply, first, second)
+            found = linked_candidates(reply, first, second, link.name)
             return (each for each in found if link.name.lower() not in each.question.lower())
 
         return await self._propose("propose linked", messages, f"{first.id} {second.id}", read)
@@ -253,7 +253,10 @@ class _Pipeline:
     def _with_subject(self, candidate: Candidate) -> Candidate:
         """Add the name of the document to a question that has none of its words: other documents may be similar."""
         name, question = self._names.name(candidate.evidence[-1].passage), candidate.question
-        if name is None or len(candidate.evidence) > 1 or not question or POINTING.search(question):
+        if name is None or len(candidate.evidence) > 1 or not question:
+            return candidate
+        # A question that refers to other text would still do so; the filter removes it.
+        if POINTING.search(question) or PRONOUN.search(question):
             return candidate
         if set(content_words(question)) & set(content_words(name)):
             return candidate

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sleuth.records import Passage
-from sleuth.reward.answers import cover_em
 from sleuth.synthesis.candidate import Candidate, Evidence
-from sleuth.synthesis.filters import EDGES, locate_quote, text_sentences
+from sleuth.synthesis.filters import EDGES, covers, locate_quote, text_sentences
 from sleuth.synthesis.vocabulary import content_words
 
 # "**Question 1:** ...", "Q: ...", "2. Answer - ...", with any markup before the word.
@@ -56,28 +55,34 @@ def parse_proposals(reply: str) -> list[Proposal]:
 
 
 def single_candidates(reply: str, passage: Passage) -> Iterator[Candidate]:
-    """Yield the candidates of a reply about one passage; a quote that is missing is looked up by answer."""
+    """Yield the candidates of a reply about one passage, each with a quote that has the answer if there is one."""
     for proposal in parse_proposals(reply):
-        quote = _find_quote(proposal, proposal.quotes[:1], passage)
+        quote = _find_quote(proposal, proposal.quotes[:1], passage, proposal.answer)
         yield Candidate(_as_question(proposal.question), (proposal.answer,), (Evidence(passage, quote),), SINGLE)
 
 
-def linked_candidates(reply: str, first: Passage, second: Passage) -> Iterator[Candidate]:
-    """Yield the candidates of a reply about two linked passages; the answer is in the second."""
+def linked_candidates(reply: str, first: Passage, second: Passage, name: str) -> Iterator[Candidate]:
+    """Yield the candidates of a reply about two passages: the first mentions `name`, the second has the answer."""
     for proposal in parse_proposals(reply)[:1]:
-        lead = _find_quote(proposal, proposal.quotes[:1], first)
-        end = _find_quote(proposal, proposal.quotes[1:2], second)
+        lead = _find_quote(proposal, proposal.quotes[:1], first, name)
+        end = _find_quote(proposal, proposal.quotes[1:2], second, proposal.answer)
         evidence = (Evidence(first, lead), Evidence(second, end))
         yield Candidate(_as_question(proposal.question), (proposal.answer,), evidence, LINKED)
 
 
-def _find_quote(proposal: Proposal, quotes: Sequence[str], passage: Passage) -> str:
-    """Return the teacher's quote as it stands in the passage; if there is none, the best sentence with the answer."""
-    if quotes and quotes[0]:
-        return locate_quote(quotes[0], passage.text) or quotes[0]
+def _find_quote(proposal: Proposal, quotes: Sequence[str], passage: Passage, wanted: str) -> str:
+    """Return the teacher's quote as it stands in the passage, if it contains what is wanted.
+
+    Small models often copy another line. Then the quote is the sentence with what is wanted that shares most words with
+    the question; without such a sentence it is what the teacher wrote, which a filter rejects.
+    """
+    located = locate_quote(quotes[0], passage.text) if quotes else None
+    if located is not None and covers(located, wanted):
+        return located
     asked = set(content_words(proposal.question))
-    holding = [each for each in text_sentences(passage.text) if cover_em(each, [proposal.answer])]
-    return max(holding, key=lambda each: len(asked & set(content_words(each))), default="")
+    holding = [each for each in text_sentences(passage.text) if covers(each, wanted)]
+    best = max(holding, key=lambda each: len(asked & set(content_words(each))), default="")
+    return best or (quotes[0] if quotes else "")
 
 
 def _as_question(text: str) -> str:

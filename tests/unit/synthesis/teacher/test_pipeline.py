@@ -78,7 +78,7 @@ def test_candidates_pass_and_each_filter_counts(manual: list[Passage], script: A
     assert +result.removed == Counter(
         {
             "quote not in passage": 50,
-            "answer not in evidence": 50,
+            "subject not named": 50,
             "known without documents": 5,
             "other answer from the evidence": 7,
         }

@@ -47,16 +47,24 @@ def test_several_questions_and_a_missing_quote() -> None:
     assert second.evidence[0].quote == "The default is ALL"
 
 
+def test_quote_without_the_answer_is_replaced() -> None:
+    reply = "Question: Through which program is it filtered?\nAnswer: gzip\nEvidence: The default is all."
+    (candidate,) = single_candidates(reply, PASSAGE)
+    assert candidate.evidence[0].quote == "Filter the archive through gzip."
+    (missing,) = single_candidates(reply.replace("gzip", "bzip2"), PASSAGE)
+    assert missing.evidence[0].quote == "The default is all."
+
+
 def test_linked_candidates() -> None:
     other = Passage("o", '"pigz(1)"\npigz compresses with 8 threads.')
     reply = (
         "Question: How many?\nAnswer: 8\nEvidence 1: Filter the archive through gzip.\n"
         "Evidence 2: pigz compresses with 8 threads."
     )
-    (candidate,) = linked_candidates(reply, PASSAGE, other)
+    (candidate,) = linked_candidates(reply, PASSAGE, other, "gzip")
     assert [each.passage.id for each in candidate.evidence] == ["p", "o"]
     assert candidate.row("set", 0).question.hops == 2
-    assert list(linked_candidates("Nothing.", PASSAGE, other)) == []
+    assert list(linked_candidates("Nothing.", PASSAGE, other, "gzip")) == []
 
 
 def test_links_join_documents() -> None:

@@ -1,10 +1,9 @@
 """sleuth data and sleuth world: prepare, generate and download question sets and corpora."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -12,6 +11,7 @@ from rich.progress import Progress
 from typer import Argument, Option
 
 from sleuth.api.progress import StageProgress
+from sleuth.cli import data_questions
 from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_SEED
 from sleuth.cli.terminal import Terminal, echo, print_markdown
 from sleuth.errors import InputError
@@ -21,14 +21,15 @@ from sleuth.synthesis.world.world import World, write_world
 
 if TYPE_CHECKING:
     from sleuth.corpus.datasets.prepare import QuestionSource
-    from sleuth.corpus.passages import PassageStore
-    from sleuth.synthesis.cloze.generator import GeneratedQuestions
 
-EXAMPLES = 10  # generated questions that are printed
 UPDATE_EVERY = 1000  # rows per update of the bar, which costs more than a row
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, generate and download question sets and corpora.")
 world_app = typer.Typer(no_args_is_help=True, help="Generate an encyclopedia of fictional entities with questions.")
+
+app.command()(data_questions.make)
+app.command()(data_questions.split)
+app.command()(data_questions.review)
 
 Folder = Annotated[
     Path,
@@ -108,41 +109,6 @@ def download(
             echo(f"{path.stat().st_size:>16,}  {path}")
 
 
-@app.command()
-def make(
-    source: Annotated[Path, Argument(metavar="CORPUS|INDEX", help="Index folder, or any source of an index.")],
-    out: Annotated[Path, Option(help="Output question file (.jsonl or .jsonl.gz); it must not exist.")],
-    questions: Annotated[int, Option(min=1, max=MAX_INT, help="Maximum number of questions.")] = 10_000,
-    seed: Annotated[int, Option(min=0, max=MAX_SEED, help="Seed; the same seed gives the same file.")] = 0,
-    without: Annotated[
-        list[Path] | None,
-        Option(help="Test or validation file; its pages, questions and answers are excluded. Repeatable."),
-    ] = None,
-    per_passage: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Maximum single-hop questions per passage.")] = 1,
-    hops_share: Annotated[float, Option(min=0.0, max=1.0, help="Fraction of multi-hop questions.")] = 0.4,
-    name: Annotated[str, Option(help="Name of the set, used as data_source and id prefix.")] = "cloze",
-) -> None:
-    """Generate questions about a corpus by rules, without a language model, with answers and gold passages."""
-    require_new(out)
-    if not name.strip():
-        raise InputError("--name is empty; give the set a name, such as cloze")
-    from sleuth.corpus.questions import write
-    from sleuth.synthesis.cloze.exclusion import read_exclusions
-    from sleuth.synthesis.cloze.generator import GeneratorConfig, generate
-
-    exclusions = read_exclusions(without or ())
-    config = GeneratorConfig(questions, seed, per_passage, name, hops_share)
-    with StageProgress() as progress, _open_passages(source, progress) as passages:
-        made = generate(passages, config, exclusions.with_titles(passages.find), progress)
-    if not made.questions:
-        raise InputError(
-            f"no passage of {source} gives a question: the rules need English prose in passages with titles, as in "
-            f"Wikipedia; --without excluded {made.excluded:,} of {made.passages:,} passages"
-        )
-    write(out, made.questions)
-    _report_generated(out, made, questions, Random(seed))
-
-
 def _question_source(name: str, split: Split, folder: Path, progress: StageProgress) -> "QuestionSource":
     """Return a public set by name, or a question file."""
     from sleuth.corpus.datasets import public
@@ -167,32 +133,6 @@ def _report_sets(out: Path, manifest: dict[str, Any]) -> None:
     print_markdown("\n".join(lines) + "\n")
     for name, file in manifest["files"].items():
         echo(f"{file['rows']:>9,}  {out / name}")
-
-
-def _open_passages(source: Path, progress: StageProgress) -> "AbstractContextManager[PassageStore]":
-    """Open the passages of an index folder, or of any other corpus source."""
-    from sleuth.retrieval import manifest
-    from sleuth.retrieval.index import open_passages
-    from sleuth.synthesis.cloze.generator import open_corpus
-
-    if (source / manifest.NAME).is_file():
-        return nullcontext(open_passages(source))
-    return open_corpus(source, progress)
-
-
-def _report_generated(out: Path, made: "GeneratedQuestions", wanted: int, random: Random) -> None:
-    lines = ["| answer type, or relation between passages | questions |", "|---|---:|"]
-    lines += [f"| {kind} | {count:,} |" for kind, count in made.type_counts.most_common()]
-    print_markdown("\n".join(lines) + "\n")
-    for question in random.sample(made.questions, min(EXAMPLES, len(made.questions))):
-        echo(f"  {question.question}  [{' | '.join(question.golden_answers)}]")
-    hops = ", ".join(f"{count:,} questions need {hops}" for hops, count in sorted(made.hop_counts.items()))
-    echo(f"{made.passages:,} passages: {made.excluded:,} excluded by --without, {made.passages_used:,} used; {hops}")
-    if made.rejected:
-        echo(f"{made.rejected:,} drafts were dropped because --without contains their answer")
-    if len(made.questions) < wanted:
-        echo(f"fewer than {wanted:,}: the passages do not suffice; raise --per-passage for more")
-    echo(f"{len(made.questions):>9,}  {out}")
 
 
 @world_app.callback()

@@ -62,9 +62,8 @@ def view(
             )
         if host not in LOOPBACK:
             echo("anyone who can reach this address can read these folders", err=True)
-        if open_page and _has_display():
-            # In a thread: starting a browser may take seconds, and the page must already be served.
-            Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        if open_page:
+            open_browser(address)
 
     with listener:
         serve(served, listener, ready, shutdown_seconds=2)
@@ -84,6 +83,13 @@ def _api(folders: list[Path], tokenizer: Path | None, cache: Path) -> "Api":
     comparisons = ComparisonCache(compare_folders, MEASURES, [name for name in MEASURES if name in COUNTS])
     tokenizers = TokenizerCache(None if tokenizer is None else tokenizer_folder(tokenizer))
     return Api(library, comparisons, tokenizers, cache)
+
+
+def open_browser(address: str) -> None:
+    """Open an address in a graphical browser, if there is one."""
+    if _has_display():
+        # In a thread: starting a browser may take seconds, and the page must already be served.
+        Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
 def _has_display() -> bool:

@@ -19,6 +19,7 @@ COLUMNS = "data_source, prompt and reward_model, as Search-R1 has them, or id, q
 FIELDS = tuple(field.name for field in fields(Question))
 METADATA = "metadata"  # FlashRAG column with whole passages; dropped
 ORIGIN = "row"  # key of the Search-R1 row from which a question was read
+EVIDENCE = "evidence"  # key of the quotes that support a made question: [{"id": passage, "quote": text}, ...]
 GENERIC_NAMES = frozenset({"train", "dev", "test", "val", "validation"})
 
 
@@ -48,12 +49,17 @@ def load(path: Path) -> list[Question]:
 
 def write(path: Path, questions: Iterable[Question]) -> int:
     """Write a question file atomically, compressed if named .gz; return the number of questions."""
+    return write_rows(path, (QuestionRow(question, {}) for question in questions))
+
+
+def write_rows(path: Path, rows: Iterable[QuestionRow]) -> int:
+    """Like `write`, with the extra entries of each row."""
     count = 0
     with atomic_write(path) as temporary, open_text(temporary, "w") as file:
-        for question in questions:
-            if not any(answer.strip() for answer in question.golden_answers):
-                raise InputError(f"the question {question.id!r} has no answer; give it at least one golden answer")
-            file.write(encode_line(question))
+        for row in rows:
+            if not any(answer.strip() for answer in row.question.golden_answers):
+                raise InputError(f"the question {row.question.id!r} has no answer; give it at least one golden answer")
+            file.write(encode_line(row.question, row.extra))
             count += 1
     return count
 

@@ -1,1 +1,1 @@
-"""Questions made from documents: the generated world, and cloze rules over a corpus."""
+"""Questions made from documents: the generated world, rules over a corpus, and a language model."""

@@ -63,18 +63,18 @@ def application(api: Api, names: Collection[str] = ()) -> FastAPI:
 
     @app.get("/healthz")
     def health() -> Response:
-        return _json({"status": "ok", "version": __version__})
+        return json_response({"status": "ok", "version": __version__})
 
     @app.get("/api/library")
     def library() -> Response:
-        return _json(api.library.overview())
+        return json_response(api.library.overview())
 
     methods: list[Callable[[Any], Tree]] = [api.run, api.metrics, api.evaluation, api.compare, api.group]
     methods += [api.trajectories, api.trajectory, api.question, api.questions]
     for method in methods:
         _add_path(app, method)
     add_problem_handlers(app)
-    app.exception_handler(RequestValidationError)(_invalid_parameters)
+    app.exception_handler(RequestValidationError)(invalid_parameters)
 
     @app.exception_handler(OSError)
     async def unreadable_file(_: Request, error: OSError) -> Response:
@@ -94,11 +94,11 @@ def _add_pages(app: FastAPI) -> None:
 
     @app.get("/")
     def page(request: Request) -> Response:
-        return _static_file(request, "index.html")
+        return static_file(request, "index.html")
 
     @app.get("/plotly.min.js")
     def plotly(request: Request) -> Response:
-        return _file_response(request, script)
+        return file_response(request, script)
 
     @app.get("/theme.css")
     def theme() -> Response:
@@ -106,14 +106,14 @@ def _add_pages(app: FastAPI) -> None:
 
     @app.get("/static/{name:path}")
     def file(request: Request, name: str) -> Response:
-        return _static_file(request, name)
+        return static_file(request, name)
 
 
 def _add_path(app: FastAPI, method: Callable[[Any], Tree]) -> None:
     """Serve an API method; a synchronous method runs in a thread and does not block other requests."""
 
     def endpoint(query: Any) -> Response:
-        return _json(method(query))
+        return json_response(method(query))
 
     # FastAPI reads the parameters from the annotation.
     kind = method.__annotations__["query"]
@@ -121,19 +121,21 @@ def _add_path(app: FastAPI, method: Callable[[Any], Tree]) -> None:
     app.get(f"/api/{method.__name__}")(endpoint)
 
 
-def _json(content: Tree) -> Response:
+def json_response(content: Tree) -> Response:
+    """Return JSON that browsers do not cache."""
     return Response(encode_json(content), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
 
-def _static_file(request: Request, name: str) -> Response:
+def static_file(request: Request, name: str) -> Response:
     """Return a file below `static`, looked up among the known names and never by path."""
     known = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.suffix in MEDIA_TYPES}
     if name not in known:
         raise HttpProblem(404, f"there is no static file {name[:200]!r}")
-    return _file_response(request, known[name])
+    return file_response(request, known[name])
 
 
-def _file_response(request: Request, path: Path) -> Response:
+def file_response(request: Request, path: Path) -> Response:
+    """Return a file, or 304 if the browser has it."""
     stat = path.stat()
     tag = f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
@@ -142,7 +144,8 @@ def _file_response(request: Request, path: Path) -> Response:
     return Response(path.read_bytes(), headers=headers, media_type=MEDIA_TYPES[path.suffix])
 
 
-async def _invalid_parameters(_: Request, error: RequestValidationError) -> Response:
+async def invalid_parameters(_: Request, error: RequestValidationError) -> Response:
+    """Respond with 400 and the first invalid parameter."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"][1:]) or "the query"
     match first["type"]:

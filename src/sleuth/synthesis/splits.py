@@ -1,0 +1,99 @@
+"""Splits of questions by document: no document contributes questions to two parts."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Protocol
+
+from sleuth.corpus.questions import QuestionRow
+from sleuth.errors import InputError
+from sleuth.records import Passage
+from sleuth.synthesis.documents import document_of
+
+TOLERANCE = 0.1  # by which a part may exceed its fraction
+
+
+class PassageFinder(Protocol):
+    """Passages by id, such as a PassageStore."""
+
+    def find(self, name: str, /) -> Passage | None: ...
+
+
+class PassageMap(dict[str, Passage]):
+    """Passages in memory, by id."""
+
+    @classmethod
+    def of(cls, passages: Iterable[Passage]) -> "PassageMap":
+        return cls((passage.id, passage) for passage in passages)
+
+    def find(self, name: str) -> Passage | None:
+        return self.get(name)
+
+
+def split_by_document(
+    rows: Sequence[QuestionRow], passages: PassageFinder, fractions: Mapping[str, float], seed: int
+) -> dict[str, list[QuestionRow]]:
+    """Split questions into named parts of about these fractions; the documents of a question stay together.
+
+    A question of several documents joins them, so that all questions about any of them are in one part. The split
+    depends on the seed and the documents' names only. Raises InputError for a passage that is not in the corpus.
+    """
+    if not fractions or any(share <= 0 for share in fractions.values()) or abs(sum(fractions.values()) - 1) > 1e-6:
+        raise InputError(f"the fractions are {dict(fractions)}; expected positive numbers that add up to 1")
+    groups: dict[str, list[QuestionRow]] = defaultdict(list)
+    joined = _Components()
+    for row in rows:
+        documents = question_documents(row, passages)
+        joined.join(documents)
+        groups[documents[0]].append(row)
+    components: dict[str, list[QuestionRow]] = defaultdict(list)
+    for document, found in groups.items():
+        components[joined.root(document)] += found
+    parts: dict[str, list[QuestionRow]] = {name: [] for name in fractions}
+    for component in sorted(components, key=lambda name: _order(name, seed)):
+        found = components[component]
+        room = {name: share * len(rows) - len(parts[name]) for name, share in fractions.items()}
+        fitting = [name for name in fractions if len(found) <= room[name] + TOLERANCE * fractions[name] * len(rows)]
+        # The emptiest part that has room; a document too large for all goes where most is missing.
+        chosen = (
+            min(fitting, key=lambda name: len(parts[name]) / fractions[name])
+            if fitting
+            else max(room, key=lambda name: room[name])
+        )
+        parts[chosen] += found
+    return parts
+
+
+def question_documents(row: QuestionRow, passages: PassageFinder) -> tuple[str, ...]:
+    """Return the documents of a question; raise InputError if it has no passages, or one is not in the corpus."""
+    question = row.question
+    if not question.supporting_ids:
+        raise InputError(f"the question {question.id!r} lists no supporting_ids; give questions made from a corpus")
+    found = []
+    for name in question.supporting_ids:
+        passage = passages.find(name)
+        if passage is None:
+            raise InputError(f"the passage {name!r} of the question {question.id!r} is not in the corpus; give its own")
+        found.append(document_of(passage))
+    return tuple(dict.fromkeys(found))
+
+
+class _Components:
+    """Documents joined by questions: union-find with the smallest name as root, so that order does not matter."""
+
+    def __init__(self) -> None:
+        self._parents: dict[str, str] = {}
+
+    def root(self, name: str) -> str:
+        while (parent := self._parents.get(name, name)) != name:
+            name = parent
+        return name
+
+    def join(self, names: Sequence[str]) -> None:
+        roots = sorted({self.root(name) for name in names})
+        for root in roots[1:]:
+            self._parents[root] = roots[0]
+
+
+def _order(name: str, seed: int) -> bytes:
+    return blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()

@@ -1,0 +1,70 @@
+"""Filters that ask the teacher: closed book, round trip from the evidence, and whether both passages are needed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sleuth.engines.base import Sampling
+from sleuth.records import Passage
+from sleuth.reward.answers import comparable, cover_em, exact_match, f1
+from sleuth.synthesis.candidate import Candidate
+from sleuth.synthesis.filters import UNKNOWN
+from sleuth.synthesis.teacher.calls import CallFailed, TeacherCalls
+from sleuth.synthesis.teacher.prompts import Prompt
+
+SHORT_ANSWER = Sampling(max_tokens=48, temperature=0.0, stops=("\n",))
+SAME_F1 = 0.6  # word F1 from which two answers are the same
+LONGER = 8  # words that an answer which contains the gold answer may have besides
+
+Verdict = bool | CallFailed  # True: the candidate passes
+
+
+def same_answer(reply: str, answers: Sequence[str]) -> bool:
+    """Whether a reply gives one of the answers: equal, mostly the same words, or a short text that contains it."""
+    if exact_match(reply, answers) or f1(reply, answers) >= SAME_F1:
+        return True
+    extra = len(comparable(reply).split()) - min(len(comparable(answer).split()) for answer in answers)
+    return extra <= LONGER and bool(cover_em(reply, answers))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFilters:
+    """Asks the teacher about candidates; a failed call is returned as the verdict."""
+
+    calls: TeacherCalls
+    prompts: Mapping[str, Prompt]
+
+    async def not_known(self, candidate: Candidate) -> Verdict:
+        """Passes if the teacher does not know the answer without documents."""
+        messages = self.prompts["closed_book"].messages(question=candidate.question)
+        reply = await self.calls.ask("closed book", messages, SHORT_ANSWER)
+        return reply if isinstance(reply, CallFailed) else not same_answer(first_line(reply), candidate.answers)
+
+    async def round_trip(self, candidate: Candidate) -> Verdict:
+        """Passes if the teacher gives the same answer from the evidence passages alone."""
+        return await self._reads(candidate, [each.passage for each in candidate.evidence], "round trip")
+
+    async def needs_each(self, candidate: Candidate) -> Verdict:
+        """Passes if no single evidence passage suffices for the answer; trivially so if there is only one."""
+        if len(candidate.evidence) < 2:
+            return True
+        for each in candidate.evidence:
+            verdict = await self._reads(candidate, [each.passage], "needs both")
+            if isinstance(verdict, CallFailed) or verdict:
+                return verdict if isinstance(verdict, CallFailed) else False
+        return True
+
+    async def _reads(self, candidate: Candidate, passages: Sequence[Passage], stage: str) -> Verdict:
+        text = "\n\n".join(passage.contents for passage in passages)
+        messages = self.prompts["reader"].messages(passage=text, question=candidate.question)
+        reply = await self.calls.ask(stage, messages, SHORT_ANSWER)
+        if isinstance(reply, CallFailed):
+            return reply
+        answer = first_line(reply)
+        return not UNKNOWN.fullmatch(answer.strip(" .").lower()) and same_answer(answer, candidate.answers)
+
+
+def first_line(reply: str) -> str:
+    """Return the first line of a reply with text, without reasoning and a label such as "Answer:"."""
+    lines = (line.strip() for line in reply.rpartition("</think>")[2].splitlines())
+    line = next(filter(None, lines), "")
+    return line.removeprefix("Answer:").strip(" \"'`")

@@ -21,6 +21,7 @@ from sleuth.gateway.outside import OutsideCounts
 from sleuth.model.packing import WEIGHT, Pack
 from sleuth.model.policy import Policy
 from sleuth.records import Group, Malformed, StopReason, Trajectory
+from sleuth.train import accelerators
 from sleuth.train.experience import Experience
 from sleuth.train.ranks import Ranks
 
@@ -30,10 +31,6 @@ GIB = 1 << 30
 UNUSABLE = "episode/unusable"  # fraction of episodes lost to failures of any kind
 SCORE_PARTS = ("em", "f1", "format", "searches", "retrieval_hit")
 BUILTIN_PARTS = {*SCORE_PARTS, "cover_em"}
-# Peak dense bf16 FLOP/s of common GPUs, by a substring of the device name.
-PEAK_FLOPS = {
-    "H200": 989e12, "H100": 989e12, "H20": 148e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12,
-}  # fmt: skip
 
 
 class Timer:
@@ -82,9 +79,9 @@ def training_flops(policy: Policy) -> int:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the peak FLOP/s of a GPU; None if the device is unknown."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+    """Return the peak bf16 FLOP/s of a GPU; None if the device is unknown, or not a GPU."""
+    sheet = accelerators.identify(device) if device.type == "cuda" else None
+    return None if sheet is None else sheet.bf16 or None
 
 
 def speed_metrics(policy: Policy, ranks: Ranks, episodes: int, known: Mapping[str, float]) -> Metrics:

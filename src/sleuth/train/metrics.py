@@ -21,6 +21,7 @@ from sleuth.gateway.outside import OutsideCounts
 from sleuth.model.packing import WEIGHT, Pack
 from sleuth.model.policy import Policy
 from sleuth.records import Group, Malformed, StopReason, Trajectory
+from sleuth.reward.answers import abstains
 from sleuth.train import accelerators
 from sleuth.train.experience import Experience
 from sleuth.train.ranks import Ranks
@@ -140,9 +141,23 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
         "episode/tokens_all": float(sum(len(each.ids) for each in trajectories)),
         "episode/malformed": malformed / count,
         "episode/answerless": sum(each.answer is None for each in trajectories) / count,
+        **abstention_metrics(trajectories),
         "group/with_spread": sum(map(has_spread, groups)) / len(groups),
         **({"policy/likelihood_right": sum(right) / len(right)} if right else {}),
         **segment_metrics(trajectories),
+    }
+
+
+def abstention_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Compute the rate of abstentions, of all episodes and, if there are any, of those with unanswerable questions."""
+
+    def rate(chosen: Sequence[Trajectory]) -> float:
+        return sum(abstains(each.answer, each.question.golden_answers) for each in chosen) / len(chosen)
+
+    unanswerable = [each for each in trajectories if each.question.answerable is False]
+    return {
+        "episode/abstained": rate(trajectories),
+        **({"episode/abstained_unanswerable": rate(unanswerable)} if unanswerable else {}),
     }
 
 

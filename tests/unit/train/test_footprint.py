@@ -95,11 +95,13 @@ def test_a_layer_saves_the_predicted_bytes(rank: int) -> None:
 def test_masters_moments_and_gradients_are_those_of_the_optimiser(
     dtype: torch.dtype, tiny: Callable[..., PreTrainedModel]
 ) -> None:
-    model = tiny(dtype=dtype) if dtype is torch.float32 else tiny().to(dtype)
+    model = tiny()
+    for each in model.parameters():
+        each.data = each.data.to(dtype)
     size = ModelSize.of(model.config)
     optimiser = Optimiser(model.named_parameters(), learning_rate=1e-3, weight_decay=0.0)
     optimiser.zero()
-    sum(each.float().sum() for each in model.parameters()).backward()
+    torch.stack([each.float().sum() for each in model.parameters()]).sum().backward()
     optimiser.step(1e-3, 1.0)
     state = optimiser.state()
     half = dtype is torch.bfloat16

@@ -61,7 +61,9 @@ def extract_question(messages: Sequence[ChatMessage], agent: Agent, max_characte
         {"role": "system" if message.role in INSTRUCTION_ROLES else message.role, "content": text}
         for message, text in zip(messages[:-1], texts[:-1], strict=True)
     ]
-    return replace(question, prompt=(*earlier, *prompts.fill(question, agent.config.template, agent.protocol)))
+    config = agent.config
+    asked = prompts.fill(question, config.template, agent.protocol, abstain=bool(config.abstain))
+    return replace(question, prompt=(*earlier, *asked))
 
 
 def count_prompt_tokens(question: Question, agent: Agent) -> int:

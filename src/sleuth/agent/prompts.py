@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def fill(
     # One pass, so that a placeholder inside the filled-in text stays as it is.
     text = _PLACEHOLDER.sub(lambda place: contents[place[1]], _find_template(template))
     return ({"role": "user", "content": text},)
+
+
+def continue_conversation(
+    question: Question,
+    earlier: Sequence[dict[str, str]],
+    template: str,
+    protocol: Protocol,
+    *,
+    abstain: bool = False,
+) -> Question:
+    """Return the question with earlier messages before its filled-in template, as its own prompt."""
+    return replace(question, prompt=(*earlier, *fill(question, template, protocol, abstain=abstain)))
 
 
 def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function] = ()) -> list[int]:

@@ -1,7 +1,6 @@
 """Requests to an agent: the fields that it decides itself, and the question in the messages."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from sleuth.agent import methods, prompts
 from sleuth.agent.episode import Agent, multi_turn
@@ -62,8 +61,9 @@ def extract_question(messages: Sequence[ChatMessage], agent: Agent, max_characte
         for message, text in zip(messages[:-1], texts[:-1], strict=True)
     ]
     config = agent.config
-    asked = prompts.fill(question, config.template, agent.protocol, abstain=bool(config.abstain))
-    return replace(question, prompt=(*earlier, *asked))
+    return prompts.continue_conversation(
+        question, earlier, config.template, agent.protocol, abstain=bool(config.abstain)
+    )
 
 
 def count_prompt_tokens(question: Question, agent: Agent) -> int:

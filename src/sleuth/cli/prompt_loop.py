@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from sleuth.cli.terminal import echo
 from sleuth.errors import InputError
 from sleuth.records import Malformed, ToolCall
 
@@ -57,7 +58,7 @@ def _lines(terminal: bool) -> Iterator[str]:
         try:
             yield input(PROMPT)
         except (EOFError, KeyboardInterrupt):
-            sys.stdout.write("\n")
+            echo("")
             return
 
 

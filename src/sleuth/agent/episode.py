@@ -44,7 +44,9 @@ Method = Callable[[ConfiguredRunner, Task, Conversation], Awaitable[Trajectory]]
 
 async def multi_turn(agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
     """The method `search`: alternate model turns and observations until the model answers."""
-    conversation.begin(prompts.messages(task.question, agent.config.template, agent.protocol), agent.protocol.functions)
+    config, protocol = agent.config, agent.protocol
+    messages = prompts.messages(task.question, config.template, protocol, abstain=bool(config.abstain))
+    conversation.begin(messages, protocol.functions)
     return await Episode(agent, task, conversation, agent.config.max_turns).run()
 
 

@@ -66,7 +66,7 @@ class OneTurn:
         answers = [write_answer(shot.golden_answers[0], template, protocol) for shot in self.shots]
         shots = zip(map(prompts.with_question_mark, self.shots), answers, strict=True)
         examples = "".join(f"Question: {text}\n{answer}\n\n" for text, answer in shots)
-        return prompts.fill(question, template, protocol, documents, examples)
+        return prompts.fill(question, template, protocol, documents, examples, abstain=bool(agent.config.abstain))
 
     def _fit(self, question: Question, documents: str, agent: ConfiguredRunner, conversation: Conversation) -> str:
         """Cut the documents to the observation budget, or further if too few tokens would remain for a turn."""
@@ -259,11 +259,13 @@ def count_prompt_tokens(agent: Agent, question: Question) -> int:
     """Number of tokens in a question's prompt, before any retrieval."""
     if isinstance(agent.method, OneTurn):
         return len(prompts.encode(agent.method.messages(question, "", agent), agent.tokens))
-    return len(prompts.render(question, agent.config.template, agent.protocol, agent.tokens))
+    config = agent.config
+    return len(prompts.render(question, config.template, agent.protocol, agent.tokens, abstain=bool(config.abstain)))
 
 
 def draw_shots(questions: Sequence[Question], count: int, seed: int) -> tuple[Question, ...]:
     """Draw example questions at random; with the same seed, a smaller draw is a prefix of a larger draw."""
+    questions = [question for question in questions if question.golden_answers]  # unanswerable ones show no answer
     if count > len(questions):
         raise ConfigError(f"--shots is {count}, but there are only {len(questions)} questions to draw from; lower it")
     order = list(questions)

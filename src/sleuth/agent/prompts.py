@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,35 +12,62 @@ from sleuth.agent.protocol import Protocol
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Question
+from sleuth.reward.answers import ABSTENTION
 
 SHIPPED = Path(__file__).with_name("prompts.toml")
 QUESTION, DOCUMENTS, EXAMPLES, THOUGHT = "{question}", "{documents}", "{examples}", "<think>"
-_PLACEHOLDER = re.compile(r"\{(instruction|question|form|documents|examples)\}")
+_PLACEHOLDER = re.compile(r"\{(instruction|question|form|documents|examples|abstain|unknown)\}")
+_MOST_LIKELY = "give the answer that you think most likely"
 
 
-def render(question: Question, template: str, protocol: Protocol, tokens: Tokens) -> list[int]:
+def render(
+    question: Question, template: str, protocol: Protocol, tokens: Tokens, *, abstain: bool = False
+) -> list[int]:
     """Return the token ids of the question's own prompt, or of the template if the question has none."""
-    return encode(messages(question, template, protocol), tokens, protocol.functions)
+    return encode(messages(question, template, protocol, abstain=abstain), tokens, protocol.functions)
 
 
-def messages(question: Question, template: str, protocol: Protocol) -> tuple[dict[str, str], ...]:
-    return question.prompt or fill(question, template, protocol)
+def messages(
+    question: Question, template: str, protocol: Protocol, *, abstain: bool = False
+) -> tuple[dict[str, str], ...]:
+    return question.prompt or fill(question, template, protocol, abstain=abstain)
 
 
 def fill(
-    question: Question, template: str, protocol: Protocol, documents: str = "", examples: str = ""
+    question: Question,
+    template: str,
+    protocol: Protocol,
+    documents: str = "",
+    examples: str = "",
+    *,
+    abstain: bool = False,
 ) -> tuple[dict[str, str], ...]:
-    """Fill in the template, ignoring the question's own prompt."""
+    """Fill in the template, ignoring the question's own prompt; `abstain` allows the answer "I don't know"."""
+    refusal = f"write {protocol.write(Answer(ABSTENTION))}"
     contents = {
         "instruction": protocol.instruction,
         "question": with_question_mark(question),
         "form": protocol.write(Answer("Lisbon")),
         "documents": documents,
         "examples": examples,
+        "abstain": f"\nShould you not find the answer, {refusal} instead of a guess." if abstain else "",
+        "unknown": refusal if abstain else _MOST_LIKELY,
     }
     # One pass, so that a placeholder inside the filled-in text stays as it is.
-    text = _PLACEHOLDER.sub(lambda place: contents[place[1]], load_template(template))
+    text = _PLACEHOLDER.sub(lambda place: contents[place[1]], _find_template(template))
     return ({"role": "user", "content": text},)
+
+
+def continue_conversation(
+    question: Question,
+    earlier: Sequence[dict[str, str]],
+    template: str,
+    protocol: Protocol,
+    *,
+    abstain: bool = False,
+) -> Question:
+    """Return the question with earlier messages before its filled-in template, as its own prompt."""
+    return replace(question, prompt=(*earlier, *fill(question, template, protocol, abstain=abstain)))
 
 
 def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequence[Function] = ()) -> list[int]:
@@ -56,7 +84,11 @@ def encode(messages: Sequence[dict[str, str]], tokens: Tokens, functions: Sequen
 
 
 def load_template(template: str) -> str:
-    """Return the text of a shipped template, or of a user's template given as FILE.toml:NAME."""
+    """Return the text of a shipped template, or of a user's template given as FILE.toml:NAME, without abstaining."""
+    return _find_template(template).replace("{abstain}", "").replace("{unknown}", _MOST_LIKELY)
+
+
+def _find_template(template: str) -> str:
     file, colon, name = template.rpartition(":")
     known = templates(Path(file) if colon else SHIPPED)
     if name not in known:

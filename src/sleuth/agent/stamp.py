@@ -19,7 +19,7 @@ from sleuth.runs.checksums import fingerprint
 
 # Stamped separately, or without effect on answers.
 EXCLUDED = ("protocol", "method", "prompt", "concurrency", "workers", "deadline")
-NEWER = ("tools", "tool_limits", "turns", "run", "command")  # settings that older evaluations do not have
+NEWER = ("abstain", "tools", "tool_limits", "turns", "run", "command")  # settings that older evaluations do not have
 
 
 def stamp_settings(config: Config, index: Path, protocol: Protocol) -> dict[str, Any]:

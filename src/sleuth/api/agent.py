@@ -22,6 +22,7 @@ from sleuth.agent.remote import RemoteAgent
 from sleuth.agent.task import Task
 from sleuth.api import background
 from sleuth.api.console import quiet_transformers
+from sleuth.api.dialogue import Dialogue
 from sleuth.api.index import Index, SearchFunction
 from sleuth.api.run import Run
 from sleuth.config import recipe
@@ -171,6 +172,15 @@ class Agent:
         neither a call nor an answer. A model on a server and an outside agent send no events before the end.
         """
         return background.Stream(lambda: self._stream(as_task(question, temperature, seed)))
+
+    def dialogue(self) -> Dialogue:
+        """Start a conversation, in which questions may refer to earlier ones."""
+        return Dialogue(self)
+
+    @property
+    def runner(self) -> episode.Agent | OutsideAgent | RemoteAgent:
+        """What plays the episodes."""
+        return self._runner
 
     def evaluate(
         self,

@@ -39,7 +39,7 @@ from sleuth.retrieval import index
 from sleuth.retrieval.backends import open_retriever
 from sleuth.retrieval.retriever import Retriever
 from sleuth.synthesis.world.world import World, write_world
-from sleuth.train.optimiser import Optimiser
+from sleuth.train.optimiser import Kind, Optimiser
 from sleuth.train.publish import SharedWeights
 from sleuth.train.step import Learner, StepRates
 
@@ -65,6 +65,8 @@ class Plan:
     kl: bool = True
     lora: int = 0
     recompute: float = 0.0
+    optimiser: Kind = "adamw"
+    offload: bool = False
     pack_tokens: int = 16_384
     slots: int = 1024
     engine_memory: float = 0.2
@@ -211,22 +213,32 @@ class Rig:
 
 @contextmanager
 def assembled_rig(
-    shape: PretrainedConfig, tokens: Tokens, plan: Plan, encyclopedia: Encyclopedia, device: torch.device
+    shape: PretrainedConfig,
+    tokens: Tokens,
+    plan: Plan,
+    encyclopedia: Encyclopedia,
+    device: torch.device,
+    timer: SynchronizedTimer | None = None,
 ) -> Iterator[Rig]:
     """Assemble the parts of a run on a device; the engine is closed afterwards."""
     protocol, context = forced_protocol(shape, tokens, plan, encyclopedia)
     policy = random_policy(shape, tokens, device, rank=plan.lora, recompute=plan.recompute)
     train = TrainConfig(
-        questions=plan.questions, samples=plan.samples, pack_tokens=plan.pack_tokens, learning_rate=LEARNING_RATE
+        questions=plan.questions,
+        samples=plan.samples,
+        pack_tokens=plan.pack_tokens,
+        learning_rate=LEARNING_RATE,
+        optimiser=plan.optimiser,
+        offload=plan.offload,
     )
     learner = Learner(
         policy,
-        Optimiser(policy.model.named_parameters(), learning_rate=LEARNING_RATE, weight_decay=train.weight_decay),
+        Optimiser.build(policy.model.named_parameters(), train, LEARNING_RATE),
         AlgorithmConfig(kl=KLConfig(place="loss", coefficient=KL) if plan.kl else KLConfig()),
         train,
         context,
         frozen_reference(shape, policy) if plan.kl else None,
-        timer=SynchronizedTimer(device),
+        timer=timer or SynchronizedTimer(device),
     )
     engine, agent = build_agent(policy, plan, encyclopedia, protocol, context)
     with asyncio.Runner() as loop:

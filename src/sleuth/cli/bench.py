@@ -74,7 +74,7 @@ def engine(
 
     from sleuth.bench.generation import Peer, compare
     from sleuth.bench.measurement import describe_machine
-    from sleuth.bench.models import published_shape, shape_of_folder
+    from sleuth.model.shapes import published_shape, shape_of_folder
 
     silence_transformers()
     names = shape or ([] if model else [SHAPE])
@@ -150,6 +150,8 @@ def step(
     kl: Annotated[bool, Option(help="Add a KL penalty to a reference model.")] = True,
     lora: Annotated[int, Option(min=0, max=MAX_ITEMS, help="LoRA rank; 0 trains all weights.")] = 0,
     recompute: Recompute = 0.0,
+    optimiser: Annotated[Literal["adamw", "adamw8bit"], Option(help="Optimiser.")] = "adamw",
+    offload: Annotated[bool, Option("--offload", help="Keep the optimiser's state in host memory.")] = False,
     pack_tokens: Annotated[int, Option(min=1, max=MAX_TOKENS, help="Tokens per packed pass.")] = 16_384,
     slots: Slots = None,
     engine_memory: EngineMemory = 0.2,
@@ -172,6 +174,25 @@ def step(
     measured = measure(config, load_tokens(config, model), plan, log=_log)
     echo(markdown(name, plan, measured))
     _write_json(json_file, record(describe_machine(), name, plan, measured))
+
+
+@app.command()
+def plan(
+    setting: Annotated[list[str] | None, Option(help="Name of a setting; repeatable.", show_default="all")] = None,
+    questions: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Questions per step, 8 episodes each.")] = 32,
+    json_file: JsonFile = None,
+) -> None:
+    """Compare the memory and time that `sleuth plan` predicts with a measured step, for several settings."""
+    require_new_file(json_file)
+    from sleuth.bench.measurement import describe_machine
+    from sleuth.bench.planning import choose_settings, markdown, measure
+
+    silence_transformers()
+    chosen = choose_settings(setting, questions)
+    echo(f"{describe_machine()}\n")
+    rows = [measure(name, *each, log=_log) for name, each in chosen.items()]
+    echo(markdown(rows))
+    _write_json(json_file, {"settings": [asdict(each) for each in rows]})
 
 
 @app.command()

@@ -15,6 +15,7 @@ from sleuth.cli.doctor import doctor
 from sleuth.cli.evaluate import compare, evaluate
 from sleuth.cli.export import export
 from sleuth.cli.launch import INTERNAL_ERROR, exit_with, exit_with_launcher, is_launched, select_gpu
+from sleuth.cli.plan import plan
 from sleuth.cli.search import search
 from sleuth.cli.settings import knobs, settings
 from sleuth.cli.sft import coldstart, sft
@@ -36,7 +37,7 @@ GROUPS: dict[str, typer.Typer] = {
     "bench": bench.app,
 }
 COMMANDS: tuple[Callable[..., None], ...] = (
-    train, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart, worker, try_,
+    train, plan, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart, worker, try_,
 )  # fmt: skip
 
 STOPPED = 1

@@ -15,7 +15,7 @@ SINGLE = ("direct", "cot", "rag")  # single-turn methods; each has a prompt of t
 UNSEARCHED = ("direct", "cot")  # methods that never search
 OUTSIDE = ("run", "command")  # settings that select an agent not written for Sleuth, which makes the next ones unused
 REMOTE = "worker"  # agent.run of attempts that wait for `sleuth worker` processes
-OWN_AGENT = ("protocol", "prompt", "tools", "tool_limits", "searches", "observation_tokens")
+OWN_AGENT = ("protocol", "prompt", "abstain", "tools", "tool_limits", "searches", "observation_tokens")
 
 
 class ToolLimits(BaseModel):
@@ -52,6 +52,8 @@ class AgentConfig(Section):
     prompt: str | None = None
     """Prompt template: a name from agent/prompts.toml, or FILE.toml:NAME. Default: the method's own, instruct for
     search."""
+    abstain: bool | None = None
+    """Say in the prompt that the model may answer "I don't know". Default: if reward.abstain is set."""
     tools: list[str] = ["search"]  # noqa: RUF012  pydantic copies it
     """Tools the model may call: search, access (opens pages), import:package.function, mcp:http://HOST/PATH (all tools
     of an MCP server), or a verl tool file (.yaml)."""

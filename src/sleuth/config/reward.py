@@ -15,6 +15,9 @@ class RewardConfig(Section):
     in valid format."""
     retrieval: Fraction = 0.0
     """Bonus for a wrong answer in valid format if a gold answer was retrieved."""
+    abstain: Fraction | None = None
+    """Reward for answering "I don't know" to an answerable question; 1 to one marked as unanswerable, where any other
+    answer gets 0. Default: abstaining has no meaning."""
     many_answers: bool = False
     """Divide the reward by four if a response has more than ten answer tags."""
     concurrency: EpisodeCount = 64

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from sleuth.config.agent import TOOL_FILES, UNSEARCHED, AgentConfig
+from sleuth.config.agent import OUTSIDE, TOOL_FILES, UNSEARCHED, AgentConfig
 from sleuth.config.algorithm import GROUPED, AlgorithmConfig
 from sleuth.config.data import DataConfig, WorldConfig
 from sleuth.config.engine import EngineConfig
@@ -54,6 +54,17 @@ class Config(Section):
                 if files:
                     given = tree.get("retrieval") or {}
                     return {**tree, "retrieval": {**retrieval_settings(Path(files[0])), **given}}
+        return tree
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tell_that_abstaining_is_allowed(cls, tree: Any) -> Any:
+        """Set `agent.abstain` with `reward.abstain`, unless it is given or another agent writes the prompts."""
+        match tree:
+            case {"reward": {"abstain": int() | float()}}:
+                agent = tree.get("agent", {})
+                if isinstance(agent, dict) and not agent.keys() & {"abstain", *OUTSIDE}:
+                    return {**tree, "agent": {**agent, "abstain": True}}
         return tree
 
     @property

@@ -25,7 +25,7 @@ def read_sleuth(row: Row, source: str) -> Question:
     return Question(
         id=_text(row, "id") if named else _qualified_id(_text(row, "id"), source),
         question=_text(row, "question"),
-        golden_answers=_answers(_texts(row, "golden_answers"), row, "golden_answers"),
+        golden_answers=_sleuth_answers(row),
         data_source=_text(row, "data_source") if named else source,
         supporting_ids=_texts(row, "supporting_ids"),
         type=_optional(row, "type", str) or (kind if isinstance(kind, str) else None),
@@ -138,6 +138,14 @@ def _texts(row: Row, name: str) -> tuple[str, ...]:
 def _text_or_texts(row: Row, name: str) -> tuple[str, ...]:
     value = row.get(name)
     return (value,) if isinstance(value, str) else _texts(row, name)
+
+
+def _sleuth_answers(row: Row) -> tuple[str, ...]:
+    """Return the answers of a row in Sleuth's format; a question marked as unanswerable needs none."""
+    given = _texts(row, "golden_answers")
+    if row.get("answerable") is False:
+        return tuple(answer for answer in given if answer.strip())
+    return _answers(given, row, "golden_answers")
 
 
 def _answers(given: tuple[str, ...], row: Row, name: str) -> tuple[str, ...]:

@@ -56,10 +56,13 @@ def write_rows(path: Path, rows: Iterable[QuestionRow]) -> int:
     """Like `write`, with the extra entries of each row."""
     count = 0
     with atomic_write(path) as temporary, open_text(temporary, "w") as file:
-        for row in rows:
-            if not any(answer.strip() for answer in row.question.golden_answers):
-                raise InputError(f"the question {row.question.id!r} has no answer; give it at least one golden answer")
-            file.write(encode_line(row.question, row.extra))
+        for question, extra in ((row.question, row.extra) for row in rows):
+            if question.answerable is not False and not any(answer.strip() for answer in question.golden_answers):
+                raise InputError(
+                    f"the question {question.id!r} has no answer; give it at least one golden answer, or answerable = "
+                    "false"
+                )
+            file.write(encode_line(question, extra))
             count += 1
     return count
 
@@ -67,7 +70,10 @@ def write_rows(path: Path, rows: Iterable[QuestionRow]) -> int:
 def encode_line(question: Question, extra: Mapping[str, Any] | None = None) -> str:
     """Encode a question and extra entries as a line, without unset fields; raise ValueError for NaN and infinities."""
     values = {name: getattr(question, name) for name in FIELDS}
-    known = {name: value for name, value in values.items() if value is not None and value != ()}
+    # An unanswerable question has no answers, but readers know the format by their name.
+    known = {
+        name: value for name, value in values.items() if name == "golden_answers" or (value is not None and value != ())
+    }
     return replace_surrogates(json.dumps({**known, **(extra or {})}, ensure_ascii=False, allow_nan=False)) + "\n"
 
 

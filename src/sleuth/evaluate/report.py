@@ -13,7 +13,7 @@ from sleuth.evaluate.folder import MANIFEST, RESULTS, EvaluationFolder
 from sleuth.evaluate.judge import JUDGE, count_unjudged, with_saved_verdicts
 from sleuth.evaluate.results import MEASURES, QuestionResult, score_folder, summarize, write_results
 from sleuth.page.document import markdown_table
-from sleuth.page.evaluation_report import NOTE, evaluation_page, rows_by_set
+from sleuth.page.evaluation_report import NOTE, abstention_rows, evaluation_page, rows_by_set
 
 TRANSCRIPTS = 12
 REMEDY_CONTEXT = "raise agent.context_tokens with --set"
@@ -89,6 +89,8 @@ def markdown(results: Tree) -> str:
     lines = [f"# {results['title']}", "", *_results_table(rows_by_set(results), results, "Set")]
     if results["kinds"]:
         lines += ["", *_results_table([*results["kinds"].items(), ("all", results)], results, "Kind")]
+    if rows := abstention_rows(results):
+        lines += ["", *markdown_table(("Abstaining", "Mean", "Questions"), rows)]
     return "\n".join([*lines, "", NOTE, *notes_of(results)]) + "\n"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, FiniteFloat, TypeAdapter, ValidationError
 
 from sleuth.errors import InputError
+from sleuth.evaluate.abstention import abstention_figures
 from sleuth.evaluate.benchmarks import group_by
 from sleuth.evaluate.folder import QUESTION_RESULTS, QUESTIONS, RESULTS, TRAJECTORIES, EvaluationFolder, read_trajectory
 from sleuth.evaluate.statistics import combine, estimate
@@ -122,6 +123,11 @@ class Evaluation:
         return self.mean("em")
 
     @property
+    def abstention(self) -> dict[str, Estimate]:
+        """Figures of abstaining; empty if nothing abstains or is unanswerable."""
+        return abstention_figures(self.results)
+
+    @property
     def usable(self) -> list[QuestionResult]:
         return [result for result in self.results if result.usable]
 
@@ -147,6 +153,8 @@ class Evaluation:
         for name in _HEADLINE if self.usable else ():
             mean = self.mean(name)
             flat |= {name: mean.value, f"{name}_low": mean.low, f"{name}_high": mean.high}
+        for name, mean in self.abstention.items():
+            flat |= {f"abstain_{name}": mean.value, f"abstain_{name}_low": mean.low, f"abstain_{name}_high": mean.high}
         for kind, part in self.by_kind().items():
             slug = kind.replace(" ", "_").replace("/", "_")
             flat |= {f"{name}_{slug}": part.mean(name).value for name in ("em", "searches") if part.usable}
@@ -204,6 +212,7 @@ def summarize(results: Sequence[QuestionResult], **about: Any) -> Tree:
         "mean": _as_json(over_sets),
         "sets": {name: _figures(part, set_means[name]) for name, part in sets.items()},
         "kinds": {name: _figures(part, means(part)) for name, part in kinds.items()},
+        **({"abstention": _as_json(abstention)} if (abstention := abstention_figures(results)) else {}),
     }
 
 
@@ -243,6 +252,7 @@ def question_fields(question: Question) -> Tree:
         "data_source": question.data_source,
         "question": question.question,
         "golden_answers": list(question.golden_answers),
+        **({} if question.answerable is None else {"answerable": question.answerable}),
     }
 
 

@@ -30,6 +30,25 @@ NOTE = (
 )
 
 
+# Figures of abstaining and their labels, in display order.
+ABSTENTION = {
+    "rate": 'answered "I don\'t know"',
+    "coverage": "answered otherwise (coverage)",
+    "precision": "exact match among those answered (precision)",
+    "em_answerable": "exact match on answerable questions",
+    "recall": "abstained on unanswerable questions (recall)",
+    "abstention_precision": "unanswerable among abstentions (precision)",
+    "right": "right: exact match, or abstained on an unanswerable question",
+}
+
+
+def abstention_rows(results: Tree) -> list[tuple[str, str, str]]:
+    """Return a row per figure of abstaining: label, mean with interval, number of questions."""
+    written = results.get("abstention") or {}
+    found = {label: read_estimate(written.get(name)) for name, label in ABSTENTION.items()}
+    return [(label, interval(each), f"{each.count:,}") for label, each in found.items() if each is not None]
+
+
 def evaluation_page(
     results: Tree, measures: Mapping[str, str], notes: Sequence[str], transcripts: Sequence[Tree]
 ) -> Html:
@@ -37,7 +56,7 @@ def evaluation_page(
     known = {name: label for name, label in measures.items() if name in results}
     rows = rows_by_set(results)[: None if len(results["sets"]) > 1 else 1]
     kinds = [*results["kinds"].items(), ("all", results)] if results["kinds"] else []
-    several = len(results["sets"]) > 1
+    several, abstained = len(results["sets"]) > 1, abstention_rows(results)
     exact_match = read_estimate(results["mean"].get("em") if several else results.get("em"))
     headline = [
         ("Exact match", interval(exact_match), "mean over the sets" if several else "all questions"),
@@ -51,6 +70,7 @@ def evaluation_page(
         element("p", NOTE, class_="note"),
         Section("By set", _charts(rows, known) if len(rows) > 1 else "", _tables(rows, known, "Set")),
         *([Section("By kind of question", _charts(kinds, known), _tables(kinds, known, "Kind"))] if kinds else []),
+        *([Section("Abstaining", table(["", "Mean", "Questions"], abstained))] if abstained else []),
         Section("Transcripts", *map(transcript, transcripts)),
         Section("How this was measured", pairs(list(flatten(results["stamp"])))),
         kind="Sleuth · evaluation",

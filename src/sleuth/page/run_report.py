@@ -66,6 +66,7 @@ _TRENDS = (
     ("Logprob of right answers", "policy/likelihood_right"),
     ("Episodes without an answer", "episode/answerless"),
     ("Malformed episodes", "episode/malformed"),
+    ("Abstentions on unanswerable questions", "episode/abstained_unanswerable"),
 )
 _ATTEMPTS = "gateway/attempts"
 _OUTSIDE = {  # counts over the attempts of a step

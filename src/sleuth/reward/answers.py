@@ -14,6 +14,31 @@ AnswerMetric = Callable[[str | None, Sequence[str]], float]
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
+ABSTENTION = "I don't know"  # how prompts word it
+# Of a normalised answer: whole phrases, and openings after which only an explanation follows.
+_ABSTENTIONS = frozenset({
+    "i dont know", "i do not know", "dont know", "do not know", "not known", "unknown", "unclear", "undetermined",
+    "unanswerable", "not answerable", "no answer", "no idea", "i have no idea", "not sure", "i am not sure",
+    "im not sure", "not found", "not available", "not given", "not mentioned", "not provided", "not specified",
+    "not stated", "cannot answer", "cannot be answered", "cannot be determined", "cannot be known",
+    "cannot determine", "impossible to know", "impossible to say", "impossible to tell", "it is unknown",
+    "it is not known", "it is unclear", "answer is unknown", "answer is not known", "answer unknown",
+    "insufficient information", "not enough information", "no information", "no information available",
+    "no information found", "no relevant information",
+})  # fmt: skip
+_OPENING = re.compile(
+    r"(?:sorry )?(?:"
+    r"(?:i )?(?:dont|do not) know (?:answer|this|that|it|for sure|from|based on|because|since)\b"
+    r"|(?:i|we) (?:cannot|cant|can not|could not|couldnt|am unable to|was unable to) "
+    r"(?:answer|determine|find|know|say|tell)\b"
+    r"|(?:there is |there was )?(?:no|not enough|insufficient) (?:information|evidence|data)\b"
+    r"|(?:answer|information|question) (?:to this question )?(?:is not|was not|cannot be|could not be|can not be) "
+    r"(?:answered|available|contained|determined|found|given|in|known|mentioned|provided|specified|stated)\b"
+    r"|(?:documents|passages|search results|sources|texts|they) (?:do not|dont|did not|didnt) "
+    r"(?:answer|contain|give|include|mention|provide|say|specify|state|tell)\b)"
+)
+_CONTINUES = re.compile(r"\b(?:but|however|although)\b")  # a guess follows
+
 
 @lru_cache(8192)  # the samples of a group retrieve mostly the same passages
 def normalise(text: str) -> str:
@@ -42,6 +67,17 @@ def exact_match(answer: str | None, golds: Sequence[str]) -> float:
     """Return 1 if the normalised answer equals a normalised gold answer, else 0."""
     text = comparable(answer) if answer is not None else ""
     return float(bool(text) and any(text == comparable(gold) for gold in golds))
+
+
+def is_abstention(answer: str | None) -> bool:
+    """Whether an answer says that the answer is not known, such as "I don't know"; False without an answer."""
+    text = normalise((answer or "").replace("\u2019", "'"))
+    return text in _ABSTENTIONS or (_OPENING.match(text) is not None and _CONTINUES.search(text) is None)
+
+
+def abstains(answer: str | None, golds: Sequence[str]) -> bool:
+    """Whether an answer is an abstention and not, by chance, a gold answer."""
+    return is_abstention(answer) and not exact_match(answer, golds)
 
 
 def f1(answer: str | None, golds: Sequence[str]) -> float:

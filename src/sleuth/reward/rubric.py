@@ -12,7 +12,7 @@ from sleuth.config.reward import RewardConfig
 from sleuth.errors import FunctionFailed
 from sleuth.http.connections import LoopSemaphore, RateLimiter
 from sleuth.records import Outcome, Question, Score, StopReason, Trajectory, Turn, run_lengths
-from sleuth.reward.answers import ANSWERS, cover_em, exact_match, f1
+from sleuth.reward.answers import ANSWERS, abstains, cover_em, exact_match, f1
 
 RewardFunction = Callable[[Question, Trajectory], Any]
 
@@ -56,7 +56,9 @@ class Rubric:
         if trajectory.reward is not None:
             own = _validate(AGENT, trajectory.reward, trajectory)
             return Score(own.total, _merge(AGENT, parts, own.parts), own.turns)
-        answer = await self._answer_score(question, trajectory)
+        answer = self._abstention_score(question, trajectory)
+        if answer is None:
+            answer = await self._answer_score(question, trajectory)
         every = _merge(self._config.answer, parts, answer.parts)
         total = answer.total
         if self._config.format is not False:
@@ -64,6 +66,15 @@ class Rubric:
         if self._config.many_answers and count_answer_tags(trajectory) > MANY_ANSWERS:
             total = min(total, total / 4)  # min, because a quarter of a negative reward would be a smaller penalty
         return Score(total, every, answer.turns)
+
+    def _abstention_score(self, question: Question, trajectory: Trajectory) -> Score | None:
+        """Score an abstention, and any answer to an unanswerable question; None if the answer metric decides."""
+        if self._config.abstain is None:
+            return None
+        abstained = abstains(trajectory.answer, question.golden_answers)
+        if question.answerable is False:
+            return Score(float(abstained), {})
+        return Score(self._config.abstain, {}) if abstained else None
 
     async def _answer_score(self, question: Question, trajectory: Trajectory) -> Score:
         name = self._config.answer

@@ -22,6 +22,8 @@ from sleuth.gateway.outside import OutsideCounts
 from sleuth.model.packing import WEIGHT, Pack
 from sleuth.model.policy import Policy
 from sleuth.records import Group, Malformed, StopReason, Trajectory
+from sleuth.reward.answers import abstains
+from sleuth.train import accelerators
 from sleuth.train.experience import Experience
 from sleuth.train.ranks import Ranks
 
@@ -31,10 +33,6 @@ GIB = 1 << 30
 UNUSABLE = "episode/unusable"  # fraction of episodes lost to failures of any kind
 SCORE_PARTS = ("em", "f1", "format", "searches", "retrieval_hit")
 BUILTIN_PARTS = {*SCORE_PARTS, "cover_em"}
-# Peak dense bf16 FLOP/s of common GPUs, by a substring of the device name.
-PEAK_FLOPS = {
-    "H200": 989e12, "H100": 989e12, "H20": 148e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12,
-}  # fmt: skip
 
 
 class Timer:
@@ -83,9 +81,9 @@ def training_flops(policy: Policy) -> int:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Return the peak FLOP/s of a GPU; None if the device is unknown."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
+    """Return the peak bf16 FLOP/s of a GPU; None if the device is unknown, or not a GPU."""
+    sheet = accelerators.identify(device) if device.type == "cuda" else None
+    return None if sheet is None else sheet.bf16 or None
 
 
 def speed_metrics(policy: Policy, ranks: Ranks, episodes: int, known: Mapping[str, float]) -> Metrics:
@@ -144,9 +142,23 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
         "episode/tokens_all": float(sum(len(each.ids) for each in trajectories)),
         "episode/malformed": malformed / count,
         "episode/answerless": sum(each.answer is None for each in trajectories) / count,
+        **abstention_metrics(trajectories),
         "group/with_spread": sum(map(has_spread, groups)) / len(groups),
         **({"policy/likelihood_right": sum(right) / len(right)} if right else {}),
         **segment_metrics(trajectories),
+    }
+
+
+def abstention_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Compute the rate of abstentions, of all episodes and, if there are any, of those with unanswerable questions."""
+
+    def rate(chosen: Sequence[Trajectory]) -> float:
+        return sum(abstains(each.answer, each.question.golden_answers) for each in chosen) / len(chosen)
+
+    unanswerable = [each for each in trajectories if each.question.answerable is False]
+    return {
+        "episode/abstained": rate(trajectories),
+        **({"episode/abstained_unanswerable": rate(unanswerable)} if unanswerable else {}),
     }
 
 

@@ -19,6 +19,7 @@ from sleuth.engines.base import Engine
 from sleuth.engines.build import Lockstep
 from sleuth.errors import InputError, UserError
 from sleuth.gateway.outside import OutsideAgent, build_runner, check_agent, running
+from sleuth.model.policy import select_device
 from sleuth.records import Question
 from sleuth.reward.rubric import Rubric
 from sleuth.runs import checksums
@@ -31,6 +32,7 @@ from sleuth.train.guards import Verdict
 from sleuth.train.manifest import changed_versions, create_run, require_same_inputs
 from sleuth.train.metrics import finite_only
 from sleuth.train.observer import RunObserver
+from sleuth.train.plan import require_fits
 from sleuth.train.publish import Publisher, build_engine
 from sleuth.train.ranks import ALONE, Ranks
 from sleuth.train.rollout import RolloutBatch, RolloutSampler
@@ -155,6 +157,8 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
     check_agent(config.agent)
     tools = load_tools(config.agent)
     require_search(config)
+    if warning := require_fits(config, select_device(ranks.rank), ranks.world):
+        observer.log(warning)
     learner = Learner.build(config, ranks)
     tokens = learner.policy.tokens
     protocol.make_protocol(config.agent.protocol, tokens, tools)

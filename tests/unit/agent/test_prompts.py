@@ -1,12 +1,13 @@
 """Prompts: templates, rows with a prompt of their own, chat templates, and questions that try to be more."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.agent.prompts import QUESTION, SHIPPED, load_template, render, templates
+from sleuth.agent.prompts import QUESTION, SHIPPED, fill, load_template, render, templates
 from sleuth.agent.tags import Tags
 from sleuth.config.agent import AgentConfig
 from sleuth.errors import ConfigError
@@ -142,3 +143,45 @@ def test_every_template_that_ships_asks_the_question() -> None:
     assert {"instruct", "brief", "direct", "cot", "rag"} <= templates(SHIPPED).keys()
     assert all(QUESTION in text for text in templates(SHIPPED).values())
     assert all(AgentConfig(method=name).template == name for name in ("direct", "cot", "rag"))
+
+
+# The rendered prompts of the shipped templates before `agent.abstain` existed, by SHA-256.
+BEFORE = {
+    "instruct": "abdbb016b6891626",
+    "brief": "01061cf8c15ddc2d",
+    "direct": "d650470750e32a32",
+    "cot": "ff76a2684315187d",
+    "rag": "d16797fab1aba2b9",
+    "rag-cot": "c705f8e2d23b3ed2",
+    "rag-brief": "5bf02f273079e70b",
+}
+
+
+def rendered(name: str, *, abstain: bool = False) -> str:
+    (message,) = fill(question("Who wrote it?"), name, Tags(), "Doc 1", "Question: A?\nB\n\n", abstain=abstain)
+    return message["content"]
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_default_prompts_are_unchanged(name: str) -> None:
+    assert sha256(rendered(name).encode()).hexdigest()[:16] == BEFORE[name]
+
+
+@pytest.mark.parametrize("name", sorted(set(BEFORE) - {"brief", "rag-brief"}))
+def test_abstaining_is_explained(name: str) -> None:
+    text = rendered(name, abstain=True)
+    assert "write <answer> I don't know </answer>" in text
+    assert "most likely" not in text
+    assert text.endswith("Question: Who wrote it?\n")
+    assert "{" not in text
+
+
+def test_abstaining_does_not_change_the_template() -> None:
+    """Its hash is part of an evaluation's stamp."""
+    assert "{abstain}" not in load_template("instruct")
+    assert "give the answer that you think most likely" in load_template("rag")
+
+
+def test_a_question_with_its_own_prompt_keeps_it(tokens: Tokens) -> None:
+    own = question("Who?", prompt=({"role": "user", "content": "Mine."},))
+    assert render(own, "instruct", Tags(), tokens, abstain=True) == render(own, "instruct", Tags(), tokens)

@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 
 from sleuth.bench.episodes import Plan
 from sleuth.bench.evaluation import measure
-from sleuth.bench.models import load_tokens, published_shape
+from sleuth.bench.models import load_tokens
 from sleuth.cli.bench import app
 from sleuth.errors import InputError
+from sleuth.model.shapes import published_shape
 
 SHAPE = published_shape("tiny")
 PLAN = Plan(

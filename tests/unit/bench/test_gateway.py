@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 from sleuth.bench.episodes import Plan
 from sleuth.bench.gateway import BUILT_IN, CLIENTS, PARTS, full_vocabulary, markdown, measure, ratio
-from sleuth.bench.models import load_tokens, published_shape
+from sleuth.bench.models import load_tokens
 from sleuth.cli.bench import app
+from sleuth.model.shapes import published_shape
 
 SHAPE = published_shape("tiny")
 PLAN = Plan(

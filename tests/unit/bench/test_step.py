@@ -18,10 +18,11 @@ from sleuth.bench.episodes import (
     generated_encyclopedia,
     resize,
 )
-from sleuth.bench.models import load_tokens, published_shape
+from sleuth.bench.models import load_tokens
 from sleuth.bench.step import ANCHORS, PARTS, REST, Measured, markdown, measure, measure_step, rates, record
 from sleuth.errors import InputError
 from sleuth.model.policy import Policy
+from sleuth.model.shapes import published_shape
 from sleuth.model.tokens import Tokens
 from sleuth.records import Outcome, ToolCall, run_lengths
 

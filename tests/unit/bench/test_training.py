@@ -5,8 +5,8 @@ import torch
 
 from sleuth.bench import training
 from sleuth.bench.measurement import SynchronizedTimer, mfu
-from sleuth.bench.models import published_shape
 from sleuth.bench.training import Growth, Pass, Timing, Work, compare, head_growth, table, time_pass
+from sleuth.model.shapes import published_shape
 from sleuth.train.metrics import GIB
 
 CPU = torch.device("cpu")

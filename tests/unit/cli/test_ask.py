@@ -1,5 +1,6 @@
 """The command ask: the streamed transcript, coloured by tags, and the summary line."""
 
+import sys
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sleuth
 from sleuth.cli.ask import TranscriptPrinter, ask
 from sleuth.cli.terminal import Terminal
 from sleuth.errors import ConfigError, InputError
@@ -45,13 +47,56 @@ def test_tags_colour_their_content(pieces: list[str]) -> None:
 
 def test_model_without_an_index_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(InputError, match=f"sleuth serve agent {tmp_path} --index INDEX"):
+    with pytest.raises(ConfigError, match=f"{tmp_path} .*--index"):
         ask(str(tmp_path), "Who?")
 
 
-def test_index_of_a_run_cannot_be_changed(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"sleuth serve agent {tmp_path} --index INDEX"):
-        ask(str(tmp_path), "Who?", index="other")
+def test_before_needs_a_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="--before"):
+        ask(str(tmp_path), "Who?", before=True, index="somewhere")
+
+
+def test_folder_of_nothing_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"manifest\.json.*config\.json"):
+        ask(str(tmp_path), "Who?", index="somewhere")
+
+
+def test_missing_index_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        ask("quickstart", "Who?", index=str(tmp_path / "nowhere"))
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> str:
+    documents = [{"id": "mirror", "title": "Amber Mirror", "text": "The Amber Mirror was founded by Kellan Whitlock."}]
+    sleuth.Index.build(documents, tmp_path / "index")
+    return str(tmp_path / "index")
+
+
+def test_any_model_with_any_index(library: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ask("quickstart", "Who founded the Amber Mirror?", index=library)
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1].startswith("Answer: ")
+    assert "agent.protocol=tags (" in printed.err
+    assert "agent.context_tokens=1024 (" in printed.err
+
+
+def test_conversation_on_a_pipe(
+    library: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO("Who founded the Amber Mirror?\n/new\nWho else?\n"))
+    ask("quickstart", index=library, settings=["agent.prompt=brief"])
+    printed = capsys.readouterr()
+    asked = [line for line in printed.out.splitlines() if line.startswith("> ")]
+    assert asked == ["> Who founded the Amber Mirror?", "> Who else?"]
+    assert "every question stands alone: " in printed.err
+
+
+def test_empty_input_is_rejected(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO("\n"))
+    with pytest.raises(InputError, match="no question"):
+        ask("quickstart", index=library)
 
 
 def test_empty_question_is_rejected(tmp_path: Path) -> None:

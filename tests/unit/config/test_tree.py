@@ -391,3 +391,21 @@ def test_old_logprobs_are_recomputed_where_something_needs_them(knobs: Knobs, re
 
 def test_a_recording_needs_no_corpus() -> None:
     assert Config.model_validate(sources(retrieval={"replay": "f"})).data.corpus is None
+
+
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        ({}, False),
+        ({"reward": {"abstain": 0.3}}, True),
+        ({"reward": {"abstain": 0}}, True),
+        ({"reward": {"abstain": 0.3}, "agent": {"searches": 2}}, True),
+        ({"reward": {"abstain": 0.3}, "agent": {"abstain": False}}, False),
+        ({"agent": {"abstain": True}}, True),
+        ({"reward": {"abstain": 0.3}, "agent": {"command": "node agent.js"}}, False),
+    ],
+)
+def test_the_prompt_allows_what_the_reward_pays_for(tables: Knobs, told: bool) -> None:
+    config = Config.model_validate({"world": {}, **tables})
+    assert bool(config.agent.abstain) is told
+    assert restore(resolved(config)) == config

@@ -135,3 +135,11 @@ def test_question_without_answer_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'q3' has no answer"):
         questions.write(tmp_path / "q.jsonl", some())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unanswerable_question_needs_no_answer(tmp_path: Path) -> None:
+    written = [Question("q1", "Who?", (), "mine", answerable=False), Question("q2", "Who?", ("A",), "mine")]
+    questions.write(tmp_path / "q.jsonl", written)
+    assert questions.load(tmp_path / "q.jsonl") == written
+    with pytest.raises(InputError, match="no answer"):
+        questions.load(rows(tmp_path / "bad.jsonl", {**GOOD, "golden_answers": [], "answerable": True}))

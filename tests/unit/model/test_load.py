@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from sleuth.bench.models import shape_of_folder
 from sleuth.config.retrieval import EncoderSettings
 from sleuth.errors import InputError
 from sleuth.model.attention import NAME
 from sleuth.model.load import inexact_reason, load, unsupported_reason
+from sleuth.model.shapes import shape_of_folder
 from sleuth.model.tokens import Tokens
 from sleuth.retrieval.dense import encoder
 

@@ -1,9 +1,11 @@
 """Answer metrics against cases worked by hand."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sleuth.records import Question
-from sleuth.reward.answers import cover_em, exact_match, f1, normalise, warn_wordless
+from sleuth.reward.answers import abstains, cover_em, exact_match, f1, is_abstention, normalise, warn_wordless
 
 
 @pytest.mark.parametrize(
@@ -67,3 +69,42 @@ def test_a_gold_of_articles_alone_is_not_in_every_answer() -> None:
 
 def test_gold_answers_with_words_need_no_saying() -> None:
     assert warn_wordless([Question("q1", "?", ("The Oslo", "A-1"), "test")]) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I don't know", "I don\u2019t know.", "i do not know", "Unknown", "The answer is unknown.", "No answer",
+        "Not known",
+        "I cannot determine this from the documents.", "There is not enough information to answer.",
+        "Sorry, I don't know that.",
+        "The documents do not mention it.", "The answer cannot be determined from the search results.", "UNANSWERABLE",
+        "I could not find the answer.", "I don't know the answer", "No information available",
+    ],
+)  # fmt: skip
+def test_abstentions(answer: str) -> None:
+    assert is_abstention(answer)
+    assert abstains(answer, ("Oslo",))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None, "", "   ", "Oslo", "The Unknown Soldier", "I Don't Know How She Does It", "No", "none", "Nobody knows",
+        "No Country for Old Men", "I don't know for sure, but it is Oslo", "Information Society", "know", "don't",
+    ],
+)  # fmt: skip
+def test_answers_that_are_no_abstentions(answer: str | None) -> None:
+    assert not is_abstention(answer)
+
+
+def test_a_gold_answer_is_no_abstention() -> None:
+    """A film may be called Unknown."""
+    assert is_abstention("Unknown")
+    assert not abstains("unknown.", ("The Unknown",))
+    assert not abstains(None, ())
+
+
+@given(st.text(max_size=200))
+def test_any_text_can_be_asked_about(text: str) -> None:
+    assert is_abstention(text) in (True, False)

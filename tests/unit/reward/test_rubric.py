@@ -329,3 +329,61 @@ def test_turn_rewards_fit_the_calls_of_several_segments(question: Question, play
     without = replace(own, segments=(replace(calls, calls=()),))
     with pytest.raises(FunctionFailed, match="3 turns and 1 sampled"):
         asyncio.run(Rubric(RewardConfig()).score(question, without))
+
+
+UNKNOWN = "I don't know"
+
+
+def reward(settings: RewardConfig, question: Question, trajectory: Trajectory) -> float:
+    return asyncio.run(Rubric(settings).score(question, replace(trajectory, question=question))).total
+
+
+@pytest.mark.parametrize(
+    ("answerable", "answer", "abstain", "total"),
+    [
+        (None, UNKNOWN, None, 0.0),
+        (False, UNKNOWN, None, 0.0),  # off: as before
+        (False, "Oslo", None, 1.0),
+        (None, UNKNOWN, 0.3, 0.3),
+        (True, UNKNOWN, 0.3, 0.3),
+        (True, UNKNOWN, 0.0, 0.0),
+        (True, "Oslo", 0.3, 1.0),
+        (True, "Bergen", 0.3, 0.0),
+        (False, UNKNOWN, 0.3, 1.0),
+        (False, UNKNOWN, 0.0, 1.0),
+        (False, "Bergen", 0.3, 0.0),
+        (False, "Oslo", 0.3, 0.0),  # a wrong answer, whatever it equals
+    ],
+)
+def test_abstaining(
+    question: Question, play: Play, answered: Make, answerable: bool | None, answer: str, abstain: float | None,
+    total: float,
+) -> None:  # fmt: skip
+    asked = replace(question, answerable=answerable)
+    assert reward(RewardConfig(abstain=abstain), asked, play(answered(answer))) == total
+
+
+def test_no_answer_to_an_unanswerable_question(question: Question, play: Play, searched: Make) -> None:
+    asked = replace(question, golden_answers=(), answerable=False)
+    assert reward(RewardConfig(abstain=0.5), asked, play(searched("x"), stop=StopReason.OUT_OF_TURNS)) == 0.0
+
+
+def test_format_counts_for_abstentions_too(question: Question, play: Play, answered: Make) -> None:
+    asked, settings = replace(question, answerable=False), RewardConfig(abstain=0.5, format=True)
+    assert reward(settings, asked, play(answered(UNKNOWN))) == 1.0
+    assert reward(settings, asked, play(answered(UNKNOWN, formed=False))) == 0.8
+    assert reward(settings, asked, play(answered("Bergen"))) == pytest.approx(0.2)
+
+
+def test_the_parts_stay_the_same(question: Question, play: Play, answered: Make) -> None:
+    plain, abstaining = (
+        asyncio.run(Rubric(RewardConfig(abstain=each)).score(question, play(answered(UNKNOWN)))) for each in (None, 0.4)
+    )
+    assert plain.parts == abstaining.parts
+    assert plain.parts["em"] == 0.0
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, "often"])
+def test_abstain_is_a_fraction(value: object) -> None:
+    with pytest.raises(ValueError, match="abstain"):
+        RewardConfig(abstain=value)  # type: ignore[arg-type]

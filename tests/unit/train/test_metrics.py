@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from sleuth.records import Group, Score, Segment, Trajectory
-from sleuth.train.metrics import episode_metrics, segment_metrics
+from sleuth.records import Answer, Group, Outcome, Score, Segment, Trajectory, Turn
+from sleuth.train.metrics import abstention_metrics, episode_metrics, segment_metrics
 
 PARTS = dict.fromkeys(("em", "f1", "format", "searches", "retrieval_hit"), 0.0)
 
@@ -28,3 +28,16 @@ def test_segments_forks_and_tokens_by_role_are_means_over_trajectories(trajector
     every = episode_metrics([Group(plain.question, (plain, forked), (Score(0.0, PARTS), Score(1.0, PARTS)))])
     assert {name: every[name] for name in expected} == expected
     assert every["episode/tokens"] == 3.0
+
+
+def test_abstentions_are_counted(trajectory: Callable[..., Trajectory]) -> None:
+    def answering(text: str, answerable: bool | None) -> Trajectory:
+        made = trajectory()
+        turn = Turn(text, Answer(text), Outcome.ANSWERED, 1)
+        return replace(made, turns=(turn,), question=replace(made.question, answerable=answerable))
+
+    said = [("I don't know", False), ("Ada", False), ("Unknown", None), ("Ada", None)]
+    every = [answering(text, answerable) for text, answerable in said]
+    assert abstention_metrics(every) == {"episode/abstained": 0.5, "episode/abstained_unanswerable": 0.5}
+    assert abstention_metrics(every[2:]) == {"episode/abstained": 0.5}
+    assert abstention_metrics(every[3:]) == {"episode/abstained": 0.0}

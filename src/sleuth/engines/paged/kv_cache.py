@@ -9,7 +9,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from sleuth.engines.paged.batch import Batch
 from sleuth.engines.paged.page_pool import PAGE_SIZE
@@ -26,16 +26,13 @@ def count_pages(model: PreTrainedModel, *, slots: int, context: int, share: floa
     page_bytes = PAGE_SIZE * AttentionShape.of(config, parameter.dtype).bytes_per_token
     per_sequence = -(-context // PAGE_SIZE)
     total, free = device_memory(parameter.device)
-    pages = min(int(share * total) // page_bytes, slots * per_sequence)
+    pages = page_limit(page_bytes, slots=slots, context=context, budget=int(share * total))
     if pages < per_sequence:
         raise ConfigError(
             f"engine.memory = {share} of {total / GIB:.1f} GiB holds keys and values of {pages * PAGE_SIZE} tokens, "
             f"expected at least one context of {context}: raise it, or lower agent.context_tokens"
         )
-    # The largest step: activations of the widest layer, and fp32 logits.
-    widest: int = 3 * getattr(config, "intermediate_size", 4 * config.hidden_size) + 6 * config.hidden_size
-    logits: int = 2 * slots * config.vocab_size * 4
-    workspace = (slots + prefill_tokens) * widest * parameter.dtype.itemsize + logits
+    workspace = workspace_bytes(config, parameter.dtype.itemsize, slots=slots, prefill_tokens=prefill_tokens)
     if pages * page_bytes + workspace > free:
         raise ConfigError(
             f"engine.memory = {share} needs {pages * page_bytes / GIB:.1f} GiB for keys and values and "
@@ -43,6 +40,18 @@ def count_pages(model: PreTrainedModel, *, slots: int, context: int, share: floa
             "engine.slots, engine.prefill_tokens or agent.context_tokens"
         )
     return pages
+
+
+def page_limit(page_bytes: int, *, slots: int, context: int, budget: int) -> int:
+    """Number of pages within a budget in bytes, at most as many as all slots can fill."""
+    return min(budget // page_bytes, slots * -(-context // PAGE_SIZE))
+
+
+def workspace_bytes(config: PretrainedConfig, itemsize: int, *, slots: int, prefill_tokens: int) -> int:
+    """Memory of the largest step: activations of the widest layer, and fp32 logits."""
+    widest: int = 3 * getattr(config, "intermediate_size", 4 * config.hidden_size) + 6 * config.hidden_size
+    logits: int = 2 * slots * config.vocab_size * 4
+    return (slots + prefill_tokens) * widest * itemsize + logits
 
 
 class KVCache:

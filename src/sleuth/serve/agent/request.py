@@ -1,7 +1,6 @@
 """Requests to an agent: the fields that it decides itself, and the question in the messages."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from sleuth.agent import methods, prompts
 from sleuth.agent.episode import Agent, multi_turn
@@ -61,7 +60,10 @@ def extract_question(messages: Sequence[ChatMessage], agent: Agent, max_characte
         {"role": "system" if message.role in INSTRUCTION_ROLES else message.role, "content": text}
         for message, text in zip(messages[:-1], texts[:-1], strict=True)
     ]
-    return replace(question, prompt=(*earlier, *prompts.fill(question, agent.config.template, agent.protocol)))
+    config = agent.config
+    return prompts.continue_conversation(
+        question, earlier, config.template, agent.protocol, abstain=bool(config.abstain)
+    )
 
 
 def count_prompt_tokens(question: Question, agent: Agent) -> int:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sleuth.bench.models import SHAPES, published_shape, shape_of_folder
 from sleuth.errors import InputError
 from sleuth.model.load import unsupported_reason
+from sleuth.model.shapes import SHAPES, published_shape, shape_of_folder
 
 PARAMETERS = {
     "tiny": 205_120,

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from sleuth.corpus.chunks import WORD, chunks, sentences
 from sleuth.corpus.decoding import decode, decode_html
 from sleuth.corpus.html import page_text, read_markup
+from sleuth.corpus.html_document import read_html
 from sleuth.corpus.markdown import plain_markdown
 from sleuth.corpus.passages import Ids, PassageStore, RepeatedId, stream, survey
+from sleuth.corpus.plaintext import plain_text
+from sleuth.corpus.rst import restructured_text
+from sleuth.corpus.source_code import read_code
 
+LINES = [
+    *("# a", "b", "---", "===", "", "```", "> ## &#10;c", "- d", "| e |", "=== ===", "+--+", "| f", ".. g::", "  h::"),
+    *("<h1>i", "<table><tr><td>j", "</table>", "def k", "<main>", "</main>", "\x0c", "\u2028l"),
+]
 QUICK = settings(max_examples=60, deadline=None)
 
 text = st.text(st.characters(codec="utf-8"))
@@ -74,7 +82,7 @@ def test_chunking_loses_nothing_and_keeps_the_order(pieces: str, words: int) -> 
     words=st.integers(2, 30),
 )
 def test_no_chunk_ends_with_the_heading_of_the_next(lines: list[str], words: int) -> None:
-    headings = {number for number, line in enumerate(lines) if line == "Heading"}
+    headings = {number: 1 for number, line in enumerate(lines) if line == "Heading"}
     found = list(chunks("\n".join(lines), words, headings))
     assert " ".join(found).split() == " ".join(lines).split()
     assert all(0 < len(WORD.findall(chunk)) <= words for chunk in found)
@@ -87,11 +95,13 @@ def test_no_chunk_ends_with_the_heading_of_the_next(lines: list[str], words: int
 
 
 @QUICK
-@given(source=st.lists(st.sampled_from(["# a", "b", "---", "===", "", "```", "> ## &#10;c", "- d", "| e |"])))
+@given(source=st.lists(st.sampled_from(LINES)))
 def test_headings_are_lines_of_the_text(source: list[str]) -> None:
-    _, found, headings = plain_markdown("\n".join(source))
-    assert headings <= set(range(len(found.splitlines())))
-    assert all(line.strip() for line in found.splitlines())
+    for read in (plain_markdown, plain_text, restructured_text, read_html, read_code):
+        found = read("\n".join(source))
+        lines = found.text.split("\n") if found.text else []
+        assert found.headings.keys() <= set(range(len(lines)))
+        assert all(line.strip() for line in lines)
 
 
 @QUICK
@@ -104,7 +114,8 @@ def test_joined_sentences_are_the_text(pieces: str) -> None:
 @QUICK
 @given(source=st.one_of(text, markup.map("".join)))
 def test_any_text_is_valid_html_and_markdown(source: str) -> None:
-    for found in (read_markup(source).text, plain_markdown(source)[1], page_text(source)[1]):
+    readers = (plain_markdown, plain_text, restructured_text, read_html, read_code)
+    for found in (read_markup(source).text, page_text(source)[1], *(read(source).text for read in readers)):
         assert found.encode().decode() == found
 
 

@@ -171,7 +171,7 @@ class Trajectory:
     segments: tuple[Segment, ...]
     turns: tuple[Turn, ...]
     stop: StopReason
-    failure: str | None = None
+    failure: str | None = None  # why it is unusable, or of an outside agent that failed at a limit of the policy
     reward: "Score | None" = None
 
     @property

@@ -1,5 +1,6 @@
 """What the HTTP APIs of the policy share: errors, strict request models, and event streams."""
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_
 ERROR_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
 KEEP_ALIVE = b": still here\n\n"  # a comment, which clients skip
 MAX_CHOICES, MAX_STOPS = 128, 16
+SHOWN = 80  # characters of a value in an error
 
 _UNION_MEMBER = re.compile(r"str$|[A-Z]|\w+\[")  # a type, which pydantic includes in the place of a problem
 
@@ -167,7 +169,7 @@ def parse_request(body: bytes, model: type[Body]) -> Body:
 
 
 def unsupported(name: str, value: object, reason: str) -> ApiError:
-    message = f"{name} is {shorten(value)}, which is not supported: {reason}; remove it"
+    message = f"{name} is {_as_json(value)}, which is not supported ({reason}); remove it"
     return ApiError(400, message, param=name, code="unsupported_parameter")
 
 
@@ -183,9 +185,21 @@ def _validation_error(error: ValidationError, example: str) -> ApiError:
         return ApiError(400, f"the body is not JSON ({reason}); expected {example}", code="invalid_json")
     if first["type"] == "missing":
         return ApiError(400, f"{place} is missing; expected {example}", param=param)
-    text = first["msg"].removeprefix("Value error, ")
-    problem = text[0].lower() + text[1:]
-    return ApiError(400, f"{place or 'the body'}: {problem}, but is {shorten(first['input'])}", param=param)
+    what, text = place or "the body", first["msg"]
+    match first["type"]:
+        case "too_short":
+            message = f"{what} is empty; expected at least one item"
+        case "value_error":
+            message = f"{what}: {text.removeprefix('Value error, ')}"
+        case _:
+            expected = text.removeprefix("Input should be ")
+            message = f"{what} is {_as_json(first['input'])}; expected {expected[0].lower() + expected[1:]}"
+    return ApiError(400, message, param=param)
+
+
+def _as_json(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def text_of(content: str | Sequence[Part] | None, place: str, kinds: Collection[str] = ("text",)) -> str:

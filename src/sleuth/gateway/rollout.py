@@ -21,7 +21,7 @@ from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Completion, Engine, Finish, Sampling, Session
 from sleuth.errors import EngineFailure
 from sleuth.gateway.api import ApiError
-from sleuth.gateway.calls import Call, Choice, FinishReason, FunctionCall, Message, OnContent, Reply
+from sleuth.gateway.calls import Call, Choice, FinishReason, FunctionCall, Message, OnContent, Reply, count_forks
 from sleuth.gateway.prompting import ChatPrompts, ContentStream, merge_assistant
 from sleuth.model.tokens import Tokens
 from sleuth.records import Answer, Hit, Malformed, Outcome, Score, Segment, StopReason, ToolCall, Trajectory, Turn
@@ -147,8 +147,8 @@ class Rollout:
 
     @property
     def forks(self) -> int:
-        """The number of segments after the first."""
-        return max(0, len(self._strands) - 1)
+        """The number of segments after the first of each role."""
+        return count_forks([strand.role for strand in self._strands])
 
     @property
     def turns(self) -> tuple[Turn, ...]:

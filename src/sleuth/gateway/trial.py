@@ -226,8 +226,8 @@ def find_hints(attempts: Sequence[ScoredAttempt], rewards: Rewards | None, confi
     hints = [
         (
             silent,
-            f"{silent} of {total} attempts got no reply from the policy; pass llm.base_url and llm.api_key to the "
-            "agent's client, and llm.model as the model",
+            f"{silent} of {total} attempts got no reply from the policy; give the agent's client llm.base_url, "
+            "llm.api_key and llm.model (in a program: OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL)",
         ),
         (
             failed,

@@ -285,7 +285,8 @@ def _end_with(parent: int) -> None:
 
 def start_logging(level: int = logging.INFO) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for name in ("httpx", "httpx2"):  # of this worker, and of the agent's OpenAI client
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -184,7 +184,7 @@ def tool(**fields: Any) -> list[dict[str, Any]]:
         (body(messages=[{"role": "assistant", "tool_calls": [{"id": "c"}]}]), "messages", "tool_calls.0.function"),
         (body(temperature=3), "temperature", "3"),
         (body(temperature="warm"), "temperature", '"warm"'),
-        (body(temperature=float("NaN")), "temperature", "nan"),
+        (body(temperature=float("nan")), "temperature", "NaN"),
         (body(max_tokens=0), "max_tokens", "0"),
         (body(seed=2**64), "seed", "seed"),
         (body(n=10**9), "n", "128"),

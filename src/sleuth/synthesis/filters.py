@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sleuth.corpus.chunks import sentences
 from sleuth.corpus.datasets.merge import question_key
 from sleuth.reward.answers import comparable, cover_em, normalise
-from sleuth.synthesis.candidate import Candidate
+from sleuth.synthesis.candidate import Candidate, Evidence
 from sleuth.synthesis.vocabulary import GENERIC, Vocabulary, content_words, is_code, overlap, word_set, words
 
 LONGEST_ANSWER = 12  # words
@@ -18,6 +18,7 @@ PREFIX = 5  # letters by which the words of a question and a passage are compare
 KEPT_WORDS = 0.6  # share of the question's words that must stand in the evidence passages
 CLAUSE_STARTS = word_set("it they this these those he she there because if when while since to yes no not that which")
 CLAUSE_VERBS = word_set("is are was were has have can may must should will would does do")
+SENTENCES_BEFORE = 3  # a quote's subject is often named before it
 SPACES = re.compile(r"\s+")
 # Typographic signs are read as ASCII; code marks and permalink signs are left out.
 QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "–": "-", "—": "-", "\u00a0": " ", "`": "", "¶": ""})
@@ -42,6 +43,14 @@ POINTING = re.compile(
     re.IGNORECASE,
 )
 PRONOUN = re.compile(r"\b(?:it|its|itself|they|them|their|he|she|him|his|her|this|these|those)\b", re.IGNORECASE)
+OPEN = re.compile(
+    r"(?:^|, )(?:why|how (?!many|much|long|old|often|far|large|big|deep|fast|high|wide|tall|soon|are \w+ called)|"
+    r"what (?:is|are|was|were) the (?:main |primary |key )?(?:purpose|importance|role|reason|difference|benefit|"
+    r"advantage|significance|impact|effect|goal|criterion|criteria|relationship|consequence|motivation|intent)s?\b|"
+    r"what (?:happens|can happen|will happen|should|could|might|if)\b|"
+    r"(?:what|which) (?:does|do|did) [^?]{1,80} (?:say|specify|mention|state|describe|explain|mean|suggest|imply)\b)",
+    re.IGNORECASE,
+)
 UNKNOWN = re.compile(
     r"\b(?:unknown|not (?:stated|mentioned|specified|given|provided|known|available)|none|n/a|no answer|yes|no)\b"
 )
@@ -71,13 +80,21 @@ def answer_is_phrase(candidate: Candidate, _: Vocabulary) -> bool:
 
 
 def keeps_to_evidence(candidate: Candidate, _: Vocabulary) -> bool:
-    """Most words of the question stand in the evidence passages, so that nothing was made up."""
+    """Most words of the question stand in the titles, the quotes or shortly before them: nothing was made up."""
     asked = [word for word in set(content_words(candidate.question)) if word not in GENERIC]
-    text = " ".join(each.passage.contents for each in candidate.evidence)
+    text = " ".join(f"{each.passage.title} {_surroundings(each)}" for each in candidate.evidence)
     # Compared by their beginnings: "raised" stands for "raise".
     known = {word[:PREFIX] for word in content_words(text)}
     found = sum(word[:PREFIX] in known for word in asked)
     return found >= KEPT_WORDS * len(asked)
+
+
+def _surroundings(evidence: Evidence) -> str:
+    """Return a quote with the sentences before it, which may name what it is about."""
+    found, quote = text_sentences(evidence.passage.text), fold(evidence.quote)
+    places = [place for place, each in enumerate(found) if quote in fold(each) or fold(each) in quote]
+    start = max(0, places[0] - SENTENCES_BEFORE) if places else 0
+    return " ".join([*found[start : places[0] + 1], evidence.quote]) if places else evidence.passage.text
 
 
 def answer_not_in_question(candidate: Candidate, _: Vocabulary) -> bool:
@@ -103,6 +120,11 @@ def names_subject(candidate: Candidate, vocabulary: Vocabulary) -> bool:
     return pronoun is None or question.find(specific[0]) < pronoun.start()
 
 
+def is_closed(candidate: Candidate, _: Vocabulary) -> bool:
+    """The question asks for a fact, not for a purpose, a reason or a manner, which few words cannot answer."""
+    return OPEN.search(candidate.question) is None
+
+
 def is_question(candidate: Candidate, _: Vocabulary) -> bool:
     """The question is one sentence of reasonable length that ends with a question mark."""
     question = candidate.question.strip()
@@ -113,11 +135,12 @@ def is_question(candidate: Candidate, _: Vocabulary) -> bool:
 # In the order in which they are applied; the names are those of the report.
 FILTERS: dict[str, Callable[[Candidate, Vocabulary], bool]] = {
     "not a question": is_question,
+    "open question": is_closed,
     "quote not in passage": quote_in_passage,
     "answer not in evidence": answer_in_evidence,
     "answer not a phrase": answer_is_phrase,
     "answer in question": answer_not_in_question,
-    "words not in passage": keeps_to_evidence,
+    "words not in evidence": keeps_to_evidence,
     "subject not named": names_subject,
 }
 

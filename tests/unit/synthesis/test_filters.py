@@ -99,13 +99,27 @@ def unasked(candidate: Candidate, number: int) -> Candidate:
     return replace(candidate, question=questions[number % 5])
 
 
+def opened(candidate: Candidate, number: int) -> Candidate:
+    """A question for a purpose, a reason or a manner."""
+    tool = candidate.question.removesuffix("?").rpartition(" ")[2]
+    questions = (
+        f"Why does {tool} keep a journal?",
+        f"In {tool}(1), how does the batch of rows get sent?",
+        f"What is the main purpose of the journal of {tool}?",
+        f"What happens if {tool} has no depot?",
+        f"What does the manual of {tool} say about depots?",
+    )
+    return replace(candidate, question=questions[number % 5])
+
+
 PLANTED: dict[str, Plant] = {
     "not a question": unasked,
+    "open question": opened,
     "quote not in passage": misquoted,
     "answer not in evidence": misanswered,
     "answer not a phrase": clausal,
     "answer in question": leaked,
-    "words not in passage": invented,
+    "words not in evidence": invented,
     "subject not named": nameless,
 }
 

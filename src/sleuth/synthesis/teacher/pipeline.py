@@ -16,7 +16,7 @@ from sleuth.records import Passage
 from sleuth.retrieval.retriever import Retriever
 from sleuth.synthesis.candidate import SEARCH_RANK, Candidate
 from sleuth.synthesis.documents import DocumentNames, in_scope
-from sleuth.synthesis.filters import POINTING, PRONOUN, NearDuplicates, failed_filter
+from sleuth.synthesis.filters import FILTERS, POINTING, PRONOUN, NearDuplicates, failed_filter
 from sleuth.synthesis.rules.english import lower_first
 from sleuth.synthesis.teacher.calls import CallFailed, TeacherCalls
 from sleuth.synthesis.teacher.links import Link, find_links
@@ -30,6 +30,7 @@ WAVE = 2048  # passages in flight together; the number of accepted questions is 
 MIN_WORDS = 20  # shorter passages state too little to ask about
 MIN_PROSE = 0.6  # share of plain words below which a passage is code or a table of numbers
 SEED_LIMIT = 2**31
+MODEL_FILTERS = ("known without documents", "other answer from the evidence", "one passage suffices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,16 @@ class TeacherResult:
             "passages_skipped": self.skipped,
             "linked_pairs_asked": self.linked,
             "proposed": self.proposed,
-            "removed": dict(self.removed),
+            "removed": {name: self.removed[name] for name in sorted(self.removed, key=_filter_order)},
             "waiting": self.waiting,
             "accepted": len(self.rows),
         }
+
+
+def _filter_order(name: str) -> int:
+    """Position of a filter in the order in which filters are applied; others come last."""
+    names = [*FILTERS, *MODEL_FILTERS]
+    return names.index(name) if name in names else len(names)
 
 
 async def make_questions(
@@ -225,12 +232,12 @@ class _Pipeline:
         candidate = self._with_subject(candidate)
         if failed := failed_filter(candidate, self._vocabulary):
             return _Outcome(candidate, failed)
-        checks: dict[str, Callable[[Candidate], Awaitable[Verdict]]] = {
-            "known without documents": self._filters.not_known,
-            "other answer from the evidence": self._filters.round_trip,
-            "one passage suffices": self._filters.needs_each,
-        }
-        for name, check in checks.items():
+        checks: tuple[Callable[[Candidate], Awaitable[Verdict]], ...] = (
+            self._filters.not_known,
+            self._filters.round_trip,
+            self._filters.needs_each,
+        )
+        for name, check in zip(MODEL_FILTERS, checks, strict=True):
             verdict = await check(candidate)
             if isinstance(verdict, CallFailed):
                 return _Outcome(candidate, "refused by the teacher" if verdict.final else None, not verdict.final)

@@ -19,7 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"evaluate", "synthesis", "serve", "view"}),
     frozenset({"train"}),
     frozenset({"sft"}),
-    frozenset({"bench", "doctor"}),
+    frozenset({"start", "bench", "doctor"}),
     frozenset({"api"}),
     frozenset({"cli"}),
 )

@@ -19,6 +19,7 @@ from sleuth.cli.plan import plan
 from sleuth.cli.search import search
 from sleuth.cli.settings import knobs, settings
 from sleuth.cli.sft import coldstart, sft
+from sleuth.cli.start import start
 from sleuth.cli.terminal import echo
 from sleuth.cli.train import train
 from sleuth.cli.trial import try_
@@ -37,7 +38,7 @@ GROUPS: dict[str, typer.Typer] = {
     "bench": bench.app,
 }
 COMMANDS: tuple[Callable[..., None], ...] = (
-    train, plan, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart, worker, try_,
+    start, train, plan, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart, worker, try_,
 )  # fmt: skip
 
 STOPPED = 1
@@ -74,8 +75,8 @@ def _options(
 def main() -> None:
     """Run the command line; errors that the user can fix are printed to stderr as one line, without a traceback."""
     try:
+        exit_with_launcher()
         if is_launched():
-            exit_with_launcher()
             select_gpu()
         app(prog_name="sleuth")
     except (UserError, TrainingStopped) as error:

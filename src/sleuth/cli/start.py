@@ -1,0 +1,67 @@
+"""sleuth start: from a folder of documents to a trained agent."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from sleuth.cli import options
+from sleuth.cli.terminal import silence_transformers, stderr_console
+from sleuth.errors import InputError, Interrupted
+
+
+def start(
+    documents: Annotated[Path, Argument(metavar="DOCS", help="Folder of documents, or any source of an index.")],
+    model: Annotated[str, Option(help="Model to train: a folder or a hub name.")],
+    out: Annotated[
+        Path | None, Option(help="Folder of the results; an interrupted one continues.", show_default="agents/NAME")
+    ] = None,
+    teacher: Annotated[
+        str | None, Option(metavar="URL|FOLDER", help="Language model that writes the questions. Default: rules.")
+    ] = None,
+    teacher_model: Annotated[str | None, Option(metavar="NAME", help="Name of the teacher on its server.")] = None,
+    key_env: options.KeyEnv = None,
+    questions: Annotated[int, Option(min=1, max=options.MAX_INT, help="Maximum number of questions.")] = 2000,
+    unanswerable: Annotated[float, Option(min=0.0, max=0.5, help="Fraction of unanswerable questions.")] = 0.1,
+    steps: Annotated[
+        int | None, Option(min=1, max=options.MAX_ITEMS, help="Training steps. Default: 80, CPU: 20.")
+    ] = None,
+    seed: Annotated[int, Option(min=0, max=options.MAX_SEED, help="Random seed.")] = 0,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the stages and their commands, and exit.")] = False,
+) -> None:
+    """Index documents, make questions, train a model to search them, evaluate it beside RAG, and write a report.
+
+    Every stage is a command of its own, whose output in the folder is not made again. Run the same command to continue.
+    """
+    if not documents.exists():
+        raise InputError(f"{documents} does not exist; expected a folder of documents")
+    silence_transformers()
+    from sleuth.runs.json_files import read_json
+    from sleuth.start.report import verdict
+    from sleuth.start.runner import describe_stages
+    from sleuth.start.runner import start as run_stages
+    from sleuth.start.sizes import choose_sizes
+    from sleuth.start.stages import StartOptions, plan_stages
+
+    name = re.sub(r"[^\w.-]+", "-", documents.resolve().name).strip("-.") or "documents"
+    folder = (out or Path("agents") / name).absolute()
+    policy = model if not Path(model).is_dir() else str(Path(model).absolute())
+    chosen = StartOptions(
+        str(documents.absolute()), policy, teacher, teacher_model, key_env, questions, unanswerable, steps, seed
+    )
+    sizes = choose_sizes(policy, steps)
+    console = stderr_console()
+    if dry_run:
+        for line in describe_stages(plan_stages(chosen, folder, sizes)):
+            console.print(line, soft_wrap=True)
+        return
+    try:
+        run_stages(chosen, folder, sizes, lambda line: console.print(line, soft_wrap=True))
+    except Interrupted:
+        console.print("interrupted; the same command continues", soft_wrap=True)
+        raise
+    summary = read_json(folder / "summary.json")
+    console.print(verdict(summary), soft_wrap=True)
+    console.print(f"report       {folder / 'report.html'}", soft_wrap=True)
+    console.print(f"serve it     {summary['serve']}", soft_wrap=True)

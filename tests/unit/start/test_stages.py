@@ -1,0 +1,53 @@
+"""The stages of `sleuth start` as commands, and when they are done."""
+
+from pathlib import Path
+
+import pytest
+
+from sleuth.start.sizes import choose_sizes
+from sleuth.start.stages import Stage, StartOptions, plan_stages
+
+
+def stages(folder: Path, **options: str) -> dict[str, Stage]:
+    chosen = StartOptions("docs", "quickstart", **options)  # type: ignore[arg-type]
+    return {stage.name: stage for stage in plan_stages(chosen, folder, choose_sizes("quickstart"))}
+
+
+def test_every_output_is_in_the_folder_and_made_once(tmp_path: Path) -> None:
+    outputs = [output for stage in stages(tmp_path).values() for output in stage.outputs]
+    assert all(output.is_relative_to(tmp_path) for output in outputs)
+    assert len(set(outputs)) == len(outputs)
+
+
+def test_every_input_is_an_earlier_output(tmp_path: Path) -> None:
+    made: set[Path] = set()
+    for stage in stages(tmp_path).values():
+        given = {Path(word) for word in stage.words if word.startswith(str(tmp_path))} - set(stage.outputs)
+        folders = {output.parent for output in stage.outputs}
+        assert all(path in folders or any(path.is_relative_to(each) for each in made) for path in given), stage.name
+        made |= {*stage.outputs, *(folders - {tmp_path})}
+
+
+def test_a_stage_is_done_when_all_its_outputs_exist(tmp_path: Path) -> None:
+    stage = stages(tmp_path)["questions"]
+    assert not stage.is_done
+    stage.outputs[0].write_text("")
+    assert not stage.is_done
+    stage.outputs[1].write_text("")
+    assert stage.is_done
+
+
+def test_an_interrupted_training_is_resumed(tmp_path: Path) -> None:
+    stage = stages(tmp_path)["training"]
+    assert stage.command[:2] == ("train", str(tmp_path / "recipe.toml"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    assert stage.command == ("train", "--resume", str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("teacher", ["http://127.0.0.1:8000/v1", "folder"])
+def test_the_teacher_writes_the_questions(teacher: str, tmp_path: Path) -> None:
+    words = stages(tmp_path, teacher=teacher, teacher_model="wise")["questions"].words
+    assert words[words.index("--teacher") + 1] == teacher
+    assert words[words.index("--model") + 1] == "wise"
+    assert "--teacher" not in stages(tmp_path)["questions"].words

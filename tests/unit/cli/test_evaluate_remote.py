@@ -133,7 +133,7 @@ def test_options_of_an_address_are_for_an_address(option: str) -> None:
         evaluate("quickstart", **given)
     with pytest.raises(ConfigError, match="has no effect without an address"):
         ask("run", "Who?", **given)
-    with pytest.raises(ConfigError, match="--index, --method and --set have no effect without an address"):
+    with pytest.raises(InputError, match="no model folder at run"):
         ask("run", "Who?", index="x")
 
 

@@ -77,7 +77,7 @@ def test_one_that_fails_is_told_of_once_and_the_others_go_on() -> None:
     trackers.close()
     (line,) = observer.lines
     assert line.startswith("broken ")
-    assert "refused by the teacher" in line
+    assert "refused by the server" in line
     assert sound.heard[-2:] == [(4, {}), "closed"]
 
 

@@ -84,7 +84,9 @@ class CorrectionConfig(Section):
     def _check(self) -> Self:
         options = tuple(name for name in type(self).model_fields if name != "level")
         if self.level not in LEVELS and not self.level.startswith("import:"):
-            raise ValueError(f"level = {self.level!r:.60} is unknown; use {', '.join(LEVELS)} or import:package.function")
+            raise ValueError(
+                f"level = {self.level!r:.60} is unknown; use {', '.join(LEVELS)} or import:package.function"
+            )
         if not self.enabled or self.level not in LEVELS:
             self._reject_unused(f"algorithm.correction.level = {self.level}", *options)
         if self.action == "truncate":

@@ -172,7 +172,7 @@ class TaskQueue:
                 self._lose(attempt, f"it sent nothing for {self.timing.silence:g} s")
 
     def withdraw(self, attempt: Attempt) -> None:
-        """End the attempt if nothing else did; its worker is told with the next heartbeat."""
+        """End the attempt if nothing else did; its worker learns of it with the next heartbeat."""
         with self._lock:
             if attempt.assignment.id in self._attempts:
                 self.counts.withdrawn += 1

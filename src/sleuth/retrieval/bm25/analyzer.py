@@ -137,7 +137,7 @@ class Analyzer:
 class QueryAnalyzer:
     """Turns a query into terms by each of the stemmers that the passages of an index were analyzed with.
 
-    The language of a short query cannot be told, but a stem of the wrong language rarely occurs in the index.
+    The language of a short query cannot be detected, but a stem of the wrong language rarely occurs in the index.
     """
 
     def __init__(self, stemmers: Iterable[str], version: Version) -> None:

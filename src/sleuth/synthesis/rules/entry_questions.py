@@ -75,8 +75,8 @@ def _which(entry: Entry, scope: str | None) -> Iterator[Draft]:
         return
     # A description that repeats the words of the term gives it away.
     parts = [part for part in re.split(r"[._()-]+", entry.term.lower()) if len(part) > 2]
-    told = said.lower()
-    if parts and all(part in told for part in parts):
+    lowered = said.lower()
+    if parts and all(part in lowered for part in parts):
         return
     kind = "" if entry.kind == "setting" and scope is not None and entry.term.startswith(f"{scope}.") else entry.kind
     noun = f"Which {kind}" if kind else "What"
